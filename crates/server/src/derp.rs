@@ -36,6 +36,7 @@ use tailnet::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    runtime::Handle,
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -71,17 +72,20 @@ pub struct Relay {
     mesh: Option<Mesh>,
     admission: Option<Admission>,
     counted: &'static counted::Relay,
+    threads: Handle,
 }
 
 impl Relay {
-    /// One with this key, maybe of a mesh, that maybe asks others which clients it may serve.
+    /// One with this key, maybe of a mesh, that maybe asks others which clients it may serve. It relays on
+    /// these threads.
     pub fn new(
         key: RelayKey,
         mesh: Option<Mesh>,
         admission: Option<Admission>,
         counted: &'static counted::Relay,
+        threads: Handle,
     ) -> Self {
-        Self { key, table: Table::default(), mesh, admission, counted }
+        Self { key, table: Table::default(), mesh, admission, counted, threads }
     }
 }
 
@@ -93,7 +97,7 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
                 let stream = WebSocket::new(TokioIo::new(upgraded)).await;
-                serve(&server, stream, &visitor, at).await;
+                serve(server, stream, visitor, at).await;
             }
         });
         return response;
@@ -106,7 +110,7 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
     let at = source_of(&request);
     tokio::spawn(async move {
         if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-            serve(&server, TokioIo::new(upgraded), &visitor, at).await;
+            serve(server, TokioIo::new(upgraded), visitor, at).await;
         }
     });
     switching(HeaderValue::from_static("DERP"))
@@ -119,19 +123,19 @@ fn source_of(request: &Request<Incoming>) -> SocketAddr {
     }
 }
 
-/// Serves a client to its end.
+/// Logs a client in. From then on it is served to its end on the relay's threads.
 async fn serve(
-    server: &Server,
+    server: Arc<Server>,
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
-    visitor: &Visitor,
+    visitor: Arc<Visitor>,
     at: SocketAddr,
 ) {
-    let Some(relay) = &server.relay else { return };
+    let Some(relay) = server.relay.clone() else { return };
     let (mut from, mut to) = split(stream);
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
     let greeted = async {
-        let contents = greet(relay, &mut decoder, &mut buffer, &mut from, &mut to).await?;
-        log_in(server, relay, &contents, at, &mut to).await
+        let contents = greet(&relay, &mut decoder, &mut buffer, &mut from, &mut to).await?;
+        log_in(&server, &relay, &contents, at, &mut to).await
     };
     let logged_in = tokio::select! {
         logged_in = timeout(LOGIN, greeted) => logged_in,
@@ -142,13 +146,26 @@ async fn serve(
     // A client that another server vouches for is a stranger of this network, but not one by one.
     visitor.belongs_to(machine.unwrap_or(MachinePublic(client.key.0)));
     let client = Arc::new(client);
+    let threads = relay.threads.clone();
+    threads.spawn(relay_for(server, relay, client, visitor, (decoder, buffer), (from, to)));
+}
+
+/// Relays for a client until its connection ends.
+async fn relay_for(
+    server: Arc<Server>,
+    relay: Arc<Relay>,
+    client: Arc<Client>,
+    visitor: Arc<Visitor>,
+    (mut decoder, mut buffer): (Decoder, BytesMut),
+    (mut from, mut to): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+) {
     relay.table.insert(&client);
     let _held = relay.counted.clients.hold();
-    let mut session = Session::new(relay, &client);
+    let mut session = Session::new(&relay, &client);
     tokio::select! {
         _ = session.run(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(&client, &mut to) => {}
-        () = stays_known(server, relay, &client) => {}
+        () = stays_known(&server, &relay, &client) => {}
         () = client.closed() => {}
         () = visitor.must_leave() => {}
     }

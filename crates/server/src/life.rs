@@ -22,7 +22,7 @@ use anyhow::Context;
 use futures_util::future::try_join_all;
 use sys::process::{Service, Signal, Signals, harden, raise_file_limit};
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     time::{sleep, timeout},
 };
 
@@ -37,6 +37,8 @@ pub struct Surroundings {
     sandbox: Option<Sandbox>,
     service: Option<Arc<Service>>,
     certificates: Arc<OnceLock<Arc<Certificates>>>,
+    /// The threads of the data plane, if they are others than those of the control plane.
+    data_plane: Option<Handle>,
 }
 
 /// Serves until the process ends.
@@ -66,14 +68,16 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
         None => tracing::info!("no sandbox: it is off"),
     }
     let certificates = Arc::default();
-    let surroundings = Surroundings { sandbox, service, certificates };
+    let relaying = runtime()?;
+    let data_plane = Some(relaying.handle().clone());
+    let surroundings = Surroundings { sandbox, service, certificates, data_plane };
     let (service, certificates) = (surroundings.service.clone(), surroundings.certificates.clone());
     let thread = thread::Builder::new().name("signals".into());
     thread.spawn(move || heed(&signals, &certificates, service.as_deref())).context("threads")?;
     runtime()?.block_on(serve_in(configuration, surroundings))
 }
 
-/// The threads that all runs on.
+/// As many threads as the machine has cores.
 ///
 /// # Errors
 /// The system starts none.
@@ -82,6 +86,12 @@ pub fn runtime() -> anyhow::Result<Runtime> {
 }
 
 impl Surroundings {
+    /// The threads that relay datagrams, answer STUN, and wait for all sockets of clients. The process
+    /// has some for this alone: a flood of handshakes, or a change of a large network, delays no datagram.
+    pub fn data_plane(&self) -> Handle {
+        self.data_plane.clone().unwrap_or_else(Handle::current)
+    }
+
     /// The server listens everywhere, and its stores are open, or are waited for.
     ///
     /// # Errors

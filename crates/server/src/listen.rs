@@ -14,6 +14,7 @@ use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
+    runtime::Handle,
     time::{sleep, timeout},
 };
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
@@ -79,8 +80,13 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     listen().with_context(|| format!("listening at {address}"))
 }
 
-/// Serves who connects, for as long as the server runs.
-pub async fn serve(networks: Arc<Networks>, listener: TcpListener, tls: Option<TlsAcceptor>) {
+/// Serves who connects, on these threads, for as long as the server runs.
+pub async fn serve(
+    networks: Arc<Networks>,
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    control_plane: Handle,
+) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -94,7 +100,7 @@ pub async fn serve(networks: Arc<Networks>, listener: TcpListener, tls: Option<T
         let _ = stream.set_nodelay(true);
         let visitor = Arc::new(networks.visitors.arrive(from.ip()));
         let (networks, tls) = (Arc::clone(&networks), tls.clone());
-        tokio::spawn(async move {
+        control_plane.spawn(async move {
             tokio::select! {
                 () = greet(networks, stream, tls, (from, &visitor)) => {}
                 () = visitor.must_leave() => {}

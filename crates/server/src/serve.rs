@@ -13,6 +13,7 @@ use anyhow::Context;
 use axum::Router;
 use tailnet::keys::MachineKey;
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, watch},
     task::JoinSet,
     time::timeout,
@@ -118,6 +119,7 @@ pub async fn serve_in(
     configuration: Configuration,
     surroundings: Surroundings,
 ) -> anyhow::Result<()> {
+    let data_plane = surroundings.data_plane();
     let picks = configuration.server_url.is_none();
     let configuration = configuration.complete();
     let url = configuration.check()?.clone();
@@ -135,6 +137,7 @@ pub async fn serve_in(
         configuration,
         certificate: certificate.clone(),
         picks,
+        data_plane: data_plane.clone(),
     });
     let beginnings: Vec<Beginning> = beginnings.collect();
     // What is confined later makes no folder and no socket.
@@ -145,7 +148,7 @@ pub async fn serve_in(
     }
     let (listens, is_listening) = watch::channel(false);
     let kept = begin(beginnings, is_listening).await?;
-    listen_everywhere(&networks, &configuration, &tls.acceptors).await?;
+    listen_everywhere(&networks, &configuration, &tls.acceptors, &data_plane).await?;
     for (place, listener) in commands {
         tokio::spawn(api::serve(place, listener));
     }
@@ -189,14 +192,19 @@ async fn listen_everywhere(
     networks: &Arc<Networks>,
     configuration: &Configuration,
     tls: &Acceptors,
+    data_plane: &Handle,
 ) -> anyhow::Result<()> {
+    let serve = |listener, tls| {
+        let serving = listen::serve(Arc::clone(networks), listener, tls, Handle::current());
+        data_plane.spawn(serving);
+    };
     for address in &configuration.listen {
         let listener = listen::bind(*address).await?;
-        tokio::spawn(listen::serve(Arc::clone(networks), listener, tls.all.clone()));
+        serve(listener, tls.all.clone());
     }
     for address in &configuration.listen_plain {
         let listener = listen::bind(*address).await?;
-        tokio::spawn(listen::serve(Arc::clone(networks), listener, None));
+        serve(listener, None);
     }
     for address in &configuration.metrics_listen {
         let listener = listen::bind(*address).await?;
@@ -205,14 +213,14 @@ async fn listen_everywhere(
     if configuration.derp.enabled {
         for address in &configuration.derp.listen {
             let listener = listen::bind(*address).await?;
-            tokio::spawn(listen::serve(Arc::clone(networks), listener, tls.relay.clone()));
+            serve(listener, tls.relay.clone());
         }
     }
     if configuration.each().iter().any(|own| own.derp.enabled) {
         for address in &configuration.derp.stun_listen {
-            let socket = stun::bind(*address).await;
+            let socket = data_plane.spawn(stun::bind(*address)).await.context("threads")?;
             let socket = socket.with_context(|| format!("listening for STUN at {address}"))?;
-            tokio::spawn(stun::answer(socket));
+            data_plane.spawn(stun::answer(socket));
         }
     }
     Ok(())

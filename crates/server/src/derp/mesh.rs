@@ -89,7 +89,7 @@ impl Relay {
         }
         for other in others {
             let (relay, other) = (Arc::clone(self), other.clone());
-            tokio::spawn(async move { relay.keep_link(&other).await });
+            self.threads.spawn(async move { relay.keep_link(&other).await });
         }
     }
 
@@ -293,7 +293,8 @@ mod tests {
 
     fn relay(number: u8) -> Arc<Relay> {
         let (key, mesh) = (RelayKey::new(Box::new([number; 32].into())), KEY.parse().unwrap());
-        Arc::new(Relay::new(key, Some(Mesh::new(mesh)), None, crate::counted::of_tests()))
+        let (mesh, counted) = (Some(Mesh::new(mesh)), crate::counted::of_tests());
+        Arc::new(Relay::new(key, mesh, None, counted, tokio::runtime::Handle::current()))
     }
 
     #[tokio::test(start_paused = true)]

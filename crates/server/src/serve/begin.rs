@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow};
 use sha2::{Digest, Sha256};
 use tailnet::derp::RelayKey;
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, watch},
     task::JoinHandle,
     time::sleep,
@@ -52,6 +53,8 @@ pub struct Beginning {
     pub certificate: Option<Arc<OwnCertificate>>,
     /// Whether nothing said where it is.
     pub picks: bool,
+    /// The threads of its relay.
+    pub data_plane: Handle,
 }
 
 impl Beginning {
@@ -140,7 +143,8 @@ impl Beginning {
         };
         let (network, writer) = Network::open(store, settings).await?;
         let relay = relay.map(|(key, mesh, admission)| {
-            Arc::new(Relay::new(key, mesh, admission, &network.counted().relay))
+            let (counted, threads) = (&network.counted().relay, self.data_plane.clone());
+            Arc::new(Relay::new(key, mesh, admission, counted, threads))
         });
         let server = Arc::new(Server {
             admin_origin: admin_origin(configuration, &url),
