@@ -53,7 +53,9 @@ impl Besieged {
         let lost = pings.lost();
         assert!(lost.len() * 100 <= LOSS * pings.sent as usize, "{lost:?} of {} lost", pings.sent);
         let grown = memory(&self.tailnet).saturating_sub(self.before);
-        println!("{} of {} pings lost, {} KiB more", lost.len(), pings.sent, grown >> 10);
+        let latest = pings.times.iter().copied().fold(0.0, f64::max);
+        let (lost, sent) = (lost.len(), pings.sent);
+        println!("{lost} of {sent} pings lost, {latest:.0} ms at most, {} KiB more", grown >> 10);
         assert!(grown <= BOUND, "{} KiB more", grown >> 10);
     }
 }
