@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use member::agent::control::Settings;
 use member::agent::control::connection::Connection;
 use member::agent::control::dial::{Dialer, Stream, Target};
 use rand_chacha::ChaCha20Rng;
@@ -21,7 +22,7 @@ use serde_json::json;
 use tailnet::control::dial::ControlUrl;
 use tailnet::control::register::{Login, Registration, Step};
 use tailnet::derp::{Decoder, FromRelay, kind, seal_login, write_frame, write_packet};
-use tailnet::keys::MachineKey;
+use tailnet::keys::{MachineKey, MachinePublic};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -104,8 +105,13 @@ impl Relayed {
     /// Has a client's key be known to the relay's network.
     async fn register(&self, dialer: &Dialer, number: usize) -> Result<(), Failed> {
         let Some((url, auth_key)) = &self.network else { return Ok(()) };
-        let machine = MachineKey::new(node_key(number));
-        let connection = Connection::open(dialer, url, &[], &machine).await?;
+        let settings = Settings {
+            url: url.clone(),
+            server_key: MachinePublic::default(),
+            machine_key: MachineKey::new(node_key(number)),
+            dialer: dialer.clone(),
+        };
+        let (connection, _) = Connection::open(&settings, &[]).await?;
         let key = public_key(number);
         let auth_key = Some(Zeroizing::new(auth_key.clone()));
         let mut registration = Registration::new(Login { auth_key, ..Login::new(key) });

@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use member::agent::control::connection::Connection;
-use member::agent::control::random;
 use member::agent::control::trouble::Trouble;
+use member::agent::control::{Settings, random};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::json;
 use tailnet::control::backoff::Backoff;
 use tailnet::control::messages::{Announced, EndpointKind, MapRequest};
 use tailnet::control::register::{Login, Registration, Step};
-use tailnet::keys::{DiscoPublic, MachineKey, NodePublic};
+use tailnet::keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic};
 use tokio::sync::{SemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
@@ -162,8 +162,13 @@ impl Node {
             true => None,
             false => shared.entrance.acquire().await.ok(),
         };
-        let url = &shared.swarm.url;
-        let connection = Connection::open(&shared.dialer, url, &[], &self.machine).await?;
+        let settings = Settings {
+            url: shared.swarm.url.clone(),
+            server_key: MachinePublic::default(),
+            machine_key: self.machine.clone(),
+            dialer: shared.dialer.clone(),
+        };
+        let (connection, _) = Connection::open(&settings, &[]).await?;
         if !self.is_registered {
             self.register(&connection).await?;
         }

@@ -12,7 +12,7 @@ use tailnet::{
         proxy::Proxies,
         register::Login,
     },
-    keys::{DiscoPublic, MachineKey, NodePublic},
+    keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
 };
 use tokio::{
     sync::mpsc,
@@ -47,9 +47,11 @@ async fn main() -> anyhow::Result<()> {
     let (node_key, disco_key) = (NodePublic(random()?), DiscoPublic(random()?));
     let proxies = Proxies::new(|name| std::env::var(name).ok());
     let dialer = dial::Dialer::new(proxies, dial::system_tls(), None);
+    let server_key = MachinePublic::default();
+    let settings = Settings { url, server_key, machine_key, dialer };
     let (commands, to_do) = mpsc::channel(8);
     let (happens, mut happened) = mpsc::channel(8);
-    let running = tokio::spawn(run(Settings { url, machine_key, dialer }, to_do, happens));
+    let running = tokio::spawn(run(settings, to_do, happens));
     let begun = Instant::now();
     commands.send(Command::Update(announced(1, disco_key))).await?;
     let auth_key = auth_key.transpose()?.map(|key| Zeroizing::new(key.trim().to_owned()));

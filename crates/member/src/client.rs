@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tailnet::keys::MachinePublic;
 use tokio::{net::UnixStream, time::timeout};
 
 /// The name that the server answers to: no web page can say it.
@@ -240,6 +241,15 @@ fn plain(answer: Value) -> Value {
 pub fn plain_text(text: &str) -> String {
     let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
     text.chars().filter(is_shown).collect()
+}
+
+/// Reads the key of a coordinator that a user gives. Nothing is no key, as of a variable that is not set.
+///
+/// # Errors
+/// It is none, in words.
+pub fn read_server_key(text: &str) -> Result<MachinePublic, &'static str> {
+    let key = text.parse().ok().filter(|key: &MachinePublic| !key.is_zero());
+    key.ok_or("the server's key is mkey: and 64 hexadecimal digits, as `linerate-server` shows it")
 }
 
 fn broken(error: impl std::fmt::Display) -> ClientError {

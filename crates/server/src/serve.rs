@@ -88,6 +88,11 @@ pub struct Fronts {
 }
 
 impl Server {
+    /// The command by which a linerate joins, without what admits it.
+    pub(crate) fn join_command(&self) -> String {
+        format!("linerate join {} --server-key {}", self.url, self.noise.public())
+    }
+
     /// The link that opens the page with this token. What stands behind the number sign is not sent
     /// when the link is opened, and is in nobody's log.
     pub(crate) fn admin_link(&self, token: &str) -> String {

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::{Map, Value};
 
-use crate::local::UserProfile;
+use crate::{keys::MachinePublic, local::UserProfile};
 
 /// The preferences of a node. A field that a text lacks has the value that Go gives it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,10 @@ pub struct Prefs {
     /// The coordinator; empty before the first login.
     #[serde(rename = "ControlURL")]
     pub control_url: String,
+    /// The coordinator's key, without which it is not the coordinator; zero until the first connection. Of
+    /// linerate alone.
+    #[serde(skip_serializing_if = "MachinePublic::is_zero")]
+    pub server_key: MachinePublic,
     /// Whether subnets of other nodes are routed into the network.
     pub route_all: bool,
     /// The exit node, by its id.
@@ -222,7 +226,23 @@ impl Prefs {
         let mut edited: Self =
             serde_json::from_value(Value::Object(all)).map_err(BadPrefs::Malformed)?;
         edited.login.clone_from(&self.login);
+        let sets_key = edits.0.get("ServerKeySet").is_some_and(|set| *set != Value::Bool(false));
+        if !sets_key {
+            edited.server_key = self.server_key_at(&edited.control_url);
+        }
         Ok(edited)
+    }
+
+    /// The key of the coordinator at a URL, where it is known. Another coordinator has another key.
+    fn server_key_at(&self, control_url: &str) -> MachinePublic {
+        if control_url == self.control_url { self.server_key } else { MachinePublic::default() }
+    }
+
+    /// Has the node join the coordinator at a URL, which proves itself by this key. Without a key that
+    /// of before counts, if it is the same coordinator.
+    pub fn set_coordinator(&mut self, control_url: String, server_key: Option<MachinePublic>) {
+        self.server_key = server_key.unwrap_or_else(|| self.server_key_at(&control_url));
+        self.control_url = control_url;
     }
 
     /// Whether linerate can do what these preferences ask for.
@@ -289,7 +309,7 @@ impl Default for MaskedPrefs {
 }
 
 /// What may be set; `InternalExitNodePrior` and the login may not.
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 35] = [
     "AdvertiseRoutes",
     "AdvertiseServices",
     "AdvertiseTags",
@@ -321,6 +341,7 @@ const NAMES: [&str; 34] = [
     "RouteAll",
     "RunSSH",
     "RunWebClient",
+    "ServerKey",
     "ShieldsUp",
     "Sync",
     "WantRunning",

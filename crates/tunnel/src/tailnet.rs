@@ -56,6 +56,7 @@ use std::{net::IpAddr, thread::JoinHandle};
 use ::tailnet::local::{AuthKey, Notify, StartOptions, State, WatchMask};
 use member::{
     agent::local_api::{Reply, Request, watcher},
+    client::read_server_key,
     plane::Telling,
 };
 use tokio::{
@@ -111,12 +112,23 @@ impl Member {
     }
 
     async fn log_in(&self, options: Options, end: Instant) -> Result<(), JoinError> {
-        let Options { coordinator, auth_key, hostname, tags, accept_routes, on_page, .. } = options;
+        let Options {
+            coordinator,
+            server_key,
+            auth_key,
+            hostname,
+            tags,
+            accept_routes,
+            on_page,
+            ..
+        } = options;
+        let server_key = server_key.map(|key| read_server_key(&key)).transpose();
+        let server_key = server_key.map_err(|why| JoinError::Refused(why.to_owned()))?;
         let (watcher, mut news) = watcher();
         let mask = WatchMask::INITIAL_STATE;
         self.requests()?.send(Request::Watch { mask, watcher }).await.map_err(ended)?;
         let mut prefs = self.ask(|reply| Request::Prefs { reply }).await?;
-        prefs.control_url = coordinator;
+        prefs.set_coordinator(coordinator, server_key);
         prefs.want_running = true;
         prefs.hostname = hostname.unwrap_or(prefs.hostname);
         prefs.advertise_tags = tags.unwrap_or(prefs.advertise_tags);

@@ -50,6 +50,8 @@ pub enum Manner {
     Drips(Vec<u8>, Duration),
     /// It has no key.
     TooOld,
+    /// It has another key: somebody else answers at its address.
+    Impostor,
     /// It answers the first Noise message with these bytes.
     RepliesWith(Vec<u8>),
     /// After the handshake, it sends these bytes instead of records.
@@ -271,8 +273,15 @@ impl Door {
     }
 }
 
-fn key() -> MachineKey {
-    MachineKey::new(Box::new(Zeroizing::new([9; 32])))
+/// The coordinator's key.
+pub fn public_key() -> MachinePublic {
+    key(&Manner::Good).public()
+}
+
+/// The key of who answers.
+fn key(manner: &Manner) -> MachineKey {
+    let seed = if *manner == Manner::Impostor { 10 } else { 9 };
+    MachineKey::new(Box::new(Zeroizing::new([seed; 32])))
 }
 
 async fn answer(
@@ -282,8 +291,10 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri().path() == "/key" {
         assert_eq!(request.uri().query(), Some("v=121"));
-        let public =
-            if manner == Manner::TooOld { MachinePublic::default() } else { key().public() };
+        let public = match manner {
+            Manner::TooOld => MachinePublic::default(),
+            _ => key(&manner).public(),
+        };
         let keys = json!({ "legacyPublicKey": MachinePublic::default(), "publicKey": public });
         return Ok(Response::new(Full::from(keys.to_string())));
     }
@@ -311,7 +322,7 @@ async fn speak(
     manner: Manner,
     door: Door,
 ) -> std::io::Result<()> {
-    let response = noise::Response::new(&key(), message, Zeroizing::new([11; 32]));
+    let response = noise::Response::new(&key(&manner), message, Zeroizing::new([11; 32]));
     let response = response.expect("a member begins Noise");
     match &manner {
         Manner::RepliesWith(bytes) => stream.write_all(bytes).await?,

@@ -48,6 +48,10 @@ pub(crate) struct Flags {
     /// be called so behind one; on by default.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     guess_ports: Option<bool>,
+    /// The coordinator's key, as `linerate-server` shows it: mkey:HEX. By default the key that it had at the
+    /// first connection; with another one it is refused.
+    #[arg(long, value_name = "KEY", value_parser = server_key)]
+    server_key: Option<String>,
     /// A user who may change settings, beside root.
     #[arg(long, value_name = "USER")]
     operator: Option<String>,
@@ -88,6 +92,9 @@ impl Flags {
         }
         if let Some(RelayPort(port)) = self.relay_server_port {
             say("RelayServerPort", json!(port));
+        }
+        if let Some(key) = &self.server_key {
+            say("ServerKey", json!(key));
         }
         if let Some(user) = &self.operator {
             say("OperatorUser", json!(user));
@@ -134,8 +141,8 @@ impl Flags {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
         let Self { shields_up, snat_subnet_routes, operator, relay_server_port, .. } = self;
-        let Self { guess_ports, .. } = self;
-        let texts = [hostname, exit_node, operator].iter().any(|text| text.is_some());
+        let Self { guess_ports, server_key, .. } = self;
+        let texts = [hostname, exit_node, operator, server_key].iter().any(|text| text.is_some());
         let lists = [advertise_routes, advertise_tags].iter().any(|list| list.is_some());
         let switches = [advertise_exit_node, accept_routes, accept_dns, exit_node_allow_lan_access];
         texts
@@ -148,6 +155,10 @@ impl Flags {
 
 fn relay_port(text: &str) -> Result<RelayPort, std::num::ParseIntError> {
     if text.is_empty() { Ok(RelayPort(None)) } else { text.parse().map(|it| RelayPort(Some(it))) }
+}
+
+fn server_key(text: &str) -> Result<String, &'static str> {
+    member::client::read_server_key(text).map(|key| key.to_string())
 }
 
 fn network(text: &str) -> anyhow::Result<String> {

@@ -39,7 +39,7 @@ use tailnet::{
         messages::{Announced, MapHead},
         register::{Login, Registered},
     },
-    keys::{MachineKey, NodePublic},
+    keys::{MachineKey, MachinePublic, NodePublic},
     messages::MapResponse,
     tka::follow::Question,
 };
@@ -49,13 +49,15 @@ pub use self::session::random;
 use self::{dial::Dialer, trouble::Trouble};
 
 /// What is the same as long as the agent lives.
-pub struct Settings {
+pub struct Settings<C = Dialer> {
     /// The coordinator.
     pub url: ControlUrl,
+    /// The coordinator's key; zero accepts the one that it has, which [`Event::ServerKey`] names.
+    pub server_key: MachinePublic,
     /// The key of this machine.
     pub machine_key: MachineKey,
     /// How it is reached.
-    pub dialer: Dialer,
+    pub dialer: C,
 }
 
 /// What the session is to do; it ends when nobody can tell it any more. The first must be an [`Command::Update`]: a coordinator wants to know
@@ -89,6 +91,9 @@ pub enum Command {
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
+    /// The coordinator proved that it has this key, and no other was expected: from now on no other is
+    /// accepted.
+    ServerKey(MachinePublic),
     /// The first map of a stream is here: it comes next.
     Connected {
         /// Whether it has what changed since the last one that was taken; else it is complete.
@@ -143,8 +148,7 @@ pub async fn run(
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
 ) {
-    let Settings { url, machine_key, dialer } = settings;
-    session::Session::new(url, machine_key, dialer, events).run(commands).await;
+    session::Session::new(settings, events).run(commands).await;
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
     control::{self as pure, dial::ControlUrl, messages::Announced},
-    keys::NodePublic,
+    keys::{MachinePublic, NodePublic},
     line::ToPlane,
     local::{State as NodeState, UserProfile},
-    prefs,
+    prefs::{self, Prefs},
     tka::follow::Question,
 };
 use tokio::sync::mpsc;
@@ -59,8 +59,16 @@ pub(super) struct Login {
 
 struct Session {
     url: String,
+    server_key: MachinePublic,
     told: ToSession,
     announced: Announced,
+}
+
+impl Session {
+    /// Whether the preferences are for this coordinator.
+    fn is_with(&self, prefs: &Prefs) -> bool {
+        self.url == prefs.control_url && self.server_key == prefs.server_key
+    }
 }
 
 /// A login that waits for its candidate.
@@ -107,11 +115,8 @@ impl Agent {
     /// Connects to the coordinator, if that is wanted; or ends the connection.
     pub fn connect(&mut self) {
         let wanted = self.prefs.want_running && !self.prefs.control_url.is_empty();
-        let is_other = self
-            .login
-            .session
-            .as_ref()
-            .is_some_and(|session| session.url != self.prefs.control_url);
+        let is_other =
+            self.login.session.as_ref().is_some_and(|session| !session.is_with(&self.prefs));
         if !wanted || is_other {
             self.end_session();
         }
@@ -131,6 +136,7 @@ impl Agent {
         };
         let settings = control::Settings {
             url,
+            server_key: self.prefs.server_key,
             machine_key: self.machine_key.clone(),
             dialer: Dialer::of_environment(self.hook.clone()),
         };
@@ -152,7 +158,8 @@ impl Agent {
         let mut told = ToSession::new(commands);
         told.update(announced.clone());
         let url = self.prefs.control_url.clone();
-        self.login.session = Some(Session { url, told, announced });
+        let server_key = self.prefs.server_key;
+        self.login.session = Some(Session { url, server_key, told, announced });
         true
     }
 
@@ -242,6 +249,14 @@ impl Agent {
             return;
         }
         match event {
+            Event::ServerKey(key) => {
+                if let Some(session) = &mut self.login.session {
+                    session.server_key = key;
+                }
+                self.prefs.server_key = key;
+                let _ = self.keep_prefs();
+                self.programs.prefs(&self.prefs);
+            }
             Event::Connected { resumed } => {
                 (self.login.connected, self.login.is_new_stream) = (true, !resumed);
                 self.lock.handle_connected();

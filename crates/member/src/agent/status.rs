@@ -135,6 +135,10 @@ impl Agent {
             prefs.exit_node_ip = None;
         }
         let is_other = prefs.control_url != self.prefs.control_url;
+        // Tailscale's programs send all preferences that they know.
+        if !is_other && prefs.server_key.is_zero() {
+            prefs.server_key = self.prefs.server_key;
+        }
         if is_other && !self.own.key.is_zero() && !self.prefs.control_url.is_empty() {
             return Err(Refusal::bad(format!(
                 "this node is in the network of {}: `linerate leave` ends that",

@@ -30,7 +30,7 @@ struct Machines {
     pages: usize,
     here: String,
     other: String,
-    url: String,
+    join: String,
     users: Vec<String>,
     registration: String,
 }
@@ -105,7 +105,7 @@ impl Default for Wanted {
 pub async fn list(visitor: Visitor, Query(wanted): Query<Wanted>) -> Response {
     let Wanted { q, page, registration } = wanted;
     let frame = visitor.frame("machines");
-    let url = visitor.server.url.to_string();
+    let join = visitor.server.join_command();
     let mut query = form_urlencoded::Serializer::new(String::new());
     if !q.is_empty() {
         query.append_pair("q", &q);
@@ -128,7 +128,7 @@ pub async fn list(visitor: Visitor, Query(wanted): Query<Wanted>) -> Response {
             number,
             pages,
             other,
-            url,
+            join,
             users: state.users().map(|user| user.name.clone()).collect(),
             registration,
         }

@@ -26,7 +26,7 @@ pub async fn welcome(
     if picks {
         let (url, key) = (&server.url, first_key(server).await?);
         println!("Machines join, within an hour, by one of\n");
-        println!("    linerate join {url} --auth-key {key}");
+        println!("    {} --auth-key {key}", server.join_command());
         println!("    tailscale up --login-server {url} --auth-key {key}\n");
     }
     let link = server.admin_link(&server.sessions.make_link(now())?);

@@ -125,3 +125,19 @@ fn preferences_are_their_own_text_and_each_of_them_can_be_set() {
         assert!(own || NAMES.contains(&&**name), "{name}");
     }
 }
+
+#[test]
+fn the_key_of_a_coordinator_is_forgotten_where_another_is_joined() {
+    let (one, other) = (MachinePublic([1; 32]), MachinePublic([2; 32]));
+    let mut prefs = Prefs::new();
+    prefs.set_coordinator("https://a.test".into(), Some(one));
+    prefs.set_coordinator("https://a.test".into(), None);
+    assert_eq!(prefs.server_key, one);
+    prefs.set_coordinator("https://b.test".into(), None);
+    assert_eq!(
+        (&*prefs.control_url, prefs.server_key),
+        ("https://b.test", MachinePublic::default())
+    );
+    prefs.set_coordinator("https://b.test".into(), Some(other));
+    assert_eq!(prefs.server_key, other);
+}

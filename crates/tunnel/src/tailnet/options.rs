@@ -11,6 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Options {
     pub(super) coordinator: String,
     pub(super) state_dir: PathBuf,
+    pub(super) server_key: Option<String>,
     pub(super) auth_key: Option<Zeroizing<String>>,
     pub(super) hostname: Option<String>,
     pub(super) tags: Option<Vec<String>>,
@@ -28,6 +29,7 @@ impl Options {
         Self {
             coordinator: coordinator.into().trim_end_matches('/').to_owned(),
             state_dir: state_dir.into(),
+            server_key: None,
             auth_key: None,
             hostname: None,
             tags: None,
@@ -35,6 +37,13 @@ impl Options {
             on_page: None,
             timeout: TIMEOUT,
         }
+    }
+
+    /// The coordinator's key, `mkey:` and 64 hexadecimal digits, which proves who it is. Without it the key
+    /// that the coordinator shows at the first join counts from then on.
+    pub fn server_key(mut self, key: impl Into<String>) -> Self {
+        self.server_key = Some(key.into());
+        self
     }
 
     /// A key that admits this node. It is used where the node is not logged in.

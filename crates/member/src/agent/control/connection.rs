@@ -33,6 +33,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use super::{
+    Settings,
     dial::{Dialer, Stream, Target, race},
     trouble::{Trouble, root_cause, shown},
 };
@@ -81,30 +82,31 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to where the URL and the coordinator's plan lead.
+    /// Connects to where the URL and the coordinator's plan lead. Returns also the key that the coordinator
+    /// proved to have.
     ///
     /// # Errors
-    /// What was in the way, of the last attempt.
+    /// What was in the way, of the last attempt; but that the key is another one, of any.
     pub async fn open<C: Carrier>(
-        carrier: &C,
-        url: &ControlUrl,
+        settings: &Settings<C>,
         plan: &[Candidate],
-        machine: &MachineKey,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<(Self, MachinePublic), Trouble> {
+        let Settings { url, server_key, machine_key, dialer } = settings;
         let mut trouble = None;
         for round in rounds(url, plan) {
             let attempts = round.into_iter().map(|attempt| {
                 let begin = Begin {
-                    carrier: carrier.clone(),
+                    carrier: dialer.clone(),
                     url: url.clone(),
-                    machine: machine.clone(),
+                    server_key: *server_key,
+                    machine: machine_key.clone(),
                     attempt,
                 };
                 (attempt.after, begin.run())
             });
             match race(attempts).await {
-                Ok(stream) => return Self::over(stream, url).await,
-                Err(error) => trouble = Some(error),
+                Ok((stream, key)) => return Ok((Self::over(stream, url).await?, key)),
+                Err(error) => trouble = Some(error.or(trouble)),
             }
         }
         Err(trouble.unwrap_or_else(|| Trouble::Ended("there was nothing to try".into())))
@@ -183,12 +185,14 @@ impl Connection {
 struct Begin<C> {
     carrier: C,
     url: ControlUrl,
+    /// The key that the coordinator must have; zero for any.
+    server_key: MachinePublic,
     machine: MachineKey,
     attempt: Attempt,
 }
 
 impl<C: Carrier> Begin<C> {
-    async fn run(self) -> Result<NoiseStream<Box<dyn Stream>>, Trouble> {
+    async fn run(self) -> Result<(NoiseStream<Box<dyn Stream>>, MachinePublic), Trouble> {
         let deadline = Instant::now() + self.attempt.limit;
         let silent = |what| Trouble::Silent(self.url.authority(), what);
         let ask = async {
@@ -201,7 +205,7 @@ impl<C: Carrier> Begin<C> {
             Err(_) => return Err(silent("to the first request")),
         };
         match timeout_at(deadline, self.upgrade(http, &key)).await {
-            Ok(upgraded) => upgraded,
+            Ok(upgraded) => Ok((upgraded?, key)),
             Err(_) => Err(silent("to the handshake")),
         }
     }
@@ -242,6 +246,9 @@ impl<C: Carrier> Begin<C> {
         }
         match serde_json::from_slice::<Keys>(&body) {
             Ok(Keys { public }) if public.is_zero() => Err(Trouble::CoordinatorTooOld(url)),
+            Ok(Keys { public }) if !self.server_key.is_zero() && public != self.server_key => {
+                Err(Trouble::OtherKey { url, expected: self.server_key, offered: public })
+            }
             Ok(Keys { public }) => Ok(public),
             Err(_) => Err(Trouble::NotACoordinator(url, format!("it says: {}", shown(&body)))),
         }

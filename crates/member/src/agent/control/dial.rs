@@ -274,7 +274,7 @@ async fn open_tunnel(
 /// succeeds wins, and the others end.
 ///
 /// # Errors
-/// That of the first that failed.
+/// That of the first that failed, or that the coordinator has another key.
 pub(in crate::agent) async fn race<T, F>(
     attempts: impl IntoIterator<Item = (Duration, F)>,
 ) -> Result<T, Trouble>
@@ -285,7 +285,7 @@ where
     let begun = Instant::now();
     let mut attempts = attempts.into_iter().peekable();
     let mut running = JoinSet::new();
-    let mut trouble = None;
+    let mut trouble = None::<Trouble>;
     loop {
         let due = attempts.peek().map(|(after, _)| begun + *after);
         if running.is_empty() {
@@ -300,8 +300,13 @@ where
         tokio::select! {
             Some(ended) = running.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => trouble = trouble.or(Some(error)),
-                Err(error) => trouble = trouble.or(Some(Trouble::ended(error))),
+                failed => {
+                    let error = failed.unwrap_or_else(|error| Err(Trouble::ended(error))).err();
+                    trouble = match trouble {
+                        Some(first) => Some(first.or(error)),
+                        None => error,
+                    };
+                }
             },
             () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
                 if let Some((_, attempt)) = attempts.next() {

@@ -5,11 +5,11 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use tailnet::{
     control::{
         backoff::Backoff,
-        dial::{Candidate, ControlUrl},
+        dial::Candidate,
         messages::{Announced, MapPosition, MapRequest, RegisterRequest},
         register::{Login, Registration, Step},
     },
-    keys::{MachineKey, NodePublic},
+    keys::NodePublic,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Command, Event,
+    Command, Event, Settings,
     connection::{Carrier, Connection},
     lock::{self, Questions},
     map::Stream,
@@ -57,9 +57,7 @@ struct Inbox<'a> {
 
 /// A member's side of a coordinator.
 pub(super) struct Session<C> {
-    url: ControlUrl,
-    machine: MachineKey,
-    carrier: C,
+    settings: Settings<C>,
     events: mpsc::Sender<Event>,
     goal: Goal,
     failures: Backoff,
@@ -71,16 +69,9 @@ pub(super) struct Session<C> {
 
 impl<C: Carrier> Session<C> {
     /// Idle.
-    pub fn new(
-        url: ControlUrl,
-        machine: MachineKey,
-        carrier: C,
-        events: mpsc::Sender<Event>,
-    ) -> Self {
+    pub fn new(settings: Settings<C>, events: mpsc::Sender<Event>) -> Self {
         Self {
-            url,
-            machine,
-            carrier,
+            settings,
             events,
             goal: Goal::Idle,
             failures: Backoff::connections(),
@@ -156,8 +147,11 @@ impl<C: Carrier> Session<C> {
 
     /// Works over one connection, until the goal is idle.
     async fn connected(&mut self, inbox: &mut Inbox<'_>) -> Result<(), Trouble> {
-        let connection =
-            Connection::open(&self.carrier, &self.url, &self.plan, &self.machine).await?;
+        let (connection, key) = Connection::open(&self.settings, &self.plan).await?;
+        if self.settings.server_key.is_zero() {
+            self.settings.server_key = key;
+            self.tell(Event::ServerKey(key)).await;
+        }
         loop {
             match &self.goal {
                 Goal::Idle => return Ok(()),
@@ -238,7 +232,8 @@ impl<C: Carrier> Session<C> {
             position: &mut self.position,
             last_ping: String::new(),
         };
-        let pings = ping::Pings { connection, carrier: &self.carrier, url: &self.url };
+        let Settings { dialer, url, .. } = &self.settings;
+        let pings = ping::Pings { connection, carrier: dialer, url };
         tokio::select! {
             ended = stream.follow(login.node_key, &announced) => ended,
             ended = tell_changes(connection, login.node_key, known) => ended,

@@ -14,7 +14,7 @@ use tailnet::{
         messages::{Announced, EndpointKind},
         register::Login,
     },
-    keys::{DiscoPublic, MachineKey, NodePublic},
+    keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
     messages::MapResponse,
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
@@ -29,8 +29,9 @@ const KEY: NodePublic = NodePublic([1; 32]);
 pub fn connect(
     network: Network,
 ) -> impl Fn(Settings, mpsc::Receiver<Command>, mpsc::Sender<Event>) {
-    move |Settings { url, machine_key, .. }, commands, events| {
-        tokio::spawn(Session::new(url, machine_key, network.clone(), events).run(commands));
+    move |Settings { url, server_key, machine_key, .. }, commands, events| {
+        let settings = Settings { url, server_key, machine_key, dialer: network.clone() };
+        tokio::spawn(Session::new(settings, events).run(commands));
     }
 }
 
@@ -42,12 +43,17 @@ struct Member {
 }
 
 impl Member {
+    /// A member that knows the coordinator's key.
     async fn new(network: Network) -> Self {
-        let machine = MachineKey::new(Box::new(Zeroizing::new([5; 32])));
-        let url = "https://control.example".parse().unwrap();
+        Self::expecting(coordinator::key(), network).await
+    }
+
+    /// A member that accepts this key alone of a coordinator; any, if it is zero.
+    async fn expecting(server_key: MachinePublic, network: Network) -> Self {
         let (commands, to_do) = mpsc::channel(8);
         let (happens, events) = mpsc::channel(8);
-        let running = tokio::spawn(Session::new(url, machine, network, happens).run(to_do));
+        let settings = settings(server_key, network);
+        let running = tokio::spawn(Session::new(settings, happens).run(to_do));
         let member = Self { commands, events, running };
         member.tell(Command::Update(announced(1))).await;
         member
@@ -84,6 +90,12 @@ impl Member {
         assert_eq!(self.map().await, read(&first_map()));
         stream
     }
+}
+
+fn settings(server_key: MachinePublic, dialer: Network) -> Settings<Network> {
+    let machine_key = MachineKey::new(Box::new(Zeroizing::new([5; 32])));
+    let url = "https://control.example".parse().unwrap();
+    Settings { url, server_key, machine_key, dialer }
 }
 
 fn announced(port: u16) -> Box<Announced> {

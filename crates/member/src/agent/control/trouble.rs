@@ -3,7 +3,10 @@
 use std::{fmt, io, time::Duration};
 
 use rustls::CertificateError;
-use tailnet::control::{noise::HandshakeError, proxy::UnusableProxy};
+use tailnet::{
+    control::{noise::HandshakeError, proxy::UnusableProxy},
+    keys::MachinePublic,
+};
 
 /// Why the coordinator is not reached, or no more.
 #[derive(Debug)]
@@ -28,6 +31,15 @@ pub enum Trouble {
     Redirects(String, String),
     /// What answers at the URL is no coordinator; which URL, and what it said.
     NotACoordinator(String, String),
+    /// It has another key than the coordinator.
+    OtherKey {
+        /// Where.
+        url: String,
+        /// The coordinator's key.
+        expected: MachinePublic,
+        /// The key that was offered.
+        offered: MachinePublic,
+    },
     /// It has no key of this protocol.
     CoordinatorTooOld(String),
     /// It no longer speaks with this version; its words.
@@ -49,6 +61,13 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// This one, unless the other alone is [`Self::OtherKey`]. An attacker who has one of the addresses
+    /// would otherwise be reported as a failed connection.
+    pub(super) fn or(self, other: Option<Self>) -> Self {
+        let is_other_key = |trouble: &Self| matches!(trouble, Self::OtherKey { .. });
+        other.filter(|other| is_other_key(other) && !is_other_key(&self)).unwrap_or(self)
+    }
+
     /// The connection ended with this error.
     pub(super) fn ended(error: impl std::error::Error + 'static) -> Self {
         Self::Ended(root_cause(&error))
@@ -86,6 +105,12 @@ impl fmt::Display for Trouble {
             Self::NotACoordinator(url, said) => {
                 write!(f, "{url} is not a coordinator's URL: {said}")
             }
+            Self::OtherKey { url, expected, offered } => write!(
+                f,
+                "{url} has the key {offered}, and the coordinator's key is {expected}: it may be an \
+                 impostor. If the coordinator's administrator confirms the new key, accept it by `linerate \
+                 set IFACE --server-key {offered}`"
+            ),
             Self::CoordinatorTooOld(url) => {
                 write!(f, "{url} is too old: it has no key for the ts2021 protocol")
             }

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tailnet::{
     disco::Disco,
-    keys::{DiscoKey, DiscoPublic},
+    keys::{DiscoKey, DiscoPublic, MachinePublic},
     local::Status,
     prefs::MaskedPrefs,
 };
@@ -44,6 +44,7 @@ struct Rig {
 struct TempFolder(PathBuf);
 
 struct Session {
+    server_key: MachinePublic,
     commands: Heard<control::Command>,
     events: mpsc::Sender<control::Event>,
 }
@@ -82,8 +83,9 @@ impl Rig {
         let (want, wanted) = watch::channel(Wanted::default());
         let sessions = Arc::<Mutex<Vec<Session>>>::default();
         let begun = sessions.clone();
-        let connect = move |_, commands, events| {
-            begun.lock().unwrap().push(Session { commands: taking(commands), events });
+        let connect = move |settings: control::Settings, commands, events| {
+            let server_key = settings.server_key;
+            begun.lock().unwrap().push(Session { server_key, commands: taking(commands), events });
         };
         let agent = Agent::new(Parts {
             has_interface: false,

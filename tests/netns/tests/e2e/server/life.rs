@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 
-use netns::{Family, Member, MemberKind, Tailnet, eventually};
+use netns::{Family, Member, MemberKind, Tailnet, Uplink, eventually};
 
 use super::{PATIENCE, is_online, join, number, start};
 
@@ -150,4 +150,50 @@ fn check(tailnet: &Tailnet, acknowledged: &[String]) {
     let lost: Vec<&String> =
         acknowledged.iter().filter(|name| !kept.contains(&name.as_str())).collect();
     assert!(lost.is_empty(), "{lost:?} of {kept:?}");
+}
+
+/// The key that the server has now, as anybody may read it.
+fn server_key(tailnet: &Tailnet) -> String {
+    let url = format!("{}/key?v=121", tailnet.coordinator.url());
+    let keys = tailnet.coordinator.host.attempt(format!("curl -sk '{url}'")).stdout;
+    let keys: serde_json::Value = serde_json::from_str(&keys).expect("keys in JSON");
+    keys["publicKey"].as_str().expect("a key of Noise").to_owned()
+}
+
+#[test]
+fn a_server_with_another_key_is_refused_until_the_user_accepts_it() {
+    let Some(mut tailnet) = start() else { return };
+    let [one, other] = ["one", "other"].map(|name| join(&tailnet, name, MemberKind::Linerate, ""));
+    one.becomes_direct(&other);
+    other.becomes_direct(&one);
+    let says = |member: &Member, what| member.attempt("status").stdout.contains(what);
+    let real = server_key(&tailnet);
+
+    tailnet.coordinator.kill();
+    let host = tailnet.coordinator.host.clone();
+    host.run("cd /run/rig/coordinator && mkdir real && mv noise.key store.sqlite* real/");
+    tailnet.coordinator.start_again();
+    let impostor = server_key(&tailnet);
+    assert_ne!(impostor, real);
+    for member in [&one, &other] {
+        eventually("the impostor is named", PATIENCE, || says(member, "it may be an impostor"));
+    }
+    one.reaches(&other, Family::V4);
+    assert!(tailnet.coordinator.nodes().is_empty(), "nobody registers");
+    let pinned = Member::start(tailnet.host("pinned", Uplink::Switch), MemberKind::Linerate);
+    let flags = format!("--server-key={real} --timeout=10s");
+    let refused = pinned.log_in(tailnet.coordinator.url(), "of-no-use", &flags);
+    assert!(!refused.ok && refused.stderr.contains("it may be an impostor"), "{refused:?}");
+    let accepted = other.attempt(&format!("set tailnet0 --server-key {impostor}"));
+    assert!(accepted.ok, "{accepted:?}");
+    eventually("the new key is accepted", PATIENCE, || !says(&other, "it may be an impostor"));
+
+    tailnet.coordinator.kill();
+    host.run("cd /run/rig/coordinator && rm noise.key store.sqlite* && mv real/* .");
+    tailnet.coordinator.start_again();
+    eventually("the server is back", PATIENCE, || !says(&one, "impostor"));
+    eventually("the key that was accepted is another", PATIENCE, || says(&other, "impostor"));
+    let flags = format!("--server-key={real}");
+    let joined = pinned.log_in(tailnet.coordinator.url(), tailnet.coordinator.auth_key(), &flags);
+    assert!(joined.ok, "{joined:?}");
 }

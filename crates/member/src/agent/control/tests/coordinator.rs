@@ -16,7 +16,7 @@ use super::super::{
     trouble::Trouble,
 };
 
-pub use doubles::coordinator::{Asked, Manner, MapStream, framed};
+pub use doubles::coordinator::{Asked, Manner, MapStream, framed, public_key as key};
 
 /// The coordinator, and what it is reached by.
 pub struct Coordinator {

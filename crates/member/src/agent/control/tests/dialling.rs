@@ -215,3 +215,21 @@ async fn attempts_begin_in_time_or_when_those_before_failed_and_the_first_error_
     let lost = race([attempt(0, 10, Err("one")), attempt(5, 1, Err("two"))]).await;
     assert_eq!(lost.unwrap_err().to_string(), "the connection to the coordinator ended: two");
 }
+
+#[tokio::test(start_paused = true)]
+async fn that_the_key_is_another_one_is_reported_whatever_else_failed() {
+    let attempt = |after, is_other_key| {
+        let run = async move {
+            let (expected, offered) = (MachinePublic([1; 32]), MachinePublic([2; 32]));
+            Err::<u8, _>(match is_other_key {
+                true => Trouble::OtherKey { url: "http://a".into(), expected, offered },
+                false => Trouble::Ended("no route".into()),
+            })
+        };
+        (Duration::from_millis(after), run)
+    };
+    for order in [[true, false], [false, true]] {
+        let lost = race([attempt(0, order[0]), attempt(5, order[1])]).await.unwrap_err();
+        assert!(matches!(lost, Trouble::OtherKey { .. }), "{lost}");
+    }
+}

@@ -26,11 +26,10 @@ async fn an_auth_key_makes_a_node_that_follows_the_map() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_before_it_is_known_what_the_node_is() {
     let coordinator = Coordinator::new(Manner::Good);
-    let machine = MachineKey::new(Box::new(Zeroizing::new([5; 32])));
     let (commands, to_do) = mpsc::channel(8);
     let (happens, _events) = mpsc::channel(8);
-    let url = "https://control.example".parse().unwrap();
-    tokio::spawn(Session::new(url, machine, coordinator.network(), happens).run(to_do));
+    let settings = settings(coordinator::key(), coordinator.network());
+    tokio::spawn(Session::new(settings, happens).run(to_do));
     commands.send(Command::Login(with_auth_key())).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(coordinator.targets().is_empty());
@@ -172,4 +171,42 @@ async fn it_ends_when_nobody_listens() {
     drop(events);
     timeout(Duration::from_secs(200), running).await.unwrap().unwrap();
     drop(commands);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_of_the_first_connection_is_told_and_no_other_is_accepted_after_it() {
+    let mut coordinator = Coordinator::new(Manner::Good);
+    let mut member = Member::expecting(MachinePublic::default(), coordinator.network()).await;
+    member.tell(Command::Login(with_auth_key())).await;
+    let Event::ServerKey(key) = member.event().await else { panic!() };
+    assert_eq!(key, coordinator::key());
+    coordinator.registers().await.json(&registered());
+    assert!(matches!(member.event().await, Event::Registered(_)));
+    let stream = member.connected(&mut coordinator).await;
+    // What the node is may be told before the stream, or behind it.
+    if let Ok(told) = timeout(Duration::from_secs(1), coordinator.asked()).await {
+        told.status(200, "");
+    }
+    coordinator.behave(Manner::Impostor);
+    coordinator.cut();
+    drop(stream);
+    member.tell(Command::Reconnect).await;
+    let why = member.disconnected().await;
+    assert!(
+        why.contains("it may be an impostor") && why.contains("set IFACE --server-key mkey:"),
+        "{why}"
+    );
+    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
+    coordinator.behave(Manner::Good);
+    member.tell(Command::Reconnect).await;
+    coordinator.streams().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_without_the_key_of_the_join_command_gets_no_auth_key() {
+    let mut coordinator = Coordinator::new(Manner::Impostor);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Login(with_auth_key())).await;
+    assert!(member.disconnected().await.contains("it may be an impostor"));
+    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
 }

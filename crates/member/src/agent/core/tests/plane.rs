@@ -1,4 +1,7 @@
-use tailnet::line::{Activity, Path};
+use tailnet::{
+    line::{Activity, Path},
+    local::StartOptions,
+};
 
 use super::*;
 
@@ -116,4 +119,31 @@ async fn what_a_relay_said_of_a_connection_ends_with_it() {
     let latency = Duration::from_millis(1);
     rig.handle(Input::Relays(derp::Event::Connected { region: 1, latency })).await;
     assert!(!rig.status().await.health.concat().contains("ill"));
+}
+
+#[tokio::test]
+async fn the_coordinators_key_is_stored_and_another_is_accepted_only_by_the_users_word() {
+    let key = |byte| MachinePublic([byte; 32]);
+    let mut rig = Rig::joined("server-key").await;
+    let expected = |rig: &Rig| rig.sessions.lock().unwrap().last().unwrap().server_key;
+    let count = |rig: &Rig| rig.sessions.lock().unwrap().len();
+    assert!(expected(&rig).is_zero());
+    rig.hear(control::Event::ServerKey(key(1))).await;
+    rig.set("Hostname", "other").await;
+    assert_eq!(count(&rig), 1, "the session goes on");
+
+    let mut rig = rig.restarted().await;
+    assert_eq!(expected(&rig), key(1));
+    rig.set("ServerKey", key(2).to_string()).await;
+    assert_eq!((expected(&rig), count(&rig)), (key(2), 2), "another session");
+    // Tailscale's programs send preferences without it.
+    let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.prefs.clone() });
+    let options = StartOptions { update_prefs: Some(prefs), ..StartOptions::default() };
+    rig.ask(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
+    assert_eq!(rig.agent.prefs.server_key, key(2));
+
+    let edits = MaskedPrefs::default().with("ControlURL", "https://moved.example");
+    assert!(rig.agent.prefs.edited(&edits).unwrap().server_key.is_zero(), "another coordinator");
+    let edits = edits.with("ServerKey", key(2).to_string());
+    assert_eq!(rig.agent.prefs.edited(&edits).unwrap().server_key, key(2));
 }
