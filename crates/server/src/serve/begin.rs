@@ -114,7 +114,7 @@ impl Beginning {
     ) -> anyhow::Result<Infallible> {
         listens.wait_for(|listens| *listens).await.context("the server is about to end")?;
         if let Some(server) = self.place.server() {
-            tracing::info!("serving {} with the key {}", server.url, server.noise.public());
+            tracing::info!(key = %server.noise.public(), "serving {}", server.url);
             welcome::welcome(server, self.configuration.name.as_ref(), self.picks).await?;
         }
         let what = || format!("the task that keeps {}", self.configuration.named());

@@ -28,8 +28,8 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
         line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let (ours, theirs) = (told("linerate join"), told("tailscale up"));
-    assert_eq!((&ours[2], &ours[4]), (&theirs[3], &theirs[5]));
-    let (url, key) = (&ours[2], &ours[4]);
+    let (url, server_key, key) = (&ours[2], &ours[4], &ours[6]);
+    assert_eq!((url, key), (&theirs[3], &theirs[5]));
     assert!(url.starts_with("http://10."), "{url}");
 
     // A browser keeps the page's cookie for TLS alone.
@@ -43,7 +43,8 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
     let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));
     let one = Member::join_at(url, key, one, MemberKind::Tailscaled, "");
     let other = tailnet.host("other", Uplink::Switch);
-    let other = Member::join_at(url, key, other, MemberKind::Linerate, "");
+    let flags = format!("--server-key={server_key}");
+    let other = Member::join_at(url, key, other, MemberKind::Linerate, &flags);
     one.reaches(&other, Family::V4);
     other.reaches(&one, Family::V4);
     assert_eq!(other.path_to(&one), Path::Relay("linerate".to_owned()));
