@@ -44,6 +44,9 @@ const READ: [&str; 9] = [
 ];
 /// What says where more certificates are, as for programs in Go (`crypto/x509/root_unix.go`).
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// The most memory of its own, in bytes, as a last resort: a map of 50,000 peers needs far less. An
+/// agent that ends for lack of memory is started again, and the data plane goes on meanwhile.
+const MEMORY: u64 = 2 << 30;
 /// The port of questions about names.
 const DNS: u16 = 53;
 
@@ -94,6 +97,7 @@ impl AgentProcess {
     pub fn run(self) -> anyhow::Result<()> {
         process::rename(NAME).context("its name")?;
         process::harden().context("core dumps")?;
+        process::limit_memory(MEMORY).context("the limit of memory")?;
         let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut buffer = vec![0; PART];
         let (len, line) = steward.receive_with(&mut buffer)?;

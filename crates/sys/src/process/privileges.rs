@@ -200,6 +200,13 @@ pub fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
+/// Limits the private writable memory of this process (`RLIMIT_DATA`), in bytes: an allocation beyond it
+/// fails, which ends a program in Rust. A limit that is lower already stays.
+pub fn limit_memory(bytes: u64) -> io::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_DATA)?;
+    Ok(setrlimit(Resource::RLIMIT_DATA, bytes.min(soft), bytes.min(hard))?)
+}
+
 /// The files of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFiles {

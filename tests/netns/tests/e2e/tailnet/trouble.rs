@@ -50,6 +50,13 @@ fn an_agent_that_is_killed_costs_no_packet() {
     let pinging = Pinging::start(&one.host, "agent", &target);
     pinging.goes_on(20, PATIENCE);
     let before = agent(&one).expect("a node has an agent");
+    let limits = one.host.read(&format!("/proc/{before}/limits"));
+    assert!(
+        limits
+            .lines()
+            .any(|line| line.starts_with("Max data size") && line.contains(" 2147483648 ")),
+        "{limits}"
+    );
     one.host.run(format!("kill -KILL {before}"));
     eventually("there is a new agent", PATIENCE, || agent(&one).is_some_and(|now| now != before));
     pinging.goes_on(100, PATIENCE);
