@@ -197,6 +197,8 @@ test-all:
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE); \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(SKIP_APART)'; \
+	stage 'the longest frames of a coordinator' \
+	  cargo test --release -p linerate-tailnet --test memory -- --ignored; \
 	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \

@@ -13,6 +13,7 @@ use tailnet::{
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
+    messages::Node,
 };
 use tokio::{
     sync::mpsc,
@@ -71,7 +72,9 @@ async fn main() -> anyhow::Result<()> {
         match event {
             Event::Disconnected { why, retry_in } => println!("disconnected ({retry_in:?}): {why}"),
             Event::Map { head, map } => {
-                println!("map of {} peers, {head:?}", map.peers.len());
+                let mut count = 0;
+                map.peers.for_each("peer", &mut Vec::new(), |_: Node| count += 1);
+                println!("map of {count} peers, {head:?}");
             }
             Event::Connected { .. } => {
                 println!("connected");

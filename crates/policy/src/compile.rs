@@ -7,6 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use serde_json::Value;
+use tailnet::messages::{CapMap, Json};
 
 use crate::{
     alias::{ANY_PORT, Alias, Autogroup},
@@ -83,7 +84,7 @@ impl Edge {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Packets { to: Vec<Target>, packets: Packets, is_via: bool },
-    Capabilities { to: Vec<Resolved>, capabilities: BTreeMap<String, Value> },
+    Capabilities { to: Vec<Resolved>, capabilities: CapMap },
 }
 
 #[derive(Clone, Debug)]
@@ -266,11 +267,12 @@ impl Compiler<'_> {
             all.nets.extend(&one.nets);
             all.is_any |= one.is_any;
         }
-        let what = What::Capabilities { to, capabilities: capabilities.clone() };
+        let texts = capabilities.iter().map(|(name, values)| (name.clone(), values.into()));
+        let what = What::Capabilities { to, capabilities: texts.collect() };
         self.edge(sources, reached, what);
         for (name, companion) in COMPANIONS {
             if capabilities.contains_key(name) {
-                let capabilities = BTreeMap::from([(companion.to_owned(), Value::Null)]);
+                let capabilities = CapMap::from([(companion.to_owned(), Json::default())]);
                 let what = What::Capabilities { to: vec![sources.clone()], capabilities };
                 let reached = self.names.members(sources);
                 self.edge(&all, reached, what);

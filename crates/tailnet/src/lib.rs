@@ -7,6 +7,7 @@ pub mod derp;
 pub mod disco;
 pub mod dns;
 pub mod filter;
+mod json;
 pub mod keys;
 pub mod line;
 pub mod local;

@@ -10,12 +10,11 @@ mod status;
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 pub use status::{
     DnsRecord, ExitNodeStatus, PeerStatus, Status, TailnetStatus, Timestamp, UserProfile,
 };
 
-use crate::prefs::Prefs;
+use crate::{json::Json, prefs::Prefs};
 
 /// How far the node has come (`ipn.State`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +93,7 @@ pub struct Notify {
     pub prefs: Option<Box<Prefs>>,
     /// This node, as the coordinator describes it (`tailcfg.Node`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub self_change: Option<Value>,
+    pub self_change: Option<Json>,
     /// All, where [`WatchMask::INITIAL_STATUS`] is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_status: Option<Box<Status>>,
@@ -244,11 +243,11 @@ pub struct PingResult {
 #[serde(rename_all = "PascalCase", default)]
 pub struct WhoIs {
     /// The node (`tailcfg.Node`).
-    pub node: Value,
+    pub node: Json,
     /// Its owner.
     pub user_profile: UserProfile,
     /// What it may do here (`tailcfg.PeerCapMap`), or null.
-    pub cap_map: Value,
+    pub cap_map: Json,
 }
 
 /// What is in the way to a node, for `linerate why`: each thing that was looked at, in the order in

@@ -10,7 +10,8 @@
 //! is not removal: a list of all in which nothing can be read removes nobody.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
     time::Duration,
 };
 
@@ -21,7 +22,7 @@ use crate::{
     local::Timestamp,
     messages::{
         BadRecord, DerpMap, DisplayMessage, DnsConfig, FilterRule, LockInfo, MapResponse, Node,
-        PeerChange, Records, UserProfile, as_time,
+        PeerChange, Records, UserProfile, Weight, as_time, block,
     },
 };
 
@@ -36,6 +37,11 @@ const SKEW: Duration = Duration::from_secs(60);
 const MOST: usize = 50_000;
 /// The most names of messages, and of the filter's rules.
 const MOST_NAMES: usize = 1000;
+/// What peers, rules and users cost at most, in bytes. A coordinator can make each much larger than its
+/// text is, and what it said in many responses adds up.
+const MOST_OF_PEERS: usize = 128 << 20;
+const MOST_OF_RULES: usize = 64 << 20;
+const MOST_OF_USERS: usize = 16 << 20;
 
 /// All that is known of the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +50,9 @@ pub struct NetworkMap {
     peers: BTreeMap<i64, Box<Node>>,
     #[serde(skip)]
     by_key: HashMap<NodePublic, i64>,
+    /// What the peers cost, in bytes.
+    #[serde(skip)]
+    cost: usize,
     derp: DerpMap,
     dns: DnsConfig,
     domain: String,
@@ -75,12 +84,16 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// There are too many of a kind, which is told once.
-    fn note_many(&mut self, kind: &'static str, most: usize) {
+    /// There is more of a kind than is stored, which is told once.
+    fn note_many(&mut self, kind: &'static str, most: impl fmt::Display) {
         if self.bad.iter().all(|bad| bad.kind != kind) {
             let why = format!("there are more than {most}; the others are left out");
             self.bad.push(BadRecord { kind, which: String::new(), why });
         }
+    }
+
+    fn note_many_peers(&mut self) {
+        self.note_many("peers", format_args!("{MOST}, or {} MiB", MOST_OF_PEERS >> 20));
     }
 }
 
@@ -92,6 +105,7 @@ impl NetworkMap {
         for peer in self.peers.values_mut() {
             **peer = Node { online: None, ..std::mem::take(&mut **peer).compacted() };
         }
+        self.cost = self.peers.values().map(|peer| cost(peer)).sum();
         self
     }
 
@@ -99,12 +113,13 @@ impl NetworkMap {
     /// (tailscale `controlclient/map.go`, `newMapSession`); but for peers and relays: these are lost
     /// by their own words alone.
     pub fn apply_first(&mut self, response: MapResponse, now: Duration) -> Changes {
-        let former = std::mem::take(self);
+        let mut former = std::mem::take(self);
         *self = Self {
-            node: former.node.clone(),
-            peers: former.peers.clone(),
-            by_key: former.by_key.clone(),
-            derp: former.derp.clone(),
+            node: former.node.take(),
+            peers: std::mem::take(&mut former.peers),
+            by_key: std::mem::take(&mut former.by_key),
+            cost: former.cost,
+            derp: std::mem::take(&mut former.derp),
             ahead: former.ahead,
             ..Self::default()
         };
@@ -131,12 +146,9 @@ impl NetworkMap {
             return changes;
         }
         if let Some(node) = response.node {
-            let mut read = Records(vec![node]).read::<Node>("this node", &mut changes.bad);
-            if let Some(node) = read.pop() {
-                changes.node = self.node.as_ref() != Some(&node);
-                changes.settings |= changes.node;
-                self.node = Some(node);
-            }
+            changes.node = self.node.as_ref() != Some(&node);
+            changes.settings |= changes.node;
+            self.node = Some(*node);
         }
         if let Some(derp) = response.derp_map {
             changes.relays = self.apply_relays(derp);
@@ -148,18 +160,14 @@ impl NetworkMap {
         if !response.domain.is_empty() {
             self.domain = response.domain;
         }
-        for user in response.user_profiles {
-            if self.users.contains_key(&user.id) || self.users.len() < MOST {
-                self.users.insert(user.id, user);
-            }
-        }
+        self.apply_users(&response.user_profiles, &mut changes);
         if response.peers.is_empty() {
             self.remove(&response.peers_removed, &mut changes);
-            self.change(response.peers_changed, &mut changes);
+            self.change(&response.peers_changed, &mut changes);
             self.see(&response.peer_seen_change, &response.online_change, now, &mut changes);
-            self.patch(response.peers_changed_patch, &mut changes);
+            self.patch(&response.peers_changed_patch, &mut changes);
         } else {
-            self.replace(response.peers, &mut changes);
+            self.replace(&response.peers, &mut changes);
         }
         self.apply_filters(response.packet_filter, response.packet_filters, &mut changes);
         self.apply_messages(response.health, response.display_messages, &mut changes);
@@ -183,51 +191,103 @@ impl NetworkMap {
         self.derp != before
     }
 
-    fn replace(&mut self, peers: Records, changes: &mut Changes) {
-        let all = peers.read::<Node>("peer", &mut changes.bad);
-        if all.is_empty() {
+    fn apply_users(&mut self, profiles: &Records, changes: &mut Changes) {
+        if profiles.is_empty() {
             return;
         }
-        let former = std::mem::take(&mut self.peers);
-        self.by_key.clear();
-        // Where there are too many, those that are known stay.
-        let (known, new): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|peer| former.contains_key(&peer.id));
-        known.into_iter().chain(new).for_each(|peer| self.insert(peer, changes));
-        changes.settings |= self.peers != former;
-        changes.shown |= changes.settings;
+        let cost = |user: &UserProfile| block(size_of::<UserProfile>()) + user.heap();
+        let (users, mut left_out) = (&mut self.users, false);
+        let mut sum = users.values().map(cost).sum::<usize>();
+        profiles.for_each("user", &mut changes.bad, |user: UserProfile| {
+            let former = users.get(&user.id).map(cost);
+            let after = sum - former.unwrap_or(0) + cost(&user);
+            if after <= MOST_OF_USERS && (former.is_some() || users.len() < MOST) {
+                sum = after;
+                users.insert(user.id, user);
+            } else {
+                left_out = true;
+            }
+        });
+        if left_out {
+            let most = format_args!("{MOST}, or {} MiB", MOST_OF_USERS >> 20);
+            changes.note_many("users", most);
+        }
     }
 
-    fn remove(&mut self, gone: &[i64], changes: &mut Changes) {
-        for id in gone {
-            if let Some(peer) = self.peers.remove(id) {
-                self.by_key.remove(&peer.key);
+    /// Where there is too much, known peers stay as they were, and new ones are left out.
+    fn replace(&mut self, peers: &Records, changes: &mut Changes) {
+        let (mut known, mut changed, mut new) =
+            (HashSet::new(), Batch::default(), Batch::default());
+        let mut left_out = false;
+        peers.for_each("peer", &mut changes.bad, |peer: Node| {
+            let (id, peer) = (peer.id, Box::new(peer.compacted()));
+            match self.peers.get(&id) {
+                Some(former) => {
+                    known.insert(id);
+                    left_out |= *former != peer && !changed.push(peer);
+                }
+                None => left_out |= !new.push(peer),
+            }
+        });
+        if known.is_empty() && new.peers.is_empty() {
+            return;
+        }
+        let gone: Vec<i64> = self.peers.keys().filter(|id| !known.contains(*id)).copied().collect();
+        if !(gone.is_empty() && changed.peers.is_empty() && new.peers.is_empty()) {
+            (changes.settings, changes.shown) = (true, true);
+        }
+        gone.into_iter().for_each(|id| self.take(id));
+        for peer in changed.peers.into_iter().chain(new.peers) {
+            left_out |= !self.insert(peer);
+        }
+        if left_out {
+            changes.note_many_peers();
+        }
+    }
+
+    fn remove(&mut self, gone: &Records, changes: &mut Changes) {
+        gone.for_each("number of a peer", &mut changes.bad, |id: i64| {
+            if self.peers.contains_key(&id) {
+                self.take(id);
                 (changes.settings, changes.shown) = (true, true);
             }
-        }
+        });
     }
 
-    fn change(&mut self, changed: Records, changes: &mut Changes) {
-        for peer in changed.read::<Node>("peer", &mut changes.bad) {
+    fn change(&mut self, changed: &Records, changes: &mut Changes) {
+        let mut left_out = false;
+        changed.for_each("peer", &mut changes.bad, |peer: Node| {
             (changes.settings, changes.shown) = (true, true);
-            self.insert(peer, changes);
+            left_out |= !self.insert(Box::new(peer.compacted()));
+        });
+        if left_out {
+            changes.note_many_peers();
         }
     }
 
-    /// A key is one node's: another that had it is gone.
-    fn insert(&mut self, peer: Node, changes: &mut Changes) {
-        let (id, key) = (peer.id, peer.key);
-        if self.peers.len() >= MOST && !self.peers.contains_key(&id) {
-            changes.note_many("peers", MOST);
-            return;
+    /// Stores a peer instead of the one with its number, and of the one with its key: a key is one node's.
+    /// If there is no room, it changes nothing and returns false.
+    fn insert(&mut self, peer: Box<Node>) -> bool {
+        let holder = self.by_key.get(&peer.key).copied().filter(|id| *id != peer.id);
+        let replaced = || holder.into_iter().chain([peer.id]).filter_map(|id| self.peers.get(&id));
+        let cost_before: usize = replaced().map(|peer| cost(peer)).sum();
+        let cost_after = self.cost - cost_before + cost(&peer);
+        if self.peers.len() - replaced().count() >= MOST || cost_after > MOST_OF_PEERS {
+            return false;
         }
-        if let Some(former) = self.peers.remove(&id) {
-            self.by_key.remove(&former.key);
+        holder.into_iter().chain([peer.id]).for_each(|id| self.take(id));
+        self.cost += cost(&peer);
+        self.by_key.insert(peer.key, peer.id);
+        self.peers.insert(peer.id, peer);
+        true
+    }
+
+    /// Takes one out, if it is there.
+    fn take(&mut self, id: i64) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.by_key.remove(&peer.key);
+            self.cost -= cost(&peer);
         }
-        if let Some(other) = self.by_key.insert(key, id) {
-            self.peers.remove(&other);
-        }
-        self.peers.insert(id, Box::new(peer.compacted()));
     }
 
     fn see(
@@ -239,7 +299,9 @@ impl NetworkMap {
     ) {
         for (id, is_seen) in seen {
             if let Some(peer) = self.peers.get_mut(id) {
+                self.cost -= cost(peer);
                 peer.last_seen = is_seen.then(|| Timestamp::from_unix(now.as_secs()).0);
+                self.cost += cost(peer);
                 changes.shown = true;
             }
         }
@@ -251,9 +313,10 @@ impl NetworkMap {
         }
     }
 
-    fn patch(&mut self, patches: Records, changes: &mut Changes) {
-        for patch in patches.read::<PeerChange>("change of a peer", &mut changes.bad) {
-            let Some(peer) = self.peers.get(&patch.node_id) else { continue };
+    fn patch(&mut self, patches: &Records, changes: &mut Changes) {
+        let mut left_out = false;
+        patches.for_each("change of a peer", &mut changes.bad, |patch: PeerChange| {
+            let Some(peer) = self.peers.get(&patch.node_id) else { return };
             let patched = patched(Node::clone(peer), patch);
             // Who is connected, and since when, is nothing to the data plane.
             let same = Node {
@@ -263,7 +326,10 @@ impl NetworkMap {
             } == patched;
             changes.settings |= !same;
             changes.shown = true;
-            self.insert(patched, changes);
+            left_out |= !self.insert(Box::new(patched.compacted()));
+        });
+        if left_out {
+            changes.note_many_peers();
         }
     }
 
@@ -279,19 +345,38 @@ impl NetworkMap {
         for (name, rules) in base.into_iter().chain(all).chain(named) {
             changes.settings = true;
             match rules {
-                Some(_)
-                    if self.filters.len() >= MOST_NAMES && !self.filters.contains_key(&name) =>
-                {
-                    changes.note_many("names of filter rules", MOST_NAMES);
-                }
                 Some(rules) => {
-                    let rules = rules.read("filter rule", &mut changes.bad);
-                    self.filters.insert(name, rules);
+                    self.filters.remove(&name);
+                    let rules = self.read_rules(&rules, changes);
+                    if self.filters.len() < MOST_NAMES {
+                        self.filters.insert(name, rules);
+                    } else {
+                        changes.note_many("names of filter rules", MOST_NAMES);
+                    }
                 }
                 None if name == ALL => self.filters.clear(),
                 None => drop(self.filters.remove(&name)),
             }
         }
+    }
+
+    /// As many as there is room for.
+    fn read_rules(&self, rules: &Records, changes: &mut Changes) -> Vec<FilterRule> {
+        let mut sum: usize = self.filters.values().map(Weight::heap).sum();
+        let (mut read, mut left_out) = (Vec::new(), false);
+        rules.for_each("filter rule", &mut changes.bad, |rule: FilterRule| {
+            sum += size_of::<FilterRule>() + rule.heap();
+            if sum <= MOST_OF_RULES {
+                read.push(rule);
+            } else {
+                left_out = true;
+            }
+        });
+        if left_out {
+            changes.note_many("filter rules", format_args!("{} MiB", MOST_OF_RULES >> 20));
+        }
+        read.shrink_to_fit();
+        read
     }
 
     fn apply_messages(
@@ -406,6 +491,35 @@ impl NetworkMap {
         let expiries = all.filter_map(|node| node.key_expiry.as_deref().and_then(as_time));
         expiries.filter(|at| *at > now).min().map(|at| at - now)
     }
+}
+
+/// Peers that are to be stored, as many as a map can have.
+#[derive(Default)]
+struct Batch {
+    #[expect(
+        clippy::vec_box,
+        reason = "the map has them in boxes, and a vector that grows copies less"
+    )]
+    peers: Vec<Box<Node>>,
+    cost: usize,
+}
+
+impl Batch {
+    /// False if there is no room.
+    fn push(&mut self, peer: Box<Node>) -> bool {
+        let cost = self.cost + cost(&peer);
+        let fits = self.peers.len() < MOST && cost <= MOST_OF_PEERS;
+        if fits {
+            self.cost = cost;
+            self.peers.push(peer);
+        }
+        fits
+    }
+}
+
+/// What a peer costs, in bytes.
+fn cost(peer: &Node) -> usize {
+    block(size_of::<Node>()) + peer.heap()
 }
 
 fn patched(mut peer: Node, patch: PeerChange) -> Node {

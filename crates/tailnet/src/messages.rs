@@ -9,19 +9,20 @@ mod records;
 mod relays;
 mod response;
 mod rules;
+mod weight;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+pub(crate) use self::weight::{Weight, block};
 pub use self::{
     node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time, write_time},
-    records::{BadRecord, Records},
+    records::{BadRecord, Record, Records},
     relays::{DerpMap, DerpNode, DerpRegion, HomeParams, RelayAddress},
     rules::{CapGrant, Destination, FilterRule, PortRange},
 };
-pub use crate::local::nil;
+pub use crate::{json::Json, local::nil};
 
 /// A map, or what changed of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,7 +32,7 @@ pub struct MapResponse {
     /// The coordinator's clock.
     pub control_time: Option<String>,
     /// This node.
-    pub node: Option<Value>,
+    pub node: Option<Box<Node>>,
     /// The relays.
     pub derp_map: Option<DerpMap>,
     /// All peers: nothing else of peers counts then.
@@ -39,7 +40,7 @@ pub struct MapResponse {
     /// Peers that are new, or have changed.
     pub peers_changed: Records,
     /// Numbers of peers that are gone.
-    pub peers_removed: Vec<i64>,
+    pub peers_removed: Records,
     /// Parts of peers that changed.
     pub peers_changed_patch: Records,
     /// Whether peers were seen just now, or not any more.
@@ -55,7 +56,7 @@ pub struct MapResponse {
     /// The filter's rules by name; `null` removes a name, and `*` all.
     pub packet_filters: Option<BTreeMap<String, Option<Records>>>,
     /// Who owns nodes.
-    pub user_profiles: Vec<UserProfile>,
+    pub user_profiles: Records,
     /// What is wrong, in the coordinator's words; absent means unchanged.
     pub health: Option<Vec<String>>,
     /// The same by name; `null` removes a name, and `*` all.
@@ -64,8 +65,6 @@ pub struct MapResponse {
     pub lock: Option<LockInfo>,
     /// A page to be shown.
     pub pop_browser_url: String,
-    /// What is known of newer versions.
-    pub client_version: Option<Value>,
     /// What of it could not be read, and is as if it had not been said.
     pub bad: Vec<BadRecord>,
 }

@@ -24,7 +24,7 @@ pub fn network_map(data: &[u8]) {
         Around { now, connected: &connected, servers: &[], answers: true, lock: Lock::Unknown };
     let mut map = NetworkMap::default();
     for text in rest.split(|byte| *byte == b'\n').take(16) {
-        let Ok(response) = serde_json::from_slice::<MapResponse>(text) else { continue };
+        let Ok(response) = MapResponse::read(text) else { continue };
         let names_no_peer = response.peers.is_empty()
             && response.peers_removed.is_empty()
             && response.peers_changed.is_empty()

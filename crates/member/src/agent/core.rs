@@ -443,7 +443,7 @@ impl Agent {
         if changes.node
             && let Some(node) = self.map.node()
         {
-            self.programs.self_change(serde_json::json!(node));
+            self.programs.self_change(node);
         }
         if changes.settings {
             self.settle();

@@ -6,6 +6,7 @@ use tailnet::{
     keys::NodePublic,
     line::Path,
     local::{Empty, Notify, PingResult, State, WatchMask},
+    messages::{Json, Node},
     prefs::Prefs,
 };
 
@@ -82,8 +83,8 @@ impl Programs {
     }
 
     /// The coordinator described this node.
-    pub fn self_change(&mut self, node: serde_json::Value) {
-        self.tell(&Notify { self_change: Some(node), ..Notify::default() });
+    pub fn self_change(&mut self, node: &Node) {
+        self.tell(&Notify { self_change: Json::of(node).ok(), ..Notify::default() });
     }
 
     /// A program asks for a ping of a peer, which is sent as soon as there is a path.

@@ -14,7 +14,7 @@ use tailnet::{
         ExitNodeStatus, Notify, PeerStatus, PingKind, PingResult, Status, TailnetStatus, Timestamp,
         WatchMask, WhoIs,
     },
-    messages::{Node, UserProfile},
+    messages::{Json, Node, UserProfile},
     prefs::Prefs,
 };
 use zeroize::Zeroizing;
@@ -335,7 +335,8 @@ impl Agent {
                 ..UserProfile::default()
             },
         };
-        Some(Box::new(WhoIs { node: json!(node), user_profile, cap_map: Value::Null }))
+        let node = Json::of(node).unwrap_or_default();
+        Some(Box::new(WhoIs { node, user_profile, cap_map: Json::default() }))
     }
 
     fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {

@@ -48,12 +48,17 @@ pub struct FrameReader {
 impl FrameReader {
     /// Takes the next bytes of the stream.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        self.drop_done();
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Gives back the memory of what was given out.
+    fn drop_done(&mut self) {
         if self.done > 0 {
             self.held.drain(..self.done);
             self.done = 0;
             self.held.shrink_to(KEPT);
         }
-        self.held.extend_from_slice(bytes);
     }
 
     /// The next frame, unpacked.
@@ -69,10 +74,25 @@ impl FrameReader {
         if length > LONGEST {
             return Err(FrameError::TooLong(said));
         }
-        let Some(packed) = body.get(..length) else { return Ok(None) };
+        let Some(packed) = body.get(..length) else {
+            let missing = length - body.len();
+            grow(&mut self.held, missing);
+            return Ok(None);
+        };
         let frame = unpack(packed);
         self.done += 4 + length;
+        // A long frame is not held twice while it is read.
+        if length > KEPT {
+            self.drop_done();
+        }
         frame.map(Some)
+    }
+}
+
+/// Makes room for the next piece. It doubles the buffer, and never makes room for more than there may be.
+fn grow(buffer: &mut Vec<u8>, most: usize) {
+    if buffer.capacity() - buffer.len() < KEPT.min(most) {
+        buffer.reserve_exact(most.min(buffer.len().max(KEPT)));
     }
 }
 
@@ -101,9 +121,18 @@ fn unpack_first<'a>(packed: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Fr
     let bad = |error: &dyn fmt::Display| FrameError::BadZstd(error.to_string());
     let mut decoder =
         StreamingDecoder::new_with_decoder(packed, decoder).map_err(|error| bad(&error))?;
-    let most = (LONGEST + 1 - text.len()) as u64;
-    decoder.by_ref().take(most).read_to_end(text).map_err(|error| bad(&error))?;
-    if text.len() > LONGEST { Err(FrameError::Bomb) } else { Ok(decoder.into_inner()) }
+    let mut piece = [0; KEPT];
+    loop {
+        let count = decoder.read(&mut piece).map_err(|error| bad(&error))?;
+        if count == 0 {
+            return Ok(decoder.into_inner());
+        }
+        if text.len() + count > LONGEST {
+            return Err(FrameError::Bomb);
+        }
+        grow(text, LONGEST - text.len());
+        text.extend_from_slice(&piece[..count]);
+    }
 }
 
 #[cfg(test)]

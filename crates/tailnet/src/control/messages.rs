@@ -10,7 +10,10 @@ use serde::{
 use serde_json::Value;
 
 use super::{CAPABILITY_VERSION, dial::Candidate};
-use crate::keys::{DiscoPublic, NodePublic};
+use crate::{
+    json::Json,
+    keys::{DiscoPublic, NodePublic},
+};
 
 /// The expiry that logs a node out: the far past (tailscale `controlclient/direct.go`).
 pub const LONG_AGO: &str = "1970-01-01T00:02:03Z";
@@ -218,6 +221,9 @@ impl<'a> MapRequest<'a> {
     }
 }
 
+/// The longest text of a question or of a dial plan, in bytes.
+const LONGEST: usize = 64 << 10;
+
 /// What a map says to whoever keeps the connection.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -239,6 +245,16 @@ pub struct MapHead {
     pub handle: String,
     /// The number of this map in the stream; 0 for none.
     pub seq: i64,
+}
+
+impl MapHead {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// It is no JSON, or no object with such fields.
+    pub fn read(frame: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(frame)
+    }
 }
 
 /// A question to this node.
@@ -290,11 +306,14 @@ impl DialPlan {
     }
 }
 
-/// Go writes `null` for what is empty. Nor is what cannot be read worth a map.
+/// Go writes `null` for what is empty. What cannot be read or is too long is as good as empty, since the
+/// rest of the map counts.
 fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
-    Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
+    let text = Json::deserialize(deserializer)?;
+    let is_short = text.text().len() <= LONGEST;
+    Ok(is_short.then(|| text.read().ok()).flatten().unwrap_or_default())
 }
 
 fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {

@@ -4,10 +4,9 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
-use serde_json::Value;
 
 use super::{BadAddresses, Problem, Problems, Read, addresses::AddressSet, range};
-use crate::messages::CapGrant;
+use crate::messages::{CapGrant, Json};
 
 /// Who may do what to this node.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +16,8 @@ pub struct Grants(Vec<Grant>);
 struct Grant {
     sources: Arc<AddressSet>,
     destinations: Vec<IpNet>,
-    capabilities: Vec<(String, Vec<Value>)>,
+    /// Names, and lists of values.
+    capabilities: Vec<(String, Option<Json>)>,
 }
 
 impl Grants {
@@ -41,12 +41,13 @@ impl Grants {
 
     /// What a source may do to an address of this node: names and values
     /// (`wgengine/filter/filter.go`, `CapsWithValues`).
-    pub fn between(&self, source: IpAddr, destination: IpAddr) -> BTreeMap<String, Vec<Value>> {
-        let mut granted = BTreeMap::<String, Vec<Value>>::new();
+    pub fn between(&self, source: IpAddr, destination: IpAddr) -> BTreeMap<String, Vec<Json>> {
+        let mut granted = BTreeMap::<String, Vec<Json>>::new();
         for grant in self.0.iter().filter(|grant| grant.sources.overlaps_range(source.into())) {
             for _ in grant.destinations.iter().filter(|net| net.contains(&destination)) {
                 for (name, values) in &grant.capabilities {
-                    granted.entry(name.clone()).or_default().extend_from_slice(values);
+                    let values = values.iter().filter_map(|list| list.read::<Vec<Json>>().ok());
+                    granted.entry(name.clone()).or_default().extend(values.flatten());
                 }
             }
         }
@@ -71,11 +72,9 @@ fn destinations(grant: &CapGrant, place: usize, problems: &mut Problems) -> Vec<
 }
 
 /// The empty name is none.
-fn capabilities(grant: &CapGrant) -> Vec<(String, Vec<Value>)> {
-    let plain = grant.caps.iter().map(|name| (name.clone(), Vec::new()));
-    let with_values = grant.cap_map.iter().map(|(name, values)| {
-        let values = values.as_array().cloned().unwrap_or_default();
-        (name.clone(), values)
-    });
+fn capabilities(grant: &CapGrant) -> Vec<(String, Option<Json>)> {
+    let plain = grant.caps.iter().map(|name| (name.clone(), None));
+    let with_values =
+        grant.cap_map.iter().map(|(name, values)| (name.clone(), Some(values.clone())));
     plain.chain(with_values).filter(|(name, _)| !name.is_empty()).collect()
 }

@@ -7,8 +7,6 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::filter::AddressRange;
-use serde::Deserialize as _;
-use serde_json::Value;
 
 use super::{Input, Problem, addresses::AddressSet, range};
 use crate::messages::Node;
@@ -77,14 +75,10 @@ fn is_of_tailnet(address: IpAddr) -> bool {
 /// # Errors
 /// They cannot be read.
 pub fn service_addresses(own: &Node) -> Result<Vec<IpAddr>, Problem> {
-    let Some(Value::Array(mappings)) = own.cap_map.get(SERVICE_HOST) else {
-        return Ok(Vec::new());
-    };
-    let mut addresses = Vec::new();
-    for mapping in mappings {
-        let mapping = BTreeMap::<String, Option<Vec<IpAddr>>>::deserialize(mapping);
-        let of_services = mapping.map_err(|_| Problem::Services)?.into_values().flatten();
-        addresses.extend(of_services.flatten());
-    }
-    Ok(addresses)
+    let mappings = own.cap_map.get(SERVICE_HOST).filter(|list| list.text().starts_with('['));
+    let Some(mappings) = mappings else { return Ok(Vec::new()) };
+    let mappings: Vec<BTreeMap<String, Option<Vec<IpAddr>>>> =
+        mappings.read().map_err(|_| Problem::Services)?;
+    let of_services = mappings.into_iter().flat_map(BTreeMap::into_values).flatten();
+    Ok(of_services.flatten().collect())
 }

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::messages::{CapGrant, Destination as To, PortRange};
+use crate::messages::{CapGrant, Destination as To, Json, PortRange};
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -124,7 +124,7 @@ fn a_rule_that_accepts_an_unsigned_peer_voids_all() {
     let unsigned = Node {
         unsigned_peer_api_only: true,
         allowed_ips: Some(nets(&["100.64.0.2/32", "10.0.0.0/8"])),
-        cap_map: [("x".to_owned(), json!(null))].into(),
+        cap_map: [("x".to_owned(), Json::default())].into(),
         ..node(&["100.64.0.2/32"])
     };
     let peers = [Peer { node: &unsigned, allowed_ips: &[] }];
@@ -212,8 +212,10 @@ fn rules_that_do_not_fit_do_not_count() {
 
 #[test]
 fn services_are_in_the_nodes_capabilities() {
-    let own =
-        |value| Node { cap_map: [("service-host".to_owned(), value)].into(), ..Node::default() };
+    let own = |value| {
+        let cap_map = [("service-host".to_owned(), Json::from(&value))].into();
+        Node { cap_map, ..Node::default() }
+    };
     let services = own(json!([{"svc:a": ["100.80.0.1", "fd7a::1"], "svc:b": null}]));
     assert_eq!(service_addresses(&services).unwrap().len(), 2);
     assert_eq!(service_addresses(&own(json!(null))), Ok(vec![]));
@@ -225,7 +227,7 @@ fn services_are_in_the_nodes_capabilities() {
 fn a_capability_lets_in_what_has_ports_and_icmp_to_every_address_of_the_family() {
     let own = nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]);
     let able = Node {
-        cap_map: [("x".to_owned(), json!(null))].into(),
+        cap_map: [("x".to_owned(), Json::default())].into(),
         ..node(&["100.64.0.2/32", "10.0.0.0/8"])
     };
     let peers = [Peer { node: &able, allowed_ips: &able.addresses }];

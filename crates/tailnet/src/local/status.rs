@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::State;
-use crate::keys::NodePublic;
+use crate::{json::Json, keys::NodePublic};
 
 /// All that `tailscale status --json` shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,14 +109,20 @@ pub struct DnsRecord {
 #[serde(rename_all = "PascalCase", default)]
 pub struct UserProfile {
     /// The number.
-    #[serde(rename = "ID")]
+    #[serde(rename = "ID", deserialize_with = "super::nil::deserialize")]
     pub id: i64,
     /// Such as an address of mail.
+    #[serde(deserialize_with = "super::nil::deserialize")]
     pub login_name: String,
     /// Such as a person's name.
+    #[serde(deserialize_with = "super::nil::deserialize")]
     pub display_name: String,
     /// A picture.
-    #[serde(rename = "ProfilePicURL", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "ProfilePicURL",
+        skip_serializing_if = "String::is_empty",
+        deserialize_with = "super::nil::deserialize"
+    )]
     pub profile_pic_url: String,
 }
 
@@ -199,7 +205,7 @@ pub struct PeerStatus {
     pub capabilities: Vec<String>,
     /// What it may do (`tailcfg.NodeCapMap`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub cap_map: BTreeMap<String, Value>,
+    pub cap_map: BTreeMap<String, Json>,
     /// The keys of its SSH server.
     #[serde(rename = "sshHostKeys", skip_serializing_if = "Vec::is_empty")]
     pub ssh_host_keys: Vec<String>,

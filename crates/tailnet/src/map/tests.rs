@@ -15,8 +15,14 @@ fn node(id: u8) -> Value {
     json!({"ID": id, "Name": format!("n{id}.net."), "Key": key(id).to_string(), "Addresses": [format!("100.64.0.{id}/32")]})
 }
 
-fn apply(map: &mut NetworkMap, response: Value) -> Changes {
-    map.apply(serde_json::from_value(response).unwrap(), NOW)
+fn response(text: Value) -> MapResponse {
+    MapResponse::read(text.to_string().as_bytes()).unwrap()
+}
+
+fn apply(map: &mut NetworkMap, text: Value) -> Changes {
+    let changes = map.apply(response(text), NOW);
+    assert_eq!(map.cost, map.peers().map(cost).sum::<usize>(), "what it counts is there");
+    changes
 }
 
 fn ids(map: &NetworkMap) -> Vec<i64> {
@@ -161,7 +167,7 @@ fn a_stream_begins_with_nothing_but_peers_and_relays() {
             "DisplayMessages": {"a": {"Title": "t"}},
         }),
     );
-    let response = serde_json::from_value(json!({"Node": node(1), "Peers": []})).unwrap();
+    let response = response(json!({"Node": node(1), "Peers": []}));
     let changes = map.apply_first(response, NOW);
     assert!(changes.settings && changes.shown && !changes.relays);
     assert_eq!((ids(&map), map.derp_map().regions.as_ref().unwrap().len()), (vec![2, 3], 1));
@@ -236,4 +242,38 @@ fn of_too_many_peers_those_that_are_known_stay() {
     let changes = apply(&mut map, json!({ "Peers": peers }));
     assert_eq!((map.peers().len(), changes.bad.len()), (MOST, 1));
     assert!(map.peer(&key(2)).is_some() && map.peer(&key(3)).is_some());
+}
+
+/// With so many empty tags, 24 bytes each for 3 bytes of text.
+fn heavy(id: u8, tags: usize) -> Value {
+    let mut node = node(id);
+    node["Tags"] = json!(vec![""; tags]);
+    node
+}
+
+#[test]
+fn peers_for_which_there_is_no_room_are_left_out_and_known_ones_stay_as_they_were() {
+    const TAGS: usize = 600_000;
+    let each = TAGS * size_of::<String>();
+    let room = u8::try_from(MOST_OF_PEERS / each).unwrap();
+    let mut map = NetworkMap::default();
+    let peers: Vec<Value> = (1..=room + 1).map(|id| heavy(id, TAGS)).collect();
+    let changes = apply(&mut map, json!({ "Node": node(100), "Peers": peers }));
+    assert_eq!((map.peers().len(), changes.bad.len()), (usize::from(room), 1));
+    assert!(map.cost <= MOST_OF_PEERS && changes.settings);
+
+    // A little more of a known one has room, and much more has none.
+    let patch = json!([{ "NodeID": 1, "Endpoints": ["192.0.2.1:7"] }]);
+    let changes = apply(&mut map, json!({ "PeersChangedPatch": patch }));
+    assert_eq!((map.peer(&key(1)).unwrap().endpoints.len(), changes.bad), (1, vec![]));
+    let grown: Vec<Value> = (1..=room).map(|id| heavy(id, TAGS + 50_000)).collect();
+    let changes = apply(&mut map, json!({ "PeersChanged": grown }));
+    assert_eq!((map.peers().len(), changes.bad.len()), (usize::from(room), 1));
+    assert!(map.peers().any(|peer| peer.tags.len() == TAGS), "it stays as it was");
+
+    // A list that has room as a whole, in which some are gone and others grow.
+    let half: Vec<Value> = (1..=room / 2).map(|id| heavy(id, TAGS + 50_000)).collect();
+    let changes = apply(&mut map, json!({ "Peers": half }));
+    assert_eq!((map.peers().len(), changes.bad), (usize::from(room / 2), vec![]));
+    assert!(map.peers().all(|peer| peer.tags.len() > TAGS));
 }

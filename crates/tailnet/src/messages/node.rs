@@ -8,41 +8,43 @@ use std::{
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 
-use super::nil;
+use super::{Json, Record, nil};
 use crate::keys::{DiscoPublic, MachinePublic, NodePublic};
 pub use crate::local::UserProfile;
 
 /// What a node may do, and its parameters.
-pub type CapMap = BTreeMap<String, Value>;
+pub type CapMap = BTreeMap<String, Json>;
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Node {
     /// Its number.
-    #[serde(rename = "ID")]
+    #[serde(rename = "ID", deserialize_with = "nil::deserialize")]
     pub id: i64,
     /// Its name for other services.
-    #[serde(rename = "StableID")]
+    #[serde(rename = "StableID", deserialize_with = "nil::deserialize")]
     pub stable_id: String,
     /// Its full name, with a dot at its end.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub name: String,
     /// Its owner.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub user: i64,
     /// Its key.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub key: NodePublic,
     /// When that expires; Go's zero time if never.
     pub key_expiry: Option<String>,
     /// The signature of its key by tailnet lock, in base64.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "nil::deserialize")]
     pub key_signature: String,
     /// The key of its machine.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "nil::deserialize")]
     pub machine: MachinePublic,
     /// The key of its disco messages.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "nil::deserialize")]
     pub disco_key: DiscoPublic,
     /// Its addresses.
     #[serde(with = "nil")]
@@ -54,17 +56,18 @@ pub struct Node {
     #[serde(serialize_with = "nil::serialize", deserialize_with = "readable")]
     pub endpoints: Vec<SocketAddr>,
     /// The region of its home, as it was said before.
-    #[serde(rename = "DERP")]
+    #[serde(rename = "DERP", deserialize_with = "nil::deserialize")]
     pub legacy_derp: String,
     /// The region of its home.
-    #[serde(rename = "HomeDERP")]
+    #[serde(rename = "HomeDERP", deserialize_with = "nil::deserialize")]
     pub home_derp: u16,
     /// What it says of itself.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "nil::deserialize")]
     pub hostinfo: Hostinfo,
     /// When it was registered.
     pub created: Option<String>,
     /// What it speaks.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub cap: u32,
     /// Its tags.
     #[serde(with = "nil")]
@@ -77,6 +80,7 @@ pub struct Node {
     /// Whether it is connected, if that is known.
     pub online: Option<bool>,
     /// Whether it was approved.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub machine_authorized: bool,
     /// What it may do, as it was said before.
     #[serde(with = "nil")]
@@ -85,11 +89,13 @@ pub struct Node {
     #[serde(with = "nil")]
     pub cap_map: CapMap,
     /// Whether it may only be spoken to by its HTTP server.
-    #[serde(rename = "UnsignedPeerAPIOnly")]
+    #[serde(rename = "UnsignedPeerAPIOnly", deserialize_with = "nil::deserialize")]
     pub unsigned_peer_api_only: bool,
     /// Its first name.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub computed_name: String,
     /// Whether its key has expired, in the coordinator's opinion.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub expired: bool,
     /// What an exit node has as its address, for one that speaks WireGuard alone.
     #[serde(rename = "SelfNodeV4MasqAddrForThisPeer")]
@@ -98,8 +104,10 @@ pub struct Node {
     #[serde(rename = "SelfNodeV6MasqAddrForThisPeer")]
     pub masquerade_v6: Option<IpAddr>,
     /// Whether it speaks WireGuard alone.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub is_wire_guard_only: bool,
     /// Whether it may not begin anything here.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub is_jailed: bool,
 }
 
@@ -108,9 +116,10 @@ pub struct Node {
 #[serde(rename_all = "PascalCase", default)]
 pub struct Hostinfo {
     /// Its system.
-    #[serde(rename = "OS")]
+    #[serde(rename = "OS", deserialize_with = "nil::deserialize")]
     pub os: String,
     /// Its name.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub hostname: String,
     /// The networks that it advertises.
     #[serde(rename = "RoutableIPs", with = "nil")]
@@ -122,12 +131,13 @@ pub struct Hostinfo {
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeerChange {
     /// Whose.
-    #[serde(rename = "NodeID")]
+    #[serde(rename = "NodeID", deserialize_with = "nil::deserialize")]
     pub node_id: i64,
     /// The region of its home; 0 means unchanged.
-    #[serde(rename = "DERPRegion")]
+    #[serde(rename = "DERPRegion", deserialize_with = "nil::deserialize")]
     pub derp_region: u16,
     /// What it speaks; 0 means unchanged.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub cap: u32,
     /// What it may do.
     pub cap_map: Option<CapMap>,
@@ -150,6 +160,20 @@ pub struct PeerChange {
     pub capabilities: Option<Vec<String>>,
 }
 
+impl Record for Node {
+    /// A router names its networks three times: 30,000 of IPv4 fit.
+    const LONGEST: usize = 2 << 20;
+}
+
+impl Record for PeerChange {
+    const LONGEST: usize = 256 << 10;
+}
+
+impl Record for UserProfile {
+    /// A picture may be in its address.
+    const LONGEST: usize = 64 << 10;
+}
+
 impl Node {
     /// The region of its home, where it has one.
     pub fn home(&self) -> Option<u16> {
@@ -169,6 +193,10 @@ impl Node {
         self.addresses.shrink_to_fit();
         self.allowed_ips.iter_mut().for_each(Vec::shrink_to_fit);
         self.endpoints.shrink_to_fit();
+        self.tags.shrink_to_fit();
+        self.capabilities.shrink_to_fit();
+        self.primary_routes.shrink_to_fit();
+        self.hostinfo.routable_ips.shrink_to_fit();
         self
     }
 
@@ -265,12 +293,6 @@ fn some_readable<'de, D: Deserializer<'de>>(
 ) -> Result<Option<Vec<SocketAddr>>, D::Error> {
     let texts = Option::<Vec<String>>::deserialize(deserializer)?;
     Ok(texts.map(|texts| texts.iter().filter_map(|text| text.parse().ok()).collect()))
-}
-
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -2,15 +2,26 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer as _,
+    de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
 
-use crate::local::nil::Collection;
+/// Records that were not read yet: the text of a list. They are read one at a time, as each can take
+/// much more memory than its text.
+#[derive(Clone, Debug, Default)]
+pub struct Records(Option<Box<RawValue>>);
 
-/// Records that were not read yet.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Records(pub Vec<Value>);
+/// What a list consists of.
+pub trait Record: DeserializeOwned {
+    /// The longest text of one, in bytes.
+    const LONGEST: usize;
+}
+
+impl Record for i64 {
+    const LONGEST: usize = 20;
+}
 
 /// A record that was passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,46 +63,119 @@ pub(super) fn short(text: &str) -> String {
     text[..text.floor_char_boundary(LONGEST)].to_owned()
 }
 
-/// Go reads `null` as nothing; but the name of a capability counts without values.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            let others = fields.iter_mut().filter(|(name, _)| *name != "CapMap");
-            others.for_each(|(_, value)| drop_nulls(value));
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        _ => {}
+/// Reads a text that may have so many bytes.
+pub(super) fn read<T: DeserializeOwned>(text: &RawValue, most: usize) -> serde_json::Result<T> {
+    let length = text.get().len();
+    if length > most {
+        return Err(de::Error::custom(format!("it has {length} bytes, more than {most}")));
     }
+    serde_json::from_str(text.get())
 }
 
-impl Collection for Records {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// Calls a function with each item of a list.
+fn for_each_item<'a>(
+    list: &'a RawValue,
+    handle: impl FnMut(&'a RawValue),
+) -> serde_json::Result<()> {
+    struct Items<F>(F);
+    impl<'a, F: FnMut(&'a RawValue)> Visitor<'a> for Items<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'a>>(mut self, mut items: A) -> Result<(), A::Error> {
+            while let Some(item) = items.next_element()? {
+                (self.0)(item);
+            }
+            Ok(())
+        }
+    }
+    serde_json::Deserializer::from_str(list.get()).deserialize_seq(Items(handle))
+}
+
+/// Calls a function with each name and value of an object.
+pub(super) fn for_each_entry<'a>(
+    object: &'a RawValue,
+    handle: impl FnMut(String, &'a RawValue),
+) -> serde_json::Result<()> {
+    struct Entries<F>(F);
+    impl<'a, F: FnMut(String, &'a RawValue)> Visitor<'a> for Entries<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'a>>(mut self, mut entries: A) -> Result<(), A::Error> {
+            while let Some((name, value)) = entries.next_entry()? {
+                (self.0)(name, value);
+            }
+            Ok(())
+        }
+    }
+    serde_json::Deserializer::from_str(object.get()).deserialize_map(Entries(handle))
+}
+
+impl PartialEq for Records {
+    fn eq(&self, other: &Self) -> bool {
+        let [one, other] = [self, other].map(|records| records.0.as_deref().map(RawValue::get));
+        one == other
     }
 }
 
 impl Records {
-    /// Those that can be read. The others go to `bad`.
-    pub fn read<T: DeserializeOwned>(self, kind: &'static str, bad: &mut Vec<BadRecord>) -> Vec<T> {
-        let read = |(number, mut record): (usize, Value)| {
-            drop_nulls(&mut record);
-            let name = ["Name", "ID", "NodeID"].iter().find_map(|key| record.get(key));
-            let name = name.map(|name| short(&name.to_string()));
-            let read = serde_json::from_value(record);
-            let which = || name.unwrap_or_else(|| format!("number {number}"));
-            read.map_err(|error| note(bad, kind, which(), &error)).ok()
-        };
-        self.0.into_iter().enumerate().filter_map(read).collect()
+    /// Those of a list.
+    ///
+    /// # Errors
+    /// It is no list.
+    pub(super) fn new(list: &RawValue) -> serde_json::Result<Self> {
+        match list.get() {
+            text if !text.starts_with('[') => Err(de::Error::custom("it is no list")),
+            text if text[1..text.len() - 1].trim().is_empty() => Ok(Self(None)),
+            _ => Ok(Self(Some(list.to_owned()))),
+        }
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
+    /// Reads each, and hands over those that can be read. The others go to `bad`.
+    pub fn for_each<T: Record>(
+        &self,
+        kind: &'static str,
+        bad: &mut Vec<BadRecord>,
+        mut handle: impl FnMut(T),
+    ) {
+        let Some(list) = &self.0 else { return };
+        let mut number = 0;
+        let whole = for_each_item(list, |record| {
+            match read(record, T::LONGEST) {
+                Ok(record) => handle(record),
+                Err(error) => note(bad, kind, name(record, number), &error),
+            }
+            number += 1;
+        });
+        debug_assert!(whole.is_ok(), "`new` takes lists alone");
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
+}
+
+/// The name that a record gives itself, or its number in the list.
+fn name(record: &RawValue, number: usize) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "PascalCase", default)]
+    struct Names<'a> {
+        #[serde(borrow)]
+        name: Option<&'a RawValue>,
+        #[serde(rename = "ID")]
+        id: Option<&'a RawValue>,
+        #[serde(rename = "NodeID")]
+        node_id: Option<&'a RawValue>,
+    }
+    let names: Names<'_> = serde_json::from_str(record.get()).unwrap_or_default();
+    let name = names.name.or(names.id).or(names.node_id);
+    name.map_or_else(|| format!("number {number}"), |name| short(name.get()))
 }

@@ -1,111 +1,216 @@
 //! Reading a response, each field for itself: one that cannot be read costs no other.
+//!
+//! Nothing is read into a tree of values, and no field can take more memory than a few times the
+//! longest frame: a field has a longest text, and lists of records are read later, one at a time.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 
 use super::{
-    BadRecord, DerpMap, DerpRegion, MapResponse, Records,
-    records::{note, short},
+    BadRecord, DerpMap, DisplayMessage, HomeParams, Json, MapResponse, Records,
+    records::{for_each_entry, note, read, short},
 };
 
-impl<'de> Deserialize<'de> for MapResponse {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut fields = Fields { fields: Map::deserialize(deserializer)?, bad: Vec::new() };
+/// The longest text of a short field, in bytes.
+const SHORT: usize = 4 << 10;
+/// Of this node.
+const NODE: usize = 1 << 20;
+/// Of the relays.
+const RELAYS: usize = 256 << 10;
+/// Of the names' resolution, which may have thousands of records.
+const DNS: usize = 1 << 20;
+/// Of who is connected: each peer of a large network.
+const PRESENCE: usize = 2 << 20;
+/// Of what is wrong.
+const HEALTH: usize = 64 << 10;
+/// The most names in an object, and the longest name.
+const NAMES: usize = 1000;
+const NAME: usize = 256;
+
+/// The fields' texts, in place.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Texts<'a> {
+    #[serde(borrow)]
+    keep_alive: Option<&'a RawValue>,
+    control_time: Option<&'a RawValue>,
+    node: Option<&'a RawValue>,
+    #[serde(rename = "DERPMap")]
+    derp_map: Option<&'a RawValue>,
+    peers: Option<&'a RawValue>,
+    peers_changed: Option<&'a RawValue>,
+    peers_removed: Option<&'a RawValue>,
+    peers_changed_patch: Option<&'a RawValue>,
+    peer_seen_change: Option<&'a RawValue>,
+    online_change: Option<&'a RawValue>,
+    #[serde(rename = "DNSConfig")]
+    dns_config: Option<&'a RawValue>,
+    domain: Option<&'a RawValue>,
+    packet_filter: Option<&'a RawValue>,
+    packet_filters: Option<&'a RawValue>,
+    user_profiles: Option<&'a RawValue>,
+    health: Option<&'a RawValue>,
+    display_messages: Option<&'a RawValue>,
+    #[serde(rename = "TKAInfo")]
+    lock: Option<&'a RawValue>,
+    #[serde(rename = "PopBrowserURL")]
+    pop_browser_url: Option<&'a RawValue>,
+}
+
+impl MapResponse {
+    /// Reads a frame. As in Go, `null` is as good as none.
+    ///
+    /// # Errors
+    /// It is no JSON, or no object.
+    pub fn read(frame: &[u8]) -> serde_json::Result<Self> {
+        let texts: Texts<'_> = serde_json::from_slice(frame)?;
+        let mut reader = Reader::default();
         Ok(Self {
-            keep_alive: fields.take("KeepAlive"),
-            control_time: fields.take("ControlTime"),
-            node: fields.take("Node"),
-            derp_map: fields.relays("DERPMap"),
-            peers: fields.take("Peers"),
-            peers_changed: fields.take("PeersChanged"),
-            peers_removed: fields.take("PeersRemoved"),
-            peers_changed_patch: fields.take("PeersChangedPatch"),
-            peer_seen_change: fields.take("PeerSeenChange"),
-            online_change: fields.take("OnlineChange"),
-            dns_config: fields.take("DNSConfig"),
-            domain: fields.take("Domain"),
-            packet_filter: fields.take("PacketFilter"),
-            packet_filters: fields.by_name("PacketFilters"),
-            user_profiles: fields.each("UserProfiles"),
-            health: fields.take("Health"),
-            display_messages: fields.by_name("DisplayMessages"),
-            lock: fields.take("TKAInfo"),
-            pop_browser_url: fields.take("PopBrowserURL"),
-            client_version: fields.take("ClientVersion"),
-            bad: fields.bad,
+            keep_alive: reader.read("KeepAlive", texts.keep_alive, SHORT).unwrap_or_default(),
+            control_time: reader.read("ControlTime", texts.control_time, SHORT),
+            node: reader.read("Node", texts.node, NODE),
+            derp_map: reader.relays("DERPMap", texts.derp_map),
+            peers: reader.records("Peers", texts.peers).unwrap_or_default(),
+            peers_changed: reader.records("PeersChanged", texts.peers_changed).unwrap_or_default(),
+            peers_removed: reader.records("PeersRemoved", texts.peers_removed).unwrap_or_default(),
+            peers_changed_patch: reader
+                .records("PeersChangedPatch", texts.peers_changed_patch)
+                .unwrap_or_default(),
+            peer_seen_change: reader
+                .read("PeerSeenChange", texts.peer_seen_change, PRESENCE)
+                .unwrap_or_default(),
+            online_change: reader
+                .read("OnlineChange", texts.online_change, PRESENCE)
+                .unwrap_or_default(),
+            dns_config: reader.read("DNSConfig", texts.dns_config, DNS),
+            domain: reader.read("Domain", texts.domain, SHORT).unwrap_or_default(),
+            packet_filter: reader.records("PacketFilter", texts.packet_filter),
+            packet_filters: reader.by_name("PacketFilters", texts.packet_filters, Records::new),
+            user_profiles: reader.records("UserProfiles", texts.user_profiles).unwrap_or_default(),
+            health: reader.read("Health", texts.health, HEALTH),
+            display_messages: reader.by_name(
+                "DisplayMessages",
+                texts.display_messages,
+                |message| read::<DisplayMessage>(message, SHORT),
+            ),
+            lock: reader.read("TKAInfo", texts.lock, SHORT),
+            pop_browser_url: reader
+                .read("PopBrowserURL", texts.pop_browser_url, SHORT)
+                .unwrap_or_default(),
+            bad: reader.bad,
         })
     }
 }
 
-struct Fields {
-    fields: Map<String, Value>,
+#[derive(Default)]
+struct Reader {
     bad: Vec<BadRecord>,
 }
 
-impl Fields {
-    /// A field. As in Go, `null` is as good as none.
-    fn take<T: Default + DeserializeOwned>(&mut self, field: &'static str) -> T {
-        let value = self.fields.remove(field).filter(|value| !value.is_null());
-        value.and_then(|value| self.read(field, "", value)).unwrap_or_default()
-    }
-
-    fn read<T: DeserializeOwned>(
+impl Reader {
+    /// What was read, unless it could not be.
+    fn taken<T>(
         &mut self,
         field: &'static str,
         which: &str,
-        value: Value,
+        read: serde_json::Result<T>,
     ) -> Option<T> {
-        let read = serde_json::from_value(value);
         read.map_err(|error| note(&mut self.bad, field, short(which), &error)).ok()
     }
 
-    /// Each record of a list.
-    fn each<T: DeserializeOwned>(&mut self, field: &'static str) -> Vec<T> {
-        let records: Records = self.take(field);
-        records.read(field, &mut self.bad)
-    }
-
-    /// Each value of a map. A name with `null` is there; one with what cannot be read is not.
-    fn by_name<T: DeserializeOwned>(
+    /// A field whose text may have so many bytes.
+    fn read<T: DeserializeOwned>(
         &mut self,
         field: &'static str,
+        text: Option<&RawValue>,
+        most: usize,
+    ) -> Option<T> {
+        let value = read(text?, most);
+        self.taken(field, "", value)
+    }
+
+    fn records(&mut self, field: &'static str, text: Option<&RawValue>) -> Option<Records> {
+        self.taken(field, "", Records::new(text?))
+    }
+
+    /// Each value of an object. A name with `null` is there; one with what cannot be read is not.
+    fn by_name<T>(
+        &mut self,
+        field: &'static str,
+        text: Option<&RawValue>,
+        read: impl Fn(&RawValue) -> serde_json::Result<T>,
     ) -> Option<BTreeMap<String, Option<T>>> {
-        let values: Option<BTreeMap<String, Value>> = self.take(field);
-        let read = values?.into_iter().filter_map(|(name, value)| {
-            let read = if value.is_null() { None } else { Some(self.read(field, &name, value)?) };
-            Some((name, read))
+        let (mut values, mut left_out) = (BTreeMap::new(), 0);
+        let whole = for_each_entry(text?, |name, value| {
+            if values.len() >= NAMES || name.len() > NAME {
+                left_out += 1;
+            } else if value.get() == "null" {
+                values.insert(name, None);
+            } else if let Some(value) = self.taken(field, &name, read(value)) {
+                values.insert(name, Some(value));
+            }
         });
-        Some(read.collect())
+        self.note_left_out(field, left_out);
+        self.taken(field, "", whole).map(|()| values)
     }
 
     /// The relays, each region for itself.
-    fn relays(&mut self, field: &'static str) -> Option<DerpMap> {
-        let mut fields: Map<String, Value> = self.take::<Option<_>>(field)?;
-        let regions = fields.remove("Regions").filter(|regions| !regions.is_null());
-        let mut map: DerpMap = self.read(field, "", Value::Object(fields))?;
-        if let Some(regions) = regions {
-            let regions: BTreeMap<u16, Value> = self.read(field, "Regions", regions)?;
-            let read = regions.into_iter().filter_map(|(number, region)| {
-                let region = self.read::<Option<DerpRegion>>(field, &number.to_string(), region)?;
-                Some((number, region))
-            });
-            map.regions = Some(read.collect());
+    fn relays(&mut self, field: &'static str, text: Option<&RawValue>) -> Option<DerpMap> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "PascalCase", default)]
+        struct Relays {
+            home_params: Option<HomeParams>,
+            regions: Option<Json>,
+            omit_default_regions: bool,
         }
-        Some(map)
+        let relays: Relays = self.read(field, text, RELAYS)?;
+        let regions = relays.regions.map(|regions| {
+            let by_text = self.by_name(field, Some(regions.raw()), |region| read(region, RELAYS));
+            let mut by_number = BTreeMap::new();
+            for (number, region) in by_text? {
+                let number = serde_json::from_str(&number);
+                if let Some(number) = self.taken(field, "Regions", number) {
+                    by_number.insert(number, region);
+                }
+            }
+            Some(by_number)
+        });
+        Some(DerpMap {
+            home_params: relays.home_params,
+            regions: regions.flatten(),
+            omit_default_regions: relays.omit_default_regions,
+        })
+    }
+
+    fn note_left_out(&mut self, field: &'static str, left_out: usize) {
+        if left_out > 0 {
+            let why = format!("{left_out} names are too long, or more than {NAMES}");
+            self.bad.push(BadRecord { kind: field, which: String::new(), why });
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, Value, json, value::to_raw_value};
 
     use super::*;
-    use crate::messages::Node;
+    use crate::messages::{Node, Record, UserProfile};
 
     fn read(value: Value) -> MapResponse {
-        serde_json::from_value(value).unwrap()
+        MapResponse::read(value.to_string().as_bytes()).unwrap()
+    }
+
+    fn all<T: Record>(records: &Records) -> (Vec<T>, Vec<BadRecord>) {
+        let (mut read, mut bad) = (Vec::new(), Vec::new());
+        records.for_each("peer", &mut bad, |record| read.push(record));
+        (read, bad)
+    }
+
+    fn nodes(list: &Value) -> (Vec<Node>, Vec<BadRecord>) {
+        all(&Records::new(&to_raw_value(list).unwrap()).unwrap())
     }
 
     #[test]
@@ -119,7 +224,10 @@ mod tests {
             "DisplayMessages": {"*": null, "a": {"Title": "t"}, "b": 7},
             "DERPMap": {"Regions": {"1": region, "2": {"RegionID": "x"}, "3": null}},
         }));
-        assert_eq!((&*response.domain, response.user_profiles.len()), ("net", 1));
+        assert_eq!(
+            (&*response.domain, all::<UserProfile>(&response.user_profiles).0.len()),
+            ("net", 1)
+        );
         assert!(response.dns_config.is_none() && response.peers.is_empty());
         let filters = response.packet_filters.unwrap();
         assert_eq!(filters.keys().collect::<Vec<_>>(), ["a", "b"]);
@@ -130,10 +238,12 @@ mod tests {
         assert_eq!(regions.keys().collect::<Vec<_>>(), [&1, &3]);
         assert!(regions[&1].is_some() && regions[&3].is_none());
         let kinds: Vec<&str> = response.bad.iter().map(|bad| bad.kind).collect();
-        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        assert_eq!(kinds.len(), 10, "{kinds:?}");
+        let (removed, bad) = all::<i64>(&response.peers_removed);
+        assert_eq!((removed.len(), bad.len()), (0, 1), "records are read when they are taken");
         let told: Vec<String> = response.bad.iter().map(ToString::to_string).collect();
         assert!(told.iter().any(|told| told.starts_with("DERPMap 2: ")), "{told:?}");
-        assert!(serde_json::from_str::<MapResponse>("7").is_err());
+        assert!(MapResponse::read(b"7").is_err());
     }
 
     #[test]
@@ -158,7 +268,6 @@ mod tests {
             "DisplayMessages",
             "TKAInfo",
             "PopBrowserURL",
-            "ClientVersion",
         ];
         let nulls = fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect();
         assert_eq!(read(Value::Object(nulls)), MapResponse::default());
@@ -167,8 +276,7 @@ mod tests {
         let mut nulls: Map<String, Value> = names.map(|name| (name.clone(), Value::Null)).collect();
         nulls.insert("Hostinfo".into(), json!({"OS": null, "Hostname": null, "RoutableIPs": null}));
         nulls.insert("CapMap".into(), json!({"x": null}));
-        let mut bad = Vec::new();
-        let nodes: Vec<Node> = Records(vec![Value::Object(nulls)]).read("peer", &mut bad);
+        let (nodes, bad) = nodes(&json!([nulls]));
         assert_eq!(bad, []);
         assert!(nodes[0].may("x"), "a capability without values is one");
     }
@@ -176,9 +284,7 @@ mod tests {
     #[test]
     fn an_endpoint_on_a_link_of_the_peers_own_costs_no_other() {
         let endpoints = json!(["[fe80::1%eth0]:41641", "192.0.2.1:41641", ""]);
-        let mut bad = Vec::new();
-        let node = json!({"ID": 1, "Endpoints": endpoints});
-        let nodes: Vec<Node> = Records(vec![node]).read("peer", &mut bad);
+        let (nodes, bad) = nodes(&json!([{"ID": 1, "Endpoints": endpoints}]));
         assert_eq!((bad, nodes[0].endpoints.len()), (vec![], 1));
     }
 
@@ -186,8 +292,7 @@ mod tests {
     fn what_is_told_is_bounded() {
         let long = "é".repeat(10_000);
         let peer = json!({"Name": long, "Key": long});
-        let mut bad = Vec::new();
-        let none: Vec<Node> = Records(vec![peer; 1000]).read("peer", &mut bad);
+        let (none, bad) = nodes(&json!(vec![peer; 1000]));
         assert!(none.is_empty() && bad.len() < 50);
         assert!(bad.iter().all(|bad| bad.to_string().len() < 500));
     }

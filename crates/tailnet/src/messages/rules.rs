@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
-use super::nil;
+use super::{Json, Record, nil};
 
 /// Accepts packets from sources to destinations, or grants capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,18 +27,23 @@ pub struct FilterRule {
     pub grants: Vec<CapGrant>,
 }
 
+impl Record for FilterRule {
+    /// A rule may name all addresses of a large network.
+    const LONGEST: usize = 4 << 20;
+}
+
 /// Addresses, and ports of theirs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Destination {
     /// As a source.
-    #[serde(rename = "IP")]
+    #[serde(rename = "IP", deserialize_with = "nil::deserialize")]
     pub addresses: String,
     /// The length of the network, as it was said before there were networks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<i32>,
     /// The ports.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "nil::deserialize")]
     pub ports: PortRange,
 }
 
@@ -48,8 +52,10 @@ pub struct Destination {
 #[serde(rename_all = "PascalCase", default)]
 pub struct PortRange {
     /// The first.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub first: u16,
     /// The last.
+    #[serde(deserialize_with = "nil::deserialize")]
     pub last: u16,
 }
 
@@ -65,11 +71,5 @@ pub struct CapGrant {
     pub caps: Vec<String>,
     /// The capabilities, with their values.
     #[serde(with = "nil")]
-    pub cap_map: BTreeMap<String, Value>,
-}
-
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+    pub cap_map: BTreeMap<String, Json>,
 }

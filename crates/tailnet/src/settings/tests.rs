@@ -2,12 +2,13 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::messages::MapResponse;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
 fn map(response: Value) -> NetworkMap {
     let mut map = NetworkMap::default();
-    let changes = map.apply(serde_json::from_value(response).unwrap(), NOW);
+    let changes = map.apply(MapResponse::read(response.to_string().as_bytes()).unwrap(), NOW);
     assert_eq!(changes.bad, []);
     map
 }

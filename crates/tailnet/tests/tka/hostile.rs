@@ -6,6 +6,7 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
     map::NetworkMap,
+    messages::MapResponse,
     prefs::Prefs,
     settings::{Around, Lock, settings},
     tka::{NewKey, first_checkpoint, hash_of_secret, sign},
@@ -24,6 +25,10 @@ fn key(number: u16) -> NodePublic {
     let mut key = [7; 32];
     key[..2].copy_from_slice(&number.to_be_bytes());
     NodePublic(key)
+}
+
+fn read(response: &Value) -> MapResponse {
+    MapResponse::read(response.to_string().as_bytes()).unwrap()
 }
 
 fn node(number: u16, signature: &[u8]) -> Value {
@@ -101,12 +106,12 @@ fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
             _ => json!({ "Head": "A".repeat(52) }),
         };
         let first = json!({ "Node": &signed[usize::from(number)], "Peers": all, "TKAInfo": said });
-        map.apply_first(serde_json::from_value(first).unwrap(), NOW);
+        map.apply_first(read(&first), NOW);
         let change =
             json!({ "PeersChanged": inserted.iter().map(|(_, node)| node).collect::<Vec<_>>() });
         for more in [None, Some(change)] {
             if let Some(more) = more {
-                map.apply(serde_json::from_value(more).unwrap(), NOW);
+                map.apply(read(&more), NOW);
             }
             let made = settings(&map, &Prefs::new(), &around);
             for (_, node) in &inserted {
@@ -129,7 +134,7 @@ fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     let inserted = inserted();
     let nodes: Vec<&Value> = inserted.iter().map(|(_, node)| node).collect();
     let first = json!({ "Node": node(1, &[]), "Peers": nodes });
-    map.apply_first(serde_json::from_value(first).unwrap(), NOW);
+    map.apply_first(read(&first), NOW);
     let lock = Lock::Unknown;
     let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
     assert_eq!(settings(&map, &Prefs::new(), &around).peers.len(), inserted.len());

@@ -68,7 +68,7 @@ impl Stream<'_> {
                 let unreadable = |why: String| Trouble::BadAnswer(WHAT, why);
                 let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
                 let Some(frame) = frame else { break };
-                let (head, map) = read(&frame).map_err(|error| unreadable(error.to_string()))?;
+                let (head, map) = read(frame).map_err(|error| unreadable(error.to_string()))?;
                 let is_map = !head.keep_alive;
                 if is_first && is_map {
                     is_first = false;
@@ -131,6 +131,6 @@ impl Stream<'_> {
     }
 }
 
-fn read(text: &[u8]) -> serde_json::Result<(MapHead, Box<MapResponse>)> {
-    Ok((serde_json::from_slice(text)?, serde_json::from_slice(text)?))
+fn read(frame: Vec<u8>) -> serde_json::Result<(MapHead, Box<MapResponse>)> {
+    Ok((MapHead::read(&frame)?, Box::new(MapResponse::read(&frame)?)))
 }

@@ -112,7 +112,7 @@ fn with_auth_key() -> Login {
 }
 
 fn read(map: &Value) -> MapResponse {
-    serde_json::from_value(map.clone()).unwrap()
+    MapResponse::read(map.to_string().as_bytes()).unwrap()
 }
 
 fn first_map() -> Value {

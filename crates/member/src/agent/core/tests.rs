@@ -16,6 +16,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tailnet::{
+    control::messages::MapHead,
     disco::Disco,
     keys::{DiscoKey, DiscoPublic, MachinePublic},
     local::Status,
@@ -191,8 +192,9 @@ impl Rig {
     }
 
     async fn map(&mut self, map: Value) {
-        let head = serde_json::from_value(map.clone()).unwrap();
-        let map = serde_json::from_value(map).unwrap();
+        let frame = map.to_string().into_bytes();
+        let head = MapHead::read(&frame).unwrap();
+        let map = Box::new(MapResponse::read(&frame).unwrap());
         self.hear(control::Event::Map { head, map }).await;
     }
 

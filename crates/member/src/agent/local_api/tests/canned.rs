@@ -9,6 +9,7 @@ use tailnet::{
         Empty, Notify, PeerStatus, PingResult, State, Status, TailnetStatus, Timestamp,
         UserProfile, WatchMask, WhoIs, Why, WhyStep,
     },
+    messages::Json,
     prefs::{Login, Prefs},
 };
 use tokio::sync::mpsc;
@@ -261,7 +262,11 @@ fn answer(request: Request) {
                 Who::Address { address, .. } => address.ip() == addresses(2)[0],
                 Who::Key(key) => key == NodePublic([2; 32]),
             };
-            let found = WhoIs { node: node(2), user_profile: user(), cap_map: Value::Null };
+            let found = WhoIs {
+                node: Json::from(&node(2)),
+                user_profile: user(),
+                cap_map: Json::default(),
+            };
             drop(reply.send(Ok(known.then(|| Box::new(found)))));
         }
         Request::DerpMap { reply } => drop(reply.send(Ok(json!({"Regions": {"999": {

@@ -1,0 +1,114 @@
+//! What records cost in memory, so that a map has a bound in bytes.
+
+use std::collections::BTreeMap;
+
+use super::{CapGrant, Destination, FilterRule, Hostinfo, Json, Node, UserProfile};
+
+/// The slots of a node of a [`BTreeMap`], and the fewest of them that have an entry.
+const SLOTS: (usize, usize) = (11, 5);
+
+/// What a record costs.
+pub(crate) trait Weight {
+    /// Bytes on the heap that belong to it alone.
+    fn heap(&self) -> usize;
+}
+
+/// What so many bytes on the heap cost: with the allocator's header, a multiple of 16, at least 32
+/// (glibc `malloc/malloc.c`, `MINSIZE`).
+pub(crate) const fn block(bytes: usize) -> usize {
+    if bytes == 0 {
+        return 0;
+    }
+    let with_header = (bytes + 8).next_multiple_of(16);
+    if with_header < 32 { 32 } else { with_header }
+}
+
+impl Weight for String {
+    fn heap(&self) -> usize {
+        block(self.capacity())
+    }
+}
+
+impl Weight for Json {
+    fn heap(&self) -> usize {
+        block(self.text().len())
+    }
+}
+
+impl<T: Weight> Weight for Option<T> {
+    fn heap(&self) -> usize {
+        self.as_ref().map_or(0, T::heap)
+    }
+}
+
+impl<T: Weight> Weight for Vec<T> {
+    fn heap(&self) -> usize {
+        flat(self) + self.iter().map(T::heap).sum::<usize>()
+    }
+}
+
+impl<V: Weight> Weight for BTreeMap<String, V> {
+    fn heap(&self) -> usize {
+        let (slots, filled) = SLOTS;
+        let nodes = self.len().div_ceil(filled);
+        let own = nodes * block(slots * (size_of::<String>() + size_of::<V>()));
+        own + self.iter().map(|(name, value)| name.heap() + value.heap()).sum::<usize>()
+    }
+}
+
+/// Of items that have nothing on the heap.
+fn flat<T>(items: &Vec<T>) -> usize {
+    block(items.capacity() * size_of::<T>())
+}
+
+impl Weight for Node {
+    fn heap(&self) -> usize {
+        let texts = [&self.stable_id, &self.name, &self.key_signature, &self.computed_name];
+        let more = [&self.key_expiry, &self.created, &self.last_seen];
+        texts.map(Weight::heap).iter().sum::<usize>()
+            + more.map(Weight::heap).iter().sum::<usize>()
+            + self.legacy_derp.heap()
+            + flat(&self.addresses)
+            + self.allowed_ips.as_ref().map_or(0, flat)
+            + flat(&self.endpoints)
+            + self.hostinfo.heap()
+            + self.tags.heap()
+            + flat(&self.primary_routes)
+            + self.capabilities.heap()
+            + self.cap_map.heap()
+    }
+}
+
+impl Weight for Hostinfo {
+    fn heap(&self) -> usize {
+        self.os.heap() + self.hostname.heap() + flat(&self.routable_ips)
+    }
+}
+
+impl Weight for UserProfile {
+    fn heap(&self) -> usize {
+        self.login_name.heap() + self.display_name.heap() + self.profile_pic_url.heap()
+    }
+}
+
+impl Weight for FilterRule {
+    fn heap(&self) -> usize {
+        self.sources.heap()
+            + flat(&self.source_bits)
+            + self.destinations.heap()
+            + flat(&self.protocols)
+            + self.grants.heap()
+    }
+}
+
+impl Weight for Destination {
+    fn heap(&self) -> usize {
+        self.addresses.heap()
+    }
+}
+
+impl Weight for CapGrant {
+    fn heap(&self) -> usize {
+        self.destinations.heap() + self.caps.heap() + self.cap_map.heap()
+    }
+}

@@ -1,0 +1,207 @@
+//! What a response of a coordinator costs in memory, whatever it says: at most four times the longest
+//! frame. Every day only shorter frames are read. The longest take minutes without optimization:
+//!
+//! ```text
+//!   cargo test --release -p linerate-tailnet --test memory -- --ignored --nocapture
+//! ```
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tailnet::{
+    control::{
+        frame::{FrameReader, LONGEST},
+        messages::MapHead,
+    },
+    map::NetworkMap,
+    messages::MapResponse,
+};
+
+const NOW: Duration = Duration::from_secs(1_800_000_000);
+/// What comes from the connection at once.
+const PIECE: usize = 16 << 10;
+/// More than are stored of anything.
+const DIFFERENT: u32 = 60_000;
+
+/// The system's allocator, which counts: bytes, with what each block costs beside them.
+struct Counting;
+
+static USED: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn cost(layout: Layout) -> usize {
+    (layout.size() + 8).next_multiple_of(16).max(32)
+}
+
+// SAFETY: all is the system's allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let used = USED.fetch_add(cost(layout), Relaxed) + cost(layout);
+        PEAK.fetch_max(used, Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        USED.fetch_sub(cost(layout), Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test at a time, as all are counted together.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What is used at most while something runs, beside what is used already.
+fn peak(run: impl FnOnce()) -> usize {
+    let before = USED.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    run();
+    PEAK.load(Relaxed) - before
+}
+
+/// A response with a field that begins so, has as many of an item as there is room for, and ends so.
+/// In an item, `@` is a number and `%` a key.
+fn longest([begin, item, end]: [&str; 3], length: usize) -> Vec<u8> {
+    let numbered = |number: u32| {
+        let key = format!("nodekey:{number:064x}");
+        item.replace('@', &number.to_string()).replace('%', &key) + ","
+    };
+    let different = if item.contains(['@', '%']) { DIFFERENT } else { 1 };
+    let items: String = (1..=different).map(numbered).collect();
+    let mut text = begin.to_owned();
+    while text.len() + items.len() + end.len() <= length {
+        text.push_str(&items);
+    }
+    let rest = &items[..length.saturating_sub(text.len() + end.len())];
+    text.push_str(&rest[..rest.rfind("},{").map_or(0, |at| at + 2)]);
+    text.pop();
+    (text + end).into_bytes()
+}
+
+/// Takes a frame from the stream to the state of the network, in pieces as they come. Whether all of it
+/// could be read.
+fn take(map: &mut NetworkMap, frame: &[u8]) -> bool {
+    let mut reader = FrameReader::default();
+    let length = u32::try_from(frame.len()).expect("a frame is short enough");
+    reader.handle_bytes(&length.to_le_bytes());
+    let mut pieces = frame.chunks(PIECE).map(|piece| {
+        reader.handle_bytes(piece);
+        reader.poll_frame().expect("it can be unpacked")
+    });
+    let text = pieces.find_map(|text| text).expect("it is whole");
+    let (head, response) = (MapHead::read(&text), MapResponse::read(&text));
+    drop(text);
+    let changes = map.apply(response.expect("it is JSON"), NOW);
+    head.is_ok() && changes.bad.iter().all(|bad| bad.why.contains("left out"))
+}
+
+/// A text as zstd of blocks that are not packed (RFC 8878, section 3.1.1), of which a decoder stores the
+/// last 64 MiB.
+fn packed(text: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 16 << 3];
+    let blocks = text.chunks(128 << 10);
+    let last = blocks.len() - 1;
+    for (number, block) in blocks.enumerate() {
+        let header = u32::from(number == last) | u32::try_from(block.len()).expect("short") << 3;
+        frame.extend_from_slice(&header.to_le_bytes()[..3]);
+        frame.extend_from_slice(block);
+    }
+    frame
+}
+
+/// What becomes larger than its text, and is bounded by what is stored: a field's beginning, what is
+/// repeated, and the end; how many MiB it takes at most while it is stored.
+const LISTS: [([&str; 3], usize); 3] = [
+    ([r#"{"Peers":["#, r#"{"ID":@,"Key":"%","Tags":["","","","","","","","","",""]}"#, "]}"], 128),
+    ([r#"{"PeersRemoved":["#, "1", "]}"], 0),
+    ([r#"{"PacketFilter":["#, "{}", "]}"], 192),
+];
+
+/// What is bounded by the length of its text: the longest that is read.
+const FIELDS: [([&str; 3], usize); 8] = [
+    ([r#"{"Peers":[{"ID":1,"CapMap":{"#, r#""@":{"":{}}"#, "}}]}"], 2 << 20),
+    ([r#"{"PeersChangedPatch":[{"NodeID":1,"Capabilities":["#, r#""""#, "]}]}"], 256 << 10),
+    ([r#"{"OnlineChange":{"#, r#""@":true"#, "}}"], 2 << 20),
+    ([r#"{"Node":{"Tags":["#, r#""""#, "]}}"], 1 << 20),
+    ([r#"{"DERPMap":{"Regions":{"1":{"Nodes":["#, "{}", "]}}}}"], 256 << 10),
+    ([r#"{"DNSConfig":{"ExtraRecords":["#, "{}", "]}}"], 1 << 20),
+    ([r#"{"Health":["#, r#""""#, "]}"], 64 << 10),
+    ([r#"{"ControlDialPlan":{"Candidates":["#, "{}", "]}}"], 64 << 10),
+];
+
+#[test]
+fn the_worst_json_costs_four_times_its_length_beside_what_is_stored() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (worst, stored) in LISTS {
+        let text = longest(worst, 2 << 20);
+        let cost = peak(|| _ = take(&mut NetworkMap::default(), &text));
+        println!("{cost} bytes for {}: {}", text.len(), worst.concat());
+        assert!(cost <= 4 * text.len() + (stored << 20), "{cost} bytes for {}", worst.concat());
+    }
+}
+
+#[test]
+#[ignore = "takes minutes; see the module"]
+fn the_worst_json_of_the_longest_frame_costs_four_times_its_length_at_most() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (worst, _) in LISTS {
+        let text = longest(worst, LONGEST - (8 << 10));
+        for frame in [packed(&text), text] {
+            let cost = peak(|| _ = take(&mut NetworkMap::default(), &frame));
+            println!("{:.2} frames: {}", cost as f64 / LONGEST as f64, worst.concat());
+            assert!(cost <= 4 * LONGEST, "{cost} bytes for {}", worst.concat());
+        }
+    }
+}
+
+#[test]
+fn all_fields_that_a_response_has_once_cost_two_of_the_longest_frames() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sum = 0;
+    for (worst, bound) in FIELDS {
+        let text = longest(worst, bound);
+        let mut is_read = false;
+        let cost = peak(|| is_read = take(&mut NetworkMap::default(), &text));
+        println!("{cost} bytes for {}: {}", text.len(), worst.concat());
+        assert!(is_read, "{}", worst.concat());
+        sum += cost;
+    }
+    assert!(sum <= 2 * LONGEST, "{sum} bytes");
+}
+
+#[test]
+fn what_many_responses_leave_behind_costs_four_frames_at_most() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut map = NetworkMap::default();
+    let before = USED.load(Relaxed);
+    let large = |number: u32| {
+        let item = r#"{"ID":@,"Key":"%","Tags":["","","","","","","","","",""]}"#;
+        let key = format!("nodekey:{number:064x}");
+        item.replace('@', &number.to_string()).replace('%', &key)
+    };
+    for part in 0..12 {
+        let peers: Vec<String> = (part * 10_000..(part + 1) * 10_000).map(large).collect();
+        let rules = vec![r#"{"SrcIPs":["","","",""]}"#; 100_000].join(",");
+        let users: Vec<String> =
+            (0..20_000).map(|user| format!(r#"{{"ID":{}}}"#, part * 20_000 + user)).collect();
+        let text = format!(
+            r#"{{"PeersChanged":[{}],"PacketFilters":{{"{part}":[{rules}]}},"UserProfiles":[{}]}}"#,
+            peers.join(","),
+            users.join(","),
+        );
+        take(&mut map, text.as_bytes());
+    }
+    let stays = USED.load(Relaxed) - before;
+    println!("{} bytes, {} peers", stays, map.peers().len());
+    assert!(map.peers().len() > 40_000 && stays <= 4 * LONGEST, "{stays} bytes stay");
+}
