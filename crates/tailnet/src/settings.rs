@@ -221,7 +221,7 @@ pub fn may(peer: &Node, own: &Node, capability: &str, grants: &filter::Grants) -
         all.find(|address| address.is_ipv4() == v4)
     };
     let both = [true, false].into_iter().find_map(|v4| of(peer, v4).zip(of(own, v4)));
-    let granted = |(peer, own)| grants.between(peer, own).contains_key(capability);
+    let granted = |(peer, own)| grants.has(peer, own, capability);
     !peer.unsigned_peer_api_only && both.is_some_and(granted)
 }
 

@@ -43,15 +43,30 @@ impl Grants {
     /// (`wgengine/filter/filter.go`, `CapsWithValues`).
     pub fn between(&self, source: IpAddr, destination: IpAddr) -> BTreeMap<String, Vec<Json>> {
         let mut granted = BTreeMap::<String, Vec<Json>>::new();
-        for grant in self.0.iter().filter(|grant| grant.sources.overlaps_range(source.into())) {
-            for _ in grant.destinations.iter().filter(|net| net.contains(&destination)) {
-                for (name, values) in &grant.capabilities {
-                    let values = values.iter().filter_map(|list| list.read::<Vec<Json>>().ok());
-                    granted.entry(name.clone()).or_default().extend(values.flatten());
-                }
-            }
+        for (name, values) in self.capabilities(source, destination) {
+            let values = values.iter().filter_map(|list| list.read::<Vec<Json>>().ok());
+            granted.entry(name.clone()).or_default().extend(values.flatten());
         }
         granted
+    }
+
+    /// Whether a source has this capability towards an address of this node.
+    pub fn has(&self, source: IpAddr, destination: IpAddr, capability: &str) -> bool {
+        self.capabilities(source, destination).any(|(name, _)| name == capability)
+    }
+
+    /// Once for each destination that has the address.
+    fn capabilities(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> impl Iterator<Item = &(String, Option<Json>)> {
+        let from_source =
+            self.0.iter().filter(move |grant| grant.sources.overlaps_range(source.into()));
+        from_source.flat_map(move |grant| {
+            let has = grant.destinations.iter().filter(move |net| net.contains(&destination));
+            has.flat_map(|_| &grant.capabilities)
+        })
     }
 
     /// Whether nobody may do anything.
