@@ -71,7 +71,7 @@ async fn main() -> anyhow::Result<()> {
         print!("{:>6} ms  ", begun.elapsed().as_millis());
         match event {
             Event::Disconnected { why, retry_in } => println!("disconnected ({retry_in:?}): {why}"),
-            Event::Map { head, map } => {
+            Event::Map { head, map, .. } => {
                 let mut count = 0;
                 map.peers.for_each("peer", &mut Vec::new(), |_: Node| count += 1);
                 println!("map of {count} peers, {head:?}");

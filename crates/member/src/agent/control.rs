@@ -43,7 +43,7 @@ use tailnet::{
     messages::MapResponse,
     tka::follow::Question,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 pub use self::session::random;
 use self::{dial::Dialer, trouble::Trouble};
@@ -130,6 +130,8 @@ pub enum Event {
         head: MapHead,
         /// All of it.
         map: Box<MapResponse>,
+        /// Its room among the maps that wait.
+        room: OwnedSemaphorePermit,
     },
     /// The answer to a question about tailnet lock.
     LockAnswer {

@@ -295,7 +295,7 @@ impl Agent {
                 self.problems.insert("control", format!("the coordinator refuses: {why}"));
                 self.programs.error(&why);
             }
-            Event::Map { head, map } => {
+            Event::Map { head, map, room: _room } => {
                 let is_first = !head.keep_alive && std::mem::take(&mut self.login.is_new_stream);
                 self.login.has_map |= !head.keep_alive;
                 self.handle_map(*map, is_first);

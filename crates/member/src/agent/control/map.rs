@@ -1,18 +1,18 @@
 //! The map's stream.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tailnet::{
     control::{
         dial::Candidate,
-        frame::FrameReader,
+        frame::{FrameReader, LONGEST},
         messages::{Announced, MapHead, MapPosition, MapRequest, PingRequest},
     },
     keys::NodePublic,
     messages::MapResponse,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout_at},
 };
 
@@ -25,10 +25,20 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 /// The longest name of a stream that is kept, in bytes.
 const LONGEST_HANDLE: usize = 256;
 
+/// How many KiB of frames may wait, as maps that are read, for who handles them.
+const ROOM: usize = LONGEST >> 10;
+
+/// Room for maps that wait.
+pub(super) fn room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(ROOM))
+}
+
 /// A stream that is followed.
 pub(super) struct Stream<'a> {
     pub connection: &'a Connection,
     pub events: &'a mpsc::Sender<Event>,
+    /// Room for maps that wait there.
+    pub room: &'a Arc<Semaphore>,
     /// Pings that are answered by a request without more.
     pub pings: mpsc::Sender<PingRequest>,
     /// Where to connect the next time.
@@ -68,13 +78,16 @@ impl Stream<'_> {
                 let unreadable = |why: String| Trouble::BadAnswer(WHAT, why);
                 let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
                 let Some(frame) = frame else { break };
+                let weight = (frame.len() >> 10).clamp(1, ROOM) as u32;
+                let room = Arc::clone(self.room).acquire_many_owned(weight).await;
+                let room = room.map_err(Trouble::ended)?;
                 let (head, map) = read(frame).map_err(|error| unreadable(error.to_string()))?;
                 let is_map = !head.keep_alive;
                 if is_first && is_map {
                     is_first = false;
                     self.begin(&head, asked_for).await?;
                 }
-                if !self.handle_map(head, map).await? {
+                if !self.handle_map(head, map, room).await? {
                     return Ok(());
                 }
                 // What the listener took is not the coordinator's.
@@ -101,6 +114,7 @@ impl Stream<'_> {
         &mut self,
         mut head: MapHead,
         map: Box<MapResponse>,
+        room: OwnedSemaphorePermit,
     ) -> Result<bool, Trouble> {
         if let Some(plan) = head.dial_plan.take() {
             *self.plan = plan.candidates();
@@ -114,7 +128,7 @@ impl Stream<'_> {
             let _ = self.pings.try_send(ping);
         }
         let (handle, seq) = (std::mem::take(&mut head.handle), head.seq);
-        let taken = self.events.send(Event::Map { head, map }).await.is_ok();
+        let taken = self.events.send(Event::Map { head, map, room }).await.is_ok();
         // What nobody took is to be told again.
         if !taken || seq == 0 {
             return Ok(taken);

@@ -12,7 +12,7 @@ use tailnet::{
     keys::NodePublic,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep},
 };
 
@@ -20,7 +20,7 @@ use super::{
     Command, Event, Settings,
     connection::{Carrier, Connection},
     lock::{self, Questions},
-    map::Stream,
+    map::{self, Stream},
     ping::{self, Answer},
     trouble::{Trouble, shown},
 };
@@ -65,6 +65,8 @@ pub(super) struct Session<C> {
     plan: Vec<Candidate>,
     /// How far the map of the goal's key was followed.
     position: Option<MapPosition>,
+    /// Room for maps that wait among the events.
+    room: Arc<Semaphore>,
 }
 
 impl<C: Carrier> Session<C> {
@@ -78,6 +80,7 @@ impl<C: Carrier> Session<C> {
             refusals: Backoff::refusals(),
             plan: Vec::new(),
             position: None,
+            room: map::room(),
         }
     }
 
@@ -227,6 +230,7 @@ impl<C: Carrier> Session<C> {
         let mut stream = Stream {
             connection,
             events: &self.events,
+            room: &self.room,
             pings: ask,
             plan: &mut self.plan,
             position: &mut self.position,

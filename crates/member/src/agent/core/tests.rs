@@ -22,7 +22,7 @@ use tailnet::{
     local::Status,
     prefs::MaskedPrefs,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -195,7 +195,8 @@ impl Rig {
         let frame = map.to_string().into_bytes();
         let head = MapHead::read(&frame).unwrap();
         let map = Box::new(MapResponse::read(&frame).unwrap());
-        self.hear(control::Event::Map { head, map }).await;
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        self.hear(control::Event::Map { head, map, room }).await;
     }
 
     async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {

@@ -218,3 +218,34 @@ async fn the_next_connection_goes_where_the_coordinator_planned() {
     assert_eq!(targets[0].address, Some([192, 0, 2, 9].into()));
     assert_eq!((targets[0].host.as_str(), targets[0].tls), ("control.example", true));
 }
+
+#[tokio::test(start_paused = true)]
+async fn maps_that_nobody_handles_wait_unread_beyond_the_longest_frame() {
+    let (mut member, _coordinator, stream) = joined().await;
+    for _ in 0..2 {
+        stream.raw(&framed(&more_than_half_of_the_longest())).await;
+    }
+    let first = member.event().await;
+    assert!(matches!(first, Event::Map { .. }), "{first:?}");
+    let second = tokio::time::timeout(Duration::from_secs(60), member.events.recv()).await;
+    assert!(second.is_err(), "it is read before the first was handled");
+    drop(first);
+    member.map().await;
+}
+
+/// A map of 40 MiB, packed as RFC 8878 has it: a run of one letter between two blocks as they are.
+fn more_than_half_of_the_longest() -> Vec<u8> {
+    const BLOCK: u32 = 128 << 10;
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 16 << 3];
+    let mut block = |kind: u32, len: u32, contents: &[u8]| {
+        frame.extend_from_slice(&(kind | len << 3).to_le_bytes()[..3]);
+        frame.extend_from_slice(contents);
+    };
+    let (begin, end) = (br#"{"Unknown":""#, br#""}"#);
+    block(0, begin.len() as u32, begin);
+    for _ in 0..320 {
+        block(1 << 1, BLOCK, b"a");
+    }
+    block(1, end.len() as u32, end);
+    frame
+}
