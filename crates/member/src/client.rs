@@ -243,10 +243,10 @@ pub fn plain_text(text: &str) -> String {
     text.chars().filter(is_shown).collect()
 }
 
-/// Reads the key of a coordinator that a user gives. Nothing is no key, as of a variable that is not set.
+/// Reads a coordinator's key from an argument.
 ///
 /// # Errors
-/// It is none, in words.
+/// It is not a key, or the key of zeros; the error is a message.
 pub fn read_server_key(text: &str) -> Result<MachinePublic, &'static str> {
     let key = text.parse().ok().filter(|key: &MachinePublic| !key.is_zero());
     key.ok_or("the server's key is mkey: and 64 hexadecimal digits, as `linerate-server` shows it")

@@ -80,7 +80,7 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     listen().with_context(|| format!("listening at {address}"))
 }
 
-/// Serves who connects, on these threads, for as long as the server runs.
+/// Accepts connections and serves them on the threads of the control plane.
 pub async fn serve(
     networks: Arc<Networks>,
     listener: TcpListener,

@@ -88,7 +88,7 @@ pub struct Fronts {
 }
 
 impl Server {
-    /// The command by which a linerate joins, without what admits it.
+    /// The command by which a linerate joins, without an auth key.
     pub(crate) fn join_command(&self) -> String {
         format!("linerate join {} --server-key {}", self.url, self.noise.public())
     }

@@ -21,7 +21,7 @@ impl Json {
     /// The JSON of a value.
     ///
     /// # Errors
-    /// A key of a map in it is no text.
+    /// A key of a map in it is not a string.
     pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
         to_raw_value(value).map(Self)
     }
@@ -38,7 +38,7 @@ impl Json {
     /// Reads it as a type.
     ///
     /// # Errors
-    /// It is none of that type.
+    /// The JSON does not have that type.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_str(self.text())
     }
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// Writes what is read as text without spaces.
+/// Writes a value that is read as text without spaces.
 struct Line<'a>(&'a mut Vec<u8>);
 
 impl Line<'_> {

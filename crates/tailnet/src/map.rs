@@ -37,8 +37,8 @@ const SKEW: Duration = Duration::from_secs(60);
 const MOST: usize = 50_000;
 /// The most names of messages, and of the filter's rules.
 const MOST_NAMES: usize = 1000;
-/// What peers, rules and users cost at most, in bytes. A coordinator can make each much larger than its
-/// text is, and what it said in many responses adds up.
+/// What peers, rules and users cost at most, in bytes. A value can be much
+/// larger than its text, and the values of many responses add up.
 const MOST_OF_PEERS: usize = 128 << 20;
 const MOST_OF_RULES: usize = 64 << 20;
 const MOST_OF_USERS: usize = 16 << 20;
@@ -214,7 +214,7 @@ impl NetworkMap {
         }
     }
 
-    /// Where there is too much, known peers stay as they were, and new ones are left out.
+    /// Beyond the bound, known peers stay unchanged, and new ones are left out.
     fn replace(&mut self, peers: &Records, changes: &mut Changes) {
         let (mut known, mut changed, mut new) =
             (HashSet::new(), Batch::default(), Batch::default());
@@ -266,7 +266,7 @@ impl NetworkMap {
     }
 
     /// Stores a peer instead of the one with its number, and of the one with its key: a key is one node's.
-    /// If there is no room, it changes nothing and returns false.
+    /// Beyond the bound, it changes nothing and returns false.
     fn insert(&mut self, peer: Box<Node>) -> bool {
         let holder = self.by_key.get(&peer.key).copied().filter(|id| *id != peer.id);
         let replaced = || holder.into_iter().chain([peer.id]).filter_map(|id| self.peers.get(&id));
@@ -493,7 +493,7 @@ impl NetworkMap {
     }
 }
 
-/// Peers that are to be stored, as many as a map can have.
+/// New peers for the map, up to its bounds.
 #[derive(Default)]
 struct Batch {
     #[expect(
@@ -505,7 +505,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// False if there is no room.
+    /// Returns false beyond the bounds.
     fn push(&mut self, peer: Box<Node>) -> bool {
         let cost = self.cost + cost(&peer);
         let fits = self.peers.len() < MOST && cost <= MOST_OF_PEERS;

@@ -233,7 +233,7 @@ impl Prefs {
         Ok(edited)
     }
 
-    /// The key of the coordinator at a URL, where it is known. Another coordinator has another key.
+    /// The key of the coordinator at a URL, if it is known. Another coordinator has another key.
     fn server_key_at(&self, control_url: &str) -> MachinePublic {
         if control_url == self.control_url { self.server_key } else { MachinePublic::default() }
     }

@@ -29,7 +29,7 @@ const PIECE: usize = 16 << 10;
 /// More than are stored of anything.
 const DIFFERENT: u32 = 60_000;
 
-/// The system's allocator, which counts: bytes, with what each block costs beside them.
+/// The system's allocator, which counts bytes, including the overhead of each block.
 struct Counting;
 
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -61,7 +61,7 @@ static ALLOCATOR: Counting = Counting;
 /// One test at a time, as all are counted together.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What is used at most while something runs, beside what is used already.
+/// The most memory that a call adds to the memory in use.
 fn peak(run: impl FnOnce()) -> usize {
     let before = USED.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -119,8 +119,8 @@ fn packed(text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What becomes larger than its text, and is bounded by what is stored: a field's beginning, what is
-/// repeated, and the end; how many MiB it takes at most while it is stored.
+/// Lists whose items become larger than their text: the beginning, the repeated item, the end; the bound
+/// of the stored list, in MiB.
 const LISTS: [([&str; 3], usize); 3] = [
     ([r#"{"Peers":["#, r#"{"ID":@,"Key":"%","Tags":["","","","","","","","","",""]}"#, "]}"], 128),
     ([r#"{"PeersRemoved":["#, "1", "]}"], 0),

@@ -50,7 +50,7 @@ pub enum Manner {
     Drips(Vec<u8>, Duration),
     /// It has no key.
     TooOld,
-    /// It has another key: somebody else answers at its address.
+    /// It has another key: another server answers at its address.
     Impostor,
     /// It answers the first Noise message with these bytes.
     RepliesWith(Vec<u8>),
@@ -278,7 +278,7 @@ pub fn public_key() -> MachinePublic {
     key(&Manner::Good).public()
 }
 
-/// The key of who answers.
+/// The key of the server that answers.
 fn key(manner: &Manner) -> MachineKey {
     let seed = if *manner == Manner::Impostor { 10 } else { 9 };
     MachineKey::new(Box::new(Zeroizing::new([seed; 32])))

@@ -5,7 +5,7 @@
 //!   machine.key   who this machine is to the coordinator
 //!   lock.key      what this node signs its next node key with, under tailnet lock
 //!   disco.key     kept, so that another agent does not look like another machine to peers
-//!   prefs.json    settings, the coordinator's address and key, who logged in
+//!   prefs.json    settings, the coordinator's address and key, the user
 //!   map.json      the last map, for a start without the coordinator
 //!   lock.json     whom the network trusts to sign node keys, under tailnet lock
 //! ```

@@ -44,7 +44,7 @@ const READ: [&str; 9] = [
 ];
 /// What says where more certificates are, as for programs in Go (`crypto/x509/root_unix.go`).
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
-/// The most memory of its own, in bytes, as a last resort: a map of 50,000 peers needs far less. An
+/// The limit of the agent's private memory, in bytes, as a last resort: a map of 50,000 peers needs far less. An
 /// agent that ends for lack of memory is started again, and the data plane goes on meanwhile.
 const MEMORY: u64 = 2 << 30;
 /// The port of questions about names.

@@ -52,7 +52,7 @@ impl FrameReader {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Gives back the memory of what was given out.
+    /// Frees the memory of the frames that were returned.
     fn drop_done(&mut self) {
         if self.done > 0 {
             self.held.drain(..self.done);

@@ -251,7 +251,7 @@ impl MapHead {
     /// Reads a frame.
     ///
     /// # Errors
-    /// It is no JSON, or no object with such fields.
+    /// It is not a JSON object with these fields.
     pub fn read(frame: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(frame)
     }
@@ -306,7 +306,7 @@ impl DialPlan {
     }
 }
 
-/// Go writes `null` for what is empty. What cannot be read or is too long is as good as empty, since the
+/// Go writes `null` for an empty value. An unreadable or too long value is read as empty, because the
 /// rest of the map counts.
 fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     deserializer: D,

@@ -63,7 +63,7 @@ pub(super) fn short(text: &str) -> String {
     text[..text.floor_char_boundary(LONGEST)].to_owned()
 }
 
-/// Reads a text that may have so many bytes.
+/// Reads a text of at most this length in bytes.
 pub(super) fn read<T: DeserializeOwned>(text: &RawValue, most: usize) -> serde_json::Result<T> {
     let length = text.get().len();
     if length > most {
@@ -129,7 +129,7 @@ impl Records {
     /// Those of a list.
     ///
     /// # Errors
-    /// It is no list.
+    /// It is not a list.
     pub(super) fn new(list: &RawValue) -> serde_json::Result<Self> {
         match list.get() {
             text if !text.starts_with('[') => Err(de::Error::custom("it is no list")),

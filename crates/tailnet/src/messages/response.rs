@@ -15,15 +15,15 @@ use super::{
 
 /// The longest text of a short field, in bytes.
 const SHORT: usize = 4 << 10;
-/// Of this node.
+/// The same of this node.
 const NODE: usize = 1 << 20;
-/// Of the relays.
+/// The same of the relays.
 const RELAYS: usize = 256 << 10;
-/// Of the names' resolution, which may have thousands of records.
+/// The same of the DNS settings, which may have thousands of records.
 const DNS: usize = 1 << 20;
-/// Of who is connected: each peer of a large network.
+/// The same of the connected peers of a large network.
 const PRESENCE: usize = 2 << 20;
-/// Of what is wrong.
+/// The same of health messages.
 const HEALTH: usize = 64 << 10;
 /// The most names in an object, and the longest name.
 const NAMES: usize = 1000;
@@ -63,7 +63,7 @@ impl MapResponse {
     /// Reads a frame. As in Go, `null` is as good as none.
     ///
     /// # Errors
-    /// It is no JSON, or no object.
+    /// It is not a JSON object.
     pub fn read(frame: &[u8]) -> serde_json::Result<Self> {
         let texts: Texts<'_> = serde_json::from_slice(frame)?;
         let mut reader = Reader::default();
@@ -120,7 +120,7 @@ impl Reader {
         read.map_err(|error| note(&mut self.bad, field, short(which), &error)).ok()
     }
 
-    /// A field whose text may have so many bytes.
+    /// A field whose text has at most this length in bytes.
     fn read<T: DeserializeOwned>(
         &mut self,
         field: &'static str,
@@ -135,7 +135,7 @@ impl Reader {
         self.taken(field, "", Records::new(text?))
     }
 
-    /// Each value of an object. A name with `null` is there; one with what cannot be read is not.
+    /// Each value of an object. A `null` is passed on, and an unreadable value is left out.
     fn by_name<T>(
         &mut self,
         field: &'static str,

@@ -13,7 +13,7 @@ pub(crate) trait Weight {
     fn heap(&self) -> usize;
 }
 
-/// What so many bytes on the heap cost: with the allocator's header, a multiple of 16, at least 32
+/// The memory that the allocator takes for a block of this size: with its header, a multiple of 16, at least 32
 /// (glibc `malloc/malloc.c`, `MINSIZE`).
 pub(crate) const fn block(bytes: usize) -> usize {
     if bytes == 0 {
@@ -56,7 +56,7 @@ impl<V: Weight> Weight for BTreeMap<String, V> {
     }
 }
 
-/// Of items that have nothing on the heap.
+/// Of items without heap memory.
 fn flat<T>(items: &Vec<T>) -> usize {
     block(items.capacity() * size_of::<T>())
 }

@@ -39,7 +39,7 @@ impl Options {
         }
     }
 
-    /// The coordinator's key, `mkey:` and 64 hexadecimal digits, which proves who it is. Without it the key
+    /// The coordinator's key, `mkey:` and 64 hexadecimal digits, which proves its identity. Without it the key
     /// that the coordinator shows at the first join counts from then on.
     pub fn server_key(mut self, key: impl Into<String>) -> Self {
         self.server_key = Some(key.into());

@@ -82,7 +82,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to where the URL and the coordinator's plan lead. Returns also the key that the coordinator
+    /// Connects to where the URL and the coordinator's plan lead. Also returns the key that the coordinator
     /// proved to have.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 /// The longest name of a stream that is kept, in bytes.
 const LONGEST_HANDLE: usize = 256;
 
-/// How many KiB of frames may wait, as maps that are read, for who handles them.
+/// The most KiB of frames that are read and wait to be handled.
 const ROOM: usize = LONGEST >> 10;
 
 /// Room for maps that wait.

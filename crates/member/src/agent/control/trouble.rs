@@ -61,7 +61,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// This one, unless the other alone is [`Self::OtherKey`]. An attacker who has one of the addresses
+    /// This one, unless only the other is [`Self::OtherKey`]. An attacker at one of the addresses
     /// would otherwise be reported as a failed connection.
     pub(super) fn or(self, other: Option<Self>) -> Self {
         let is_other_key = |trouble: &Self| matches!(trouble, Self::OtherKey { .. });

@@ -152,7 +152,7 @@ fn check(tailnet: &Tailnet, acknowledged: &[String]) {
     assert!(lost.is_empty(), "{lost:?} of {kept:?}");
 }
 
-/// The key that the server has now, as anybody may read it.
+/// The server's current key, which is public.
 fn server_key(tailnet: &Tailnet) -> String {
     let url = format!("{}/key?v=121", tailnet.coordinator.url());
     let keys = tailnet.coordinator.host.attempt(format!("curl -sk '{url}'")).stdout;
