@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   client ── register ──► waits, AuthURL        browser ── GET /register/NUMBER
-//!     ▲                                            │  state, nonce, verifier; a cookie
+//!     ▲                                            │  state, nonce, verifier, sealed in a cookie
 //!     │                                            ▼
 //!     │                                          provider
 //!     │                                            │  GET /oidc/callback?code&state
@@ -22,6 +22,7 @@ mod claims;
 mod logins;
 mod pages;
 mod provider;
+mod sealed;
 mod ssh;
 mod table;
 mod trouble;
@@ -35,13 +36,19 @@ use hyper::{
     header::{COOKIE, HeaderValue, LOCATION, SET_COOKIE},
 };
 use openidconnect::{
-    CsrfToken, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope,
-    core::CoreAuthenticationFlow,
+    CsrfToken, Nonce, PkceCodeChallenge, RedirectUrl, Scope, core::CoreAuthenticationFlow,
 };
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::table::{OidcTable, Secret};
-use self::{logins::Logins, pages::Page, provider::Provider, trouble::Trouble};
+use self::{
+    logins::Logins,
+    pages::Page,
+    provider::Provider,
+    sealed::{Begun, Sealer},
+    trouble::Trouble,
+};
 use crate::{
     address::ServerUrl,
     body::{self, Answer},
@@ -62,12 +69,12 @@ const LONGEST_WORDS: usize = 256;
 pub struct Oidc {
     table: OidcTable,
     provider: Provider,
-    begun: Mutex<Logins<Begun>>,
+    sealer: Sealer,
     identified: Mutex<Logins<Identified>>,
 }
 
 /// What somebody logs in for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// To let a machine in, whose registration waits.
     Machine,
@@ -103,14 +110,6 @@ impl Purpose {
     }
 }
 
-/// A browser is at the provider.
-struct Begun {
-    purpose: Purpose,
-    browser: String,
-    nonce: Nonce,
-    verifier: Option<PkceCodeVerifier>,
-}
-
 /// The provider has said who it is.
 struct Identified {
     purpose: Purpose,
@@ -128,7 +127,8 @@ impl Oidc {
     pub fn new(table: OidcTable, server: &ServerUrl) -> anyhow::Result<Self> {
         let redirect = RedirectUrl::new(format!("{server}{CALLBACK}"))?;
         let provider = Provider::new(table.clone(), redirect)?;
-        Ok(Self { table, provider, begun: Mutex::default(), identified: Mutex::default() })
+        let sealer = Sealer::new()?;
+        Ok(Self { table, provider, sealer, identified: Mutex::default() })
     }
 }
 
@@ -174,11 +174,13 @@ async fn try_begin(
         verifier = Some(own);
     }
     let (url, state, nonce) = request.url();
-    let browser = CsrfToken::new_random().into_secret();
     let state = state.into_secret();
-    let cookie = cookie(server, &state, &browser, logins::LIFE.as_secs());
-    let begun = Begun { purpose, browser, nonce, verifier };
-    locked(&oidc.begun).begin(state, number.to_owned(), begun, Instant::now());
+    let begun = Begun { purpose, number: number.to_owned(), nonce, verifier };
+    let sealed = oidc.sealer.seal(&state, begun, now()).map_err(|error| {
+        tracing::error!("OIDC: {error:#}");
+        Trouble::Broken("the server could not begin a login")
+    })?;
+    let cookie = cookie(server, &state, &sealed, logins::LIFE.as_secs());
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::FOUND;
     let location = HeaderValue::from_str(url.as_str());
@@ -222,11 +224,10 @@ async fn identify(
     query: &str,
 ) -> Result<Response<Answer>, Trouble> {
     let state = parameter(query, "state").ok_or(Trouble::Stale)?;
-    let begun = locked(&oidc.begun).take(&state, Instant::now());
-    let (number, mut begun) = begun.ok_or(Trouble::Stale)?;
-    if !is_browser(headers, &state, &begun.browser) {
-        return Err(Trouble::Stale);
-    }
+    let opened = cookies(headers, &state)
+        .find_map(|sealed| Some((sealed, oidc.sealer.open(&state, sealed, now())?)));
+    let (sealed, begun) = opened.ok_or(Trouble::Stale)?;
+    let Begun { purpose, number, nonce, verifier } = begun;
     if let Some(error) = parameter(query, "error") {
         return Ok(refused(&error, parameter(query, "error_description").as_deref()).into());
     }
@@ -235,13 +236,13 @@ async fn identify(
         return Err(Trouble::Untrue("it comes from another provider"));
     }
     let code = parameter(query, "code").ok_or(Trouble::Untrue("there is no code"))?;
-    let said = oidc.provider.identify(code, begun.verifier.take(), &begun.nonce).await?;
+    let said = oidc.provider.identify(code, verifier, &nonce).await?;
     let token_expires = said.expires;
     let subject = said.subject.clone();
     let profile = said.profile(&oidc.table).inspect_err(|trouble| {
         tracing::info!("OIDC: {subject:?} does not come in: {trouble}");
     })?;
-    let (page, yes) = match begun.purpose {
+    let (page, yes) = match purpose {
         Purpose::Machine => {
             let page = question(server, &number, &profile).ok_or(Trouble::NoMachine)?;
             (page, "Yes, this is my machine")
@@ -249,7 +250,7 @@ async fn identify(
         Purpose::Ssh => (ssh::question(server, &number, &profile)?, "Yes, I log in"),
     };
     let token = CsrfToken::new_random().into_secret();
-    let Begun { purpose, browser, .. } = begun;
+    let browser = sealed.to_owned();
     let identified = Identified { purpose, browser, cookie: state, profile, token_expires };
     let page = page.asks(yes, CONFIRM, &token);
     locked(&oidc.identified).begin(token, number, identified, Instant::now());
@@ -401,11 +402,16 @@ fn cookie_name(state: &str) -> String {
 
 /// Whether a request comes from the browser that began the login.
 fn is_browser(headers: &HeaderMap, state: &str, browser: &str) -> bool {
+    // The hashes say nothing of how much of a wrong value is right.
+    cookies(headers, state).any(|value| Hash::of(value) == Hash::of(browser))
+}
+
+/// The values of the cookies of a login.
+fn cookies<'a>(headers: &'a HeaderMap, state: &str) -> impl Iterator<Item = &'a str> {
     let name = cookie_name(state);
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut pairs = lines.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
-    // The hashes say nothing of how much of a wrong value is right.
-    pairs.any(|(own, value)| own == name && Hash::of(value) == Hash::of(browser))
+    let pairs = lines.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
+    pairs.filter(move |(own, _)| *own == name).map(|(_, value)| value)
 }
 
 fn locked<T>(logins: &Mutex<Logins<T>>) -> MutexGuard<'_, Logins<T>> {

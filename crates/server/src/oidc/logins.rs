@@ -1,6 +1,5 @@
-//! Logins that are under way: each is one tab of a browser, is taken once, and ends soon. Their
-//! number is bounded, and that of each machine, so that who opens one machine's link all the time
-//! takes nobody else's place.
+//! Logins of users that the provider has named: each is one tab of a browser, is taken once, and ends
+//! soon. Their number is bounded, and that of each machine.
 
 use std::{collections::HashMap, time::Duration};
 
