@@ -8,6 +8,9 @@
 //! first frame has what changed since (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients
 //! ask for no such thing). It begins anew where that would be more than nodes: where it may be
 //! others whom it sees, or the log has forgotten.
+//!
+//! A client whose key has expired receives itself alone. When its key expires or is valid again, the stream
+//! ends, and the client begins another one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,6 +51,8 @@ pub struct Session {
     epoch: i64,
     /// What of the log was told; nothing before the first frame.
     told: Option<u64>,
+    /// Whether its key had expired when it began.
+    is_expired: bool,
     /// The places of the peers that it was told of.
     known: NodeSet,
     /// The networks of routers that it was not told of, by the routers' places.
@@ -84,6 +89,7 @@ impl Session {
             handle,
             epoch,
             told: None,
+            is_expired: false,
             known,
             hidden,
             filter,
@@ -160,6 +166,22 @@ impl Session {
             };
             return Polled::End(was_deleted.then(words));
         };
+        let has_expired = entry.node.has_expired(now);
+        if self.told.is_some() && has_expired != self.is_expired {
+            let own = || {
+                let mut fields = Fields::default();
+                fields.put("Node", state.own(entry, now));
+                fields.finish()
+            };
+            return Polled::End(has_expired.then(own));
+        }
+        if has_expired {
+            self.is_expired = true;
+            return match self.told.replace(end) {
+                None => Polled::Frame(Self::alone(state, entry, now)),
+                Some(_) => Polled::Nothing,
+            };
+        }
         let Some(told) = self.told else {
             self.told = Some(state.end());
             let from = self.resumed_from(state);
@@ -266,6 +288,19 @@ impl Session {
         self.rules(state, entry, &mut fields);
         // Where it is none yet, its client begins anew if this stream breaks off.
         fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
+    }
+
+    /// The first frame of a client whose key has expired. Without a name, it is never resumed.
+    fn alone(state: &State, entry: &Entry, now: Time) -> Frame {
+        let mut fields = Fields::default();
+        fields.lock(state);
+        fields.put("Node", state.own(entry, now));
+        fields.put("DERPMap", state.settings.relays.clone());
+        fields.put("Domain", json!(state.settings.base_domain).to_string());
+        fields.profiles(state, [&entry.node].into_iter());
+        fields.put("PacketFilters", r#"{"base":[]}"#.into());
+        fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
+        fields.finish()
     }
 
     /// What changed.

@@ -218,9 +218,15 @@ impl State {
         self.nodes.get(&id).map(Entry::view)
     }
 
-    /// Whether there is a node with this key: relays serve no other.
+    /// Whether there is a node with this key.
     pub fn has_key(&self, key: &NodePublic) -> bool {
         self.by_key.contains_key(key)
+    }
+
+    /// Whether there is a node with this key, which has not expired: relays serve no other.
+    pub fn has_valid_key(&self, key: &NodePublic, now: Time) -> bool {
+        let node = self.by_key.get(key).and_then(|id| self.nodes.get(id));
+        node.is_some_and(|entry| !entry.node.has_expired(now))
     }
 
     /// Whether a machine has a node.

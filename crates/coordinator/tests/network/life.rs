@@ -24,9 +24,10 @@ fn a_logout_expires_the_key_at_once_even_with_an_auth_key() {
     assert!(world.poll(&mut machine) && world.poll(&mut peer));
     assert_eq!(machine.own["Expired"], true);
     assert_eq!(peer.peer(&machine)["KeyExpiry"], json!(world.now.text()));
+    assert!(machine.has_ended);
     assert_eq!(world.register(&mut machine, &key), "", "it may log in again");
-    world.poll(&mut machine);
-    assert_eq!(machine.own.get("Expired"), None);
+    world.follow(&mut machine);
+    assert_eq!((machine.own.get("Expired"), machine.peers.len()), (None, 1));
 }
 
 #[test]
@@ -45,13 +46,34 @@ fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
     world.pass(seconds(3599));
     assert!(!world.poll(&mut machine));
     world.pass(seconds(1));
-    assert!(world.poll(&mut machine));
+    assert!(world.poll(&mut machine) && machine.has_ended);
     assert_eq!(machine.own["Expired"], true);
+    world.follow(&mut machine);
     world.state.set_expiry(machine.id, None, world.now).unwrap();
     world.keep();
-    world.poll(&mut machine);
+    assert!(world.poll(&mut machine) && machine.has_ended);
+    world.follow(&mut machine);
     assert_eq!(machine.own["KeyExpiry"], "0001-01-01T00:00:00Z");
     assert!(!machine.has_ended);
+}
+
+#[test]
+fn a_node_with_an_expired_key_receives_itself_alone_and_has_no_relay() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let peer = world.join(2, &key);
+    assert!(world.state.has_valid_key(&machine.key, world.now));
+    world.state.set_expiry(machine.id, Some(world.now), world.now).unwrap();
+    world.keep();
+    assert!(!world.state.has_valid_key(&machine.key, world.now));
+    assert!(world.state.has_valid_key(&peer.key, world.now));
+    world.follow(&mut machine);
+    assert_eq!(machine.own["Expired"], true);
+    assert!(machine.peers.is_empty());
+    assert_eq!(machine.filter, json!([]));
+    world.join(3, &key);
+    assert!(!world.poll(&mut machine), "changes of others stay unknown to it");
 }
 
 #[test]
