@@ -33,6 +33,8 @@ pub enum Refusal {
     LastTag,
     /// The node does not advertise the network.
     NotAdvertised(IpNet),
+    /// Another machine has the node key.
+    OthersKey,
     /// No registration waits under this number.
     NoRegistration,
     /// No login by SSH waits under this number.
@@ -70,6 +72,7 @@ impl fmt::Display for Refusal {
             Self::NobodysKey => f.write_str("a pre-auth key needs a user or tags"),
             Self::LastTag => f.write_str("the last tag of a node cannot be removed"),
             Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
+            Self::OthersKey => f.write_str("the node key belongs to another machine"),
             Self::NoRegistration => f.write_str("no registration waits under this key"),
             Self::NoLogin => f.write_str("no login by SSH waits under this number"),
             Self::NoAddress => f.write_str("all addresses are in use"),

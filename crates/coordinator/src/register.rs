@@ -120,10 +120,8 @@ impl State {
         if request.node_key.is_zero() {
             return Err(No("the request has no node key".into()));
         }
+        self.check_key(machine, request.node_key)?;
         let known = self.by_key.get(&request.node_key).copied();
-        if known.is_some() && self.owned_by(&machine, &request.node_key).is_none() {
-            return Err(No("the node key belongs to another machine".into()));
-        }
         if request.is_logout(now) {
             return Ok(Registered::Now(self.log_out(known, now)));
         }
@@ -141,6 +139,12 @@ impl State {
             return Ok(Registered::Now(self.welcome(id)));
         }
         Ok(self.wait(asked, now))
+    }
+
+    /// Whether a machine may have a node key: no other has it.
+    fn check_key(&self, machine: MachinePublic, key: NodePublic) -> Result<(), Refusal> {
+        let may = !self.has_key(&key) || self.owned_by(&machine, &key).is_some();
+        may.then_some(()).ok_or(Refusal::OthersKey)
     }
 
     fn log_out(&mut self, known: Option<NodeId>, now: Time) -> String {
@@ -250,6 +254,7 @@ impl State {
         owner: &Owner,
         now: Time,
     ) -> Result<NodeId, Refusal> {
+        self.check_key(machine, request.node_key)?;
         let same = self.same_node(machine, request.node_key, owner);
         // The key moves with the machine to another owner: what had it is that machine no more.
         if let Some(other) = self.owned_by(&machine, &request.node_key)
@@ -377,15 +382,24 @@ impl State {
         Registered::Now(answer(number))
     }
 
+    /// Whether the registration with this number waits, and its machine has not become a node otherwise, as
+    /// by another server.
+    pub fn still_waits(&self, number: &str, now: Time) -> bool {
+        self.waiting.get(number).is_some_and(|pending| {
+            let node = self.by_key.get(&pending.request.node_key);
+            node.is_none_or(|id| self.nodes[id].node.has_expired(now))
+        })
+    }
+
     /// What waits under a number, for who is to let it in.
     pub fn waiting(&self, number: &str) -> Option<Waiting<'_>> {
-        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        let Pending { machine, request, .. } = &**self.waiting.get(number)?;
         Some(Waiting { machine, hostinfo: &request.hostinfo })
     }
 
     /// The node that what waits under a number is already for a user.
     pub fn would_be(&self, number: &str, user: UserId) -> Option<&Node> {
-        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        let Pending { machine, request, .. } = &**self.waiting.get(number)?;
         let owner = Owner { user: Some(user), ..Owner::default() };
         let id = self.same_node(*machine, request.node_key, &owner)?;
         self.nodes.get(&id).map(|entry| &entry.node)
@@ -405,13 +419,12 @@ impl State {
         if !self.users.contains_key(&user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
-        let pending = self.waiting.get(number).ok_or(Refusal::NoRegistration)?;
-        let owner = self.owner(Some(user), &[], &pending.request)?;
-        self.undo.waiting(&self.waiting);
-        let pending = self.waiting.remove(number).ok_or(Refusal::NoRegistration)?;
+        let pending = Arc::clone(self.waiting.get(number).ok_or(Refusal::NoRegistration)?);
         let Pending { machine, request, .. } = &*pending;
-        let owner = owner.with(request.ephemeral);
+        let owner = self.owner(Some(user), &[], request)?.with(request.ephemeral);
         let id = self.make_node(*machine, request, &owner, now)?;
+        self.undo.waiting(&self.waiting);
+        self.waiting.remove(number);
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);
             node.expires = expires.or(node.expires);

@@ -30,8 +30,8 @@ pub(crate) struct Pending {
 pub(crate) struct WaitingRoom(BTreeMap<String, Arc<Pending>>);
 
 impl WaitingRoom {
-    pub fn get(&self, number: &str) -> Option<&Pending> {
-        self.0.get(number).map(|pending| &**pending)
+    pub fn get(&self, number: &str) -> Option<&Arc<Pending>> {
+        self.0.get(number)
     }
 
     /// All, and since when they wait.

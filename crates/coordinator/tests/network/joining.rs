@@ -144,17 +144,38 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let stranger = Machine::new(2);
     let followed = world.ask(&stranger, json!({ "Followup": url }));
     assert_eq!(followed["MachineAuthorized"], false);
+    assert_ne!(followed["AuthURL"], answer["AuthURL"], "it waits for itself");
     let by = by_cli(&world);
     assert_eq!(world.state.admit("other", by, world.now), Err(Refusal::NoRegistration));
     assert_eq!(world.state.waiting(&number).unwrap().hostinfo.hostname, "host-1");
     let waiting = world.ask(&machine, json!({}));
     assert!(waiting["AuthURL"].as_str().unwrap().ends_with(&number));
+    assert!(world.state.still_waits(&number, world.now));
     machine.id = world.state.admit(&number, by, world.now).unwrap();
     world.keep();
+    assert!(!world.state.still_waits(&number, world.now));
     let answer = world.ask(&machine, json!({ "Followup": url }));
     assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));
     world.pass(Duration::from_secs(7200));
     assert!(world.state.admit(&number, by, world.now).is_err());
+}
+
+#[test]
+fn of_two_machines_that_wait_with_one_node_key_the_first_admitted_has_it() {
+    let mut world = World::new();
+    let (victim, mut thief) = (Machine::new(1), Machine::new(2));
+    thief.key = victim.key;
+    let numbers = [&victim, &thief].map(|machine| {
+        let answer = world.ask(machine, json!({}));
+        answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned()
+    });
+    let by = by_cli(&world);
+    let id = world.state.admit(&numbers[0], by, world.now).unwrap();
+    assert_eq!(world.state.admit(&numbers[1], by, world.now), Err(Refusal::OthersKey));
+    world.keep();
+    assert_eq!(world.state.owned_by(&victim.machine, &victim.key), Some(id));
+    assert_eq!(world.ask(&victim, json!({}))["MachineAuthorized"], true);
+    assert!(world.ask(&thief, json!({}))["Error"].to_string().contains("another machine"));
 }
 
 fn by_cli(world: &World) -> Admission {
