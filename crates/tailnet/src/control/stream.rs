@@ -93,12 +93,8 @@ impl<S: AsyncWrite + Unpin> NoiseStream<S> {
                 written => self.written += written,
             }
         }
-        // A map of many nodes leaves much room behind, and most connections are idle.
-        if self.sealed.capacity() > RECORD {
-            self.sealed = Vec::new();
-        }
-        self.sealed.clear();
-        self.written = 0;
+        // Most connections are idle, and an idle connection needs no buffer.
+        (self.sealed, self.written) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
 }
@@ -119,6 +115,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for NoiseStream<S> {
         let taken = rest.len().min(to.remaining());
         to.put_slice(&rest[..taken]);
         this.given += taken;
+        if this.given == this.plain.len() {
+            (this.plain, this.given) = (Vec::new(), 0);
+        }
         Poll::Ready(Ok(()))
     }
 }
