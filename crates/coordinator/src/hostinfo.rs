@@ -11,6 +11,8 @@ const LONGEST: usize = 256;
 const LONGEST_KEY: usize = 3 << 10;
 /// The most networks, tags, services and keys of SSH.
 const MOST: usize = 256;
+/// The most services of the protocol itself: there are four kinds.
+const MOST_SERVICES: usize = 8;
 
 /// What a machine says of itself (tailscale `tailcfg.Hostinfo`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,9 +85,14 @@ impl Hostinfo {
         self.services.retain(|service| {
             service.proto.starts_with("peerapi") && service.proto.len() <= LONGEST
         });
-        self.services.truncate(MOST);
+        self.services.truncate(MOST_SERVICES);
         self.ssh_keys.retain(|key| key.len() <= LONGEST_KEY);
         self.ssh_keys.truncate(MOST);
+        // A list of empty items was many times as large as its text.
+        self.tags.shrink_to_fit();
+        self.services.shrink_to_fit();
+        self.ssh_keys.shrink_to_fit();
+        self.routable.shrink_to_fit();
         self
     }
 }

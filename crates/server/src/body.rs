@@ -8,10 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::{
     Response, StatusCode,
-    body::{Body, Frame, Incoming, SizeHint},
+    body::{Body, Frame, SizeHint},
     header::{CONTENT_TYPE, HeaderValue},
 };
 use tokio::{
@@ -149,10 +149,37 @@ fn typed(status: StatusCode, kind: &'static str, words: String) -> Response<Answ
 ///
 /// # Errors
 /// It is longer, comes too slowly, or breaks off: what to answer.
-pub async fn read(body: Incoming, most: usize) -> Result<Bytes, Response<Answer>> {
-    match timeout(PATIENCE, Limited::new(body, most).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n")),
+pub async fn read(
+    body: impl Body<Data = Bytes> + Unpin,
+    most: usize,
+) -> Result<Bytes, Response<Answer>> {
+    read_while(body, most, |_| true).await
+}
+
+/// The same, while this takes the bytes of each piece. The pieces are put together as they come: a piece
+/// of one byte would hold much more memory.
+///
+/// # Errors
+/// As above, or a piece is not taken.
+pub async fn read_while(
+    mut body: impl Body<Data = Bytes> + Unpin,
+    most: usize,
+    mut takes: impl FnMut(usize) -> bool,
+) -> Result<Bytes, Response<Answer>> {
+    let whole = async {
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(piece) = frame.ok()?.into_data() else { continue };
+            if piece.len() > most - read.len() || !takes(piece.len()) {
+                return None;
+            }
+            read.extend_from_slice(&piece);
+        }
+        Some(read.into())
+    };
+    match timeout(PATIENCE, whole).await {
+        Ok(Some(body)) => Ok(body),
+        Ok(None) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n")),
         Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
     }
 }

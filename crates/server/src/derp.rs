@@ -49,6 +49,7 @@ use self::{
 use crate::{
     api::Arrival,
     body::{Answer, text},
+    clock::now,
     counted,
     serve::Server,
     ts2021::{switching, visitor_of},
@@ -60,10 +61,16 @@ use crate::{
 const LOGIN: Duration = Duration::from_secs(10);
 /// A client whose connection takes nothing for so long is not there.
 const WRITE: Duration = Duration::from_secs(10);
-/// Signs of life, and whether the network still knows a client.
+/// Signs of life, and the interval at which others are asked whether they know a client.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// The interval at which a client is looked up in the network.
+const LOOK: Duration = Duration::from_secs(5);
 /// How much is read at once, in bytes.
 const READ: usize = 64 << 10;
+/// The longest login, in bytes, with its frame's header.
+const LONGEST_LOGIN: usize = 4 << 10;
+/// The longest message of a WebSocket, in bytes: a browser sends a datagram of the tunnel in each.
+const MESSAGE: usize = 32 << 10;
 
 /// The relay.
 pub struct Relay {
@@ -96,7 +103,7 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
         let at = source_of(&request);
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-                let stream = WebSocket::new(TokioIo::new(upgraded)).await;
+                let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
                 serve(server, stream, visitor, at).await;
             }
         });
@@ -194,7 +201,7 @@ async fn greet(
     write_frame(&mut out, kind::SERVER_KEY, &relay.key.greeting());
     to.write_all(&out).await.ok()?;
     to.flush().await.ok()?;
-    let (kind, contents) = next(decoder, buffer, from).await.ok()??;
+    let (kind, contents) = next(decoder, buffer, from, LONGEST_LOGIN).await.ok()??;
     Some(contents).filter(|_| kind == kind::CLIENT_INFO)
 }
 
@@ -228,17 +235,28 @@ async fn stays_known(server: &Server, relay: &Relay, client: &Client) {
     if client.is_of_mesh {
         return pending().await;
     }
+    let (mut was_here, mut asked) = (true, Instant::now());
     loop {
-        sleep(KEEP_ALIVE).await;
-        if !is_known(server, relay, &client.key, client.at).await {
-            return;
+        sleep(LOOK).await;
+        if is_known_here(server, &client.key) {
+            was_here = true;
+        } else if was_here || asked.elapsed() >= KEEP_ALIVE {
+            (was_here, asked) = (false, Instant::now());
+            if !is_known(server, relay, &client.key, client.at).await {
+                return;
+            }
         }
     }
 }
 
+/// Whether the network has a client with this key, and the key is valid.
+fn is_known_here(server: &Server, key: &NodePublic) -> bool {
+    server.network.read(|state| state.has_valid_key(key, now()))
+}
+
 /// Whether a client may be served: the network knows it, or another server that is asked.
 async fn is_known(server: &Server, relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
-    if server.network.read(|state| state.has_key(key)) {
+    if is_known_here(server, key) {
         return true;
     }
     match &relay.admission {
@@ -247,17 +265,21 @@ async fn is_known(server: &Server, relay: &Relay, key: &NodePublic, at: SocketAd
     }
 }
 
-/// The next frame; nothing at the end.
+/// The next frame, of at most this many bytes; nothing at the end.
 async fn next(
     decoder: &mut Decoder,
     buffer: &mut BytesMut,
     from: &mut (impl AsyncRead + Unpin),
+    longest: usize,
 ) -> io::Result<Option<(u8, Bytes)>> {
     loop {
         if let Some(frame) = decoder.poll_frame(buffer).map_err(io::Error::other)? {
             return Ok(Some(frame));
         }
-        buffer.reserve(READ / 2);
+        if buffer.len() >= longest {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        buffer.reserve(longest.min(READ / 2));
         if from.read_buf(buffer).await? == 0 {
             return Ok(None);
         }

@@ -19,6 +19,7 @@ use tower_service::Service;
 use crate::{
     acme, api,
     body::{self, Answer, json, text},
+    clock::now,
     derp,
     machine::ssh,
     networks::{Astray, Networks},
@@ -78,7 +79,8 @@ async fn answer_of(
         // Clients ask for addresses of relays; their map has them.
         (&Method::GET, "/bootstrap-dns") => json(StatusCode::OK, "{}".into()),
         (&Method::POST, "/verify") => verify(&server, request).await,
-        (&Method::GET, "/health") => server.health.answer(&server.network).await,
+        // In a box: the future of every request would be as large.
+        (&Method::GET, "/health") => Box::pin(server.health.answer(&server.network)).await,
         (&Method::GET, _) if path.starts_with("/register/") => {
             waiting(&server, path, Purpose::Machine).await
         }
@@ -141,7 +143,7 @@ async fn verify(server: &Server, request: Request<Incoming>) -> Response<Answer>
     let Ok(Verify { node_public }) = serde_json::from_slice(&body) else {
         return text(StatusCode::BAD_REQUEST, "not a question of a relay's\n");
     };
-    let allow = server.network.read(|state| state.has_key(&node_public));
+    let allow = server.network.read(|state| state.has_valid_key(&node_public, now()));
     json(StatusCode::OK, json!({ "Allow": allow }).to_string())
 }
 

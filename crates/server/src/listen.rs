@@ -19,14 +19,19 @@ use tokio::{
 };
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 
-use crate::{api::Arrival, http, networks::Networks, visitors::Visitor};
+use crate::{
+    api::Arrival,
+    http,
+    networks::Networks,
+    visitors::{Stage, Visitor},
+};
 
 /// What is spoken inside of TLS.
 const HTTP: &[u8] = b"http/1.1";
 /// Within this a client has finished TLS, and each time the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest head of a request, in bytes.
-const LONGEST_HEAD: usize = 16 << 10;
+/// The longest head of a request, in bytes: the least that the library can read.
+const LONGEST_HEAD: usize = 8 << 10;
 /// How many connections may wait to be accepted: behind a restart all members come within seconds. The
 /// kernel has a limit of its own, 4096 by default.
 const BACKLOG: u32 = 16 << 10;
@@ -115,11 +120,12 @@ async fn greet(
     tls: Option<TlsAcceptor>,
     who: (SocketAddr, &Arc<Visitor>),
 ) {
-    let Some(tls) = tls else { return converse(networks, stream, None, who).await };
-    match shake_hands(&tls, stream, who.1).await {
+    let Some(tls) = tls else { return Box::pin(converse(networks, stream, None, who)).await };
+    // What comes later is in boxes: a connection that sends nothing takes little memory.
+    match Box::pin(shake_hands(&tls, stream, who.1)).await {
         Ok(stream) => {
             let sni = stream.get_ref().1.server_name().map(str::to_owned);
-            converse(networks, stream, sni, who).await;
+            Box::pin(converse(networks, stream, sni, who)).await;
         }
         Err(error) => tracing::debug!("TLS: {error}"),
     }
@@ -145,6 +151,7 @@ async fn converse(
     sni: Option<String>,
     (from, visitor): (SocketAddr, &Arc<Visitor>),
 ) {
+    visitor.reaches(Stage::Speaking);
     let visitor = Arc::clone(visitor);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let client = networks.trusted.client(from.ip(), request.headers());

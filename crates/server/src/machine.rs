@@ -2,15 +2,19 @@
 //! names is its own is looked at in every request.
 
 mod asked;
+pub mod held;
 pub mod ssh;
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session, State};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming};
+use hyper::{Method, Response, StatusCode, Uri, body::Incoming};
 use tailnet::keys::MachinePublic;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     body::{self, Answer, Pieces, json, text},
@@ -43,23 +47,29 @@ pub async fn answer(
     server: Arc<Server>,
     client: Client,
     visitor: Arc<Visitor>,
-    request: Request<Incoming>,
+    (method, uri): (Method, Uri),
+    body: Incoming,
 ) -> Result<Response<Answer>, Infallible> {
-    let (head, body) = request.into_parts();
+    let mut asking = visitor.begin_request();
     if client.version < OLDEST {
         let words = "this client is too old: the server speaks with those of 1.80 and later\n";
         return Ok(text(StatusCode::BAD_REQUEST, words));
     }
-    let path = head.uri.path();
-    let handled = match (&head.method, path) {
+    let path = uri.path();
+    let handled = match (&method, path) {
         (&Method::GET, _) if path.starts_with(ssh::PATH) => {
-            ssh::answer(&server, client, &head.uri).await
+            Box::pin(ssh::answer(&server, client, &uri)).await
         }
         // Told by older clients; nobody asks for it.
         (&Method::POST, "/machine/update-health") => Ok(text(StatusCode::OK, "")),
         _ if path.starts_with("/machine/") => {
-            match taken(&server, &client, &visitor, path, body).await {
-                Ok(body) => with_body(&server, client, visitor, (&head.method, path), body).await,
+            let longest = longest(&server, &client, visitor.longest_body(), path);
+            match body::read_while(body, longest, |bytes| asking.takes(bytes)).await {
+                Ok(body) => {
+                    let visitor = Arc::clone(&visitor);
+                    // In a box: until its body is read, a request takes little memory.
+                    Box::pin(with_body(&server, client, visitor, (&method, path), body)).await
+                }
                 Err(refusal) => Ok(refusal),
             }
         }
@@ -92,25 +102,16 @@ async fn with_body(
     }
 }
 
-/// A request's body, when its connection may send one.
-async fn taken(
-    server: &Server,
-    client: &Client,
-    visitor: &Visitor,
-    path: &str,
-    body: Incoming,
-) -> Result<Bytes, Response<Answer>> {
-    let late = || text(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end\n");
-    let (_leave, most) = visitor.body().await.ok_or_else(late)?;
+/// The longest body of a request, in bytes, if others of the connection may have `most`.
+fn longest(server: &Server, client: &Client, most: usize, path: &str) -> usize {
     let turns_lock_on = |state: &State| state.is_turning_lock_on(&client.machine, now());
-    let longest = match path {
+    match path {
         _ if path.starts_with(pings::PATH) => most.min(pings::LONGEST),
         _ if path.starts_with(lock::ROOT) && server.network.read(turns_lock_on) => {
             most.max(lock::LONGEST)
         }
         _ => most,
-    };
-    body::read(body, longest).await
+    }
 }
 
 async fn register(
@@ -125,14 +126,12 @@ async fn register(
     slow_hash::prove(&server.network, |state, now| state.unproved(&request, now)).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
-    let deadline = tokio::time::Instant::now() + HOLD;
-    let mut changed = server.network.changed();
+    let deadline = Instant::now() + HOLD;
     loop {
-        changed.borrow_and_update();
-        let (request, url, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
+        let (asked, root, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
         let registered = server.network.run(move |state, now| {
             let (machine, number, from) = (client.machine, number.as_str(), Some(client.from));
-            state.register(Registering { machine, request: &request, number, url: &url, from }, now)
+            state.register(Registering { machine, request: &asked, number, url: &root, from }, now)
         });
         match registered.await? {
             Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),
@@ -141,8 +140,9 @@ async fn register(
                 return Ok(json(StatusCode::OK, answer));
             }
             Registered::Later(answer) => {
-                let waited = tokio::time::timeout_at(deadline, changed.changed()).await;
-                if waited.is_err() {
+                let followed = request.followup.strip_prefix(&**url).unwrap_or_default();
+                let decided = server.held.hold(&server.network, followed);
+                if !timeout_at(deadline, decided).await.unwrap_or_default() {
                     return Ok(json(StatusCode::OK, answer));
                 }
             }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use askama::Template;
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, FromRequestParts, Request},
+    body::Body,
+    extract::{FromRequestParts, Request},
     http::{
         HeaderValue, StatusCode,
         header::{
@@ -36,7 +37,7 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{api, serve::Server, sessions::Session};
+use crate::{api, body, serve::Server, sessions::Session};
 
 /// What the paths begin with.
 pub const ROOT: &str = "/admin";
@@ -81,7 +82,6 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/admin/why", get(reports::why))
         .route("/admin/assets/{name}", get(assets::file))
         .fallback(async || nothing())
-        .layer(DefaultBodyLimit::max(LONGEST))
         .layer(from_fn(guard))
         .with_state(server)
 }
@@ -90,9 +90,13 @@ async fn home(_: Visitor) -> Redirect {
     Redirect::to("/admin/machines")
 }
 
-/// Says to browsers what a page may do, and that nobody keeps it.
+/// Reads the request's body, and sets the headers that restrict a page and keep it out of caches.
 async fn guard(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    let (head, body) = request.into_parts();
+    let mut response = match body::read(body, LONGEST).await {
+        Ok(body) => next.run(Request::from_parts(head, body.into())).await,
+        Err(refusal) => refusal.map(Body::new),
+    };
     let headers = response.headers_mut();
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),

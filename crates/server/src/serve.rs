@@ -29,7 +29,9 @@ use crate::{
     files,
     health::Health,
     life::Surroundings,
-    listen, metrics,
+    listen,
+    machine::held::Held,
+    metrics,
     network::Network,
     networks::Networks,
     oidc::Oidc,
@@ -67,6 +69,8 @@ pub struct Server {
     pub(crate) pings: Pings,
     /// Which routers carry data.
     pub(crate) data_paths: DataPaths,
+    /// Requests to register that are held.
+    pub(crate) held: Held,
     /// Turns of clients that are sent a whole map.
     pub(crate) turns: Turns,
     /// Sessions of the page.
@@ -157,6 +161,8 @@ pub async fn serve_in(
     for (place, listener) in commands {
         tokio::spawn(api::serve(place, listener));
     }
+    let of_strangers = Arc::clone(&networks);
+    tokio::spawn(async move { of_strangers.visitors.release_memory().await });
     surroundings.begun(&networks, tls.follow())?;
     listens.send_replace(true);
     match kept.await? {}

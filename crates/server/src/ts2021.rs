@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64ct::{Base64, Encoding};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response, StatusCode, Uri,
     body::Incoming,
     header::{CONNECTION, HeaderValue, UPGRADE},
     server::conn::http2,
@@ -34,14 +34,20 @@ use crate::{
 const PING: Duration = Duration::from_secs(45);
 /// How long the answer to that may take.
 const PONG: Duration = Duration::from_secs(20);
-/// A client asks a few things beside its map.
-const STREAMS: u32 = 64;
+/// The most requests of a client at once: its map, and a few others.
+const STREAMS: u32 = 8;
+/// The longest list of headers of a request, in bytes, unpacked.
+const HEADERS: u32 = 8 << 10;
+/// The most streams that the server has reset and still remembers.
+const RESET: usize = 16;
 /// How long an upgrade may take once it was answered.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What of a map may wait here for its client, in bytes.
 const AHEAD: usize = 64 << 10;
-/// What of requests may wait here unread, in bytes.
-const WINDOW: u32 = 256 << 10;
+/// What of requests may wait here unread, in bytes: the least that HTTP/2 allows.
+const WINDOW: u32 = (64 << 10) - 1;
+/// The longest message of a WebSocket, in bytes: some records of Noise.
+const MESSAGE: usize = 16 << 10;
 
 /// Answers a request for ts2021, and serves it.
 pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
@@ -95,7 +101,7 @@ fn by_web_socket(server: &Arc<Server>, request: Request<Incoming>) -> Response<A
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
-        let stream = WebSocket::new(TokioIo::new(upgraded)).await;
+        let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
         tokio::select! {
             () = speak(&server, stream, &message, &visitor) => {}
             () = visitor.must_leave() => {}
@@ -143,23 +149,35 @@ async fn speak(
     }
     let stream = NoiseStream::of_coordinator(stream, sealer, opener);
     let client = Client { machine, version, from: visitor.source() };
-    let (server, visitor) = (Arc::clone(server), Arc::clone(visitor));
-    let service = service_fn(move |request| {
+    let (server, of_client) = (Arc::clone(server), Arc::clone(visitor));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let visitor = Arc::clone(&of_client);
         if visitor.is_stranger() && server.network.read(|state| state.knows(&machine)) {
             visitor.belongs_to(machine);
         }
-        machine::answer(Arc::clone(&server), client, Arc::clone(&visitor), request)
+        // The headers are dropped here, and the path is copied, because it shares its memory with them.
+        let (head, body) = request.into_parts();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let (method, uri) = (head.method, Uri::try_from(path.to_owned()).unwrap_or_default());
+        machine::answer(Arc::clone(&server), client, visitor, (method, uri), body)
     });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG)
         .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADERS)
+        .max_local_error_reset_streams(RESET)
+        .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_send_buf_size(AHEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!("{machine}: {error}");
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        served = served => {
+            if let Err(error) = served {
+                tracing::debug!("{machine}: {error}");
+            }
+        }
+        () = visitor.is_idle() => tracing::debug!("{machine}: a stranger without a request"),
     }
 }

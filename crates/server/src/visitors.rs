@@ -2,38 +2,60 @@
 //!
 //! ```text
 //!   accepted ── a stranger of its address ── shows a key of the network ── one of that machine's
-//!                 │ too many of all: the address with most gives up its oldest
+//!                 │ too many, or too much memory: the network that has most gives up the oldest of
+//!                 │ its address that has most
 //!                                                │ too many of one machine: its oldest goes
 //! ```
 //!
-//! A flood from one address therefore ends its own connections and no other's, and none of a machine
-//! that is in the network. Strangers wait for the costly part of a handshake by address, too: whoever
-//! begins thousands has two at a time.
+//! A flood from one address or network therefore ends its own connections and no other's, and none of a
+//! machine that is in the network. Strangers wait for the costly part of a handshake by address, too: an
+//! address that begins thousands has two at a time.
+//!
+//! The memory of strangers is bounded. Each connection counts with the most that it can take in its
+//! [`Stage`], and the text of its requests is bounded for each connection.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
+use sys::process::release_heap;
 use tailnet::keys::MachinePublic;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch},
+    task::spawn_blocking,
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::lock;
 
 /// The most connections of strangers: a network of 10,000 nodes whose server starts again comes at
 /// once, maybe all from one address.
 const MOST_STRANGERS: usize = 12_000;
+/// The most memory of all strangers, in bytes.
+const MEMORY: usize = 256 << 20;
 /// The most connections of one machine: a client has two, and old ones that are not known to be
 /// dead.
-const MOST_EACH: usize = 64;
+const MOST_EACH: usize = 16;
 /// How many handshakes are computed at once, of one address and of all.
 const HANDSHAKES_EACH: usize = 2;
 const HANDSHAKES: usize = 2;
-/// How many bodies of one connection are taken at once.
-const BODIES: usize = 4;
-/// The longest body, in bytes: a machine's description of itself with all it listens on, and what a
-/// stranger may say.
-const LONGEST_BODY: usize = 256 << 10;
-const LONGEST_OF_STRANGER: usize = 64 << 10;
+/// The longest body of a machine of the network, in bytes: its description of itself with all its
+/// services; and the bodies of one connection together, one of which may turn tailnet lock on.
+const BODY: usize = 256 << 10;
+const BODIES: usize = BODY + lock::LONGEST;
+/// The bodies of a stranger's connection together, in bytes: a description of a machine.
+const BODIES_OF_STRANGER: usize = 24 << 10;
+/// A stranger without a request is disconnected after this time.
+const IDLE: Duration = Duration::from_secs(30);
+/// Memory is returned to the system at most this often, and only after strangers took this many bytes.
+const RELEASE: Duration = Duration::from_secs(10);
+const MUCH: usize = 16 << 20;
 
 /// Everybody who is connected.
 pub struct Visitors {
@@ -43,13 +65,43 @@ pub struct Visitors {
 struct Shared {
     table: Mutex<Table>,
     handshakes: Semaphore,
-    most: usize,
+    limits: Limits,
+}
+
+/// The most strangers, and the most bytes of their memory.
+#[derive(Clone, Copy)]
+struct Limits {
+    strangers: usize,
+    memory: usize,
+}
+
+/// How far a stranger's connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It is accepted.
+    Accepted,
+    /// It speaks HTTP, or another protocol after an upgrade.
+    Speaking,
+}
+
+impl Stage {
+    /// The most memory that a connection takes in this stage, in bytes, as the end-to-end test
+    /// `server::hostile::memory` measures it.
+    const fn weight(self) -> usize {
+        match self {
+            Self::Accepted => 16 << 10,
+            Self::Speaking => 72 << 10,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Table {
     last: u64,
     strangers: usize,
+    /// The memory of strangers, and the most that it was since memory was released.
+    memory: usize,
+    most_memory: usize,
     sources: HashMap<IpAddr, Source>,
     machines: HashMap<MachinePublic, BTreeMap<u64, watch::Sender<bool>>>,
 }
@@ -57,7 +109,13 @@ struct Table {
 /// An address with strangers.
 struct Source {
     handshakes: Arc<Semaphore>,
-    visitors: BTreeMap<u64, watch::Sender<bool>>,
+    memory: usize,
+    visitors: BTreeMap<u64, Stranger>,
+}
+
+struct Stranger {
+    stage: Stage,
+    leave: watch::Sender<bool>,
 }
 
 /// A connection.
@@ -68,8 +126,22 @@ pub struct Visitor {
     /// Locked behind `machine`, if both are.
     place: Mutex<Place>,
     is_to_leave: watch::Receiver<bool>,
-    bodies: Semaphore,
+    /// The bytes of its bodies.
+    bodies: AtomicUsize,
     first_maps: Semaphore,
+    requests: Mutex<Requests>,
+}
+
+/// The requests of a connection that are being answered, and when the last one began or ended.
+struct Requests {
+    count: usize,
+    last: Instant,
+}
+
+/// A request, until it is answered: its body counts until then.
+pub struct Asking<'a> {
+    visitor: &'a Visitor,
+    body: usize,
 }
 
 /// Where a connection counts.
@@ -86,32 +158,43 @@ struct Turn<'a> {
 
 impl Default for Visitors {
     fn default() -> Self {
-        Self::up_to(MOST_STRANGERS)
+        Self::within(Limits { strangers: MOST_STRANGERS, memory: MEMORY })
     }
 }
 
 impl Visitors {
-    fn up_to(most: usize) -> Self {
+    fn within(limits: Limits) -> Self {
         let (table, handshakes) = (Mutex::default(), Semaphore::new(HANDSHAKES));
-        Self { shared: Arc::new(Shared { table, handshakes, most }) }
+        Self { shared: Arc::new(Shared { table, handshakes, limits }) }
+    }
+
+    /// Returns the memory of strangers that have left to the system, for as long as the server runs.
+    pub async fn release_memory(&self) {
+        loop {
+            sleep(RELEASE).await;
+            if self.shared.lock().has_shrunk() {
+                // The runtime may end meanwhile.
+                let _ = spawn_blocking(release_heap).await;
+            }
+        }
     }
 
     /// Somebody connects.
     pub fn arrive(&self, from: IpAddr) -> Visitor {
         let source = source(from);
-        let (sender, is_to_leave) = watch::channel(false);
+        let (leave, is_to_leave) = watch::channel(false);
         let mut table = self.shared.lock();
         table.last += 1;
         let number = table.last;
-        let handshakes = table.note_stranger(source, number, sender);
-        if table.strangers > self.shared.most {
-            table.make_room();
-        }
+        let stage = Stage::Accepted;
+        let handshakes = table.note_stranger(source, number, Stranger { stage, leave });
+        table.make_room(self.shared.limits);
         drop(table);
         let (shared, machine) = (Arc::clone(&self.shared), Mutex::default());
         let place = Mutex::new(Place { source, handshakes });
-        let (bodies, first_maps) = (Semaphore::new(BODIES), Semaphore::new(1));
-        Visitor { shared, number, machine, place, is_to_leave, bodies, first_maps }
+        let (bodies, first_maps) = (AtomicUsize::new(0), Semaphore::new(1));
+        let requests = Mutex::new(Requests { count: 0, last: Instant::now() });
+        Visitor { shared, number, machine, place, is_to_leave, bodies, first_maps, requests }
     }
 }
 
@@ -134,8 +217,8 @@ impl Visitor {
         }
         let mut table = self.shared.lock();
         // A machine's of the network, and one that was told to leave, are in the table no more.
-        if let Some(sender) = table.forget_stranger(place.source, self.number) {
-            place.handshakes = table.note_stranger(source, self.number, sender);
+        if let Some(stranger) = table.forget_stranger(place.source, self.number) {
+            place.handshakes = table.note_stranger(source, self.number, stranger);
         }
         place.source = source;
     }
@@ -153,10 +236,10 @@ impl Visitor {
         let source = self.source();
         let mut table = self.shared.lock();
         // One that was told to leave is in the table no more.
-        let Some(sender) = table.forget_stranger(source, self.number) else { return };
+        let Some(stranger) = table.forget_stranger(source, self.number) else { return };
         *own = Some(machine);
         let of_machine = table.machines.entry(machine).or_default();
-        of_machine.insert(self.number, sender);
+        of_machine.insert(self.number, stranger.leave);
         if of_machine.len() > MOST_EACH
             && let Some((_, oldest)) = of_machine.pop_first()
         {
@@ -192,11 +275,67 @@ impl Visitor {
         self.first_maps.acquire().await.ok()
     }
 
-    /// Waits for leave to take a body, whose most bytes come with it.
-    pub async fn body(&self) -> Option<(SemaphorePermit<'_>, usize)> {
-        let leave = self.bodies.acquire().await.ok()?;
-        let most = if self.is_stranger() { LONGEST_OF_STRANGER } else { LONGEST_BODY };
-        Some((leave, most))
+    /// The connection has come to a stage, unless it had already.
+    pub fn reaches(&self, stage: Stage) {
+        let source = self.source();
+        let mut table = self.shared.lock();
+        table.note_stage(source, self.number, stage);
+        table.make_room(self.shared.limits);
+    }
+
+    /// A request begins. It lasts until the returned value is dropped.
+    pub fn begin_request(&self) -> Asking<'_> {
+        self.requests().note(|count| count + 1);
+        Asking { visitor: self, body: 0 }
+    }
+
+    /// The longest body, in bytes.
+    pub fn longest_body(&self) -> usize {
+        if self.is_stranger() { BODIES_OF_STRANGER } else { BODY }
+    }
+
+    /// Ends when a stranger has had no request for a while.
+    pub async fn is_idle(&self) {
+        while self.is_stranger() {
+            let now = Instant::now();
+            let idle_since = self.requests().idle_since(now);
+            if now >= idle_since + IDLE {
+                return;
+            }
+            sleep_until(idle_since + IDLE).await;
+        }
+        std::future::pending().await
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Requests {
+    fn idle_since(&self, now: Instant) -> Instant {
+        if self.count > 0 { now } else { self.last }
+    }
+
+    fn note(&mut self, count: impl FnOnce(usize) -> usize) {
+        (self.count, self.last) = (count(self.count), Instant::now());
+    }
+}
+
+impl Asking<'_> {
+    /// Takes more bytes of its body. False if the bodies of the connection would be too long together.
+    pub fn takes(&mut self, bytes: usize) -> bool {
+        let most = if self.visitor.is_stranger() { BODIES_OF_STRANGER } else { BODIES };
+        let sum = self.visitor.bodies.fetch_add(bytes, Relaxed) + bytes;
+        self.body += bytes;
+        sum <= most
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.visitor.bodies.fetch_sub(self.body, Relaxed);
+        self.visitor.requests().note(|count| count - 1);
     }
 }
 
@@ -225,41 +364,93 @@ impl Shared {
 }
 
 impl Table {
-    /// The oldest of the address with most has to leave.
-    fn make_room(&mut self) {
-        let most = self.sources.iter().max_by_key(|(_, source)| source.visitors.len());
-        let oldest = most.and_then(|(at, source)| Some((*at, *source.visitors.keys().next()?)));
-        if let Some((source, number)) = oldest
-            && let Some(sender) = self.forget_stranger(source, number)
-        {
+    /// Whether strangers take much less memory than before.
+    fn has_shrunk(&mut self) -> bool {
+        let has_shrunk = self.most_memory > MUCH && self.memory < self.most_memory / 2;
+        if has_shrunk {
+            self.most_memory = self.memory;
+        }
+        has_shrunk
+    }
+
+    /// Has the oldest of the network and address that have most leave, until all are within the limits.
+    fn make_room(&mut self, limits: Limits) {
+        while self.strangers > limits.strangers || self.memory > limits.memory {
+            let Some(source) = self.largest() else { return };
+            let oldest = self.sources[&source].visitors.keys().next().copied();
+            let Some(oldest) = oldest.and_then(|oldest| self.forget_stranger(source, oldest))
+            else {
+                return;
+            };
             // It may have gone by itself.
-            let _ = sender.send(true);
+            let _ = oldest.leave.send(true);
         }
     }
 
-    fn note_stranger(
-        &mut self,
-        source: IpAddr,
-        number: u64,
-        sender: watch::Sender<bool>,
-    ) -> Arc<Semaphore> {
+    /// The address with most memory, of the network with most.
+    fn largest(&self) -> Option<IpAddr> {
+        let mut networks: HashMap<IpAddr, (usize, usize, IpAddr)> = HashMap::new();
+        for (&address, source) in &self.sources {
+            let (sum, most, largest) = networks.entry(network(address)).or_insert((0, 0, address));
+            *sum += source.memory;
+            if source.memory > *most {
+                (*most, *largest) = (source.memory, address);
+            }
+        }
+        networks.into_values().max_by_key(|(sum, ..)| *sum).map(|(.., largest)| largest)
+    }
+
+    fn note_stranger(&mut self, source: IpAddr, number: u64, stranger: Stranger) -> Arc<Semaphore> {
         let of_source = self.sources.entry(source).or_insert_with(|| Source {
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_EACH)),
+            memory: 0,
             visitors: BTreeMap::new(),
         });
-        of_source.visitors.insert(number, sender);
         self.strangers += 1;
+        self.memory += stranger.stage.weight();
+        self.most_memory = self.most_memory.max(self.memory);
+        of_source.memory += stranger.stage.weight();
+        of_source.visitors.insert(number, stranger);
         Arc::clone(&of_source.handshakes)
     }
 
-    fn forget_stranger(&mut self, source: IpAddr, number: u64) -> Option<watch::Sender<bool>> {
+    fn note_stage(&mut self, source: IpAddr, number: u64, stage: Stage) {
+        let Some(of_source) = self.sources.get_mut(&source) else { return };
+        // One that was told to leave, and a machine's of the network, are in the table no more.
+        let Some(stranger) = of_source.visitors.get_mut(&number) else { return };
+        let more = stage.weight().saturating_sub(stranger.stage.weight());
+        if more > 0 {
+            stranger.stage = stage;
+            of_source.memory += more;
+            self.memory += more;
+            self.most_memory = self.most_memory.max(self.memory);
+        }
+    }
+
+    fn forget_stranger(&mut self, source: IpAddr, number: u64) -> Option<Stranger> {
         let of_source = self.sources.get_mut(&source)?;
-        let sender = of_source.visitors.remove(&number)?;
+        let stranger = of_source.visitors.remove(&number)?;
         self.strangers -= 1;
+        self.memory -= stranger.stage.weight();
+        of_source.memory -= stranger.stage.weight();
         if of_source.visitors.is_empty() {
             self.sources.remove(&source);
         }
-        Some(sender)
+        Some(stranger)
+    }
+}
+
+/// The network of an address: a /24 of IPv4, or a /48 of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            Ipv4Addr::new(a, b, c, 0).into()
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0).into()
+        }
     }
 }
 
@@ -286,13 +477,17 @@ mod tests {
         [192, 0, 2, 10 + number].into()
     }
 
+    fn up_to(strangers: usize) -> Visitors {
+        Visitors::within(Limits { strangers, memory: usize::MAX })
+    }
+
     fn has_to_leave(visitor: &Visitor) -> bool {
         visitor.must_leave().now_or_never().is_some()
     }
 
     #[test]
     fn a_flood_ends_its_own_connections_and_no_others() {
-        let visitors = Visitors::up_to(10);
+        let visitors = up_to(10);
         let others: Vec<Visitor> = (0..4).map(|number| visitors.arrive(other(number))).collect();
         let node = visitors.arrive(FLOOD);
         node.belongs_to(MachinePublic([1; 32]));
@@ -303,6 +498,70 @@ mod tests {
         drop(flood);
         let table = visitors.shared.lock();
         assert_eq!((table.strangers, table.sources.len(), table.machines.len()), (4, 4, 1));
+    }
+
+    #[test]
+    fn strangers_leave_for_memory_that_others_reach() {
+        let memory = 4 * Stage::Speaking.weight();
+        let visitors = Visitors::within(Limits { strangers: 100, memory });
+        let others: Vec<Visitor> = (0..2).map(|number| visitors.arrive(other(number))).collect();
+        let flood: Vec<Visitor> = (0..5).map(|_| visitors.arrive(FLOOD)).collect();
+        assert!(!flood.iter().any(has_to_leave));
+        for visitor in &flood {
+            visitor.reaches(Stage::Speaking);
+            visitor.reaches(Stage::Accepted);
+        }
+        let gone: Vec<bool> = flood.iter().map(has_to_leave).collect();
+        assert_eq!(gone, [true, true, false, false, false], "the oldest leave");
+        assert!(!others.iter().any(has_to_leave));
+        assert_eq!(
+            visitors.shared.lock().memory,
+            memory - Stage::Speaking.weight() + 2 * Stage::Accepted.weight()
+        );
+        drop((flood, others));
+        assert_eq!(visitors.shared.lock().memory, 0);
+    }
+
+    #[test]
+    fn a_flood_from_the_addresses_of_a_network_ends_its_own_connections_and_no_others() {
+        let visitors = up_to(10);
+        let elsewhere = |number: u8| IpAddr::from([198, 51, 100, number]);
+        let others: Vec<Visitor> =
+            (0..4).map(|number| visitors.arrive(elsewhere(number))).collect();
+        let flood: Vec<Visitor> = (0..100).map(|number| visitors.arrive(other(number))).collect();
+        assert!(!others.iter().any(has_to_leave));
+        assert_eq!(flood.iter().filter(|one| !has_to_leave(one)).count(), 6);
+    }
+
+    #[test]
+    fn the_bodies_of_a_strangers_connection_are_bounded_together() {
+        let visitors = Visitors::default();
+        let visitor = visitors.arrive(FLOOD);
+        let (mut first, mut second) = (visitor.begin_request(), visitor.begin_request());
+        assert!(first.takes(BODIES_OF_STRANGER / 2) && second.takes(BODIES_OF_STRANGER / 2));
+        assert!(!first.takes(1));
+        drop(second);
+        assert!(first.takes(BODIES_OF_STRANGER / 2 - 1));
+        visitor.belongs_to(MachinePublic([1; 32]));
+        assert!(first.takes(BODY) && visitor.longest_body() == BODY);
+        drop(first);
+        assert_eq!(visitor.bodies.load(Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_without_a_request_is_idle_after_a_while_and_a_machine_never() {
+        let visitors = Visitors::default();
+        let visitor = visitors.arrive(FLOOD);
+        let begun = Instant::now();
+        let request = visitor.begin_request();
+        let (idle, ()) = tokio::join!(visitor.is_idle(), async {
+            tokio::time::sleep(2 * IDLE).await;
+            drop(request);
+        });
+        let () = idle;
+        assert!((3 * IDLE..4 * IDLE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        visitor.belongs_to(MachinePublic([1; 32]));
+        assert!(tokio::time::timeout(10 * IDLE, visitor.is_idle()).await.is_err());
     }
 
     #[test]
@@ -348,7 +607,7 @@ mod tests {
     #[test]
     fn behind_a_proxy_a_flood_ends_its_own_connections_and_no_others() {
         let proxy = other(9);
-        let visitors = Visitors::up_to(10);
+        let visitors = up_to(10);
         let from = |client| {
             let visitor = visitors.arrive(proxy);
             visitor.comes_from(client);

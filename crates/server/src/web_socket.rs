@@ -28,10 +28,9 @@ use tokio_tungstenite::{
 
 use crate::{body::Answer, ts2021::switching};
 
-/// The longest message, in bytes: what passes is cut anyhow.
-const LONGEST: usize = 1 << 20;
-/// The longest message that is written, in bytes.
+/// The longest message that is written, in bytes, and the size of the buffers.
 const WRITTEN: usize = 64 << 10;
+const BUFFER: usize = 4 << 10;
 
 /// The answer to a request that asks for a WebSocket with this protocol. `None`: it does not.
 pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Response<Answer>> {
@@ -54,12 +53,15 @@ pub struct WebSocket<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// Over a connection that was upgraded.
-    pub async fn new(stream: S) -> Self {
+    /// Over a connection that was upgraded. A message that is longer than this, in bytes, ends it: the
+    /// whole of a message is read before any of it is used.
+    pub async fn new(stream: S, longest: usize) -> Self {
         let limits = WebSocketConfig::default()
-            .max_message_size(Some(LONGEST))
-            .max_frame_size(Some(LONGEST))
-            .max_write_buffer_size(4 * LONGEST);
+            .read_buffer_size(BUFFER)
+            .write_buffer_size(BUFFER)
+            .max_message_size(Some(longest))
+            .max_frame_size(Some(longest))
+            .max_write_buffer_size(4 * WRITTEN);
         let inner = WebSocketStream::from_raw_socket(stream, Role::Server, Some(limits)).await;
         Self { inner, rest: Bytes::new() }
     }

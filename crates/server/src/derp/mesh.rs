@@ -44,6 +44,8 @@ use crate::{fetch::connector, remote_url::RemoteUrl};
 
 /// Within this a link has logged in.
 const LOGIN: Duration = Duration::from_secs(10);
+/// The longest frame, in bytes: the decoder has a limit for each kind.
+const LONGEST: usize = usize::MAX;
 /// A link that lasted so long was one.
 const LASTED: Duration = Duration::from_secs(10);
 /// Until the next try.
@@ -157,7 +159,8 @@ impl Relay {
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) -> anyhow::Result<NodePublic> {
-        let (kind, contents) = next(decoder, buffer, from).await?.context("no greeting")?;
+        let (kind, contents) =
+            next(decoder, buffer, from, LONGEST).await?.context("no greeting")?;
         let Some(FromRelay::ServerKey(server)) = FromRelay::read(kind, contents)? else {
             bail!("it does not begin with its key");
         };
@@ -189,7 +192,7 @@ impl Link<'_> {
         buffer: &mut BytesMut,
         from: &mut (impl AsyncRead + Unpin),
     ) -> anyhow::Result<()> {
-        while let Some((kind, contents)) = next(decoder, buffer, from).await? {
+        while let Some((kind, contents)) = next(decoder, buffer, from, LONGEST).await? {
             *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if kind == kind::PEER_PRESENT {
                 if let Some(key) = read_present(&contents).filter(|key| !self.is_own(key)) {

@@ -25,7 +25,7 @@ use crate::{
     derp::{Admission, Relay, maps::Maps, mesh::Mesh},
     files,
     health::Health,
-    machine,
+    machine::{self, held::Held},
     network::Network,
     networks::Place,
     oidc::Oidc,
@@ -71,6 +71,8 @@ impl Beginning {
         }
         let network = Arc::clone(&server.network);
         tokio::spawn(async move { maps.follow(&network).await });
+        let holding = Arc::clone(&server);
+        tokio::spawn(async move { holding.held.follow(&holding.network).await });
         self.place.begun(server);
         Ok(writer)
     }
@@ -156,6 +158,7 @@ impl Beginning {
             packed: Packed::default(),
             pings: Pings::default(),
             data_paths: DataPaths::default(),
+            held: Held::default(),
             turns: Turns::default(),
             oidc,
             sessions: Sessions::default(),

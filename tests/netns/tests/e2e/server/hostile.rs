@@ -2,8 +2,10 @@
 //! Two nodes talk by its relay all the while.
 
 mod attacker;
+mod memory;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,10 +64,18 @@ impl Besieged {
 
 /// The anonymous memory of the server, in bytes.
 fn memory(tailnet: &Tailnet) -> u64 {
+    memory_in(&status(tailnet))
+}
+
+/// The file that says how much memory the server has.
+fn status(tailnet: &Tailnet) -> PathBuf {
     let host = &tailnet.coordinator.host;
     let pid = host.read("/run/rig/coordinator.pid");
-    let status = fs::read_to_string(host.outside(format!("/proc/{}/status", pid.trim())));
-    let status = status.expect("the server runs");
+    host.outside(format!("/proc/{}/status", pid.trim()))
+}
+
+fn memory_in(status: &Path) -> u64 {
+    let status = fs::read_to_string(status).expect("the server runs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.expect("a process has memory") << 10

@@ -1,13 +1,18 @@
 //! Somebody at the server's door, from a host of their own.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
 use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use netns::{Family, Host, Switch};
@@ -31,7 +36,28 @@ pub const ANSWER: Duration = Duration::from_secs(20);
 const VERSION: u16 = 131;
 
 pub type Tls = TlsStream<TcpStream>;
-pub type Http2 = SendRequest<Full<Bytes>>;
+/// The body of a request.
+pub type Sent = BoxBody<Bytes, Infallible>;
+pub type Http2 = SendRequest<Sent>;
+
+/// A body of this many pieces of one byte, which does not end after them.
+pub struct Endless(pub u32);
+
+impl Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.0 == 0 {
+            return Poll::Pending;
+        }
+        self.0 -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b" ")))))
+    }
+}
 
 /// What attacks are made of.
 #[derive(Clone)]
@@ -99,6 +125,14 @@ impl Attacker {
         String::from_utf8_lossy(&said).into_owned()
     }
 
+    /// A connection that has said these bytes.
+    pub async fn having_said(&self, bytes: &[u8]) -> Option<Tls> {
+        let mut stream = self.tls().await?;
+        stream.write_all(bytes).await.ok()?;
+        stream.flush().await.ok()?;
+        Some(stream)
+    }
+
     /// A first message of Noise for the server with this key.
     pub fn first_message(machine: &MachineKey, server: &MachinePublic) -> (Initiation, Vec<u8>) {
         let made = Initiation::new(machine, server, VERSION, [3; 32].into());
@@ -140,7 +174,8 @@ impl Attacker {
 
 /// Posts a body; status and answer, as far as there are any.
 pub async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16, Value)> {
-    let request = Request::post(format!("https://a{path}")).body(Full::new(body.into())).ok()?;
+    let request =
+        Request::post(format!("https://a{path}")).body(Full::new(body.into()).boxed()).ok()?;
     let response = timeout(ANSWER, to.clone().send_request(request)).await.ok()?.ok()?;
     let status = response.status().as_u16();
     let text = timeout(ANSWER, response.into_body().collect()).await.ok()?.ok()?.to_bytes();

@@ -1,0 +1,190 @@
+//! How much memory a stranger takes in each stage of a connection, whatever it sends.
+
+use std::any::Any;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::header::HeaderValue;
+use netns::Uplink;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::time::sleep;
+
+use super::attacker::{Attacker, Endless, Http2, Sent, machine, post, registration};
+use super::{memory_in, start, status};
+
+/// Connections of each stage.
+const MANY: u32 = 150;
+/// The most memory of each, in bytes: what `server/visitors.rs` counts for a connection.
+const EACH: u64 = 72 << 10;
+/// After this the server has read what was sent.
+const SETTLE: Duration = Duration::from_secs(1);
+/// The requests of a connection.
+const STREAMS: usize = 8;
+
+/// What a stranger does and then leaves as it is.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Connects,
+    BeginsTls,
+    ShakesHandsOfTls,
+    SendsHalfAHead,
+    SendsABodyByteByByte,
+    ShakesHandsOfNoise,
+    OpensHttp2,
+    SendsManyHeaders,
+    SendsBodiesByteByByte,
+    Registers,
+    WaitsForItsRegistration,
+    SendsHalfAMessage,
+    SendsHalfALogin,
+}
+
+const STAGES: [Stage; 13] = [
+    Stage::Connects,
+    Stage::BeginsTls,
+    Stage::ShakesHandsOfTls,
+    Stage::SendsHalfAHead,
+    Stage::SendsABodyByteByByte,
+    Stage::ShakesHandsOfNoise,
+    Stage::OpensHttp2,
+    Stage::SendsManyHeaders,
+    Stage::SendsBodiesByteByByte,
+    Stage::Registers,
+    Stage::WaitsForItsRegistration,
+    Stage::SendsHalfAMessage,
+    Stage::SendsHalfALogin,
+];
+
+#[test]
+fn a_stranger_takes_72_kib_of_memory_at_most_in_each_stage() {
+    let Some(mut tailnet) = start() else { return };
+    let host = tailnet.host("attacker", Uplink::Switch);
+    let mut too_much = Vec::new();
+    for stage in STAGES {
+        // The memory of the stage before is not used again.
+        tailnet.coordinator.start_again();
+        let status = status(&tailnet);
+        let mut each = 0;
+        Attacker::run(&host, async |attacker| {
+            let _first: Vec<_> = open(stage, &attacker, 0..5).await;
+            sleep(SETTLE).await;
+            let before = memory_in(&status);
+            let held = open(stage, &attacker, 5..5 + MANY).await;
+            assert_eq!(held.len(), MANY as usize, "{stage:?}");
+            sleep(SETTLE).await;
+            each = memory_in(&status).saturating_sub(before) / u64::from(MANY);
+        });
+        println!("{:>6.1} KiB: {stage:?}", each as f64 / 1024.0);
+        if each > EACH {
+            too_much.push((stage, each));
+        }
+    }
+    assert!(too_much.is_empty(), "{too_much:?}");
+}
+
+async fn open(stage: Stage, attacker: &Attacker, numbers: Range<u32>) -> Vec<Box<dyn Any>> {
+    let mut open = Vec::new();
+    for number in numbers {
+        open.extend(stage.open(attacker, number).await);
+    }
+    open
+}
+
+impl Stage {
+    async fn open(self, attacker: &Attacker, number: u32) -> Option<Box<dyn Any>> {
+        let http2 = async || attacker.http2(&machine(number)).await;
+        Some(match self {
+            Self::Connects => Box::new(attacker.tcp().await?),
+            Self::BeginsTls => {
+                let mut stream = attacker.tcp().await?;
+                // The first half of a ClientHello of the longest length.
+                let mut hello = vec![0; 30_000];
+                hello[..9].copy_from_slice(&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff]);
+                stream.write_all(&hello).await.ok()?;
+                Box::new(stream)
+            }
+            Self::ShakesHandsOfTls => Box::new(attacker.tls().await?),
+            Self::SendsHalfAHead => {
+                let head = format!("GET /key HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(7000));
+                Box::new(attacker.having_said(head.as_bytes()).await?)
+            }
+            Self::SendsABodyByteByByte => {
+                let head = "POST /admin/login HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
+                            Content-Type: application/x-www-form-urlencoded\r\n\r\n";
+                let said = format!("{head}{}", "1\r\na\r\n".repeat(4000));
+                Box::new(attacker.having_said(said.as_bytes()).await?)
+            }
+            Self::ShakesHandsOfNoise => {
+                let (_, message) = Attacker::first_message(&machine(number), &attacker.server);
+                Box::new(attacker.upgrade(&message).await?)
+            }
+            Self::OpensHttp2 => Box::new(http2().await?),
+            Self::SendsManyHeaders => {
+                let to = http2().await?;
+                // Each but the first is an index of two bytes.
+                let long = HeaderValue::from_str(&"a".repeat(900)).ok()?;
+                for _ in 0..STREAMS {
+                    let mut request = register(Full::new(Bytes::new()).boxed())?;
+                    for _ in 0..7 {
+                        request.headers_mut().append("x-long", long.clone());
+                    }
+                    *request.body_mut() = Endless(1).boxed();
+                    send(&to, request);
+                }
+                Box::new(to)
+            }
+            Self::SendsBodiesByteByByte => {
+                let to = http2().await?;
+                for _ in 0..STREAMS {
+                    send(&to, register(Endless(2900).boxed())?);
+                }
+                Box::new(to)
+            }
+            Self::Registers => {
+                let to = http2().await?;
+                let services = vec![json!({ "Proto": "peerapi4" }); 400];
+                let mut request = registration(number);
+                request["Hostinfo"]["Services"] = json!(services);
+                post(&to, "/machine/register", request.to_string()).await?;
+                Box::new(to)
+            }
+            Self::WaitsForItsRegistration => {
+                let to = http2().await?;
+                let mut request = registration(number);
+                let (_, answer) = post(&to, "/machine/register", request.to_string()).await?;
+                request["Followup"] = answer["AuthURL"].clone();
+                for _ in 0..STREAMS {
+                    send(&to, register(Full::new(request.to_string().into()).boxed())?);
+                }
+                Box::new(to)
+            }
+            Self::SendsHalfAMessage => {
+                let head = "GET /derp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+                            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: derp\r\n\
+                            Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+                let message = [&[0x82, 0xfe, 0x7f, 0xff, 0, 0, 0, 0][..], &[0; 30_000]].concat();
+                Box::new(attacker.having_said(&[head.as_bytes(), &message].concat()).await?)
+            }
+            Self::SendsHalfALogin => {
+                let head =
+                    "GET /derp HTTP/1.1\r\nHost: a\r\nUpgrade: derp\r\nConnection: upgrade\r\n\r\n";
+                let login = [&[2, 0, 0, 0x0f, 0xa0][..], &[0; 3900]].concat();
+                Box::new(attacker.having_said(&[head.as_bytes(), &login].concat()).await?)
+            }
+        })
+    }
+}
+
+fn register(body: Sent) -> Option<Request<Sent>> {
+    Request::post("https://a/machine/register").body(body).ok()
+}
+
+/// Sends a request, whose answer is not read.
+fn send(to: &Http2, request: Request<Sent>) {
+    let answer = to.clone().send_request(request);
+    tokio::spawn(answer);
+}
