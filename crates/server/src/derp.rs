@@ -37,6 +37,7 @@ use tailnet::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     runtime::Handle,
+    task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -53,7 +54,7 @@ use crate::{
     counted,
     serve::Server,
     ts2021::{switching, visitor_of},
-    visitors::Visitor,
+    visitors::{Stage, Visitor},
     web_socket::{self, WebSocket},
 };
 
@@ -138,6 +139,7 @@ async fn serve(
     at: SocketAddr,
 ) {
     let Some(relay) = server.relay.clone() else { return };
+    visitor.reaches(Stage::Speaking);
     let (mut from, mut to) = split(stream);
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
     let greeted = async {
@@ -153,16 +155,18 @@ async fn serve(
     // A client that another server vouches for is a stranger of this network, but not one by one.
     visitor.belongs_to(machine.unwrap_or(MachinePublic(client.key.0)));
     let client = Arc::new(client);
+    // On the threads of the control plane: the network may be locked while it changes.
+    let mut known = JoinSet::new();
+    known.spawn(stays_known(Arc::clone(&server), Arc::clone(&relay), Arc::clone(&client)));
     let threads = relay.threads.clone();
-    threads.spawn(relay_for(server, relay, client, visitor, (decoder, buffer), (from, to)));
+    threads.spawn(relay_for(relay, client, (visitor, known), (decoder, buffer), (from, to)));
 }
 
-/// Relays for a client until its connection ends.
+/// Relays for a client until its connection ends, or the task in `known`.
 async fn relay_for(
-    server: Arc<Server>,
     relay: Arc<Relay>,
     client: Arc<Client>,
-    visitor: Arc<Visitor>,
+    (visitor, mut known): (Arc<Visitor>, JoinSet<()>),
     (mut decoder, mut buffer): (Decoder, BytesMut),
     (mut from, mut to): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
 ) {
@@ -172,7 +176,7 @@ async fn relay_for(
     tokio::select! {
         _ = session.run(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(&client, &mut to) => {}
-        () = stays_known(&server, &relay, &client) => {}
+        _ = known.join_next() => {}
         () = client.closed() => {}
         () = visitor.must_leave() => {}
     }
@@ -231,18 +235,18 @@ async fn log_in(
 
 /// Ends when a client may be served no longer. It is asked for beside all that is written: what is
 /// asked may hang.
-async fn stays_known(server: &Server, relay: &Relay, client: &Client) {
+async fn stays_known(server: Arc<Server>, relay: Arc<Relay>, client: Arc<Client>) {
     if client.is_of_mesh {
         return pending().await;
     }
     let (mut was_here, mut asked) = (true, Instant::now());
     loop {
         sleep(LOOK).await;
-        if is_known_here(server, &client.key) {
+        if is_known_here(&server, &client.key) {
             was_here = true;
         } else if was_here || asked.elapsed() >= KEEP_ALIVE {
             (was_here, asked) = (false, Instant::now());
-            if !is_known(server, relay, &client.key, client.at).await {
+            if !is_known(&server, &relay, &client.key, client.at).await {
                 return;
             }
         }
