@@ -3,7 +3,12 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    Request,
+    body::{Body, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
     ConfigBuilder, ServerConfig, WantsVerifier,
@@ -151,11 +156,14 @@ async fn converse(
     sni: Option<String>,
     (from, visitor): (SocketAddr, &Arc<Visitor>),
 ) {
-    visitor.reaches(Stage::Speaking);
+    visitor.reaches(Stage::Resting);
     let visitor = Arc::clone(visitor);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let client = networks.trusted.client(from.ip(), request.headers());
         visitor.comes_from(client);
+        if !request.body().is_end_stream() {
+            visitor.reaches(Stage::Speaking);
+        }
         request.extensions_mut().insert(Arrival::Network(SocketAddr::new(client, from.port())));
         // What the connection becomes by an upgrade is this visitor's still.
         request.extensions_mut().insert(Arc::clone(&visitor));

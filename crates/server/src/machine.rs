@@ -183,6 +183,8 @@ async fn map(
         }
         return Ok(pieces(encode_frame(&Session::refuse(key))));
     };
+    // It may not have been known when its request came.
+    visitor.belongs_to(client.machine);
     let (is_stream, omits) = (request.stream, request.omit_peers);
     let session = Session::new(id, key).resumable(&server.name, &request);
     if let Some(version) = server.network.read(|state| session.resumed_version(state)) {

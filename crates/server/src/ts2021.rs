@@ -26,7 +26,7 @@ use crate::{
     body::{Answer, text},
     machine::{self, Client},
     serve::Server,
-    visitors::Visitor,
+    visitors::{Stage, Visitor},
     web_socket::{self, WebSocket},
 };
 
@@ -38,8 +38,8 @@ const PONG: Duration = Duration::from_secs(20);
 const STREAMS: u32 = 8;
 /// The longest list of headers of a request, in bytes, unpacked.
 const HEADERS: u32 = 8 << 10;
-/// The most streams that the server has reset and still remembers.
-const RESET: usize = 16;
+/// The most streams that the server resets for a client's errors before it ends the connection.
+const RESET: usize = 128;
 /// How long an upgrade may take once it was answered.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What of a map may wait here for its client, in bytes.
@@ -143,6 +143,7 @@ async fn speak(
             return;
         }
     };
+    visitor.reaches(Stage::Speaking);
     let Handshake { reply, machine, version, sealer, opener } = handshake;
     if timeout(PATIENCE, stream.write_all(&reply)).await.is_err() {
         return;
@@ -172,6 +173,7 @@ async fn speak(
         .initial_connection_window_size(WINDOW)
         .max_send_buf_size(AHEAD)
         .serve_connection(TokioIo::new(stream), service);
+    visitor.begins();
     tokio::select! {
         served = served => {
             if let Err(error) = served {

@@ -10,7 +10,6 @@ use hyper::Request;
 use hyper::header::HeaderValue;
 use netns::Uplink;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 use super::attacker::{Attacker, Endless, Http2, Sent, machine, post, registration};
@@ -18,8 +17,6 @@ use super::{memory_in, start, status};
 
 /// Connections of each stage.
 const MANY: u32 = 150;
-/// The most memory of each, in bytes: what `server/visitors.rs` counts for a connection.
-const EACH: u64 = 72 << 10;
 /// After this the server has read what was sent.
 const SETTLE: Duration = Duration::from_secs(1);
 /// The requests of a connection.
@@ -29,7 +26,6 @@ const STREAMS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Connects,
-    BeginsTls,
     ShakesHandsOfTls,
     SendsHalfAHead,
     SendsABodyByteByByte,
@@ -43,9 +39,8 @@ enum Stage {
     SendsHalfALogin,
 }
 
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 12] = [
     Stage::Connects,
-    Stage::BeginsTls,
     Stage::ShakesHandsOfTls,
     Stage::SendsHalfAHead,
     Stage::SendsABodyByteByByte,
@@ -60,7 +55,7 @@ const STAGES: [Stage; 13] = [
 ];
 
 #[test]
-fn a_stranger_takes_72_kib_of_memory_at_most_in_each_stage() {
+fn a_stranger_takes_no_more_memory_than_is_counted_for_it_in_each_stage() {
     let Some(mut tailnet) = start() else { return };
     let host = tailnet.host("attacker", Uplink::Switch);
     let mut too_much = Vec::new();
@@ -79,7 +74,7 @@ fn a_stranger_takes_72_kib_of_memory_at_most_in_each_stage() {
             each = memory_in(&status).saturating_sub(before) / u64::from(MANY);
         });
         println!("{:>6.1} KiB: {stage:?}", each as f64 / 1024.0);
-        if each > EACH {
+        if each > stage.most() {
             too_much.push((stage, each));
         }
     }
@@ -95,18 +90,19 @@ async fn open(stage: Stage, attacker: &Attacker, numbers: Range<u32>) -> Vec<Box
 }
 
 impl Stage {
+    /// The most memory of a connection, in bytes: what `server/visitors.rs` counts for it.
+    fn most(self) -> u64 {
+        match self {
+            Self::Connects => 16 << 10,
+            Self::ShakesHandsOfTls | Self::SendsHalfAHead => 36 << 10,
+            _ => 76 << 10,
+        }
+    }
+
     async fn open(self, attacker: &Attacker, number: u32) -> Option<Box<dyn Any>> {
         let http2 = async || attacker.http2(&machine(number)).await;
         Some(match self {
             Self::Connects => Box::new(attacker.tcp().await?),
-            Self::BeginsTls => {
-                let mut stream = attacker.tcp().await?;
-                // The first half of a ClientHello of the longest length.
-                let mut hello = vec![0; 30_000];
-                hello[..9].copy_from_slice(&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff]);
-                stream.write_all(&hello).await.ok()?;
-                Box::new(stream)
-            }
             Self::ShakesHandsOfTls => Box::new(attacker.tls().await?),
             Self::SendsHalfAHead => {
                 let head = format!("GET /key HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(7000));
