@@ -1,7 +1,7 @@
 //! Frames of a stream: a map, or what changed of it, in parts that many streams share.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -152,6 +152,8 @@ pub(crate) fn patch(entry: &Entry, parts: Parts) -> String {
 #[derive(Default)]
 pub(crate) struct Fields {
     parts: Vec<Part>,
+    /// The owners of its nodes, by number. They become one list at the end: a field is in a frame once.
+    owners: BTreeMap<i64, String>,
 }
 
 impl Fields {
@@ -206,9 +208,9 @@ impl Fields {
         self.text("]");
     }
 
-    /// A list of owners of nodes; each of these is an owner's.
+    /// Adds the owners of these nodes.
     pub fn profiles<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
-        self.list("UserProfiles", nodes.map(|node| Part::Text(state.profile(node).1)));
+        self.owners.extend(nodes.map(|node| state.profile(node)));
     }
 
     /// More parts.
@@ -224,6 +226,8 @@ impl Fields {
     }
 
     pub fn finish(mut self) -> Frame {
+        let owners = std::mem::take(&mut self.owners);
+        self.list("UserProfiles", owners.into_values().map(Part::Text));
         self.text("}");
         Frame { parts: self.parts.into(), key: None }
     }

@@ -53,6 +53,24 @@ fn of_many_who_join_together_each_is_told_all_others_in_one_frame() {
 }
 
 #[test]
+fn a_frame_with_the_node_itself_and_another_has_one_list_of_their_owners() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let peer = world.join(2, &key);
+    world.poll(&mut machine);
+    for (id, name) in [(machine.id, "one"), (peer.id, "other")] {
+        world.state.rename_node(id, name, world.now).unwrap();
+    }
+    world.keep();
+    assert!(world.poll(&mut machine));
+    let fields = machine.told.last().unwrap();
+    for field in ["Node", "PeersChanged", "UserProfiles"] {
+        assert!(fields.iter().any(|own| own == field), "{field}: {fields:?}");
+    }
+}
+
+#[test]
 fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     let mut world = World::new();
     let key = world.reusable();

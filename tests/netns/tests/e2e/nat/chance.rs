@@ -88,8 +88,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
         for (from, to) in [(one, other), (other, one)] {
             let target = to.addresses.of(Family::V4);
             let pings = ping(&from.host, format!("-c 300 -i 0.005 -s 1200 {target}"));
-            // On a busy machine a path is in doubt for a moment, and a datagram may be lost.
-            assert!(pings.received >= 297, "{nats:?}: {} of 300 answered", pings.received);
+            assert!(pings.is_complete(), "{nats:?}: {} of 300 answered", pings.received);
             let (client, server) = (&from.host, &to.host);
             let run =
                 Iperf { client, server, address: target, seconds: 2, options: "" }.carry(BYTES);
