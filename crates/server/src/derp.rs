@@ -220,7 +220,8 @@ async fn log_in(
     let login = relay.key.open_login(contents)?;
     let is_of_mesh = relay.mesh.as_ref().is_some_and(|mesh| mesh.key().is_of(&login));
     let key = login.client;
-    if !is_of_mesh && !is_known(server, relay, &key, at).await {
+    let is_known = is_of_mesh || is_known_here(server, &key);
+    if !is_known && !is_admitted(relay, &key, at).await {
         server.network.counted().refused.relay.add(1);
         tracing::debug!("the relay does not know {key}");
         return None;
@@ -239,17 +240,18 @@ async fn stays_known(server: Arc<Server>, relay: Arc<Relay>, client: Arc<Client>
     if client.is_of_mesh {
         return pending().await;
     }
-    let (mut was_here, mut asked) = (true, Instant::now());
+    let mut asked = Instant::now();
+    let mut was_here = is_known_here(&server, &client.key);
     loop {
         sleep(LOOK).await;
-        if is_known_here(&server, &client.key) {
-            was_here = true;
-        } else if was_here || asked.elapsed() >= KEEP_ALIVE {
-            (was_here, asked) = (false, Instant::now());
-            if !is_known(&server, &relay, &client.key, client.at).await {
+        let is_here = is_known_here(&server, &client.key);
+        if !is_here && (was_here || asked.elapsed() >= KEEP_ALIVE) {
+            asked = Instant::now();
+            if !is_admitted(&relay, &client.key, client.at).await {
                 return;
             }
         }
+        was_here = is_here;
     }
 }
 
@@ -258,11 +260,8 @@ fn is_known_here(server: &Server, key: &NodePublic) -> bool {
     server.network.read(|state| state.has_valid_key(key, now()))
 }
 
-/// Whether a client may be served: the network knows it, or another server that is asked.
-async fn is_known(server: &Server, relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
-    if is_known_here(server, key) {
-        return true;
-    }
+/// Whether another server that is asked knows a client.
+async fn is_admitted(relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
     match &relay.admission {
         Some(admission) => admission.admits(key, at.ip()).await,
         None => false,

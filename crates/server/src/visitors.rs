@@ -135,7 +135,7 @@ pub struct Visitor {
     requests: Mutex<Requests>,
 }
 
-/// The requests of a connection that are being answered, and when the last one began or ended.
+/// The requests of a connection that are being answered, and when the last one ended.
 struct Requests {
     count: usize,
     last: Instant,
@@ -288,12 +288,12 @@ impl Visitor {
 
     /// The connection can carry requests from now on: it has waited for its handshakes.
     pub fn begins(&self) {
-        self.requests().note(|count| count);
+        self.requests().last = Instant::now();
     }
 
     /// A request begins. It lasts until the returned value is dropped.
     pub fn begin_request(&self) -> Asking<'_> {
-        self.requests().note(|count| count + 1);
+        self.requests().count += 1;
         Asking { visitor: self, body: 0 }
     }
 
@@ -302,7 +302,7 @@ impl Visitor {
         if self.is_stranger() { BODIES_OF_STRANGER } else { BODY }
     }
 
-    /// Ends when a stranger has had no request for a while.
+    /// Ends when a stranger has sent no request for [`IDLE`].
     pub async fn is_idle(&self) {
         while self.is_stranger() {
             let now = Instant::now();
@@ -324,10 +324,6 @@ impl Requests {
     fn idle_since(&self, now: Instant) -> Instant {
         if self.count > 0 { now } else { self.last }
     }
-
-    fn note(&mut self, count: impl FnOnce(usize) -> usize) {
-        (self.count, self.last) = (count(self.count), Instant::now());
-    }
 }
 
 impl Asking<'_> {
@@ -343,7 +339,9 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.visitor.bodies.fetch_sub(self.body, Relaxed);
-        self.visitor.requests().note(|count| count - 1);
+        let mut requests = self.visitor.requests();
+        requests.count -= 1;
+        requests.last = Instant::now();
     }
 }
 
