@@ -9,8 +9,8 @@
 //! ask for no such thing). It begins anew where that would be more than nodes: where it may be
 //! others whom it sees, or the log has forgotten.
 //!
-//! A client whose key has expired receives itself alone. When its key expires or is valid again, the stream
-//! ends, and the client begins another one.
+//! A client with an expired key receives only its own node. When its key expires or is valid again, the
+//! stream ends, and the client begins another one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -290,7 +290,7 @@ impl Session {
         fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
     }
 
-    /// The first frame of a client whose key has expired. Without a name, it is never resumed.
+    /// The first frame of a client with an expired key. Without a name, the stream is never resumed.
     fn alone(state: &State, entry: &Entry, now: Time) -> Frame {
         let mut fields = Fields::default();
         fields.lock(state);

@@ -49,7 +49,7 @@ impl Held {
         Holding { held: self, number, decided }
     }
 
-    /// Wakes the requests whose registration is decided, for as long as the network is there.
+    /// Wakes the requests of decided registrations until the network ends.
     pub async fn follow(&self, network: &Network) {
         let mut changed = network.changed();
         while changed.changed().await.is_ok() {

@@ -1,5 +1,5 @@
 //! Logins until the provider answers: each is sealed in a cookie of the browser that began it. The server
-//! stores nothing of them, so a stranger who begins many ends nobody else's.
+//! stores nothing of them, so a flood of logins does not end the logins of others.
 
 use anyhow::Context;
 use base64ct::{Base64UrlUnpadded, Encoding};
@@ -20,7 +20,7 @@ const LONGEST: usize = 1 << 10;
 /// Seals logins and opens them, with a key that is as old as the process.
 pub struct Sealer(LessSafeKey);
 
-/// A login whose browser is at the provider.
+/// A login until the provider answers.
 #[derive(Serialize, Deserialize)]
 pub struct Begun {
     /// What it is for.
@@ -43,7 +43,7 @@ impl Sealer {
     /// A sealer with a new key.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no randomness.
     pub fn new() -> anyhow::Result<Self> {
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key).context("randomness")?;
@@ -54,7 +54,7 @@ impl Sealer {
     /// Seals a login for the browser that comes back with this state.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no randomness.
     pub fn seal(&self, state: &str, begun: Begun, now: Time) -> anyhow::Result<String> {
         let mut sealed = serde_json::to_vec(&Dated { begun, until: now.after(LIFE) })?;
         let mut nonce = [0; NONCE_LEN];

@@ -93,7 +93,7 @@ impl<S: AsyncWrite + Unpin> NoiseStream<S> {
                 written => self.written += written,
             }
         }
-        // Most connections are idle, and an idle connection needs no buffer.
+        // Most connections are idle, and idle connections hold no buffers.
         (self.sealed, self.written) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }

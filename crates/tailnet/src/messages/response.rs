@@ -120,7 +120,7 @@ impl Reader {
         read.map_err(|error| note(&mut self.bad, field, short(which), &error)).ok()
     }
 
-    /// A field whose text has at most this length in bytes.
+    /// Reads a field with a text of at most this length in bytes.
     fn read<T: DeserializeOwned>(
         &mut self,
         field: &'static str,

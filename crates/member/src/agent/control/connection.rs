@@ -82,8 +82,8 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to where the URL and the coordinator's plan lead. Also returns the key that the coordinator
-    /// proved to have.
+    /// Connects to the addresses of the URL and of the coordinator's plan. Also returns the key that the
+    /// coordinator proved to have.
     ///
     /// # Errors
     /// What was in the way, of the last attempt; but that the key is another one, of any.
