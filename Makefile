@@ -84,8 +84,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
         advisories fuzz clean
 
 demo: deps $(if $(BESIDE),peers)
-	cargo build --profile demo -p linerate-cli
-	cargo build --profile demo -p linerate-netns --bin demo
+	cargo build --profile demo -p linerate-cli -p linerate-netns --bin linerate --bin demo
 	tests/netns/run $(TARGET)/demo/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
