@@ -39,7 +39,9 @@ use process::{
     Swept,
     interface::{self as life, Options},
 };
-use sys::process::{Fork, Helper, background, end_with_the_reader, helper, map_large_apart};
+use sys::process::{
+    Fork, Helper, background, close_named, disinherit, end_with_the_reader, helper, map_large_apart,
+};
 
 /// The folder of configurations that are given by an interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -225,6 +227,10 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    if let Err(error) = disinherit(tailnet::is_auth_key_variable) {
+        eprintln!("linerate: what the caller left cannot be closed: {error}");
+        return ExitCode::FAILURE;
+    }
     if Helper::is_requested(env::args_os()) {
         // It reports errors to the peer.
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
@@ -329,6 +335,7 @@ fn start_with(
     foreground: bool,
     run: impl FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>,
 ) -> anyhow::Result<Started> {
+    close_named();
     if foreground {
         log.start();
         return run(&mut || {}).map(|()| Started::Ended);

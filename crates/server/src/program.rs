@@ -12,6 +12,7 @@ use crate::{
 };
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
+use sys::process::{close_named, disinherit};
 
 /// Host a network for linerate and for Tailscale's clients.
 #[derive(Debug, Parser)]
@@ -83,6 +84,10 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line asks.
 pub fn main() -> ExitCode {
+    if let Err(error) = disinherit(|_| false) {
+        eprintln!("linerate-server: what the caller left cannot be closed: {error}");
+        return ExitCode::FAILURE;
+    }
     let Arguments { common, command } = Arguments::parse();
     let ended = match command {
         Command::Serve { flags, sandbox } => serve(&common, flags, sandbox == "on"),
@@ -100,6 +105,7 @@ pub fn main() -> ExitCode {
 fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()> {
     ensure!(common.network.is_none(), "the server serves all of its networks: leave --network out");
     let configuration = Configuration::read(common.config.as_deref())?.with(flags);
+    close_named();
     log::start(configuration.log_format, configuration.log_level.clone());
     let is_json = configuration.log_format == LogFormat::Json;
     let ended = life::run(configuration, is_confined);

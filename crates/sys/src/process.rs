@@ -1,7 +1,7 @@
 //! The process itself: its start in the background, its privileges, its signals, its service
 //! manager.
 //!
-//! The order matters. Everything but waiting for signals happens before any thread is started:
+//! The order matters. [`disinherit`] comes first. Everything but waiting for signals happens before any thread is started:
 //! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 
@@ -9,6 +9,7 @@ mod background;
 mod code;
 mod heap;
 pub mod helper;
+mod inherited;
 mod privileges;
 pub mod sandbox;
 mod service;
@@ -20,6 +21,7 @@ pub use background::{BackgroundError, Fork, Readiness, StartError, background, s
 pub use code::release_code;
 pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;
+pub use inherited::{close_named, disinherit, hide_argument, take_variable};
 pub use privileges::{
     OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_user,
     drop_privileges, give, harden, hostname, is_root, keep_rights, limit_memory, listener,

@@ -7,19 +7,28 @@
 //!                  connected ──► returns
 //! ```
 
-use std::{env, fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use config::conf::{Conf, Interface, SocketAddress};
 use member::client::{Client, ClientError, Notices};
 use process::{
-    interface::Options,
+    interface::{self as life, Options},
     member::{self as member_process, local_socket, state_folder},
     proxy::{self, StackChoice},
 };
 use qrcode::{QrCode, render::unicode::Dense1x2};
 use serde_json::{Value, json};
+use sys::process::{hide_argument, take_variable};
 use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
@@ -43,6 +52,15 @@ const RUNNING: u64 = 6;
 const INITIAL_STATE: u32 = 1 << 1;
 /// How often it is tried whether a node that was just started answers.
 const STEP: Duration = Duration::from_millis(20);
+
+/// Whether this process is `linerate join`, and may read its key from this variable.
+pub(crate) fn is_auth_key_variable(name: &str) -> bool {
+    let named = format!("env:{name}");
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let names = |argument: &OsString| argument.to_str().is_some_and(|it| it.ends_with(&named));
+    arguments.first().is_some_and(|command| command == "join")
+        && (KEY_VARIABLES.contains(&name) || arguments.iter().any(names))
+}
 
 /// Arguments of `linerate join`.
 #[derive(Args)]
@@ -80,7 +98,7 @@ pub(crate) struct Join {
     /// Stay in the foreground.
     #[arg(short, long)]
     foreground: bool,
-    /// Talk to the node that another process starts.
+    /// Talk to the node that another process starts; the key is on standard input.
     #[arg(long, hide = true)]
     only_log_in: bool,
     #[command(flatten)]
@@ -97,9 +115,9 @@ impl Join {
     }
 
     /// Joins, and returns once the node is connected.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(mut self) -> anyhow::Result<()> {
         let (url, name) = self.places()?;
-        let key = self.auth_key()?;
+        let mut key = self.take_auth_key()?;
         if self.only_log_in {
             return self.log_in(&name, url.as_deref(), key);
         }
@@ -116,22 +134,34 @@ impl Join {
         if self.foreground {
             // This process becomes the node, which talks to nobody here.
             let mut again = Command::new("/proc/self/exe");
-            again.args(env::args_os().skip(1)).arg("--only-log-in").spawn()?;
+            again.args(env::args_os().skip(1)).arg("--only-log-in").stdin(Stdio::piped());
+            let mut input = again.spawn()?.stdin.take().context("a pipe was asked for")?;
+            input.write_all(key.take().unwrap_or_default().as_bytes())?;
         }
-        match self.start(&name, state)? {
+        // In the background this returns in two processes, of which the node's drops the key.
+        match self.start(&name, state, &mut key)? {
             Started::InBackground if self.foreground => Ok(()),
             Started::InBackground => self.log_in(&name, url.as_deref(), key),
             Started::Ended => Ok(()),
         }
     }
 
-    /// Starts the node.
-    fn start(&self, name: &str, state: PathBuf) -> anyhow::Result<Started> {
+    /// Starts the node. Its process drops `key`.
+    fn start(
+        &self,
+        name: &str,
+        state: PathBuf,
+        key: &mut Option<Zeroizing<String>>,
+    ) -> anyhow::Result<Started> {
         let (name, member) = (name.to_owned(), Some(member_process::Options { state }));
         let (means, sandbox) = (self.machine.means()?, self.sandbox.is_on());
         if !self.userspace {
             let options = Options { name, member, means, sandbox, ..Options::default() };
-            return crate::start(options, self.log, self.foreground);
+            let options = Options { log_style: self.log.style(!self.foreground), ..options };
+            return crate::start_with(self.log, self.foreground, |ready| {
+                drop(key.take());
+                life::run(options, ready)
+            });
         }
         let mut conf = Conf::new(Interface::default(), Vec::new());
         let proxy = &mut conf.interface.proxy;
@@ -141,7 +171,10 @@ impl Join {
         proxy.http = http.map(|value| with_origin("--http", value)).collect();
         let (stack, log_style) = (StackChoice::InProcess, self.log.style(!self.foreground));
         let options = proxy::Options { name, conf, means, stack, sandbox, member, log_style };
-        crate::start_with(self.log, self.foreground, |ready| proxy::run(options, ready))
+        crate::start_with(self.log, self.foreground, |ready| {
+            drop(key.take());
+            proxy::run(options, ready)
+        })
     }
 
     /// The coordinator and the interface.
@@ -163,19 +196,22 @@ impl Join {
         Ok((url.map(|url| url.trim_end_matches('/').to_owned()), name.to_owned()))
     }
 
-    fn auth_key(&self) -> anyhow::Result<Option<Zeroizing<String>>> {
-        let from_environment = || KEY_VARIABLES.iter().find_map(|name| env::var(name).ok());
-        let key = match self.auth_key.as_deref() {
-            None => from_environment(),
-            Some(said) => Some(match said.split_once(':') {
-                Some(("file", path)) => {
-                    fs::read_to_string(path).with_context(|| format!("--auth-key: {path}"))?
-                }
-                Some(("env", name)) => {
-                    env::var(name).with_context(|| format!("--auth-key: {name}"))?
-                }
-                _ => said.to_owned(),
-            }),
+    /// The key that admits this machine. It stays in no argument and no variable.
+    fn take_auth_key(&mut self) -> anyhow::Result<Option<Zeroizing<String>>> {
+        let argument = self.auth_key.take().map(Zeroizing::new);
+        let variables = KEY_VARIABLES.map(take_variable);
+        let key = match argument.as_deref().map(|argument| argument.split_once(':')) {
+            _ if self.only_log_in => Some(Zeroizing::new(io::read_to_string(io::stdin())?)),
+            None => variables.into_iter().flatten().next(),
+            Some(Some(("file", path))) => {
+                let key = fs::read_to_string(path).map(Zeroizing::new);
+                Some(key.with_context(|| format!("--auth-key: {path}"))?)
+            }
+            Some(Some(("env", name))) => {
+                let key = take_variable(name);
+                Some(key.with_context(|| format!("--auth-key: {name}: no such variable"))?)
+            }
+            Some(_) => argument.inspect(|key| hide_argument(key)),
         };
         Ok(key.map(|key| Zeroizing::new(key.trim().to_owned())).filter(|key| !key.is_empty()))
     }

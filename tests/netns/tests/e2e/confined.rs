@@ -82,6 +82,13 @@ fn the_agent_of_a_member_may_ask_for_no_more_than_its_list() {
 }
 
 #[test]
+fn a_member_and_its_steward_have_nothing_of_their_caller() {
+    let life = Life::member();
+    life.peer();
+    life.steward();
+}
+
+#[test]
 fn a_server_may_ask_for_no_more_than_its_list() {
     compare("server", &Life::server("").peer());
     let asks_others =

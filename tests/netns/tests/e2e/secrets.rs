@@ -15,7 +15,7 @@ mod world;
 use self::noise::Noise;
 use self::scan::{Secrets, processes};
 use self::world::{PATIENCE, Private, World, random};
-use netns::{Daemon, INTERFACE, Implementation, base64, eventually};
+use netns::{Daemon, Host, INTERFACE, Implementation, base64, eventually};
 
 /// Twice as many handshakes as there are lanes.
 const CROWD: usize = 16;
@@ -270,4 +270,45 @@ fn a_proxys_process_in_the_namespace_has_no_key() {
     world.has(pid, &conf.own.secrets(), "the private key that is in use");
     world.forgets("the proxy", pid, &conf.texts().and(&session.secrets));
     world.forgets("its child", child, &conf.all());
+}
+
+#[test]
+fn a_key_to_join_with_is_in_no_process_but_the_agent() {
+    let program = Implementation::Linerate.path();
+    let join = format!("{} join --timeout 1s http://10.99.0.1 {INTERFACE}", program.display());
+    let ways: [fn(&str, &str) -> String; 4] = [
+        |join, key| format!("LINERATE_AUTH_KEY={key} {join}"),
+        |join, key| format!("MY_KEY={key} {join} --auth-key env:MY_KEY"),
+        |join, key| format!("{join} --auth-key file:<(echo {key})"),
+        |join, key| format!("{join} --auth-key {key}"),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        for foreground in ["", " -f >/dev/null 2>&1 &"] {
+            let (host, bytes) = (Host::new("alone"), random());
+            // No piece of it is in the text of this test.
+            let key = base64(&bytes);
+            host.attempt(way(&join, &key) + foreground);
+            let command = |pid| host.read(&format!("/proc/{pid}/cmdline"));
+            eventually("there is an agent", PATIENCE, || {
+                processes(&host).iter().any(|&(_, pid)| command(pid).starts_with("linerate-agent"))
+            });
+            let secrets = Secrets::new().with_texts("the key", &bytes);
+            let mut holders = 0;
+            eventually("the command that joins has ended", PATIENCE, || {
+                !processes(&host).iter().any(|&(_, pid)| command(pid).contains("--only-log-in"))
+            });
+            for (_, pid) in processes(&host) {
+                let found = secrets.found_in(&host, pid);
+                if command(pid).starts_with("linerate-agent") {
+                    holders += usize::from(!found.is_empty());
+                } else {
+                    let who = command(pid);
+                    assert!(found.is_empty(), "way {number}{foreground}: {who}: {found:#?}");
+                    assert!(!who.contains(&key), "{who}");
+                }
+            }
+            assert_eq!(holders, 1, "way {number}{foreground}: the agent has none");
+            host.attempt(format!("{} down {INTERFACE}", program.display()));
+        }
+    }
 }

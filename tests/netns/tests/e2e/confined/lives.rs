@@ -13,6 +13,9 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 /// A process is confined when it has both of its filters.
 const FILTERS: &str = "2";
 
+/// A secret of the caller.
+const CALLERS_VARIABLE: &str = "SECRET_OF_THE_CALLER";
+
 /// One host with a peer on it.
 pub struct Life {
     pub host: Host,
@@ -108,9 +111,10 @@ impl Life {
     }
 
     fn run(host: Host, command: &str) -> Self {
-        // Without what this process inherited: the lists are of what linerate opens.
+        // The caller has a file open that only root may read, and secrets in its environment.
+        host.write_secret("callers", "secret");
         let line = format!(
-            "for fd in /proc/$$/fd/*; do fd=${{fd##*/}}; [ $fd -le 2 ] || eval \"exec $fd>&-\"; done; \
+            "exec 9</run/rig/callers; export {CALLERS_VARIABLE}=secret LINERATE_AUTH_KEY=secret; \
              echo $$ >/run/rig/pid; exec {command}"
         );
         let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
@@ -141,6 +145,12 @@ impl Life {
         self.found("pgrep -f ^linerate-agent")
     }
 
+    /// The process of a member that has all rights, and is not confined.
+    pub fn steward(&self) {
+        let pid = self.host.run("pgrep -f ^linerate-steward");
+        self.unconfined(pid.trim().parse().expect("it runs")).has_nothing_of_the_caller();
+    }
+
     /// A process that may be without a sandbox.
     pub fn unconfined(&self, inner: u32) -> Confined {
         Confined(self.host.outer_pid(inner).expect("its namespace is below ours"))
@@ -152,6 +162,7 @@ impl Life {
         // Whoever asked whether it answers has a thread and a descriptor there for a moment longer.
         let serves = || confined.status("Name").contains("uapi client");
         eventually("nobody is served any more", PATIENCE, || !serves());
+        confined.has_nothing_of_the_caller();
         confined
     }
 
@@ -198,6 +209,17 @@ impl Confined {
             Some((number, target.to_str()?.to_owned()))
         });
         files.collect()
+    }
+
+    /// Neither the caller's open file nor a secret of the caller's environment.
+    fn has_nothing_of_the_caller(&self) {
+        let path = format!("/proc/{}/environ", self.0);
+        let environment = fs::read(path).expect("root may look");
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.contains("PATH="), "{environment:?}");
+        assert!(!environment.contains("secret"), "{environment:?}");
+        let open = self.descriptors();
+        assert!(open.iter().all(|(_, target)| !target.ends_with("/callers")), "{open:?}");
     }
 
     /// Its main thread, which makes calls for us.
