@@ -227,6 +227,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    let key = tailnet::take_key_argument();
     if let Err(error) = disinherit(tailnet::is_auth_key_variable) {
         eprintln!("linerate: what the caller left cannot be closed: {error}");
         return ExitCode::FAILURE;
@@ -239,7 +240,10 @@ pub fn main() -> ExitCode {
     let (log, done) = match guard::requested() {
         Some((style, run)) => (Log::of(style), guard::run(style, run).map(|()| ExitCode::SUCCESS)),
         None => {
-            let cli = Cli::parse();
+            let mut cli = Cli::parse();
+            if let Some(Command::Join(join)) = &mut cli.command {
+                join.set_key(key);
+            }
             (cli.log(), execute(cli))
         }
     };

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 pub(crate) use self::{
     flags::Flags,
     health::health,
-    join::{Join, is_auth_key_variable},
+    join::{Join, is_auth_key_variable, take_key_argument},
     lock::Lock,
     questions::{Netcheck, Whois, Why, ping},
     status::Status,

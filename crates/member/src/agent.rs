@@ -38,6 +38,7 @@ mod why;
 use std::{os::fd::OwnedFd, path::PathBuf};
 
 use anyhow::Context;
+use ipnet::IpNet;
 use sys::Channel;
 use tokio::{runtime::Builder, sync::mpsc};
 
@@ -63,6 +64,8 @@ pub struct Options {
     pub folder: Folder,
     /// The mark of its sockets; 0 for none.
     pub mark: u32,
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    pub address_ranges: Vec<IpNet>,
     /// Whether there is an interface, which the steward cares for.
     pub has_interface: bool,
 }

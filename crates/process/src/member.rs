@@ -29,6 +29,7 @@ use std::{
 
 use ::member::plane::{self, Ends, KeyFile, OnIdentity, Telling};
 use anyhow::{Context, anyhow};
+use ipnet::IpNet;
 use node::{Attached, Node, tunnel_mtu};
 use packet::Waker;
 use sys::{Channel, netlink::Netlink, process, whole_file};
@@ -46,6 +47,8 @@ const SOCKETS: &str = "/run/linerate";
 /// The first of the marks and tables of members: by the interface's index, so that two differ.
 const FIRST_MARK: u32 = 0x6c00_0000;
 
+/// The file of [`Options::address_ranges`] in the folder of the state: a network per line.
+const ADDRESS_RANGES: &str = "address-ranges";
 /// More than the files of a new node have, in bytes.
 const ROOM: usize = 32 << 10;
 
@@ -54,6 +57,9 @@ const ROOM: usize = 32 << 10;
 pub struct Options {
     /// The folder of its state.
     pub state: PathBuf,
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    /// If empty, the networks of the last start that named some.
+    pub address_ranges: Vec<IpNet>,
 }
 
 /// The folder of the state of the member with this name, unless it is said.
@@ -77,6 +83,7 @@ pub(crate) struct Member {
     /// The interface's index; `None` where there is no interface.
     index: Option<u32>,
     state: PathBuf,
+    address_ranges: Vec<IpNet>,
     /// Until the data plane serves the agent.
     plane: Option<(Ends, Channel, KeyFile)>,
     /// The agent's end of its line, until the steward has it.
@@ -97,7 +104,7 @@ impl Member {
         options: Options,
         wake: Waker,
     ) -> anyhow::Result<(Attached, Self)> {
-        let state = options.state;
+        let Options { state, mut address_ranges } = options;
         make_folder(&state, 0o700).with_context(|| state.display().to_string())?;
         let key = state.join("node.key");
         if !key.exists() {
@@ -109,12 +116,21 @@ impl Member {
             }
             _ => anyhow!(error).context(key.display().to_string()),
         })?;
+        let ranges = state.join(ADDRESS_RANGES);
+        if address_ranges.is_empty() {
+            address_ranges = read_ranges(&ranges)?;
+        } else {
+            let texts = address_ranges.iter().map(|range| format!("{range}\n"));
+            let stored = whole_file::replace(&ranges, &texts.collect::<String>());
+            stored.with_context(|| ranges.display().to_string())?;
+        }
         let (ours, theirs) = Channel::pair().context("line")?;
         let (attached, ends) = plane::attach(wake);
         let member = Self {
             name: name.to_owned(),
             index,
             state,
+            address_ranges,
             plane: Some((ends, ours, keys)),
             agents_end: Some(theirs),
             steward: None,
@@ -157,6 +173,7 @@ impl Member {
             index: self.index.unwrap_or_default(),
             state: self.state.clone(),
             mark: self.mark(),
+            address_ranges: self.address_ranges.clone(),
         };
         self.steward = Some(StewardLine::start(&job, &line, log_style).context("steward")?);
         Ok(())
@@ -183,6 +200,18 @@ impl Member {
             log_error(steward.end().context("steward"));
         }
     }
+}
+
+/// The networks in a file that may be absent.
+fn read_ranges(path: &Path) -> anyhow::Result<Vec<IpNet>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.with_context(|| path.display().to_string())?,
+    };
+    let range = |(number, line): (usize, &str)| {
+        line.parse().with_context(|| format!("{}:{}: {line}", path.display(), number + 1))
+    };
+    text.lines().enumerate().map(range).collect()
 }
 
 /// Whether a node that is new can keep its keys. One that has joined runs without any room.

@@ -21,7 +21,7 @@ pub use background::{BackgroundError, Fork, Readiness, StartError, background, s
 pub use code::release_code;
 pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;
-pub use inherited::{close_named, disinherit, hide_argument, take_variable};
+pub use inherited::{close_named, disinherit, take_argument, take_variable};
 pub use privileges::{
     OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_user,
     drop_privileges, give, harden, hostname, is_root, keep_rights, limit_memory, listener,

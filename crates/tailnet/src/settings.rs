@@ -30,8 +30,6 @@ use crate::{
 const MOST_ROUTES: usize = 10_000;
 /// The most peers that one problem names.
 const TOLD: usize = 5;
-/// The addresses of peers (RFC 6598, and Tailscale's part of the unique local ones).
-const PEERS: [&str; 2] = ["100.64.0.0/10", "fd7a:115c:a1e0::/48"];
 /// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
 const AAAA: &str = "magicdns-aaaa";
 /// What has names below a node's own be its own.
@@ -115,6 +113,8 @@ pub struct Around<'a> {
     pub now: Duration,
     /// This machine's addresses on other interfaces, each with the length of its network.
     pub connected: &'a [IpNet],
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    pub ranges: &'a [IpNet],
     /// Who answered questions about names before.
     pub servers: &'a [std::net::IpAddr],
     /// Whether names can be answered at the node's address.
@@ -181,7 +181,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
         relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
-    let (host, refused) = wish::accept(&host);
+    let (host, refused) = wish::accept(&host, around.ranges, is_in(around.connected));
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     let peer_relays = peer_relays(&all, own, &grants);
@@ -284,16 +284,13 @@ fn exit_node(
 /// A node's addresses: of a tailnet, or private ones that are in none of this machine's networks.
 /// Any other is a network like those behind the node.
 fn own_addresses(node: &Node, connected: &[IpNet]) -> Vec<IpNet> {
-    let is_of_tailnet = |net: &IpNet| of_peers().any(|all| all.contains(net));
-    let is_private = |net: &IpNet| match net.addr() {
-        IpAddr::V4(address) => address.is_private(),
-        IpAddr::V6(address) => address.is_unique_local(),
-    };
-    let is_foreign = |net: &IpNet| !connected.iter().any(|here| here.contains(net));
-    let is_its = |net: &&IpNet| {
-        wish::is_address(net) && (is_of_tailnet(net) || is_private(net) && is_foreign(net))
-    };
+    let is_its = |net: &&IpNet| wish::is_address(net, &[], is_in(connected));
     node.addresses.iter().filter(is_its).copied().collect()
+}
+
+/// Whether an address is in one of these networks.
+fn is_in(networks: &[IpNet]) -> impl Fn(&IpNet) -> bool {
+    |address| networks.iter().any(|network| network.contains(address))
 }
 
 /// A peer with the networks that may be its own here.
@@ -322,16 +319,12 @@ fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Ve
     }
 }
 
-fn of_peers() -> impl Iterator<Item = IpNet> {
-    PEERS.iter().filter_map(|net| net.parse().ok())
-}
-
 /// The networks that are reached by the interface, but for everything.
 fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
     if routes.len() > MOST_ROUTES {
-        let whole: Vec<IpNet> = of_peers().collect();
+        let whole: Vec<IpNet> = wish::tailnets().collect();
         routes.retain(|net| !whole.iter().any(|all| all.contains(net)));
         routes.extend(whole);
     }

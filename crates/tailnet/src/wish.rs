@@ -8,6 +8,8 @@ use ipnet::IpNet;
 
 use crate::line::{HostWish, NamesWish};
 
+/// The addresses of tailnets.
+const TAILNETS: [&str; 2] = ["100.64.0.0/10", "fd7a:115c:a1e0::/48"];
 /// Never a node's, nor behind one: this host, its links, and no single host.
 const RESERVED: [&str; 8] = [
     "0.0.0.0/8",
@@ -35,10 +37,16 @@ const DOMAINS: usize = 256;
 /// The most problems that are told.
 const TOLD: usize = 8;
 
-/// The part of a wish that may be done, and a line for each that may not.
-pub fn accept(wish: &HostWish) -> (HostWish, Vec<String>) {
+/// The part of a wish that may be done, and a line for each that may not. `is_in_use` is whether this
+/// machine has or reaches the address without the tailnet.
+pub fn accept(
+    wish: &HostWish,
+    ranges: &[IpNet],
+    is_in_use: impl Fn(&IpNet) -> bool,
+) -> (HostWish, Vec<String>) {
     let mut refused = Refused::default();
-    let addresses = refused.pass(&wish.addresses, ADDRESSES, "address", is_address);
+    let addresses = refused
+        .pass(&wish.addresses, ADDRESSES, "address", |net| is_address(net, ranges, &is_in_use));
     let offered = |net: &IpNet| !reserved().any(|reserved| reserved.contains(net));
     let mut names = wish.names.as_ref().map(|names| {
         let is_own = |server: &IpAddr| addresses.iter().any(|own| own.addr() == *server);
@@ -63,9 +71,22 @@ pub fn accept(wish: &HostWish) -> (HostWish, Vec<String>) {
     (accepted, refused.problems)
 }
 
-/// Whether a node may have this address.
-pub fn is_address(net: &IpNet) -> bool {
-    net.prefix_len() == net.max_prefix_len() && !is_reserved(net)
+/// Whether a node may have this address: one of a tailnet, of the `ranges` that the user named, or a
+/// private one for which `is_in_use` does not hold.
+pub fn is_address(net: &IpNet, ranges: &[IpNet], is_in_use: impl Fn(&IpNet) -> bool) -> bool {
+    let is_private = match net.addr() {
+        IpAddr::V4(address) => address.is_private(),
+        IpAddr::V6(address) => address.is_unique_local(),
+    };
+    let is_named = || ranges.iter().any(|range| range.contains(net));
+    net.prefix_len() == net.max_prefix_len()
+        && !is_reserved(net)
+        && (tailnets().any(|all| all.contains(net)) || is_named() || is_private && !is_in_use(net))
+}
+
+/// The networks that all addresses of tailnets are in.
+pub fn tailnets() -> impl Iterator<Item = IpNet> {
+    TAILNETS.iter().filter_map(|net| net.parse().ok())
 }
 
 /// Whether a network may be behind a node, and be reached there beside all else.
@@ -135,6 +156,45 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
+    /// What is accepted on a machine that uses no other network.
+    fn accepted(wish: &HostWish) -> (HostWish, Vec<String>) {
+        accept(wish, &[], |_| false)
+    }
+
+    #[test]
+    fn addresses_are_of_tailnets_of_the_users_ranges_or_private_and_unused() {
+        let in_use = nets(&["192.168.1.7/24", "10.1.1.1/32", "fd00:1::/64"]);
+        let ranges = nets(&["203.0.113.0/24"]);
+        let is_in_use = |net: &IpNet| in_use.iter().any(|network| network.contains(net));
+        let is_good = |text: &str| is_address(&text.parse().unwrap(), &ranges, is_in_use);
+        for address in [
+            "100.64.0.1/32",
+            "100.127.255.254/32",
+            "fd7a:115c:a1e0::1/128",
+            "10.1.1.2/32",
+            "172.16.0.1/32",
+            "192.168.2.1/32",
+            "fd00:2::1/128",
+            "203.0.113.9/32",
+        ] {
+            assert!(is_good(address), "{address}");
+        }
+        for address in [
+            "8.8.8.8/32",
+            "100.128.0.1/32",
+            "203.0.114.9/32",
+            "172.32.0.1/32",
+            "2001:db8::1/128",
+            // A neighbour, a next hop, and an address of the link.
+            "192.168.1.1/32",
+            "10.1.1.1/32",
+            "fd00:1::9/128",
+            "203.0.113.0/24",
+        ] {
+            assert!(!is_good(address), "{address}");
+        }
+    }
+
     #[test]
     fn what_a_tailnet_has_is_accepted_as_it_is() {
         let wish = HostWish {
@@ -149,7 +209,7 @@ mod tests {
             }),
             ..HostWish::default()
         };
-        assert_eq!(accept(&wish), (wish, vec![]));
+        assert_eq!(accepted(&wish), (wish, vec![]));
     }
 
     #[test]
@@ -180,8 +240,8 @@ mod tests {
             offered: nets(&["127.0.0.0/8"]),
             ..HostWish::default()
         };
-        let (accepted, problems) = accept(&wish);
-        assert_eq!(accepted, HostWish::default());
+        let (part, problems) = accepted(&wish);
+        assert_eq!(part, HostWish::default());
         assert_eq!(problems.len(), TOLD);
     }
 
@@ -202,13 +262,13 @@ mod tests {
             names: Some(names),
             ..HostWish::default()
         };
-        let (accepted, problems) = accept(&wish(names(&["a.net"], &["100.64.0.1", "6.6.6.6"])));
-        let accepted = accepted.names.unwrap();
-        assert_eq!((accepted.servers.len(), accepted.search), (1, vec!["a.net".to_owned()]));
+        let (part, problems) = accepted(&wish(names(&["a.net"], &["100.64.0.1", "6.6.6.6"])));
+        let names_of_it = part.names.unwrap();
+        assert_eq!((names_of_it.servers.len(), names_of_it.search), (1, vec!["a.net".to_owned()]));
         assert_eq!(problems.len(), 2, "{problems:?}");
         // Not: all names to a server that was to have some.
-        assert_eq!(accept(&wish(names(&["-x"], &["100.64.0.1"]))).0.names, None);
-        assert_eq!(accept(&wish(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
+        assert_eq!(accepted(&wish(names(&["-x"], &["100.64.0.1"]))).0.names, None);
+        assert_eq!(accepted(&wish(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
     }
 
     #[test]
@@ -219,8 +279,8 @@ mod tests {
             routes: (0x0a00_0000..0x0a02_0000).map(one).collect(),
             ..HostWish::default()
         };
-        let (accepted, problems) = accept(&wish);
-        assert_eq!((accepted.addresses.len(), accepted.routes.len()), (ADDRESSES, ROUTES));
+        let (part, problems) = accepted(&wish);
+        assert_eq!((part.addresses.len(), part.routes.len()), (ADDRESSES, ROUTES));
         assert_eq!(problems.len(), 2);
     }
 }

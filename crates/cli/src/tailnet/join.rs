@@ -10,8 +10,8 @@
 use std::{
     env,
     ffi::OsString,
-    fs,
-    io::{self, Write as _},
+    fs::File,
+    io::{self, Read as _, Write as _},
     path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
@@ -20,6 +20,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use config::conf::{Conf, Interface, SocketAddress};
+use ipnet::IpNet;
 use member::client::{Client, ClientError, Notices};
 use process::{
     interface::{self as life, Options},
@@ -28,7 +29,7 @@ use process::{
 };
 use qrcode::{QrCode, render::unicode::Dense1x2};
 use serde_json::{Value, json};
-use sys::process::{hide_argument, take_variable};
+use sys::process::{take_argument, take_variable};
 use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
@@ -44,6 +45,8 @@ use crate::{
 const INTERFACE: &str = "tailnet0";
 /// Where a key may be, beside the argument.
 const KEY_VARIABLES: [&str; 2] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY"];
+/// The longest auth key, in bytes. Those of Tailscale and headscale have fewer than 100.
+const LONGEST_KEY: usize = 4096;
 /// The states of a node (`ipn/backend.go`, `State`).
 const NEEDS_LOGIN: u64 = 2;
 const NEEDS_APPROVAL: u64 = 3;
@@ -62,6 +65,12 @@ pub(crate) fn is_auth_key_variable(name: &str) -> bool {
         && (KEY_VARIABLES.contains(&name) || arguments.iter().any(names))
 }
 
+/// The key that is an argument itself, which is overwritten.
+pub(crate) fn take_key_argument() -> Option<Zeroizing<String>> {
+    let is_key = |value: &str| !value.starts_with("file:") && !value.starts_with("env:");
+    take_argument(&["--auth-key", "--authkey"], is_key)
+}
+
 /// Arguments of `linerate join`.
 #[derive(Args)]
 pub(crate) struct Join {
@@ -74,6 +83,8 @@ pub(crate) struct Join {
     /// without one, you log in with a browser.
     #[arg(long, value_name = "KEY", alias = "authkey")]
     auth_key: Option<String>,
+    #[arg(skip)]
+    key: Option<Zeroizing<String>>,
     /// Log in again even if this machine is logged in.
     #[arg(long)]
     force_reauth: bool,
@@ -92,6 +103,11 @@ pub(crate) struct Join {
     /// The folder of this node's keys and state.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Accept addresses of this network from the coordinator, in addition to 100.64.0.0/10,
+    /// fd7a:115c:a1e0::/48 and private networks that this machine does not use. Can be repeated. The
+    /// node stores the networks for later starts.
+    #[arg(long, value_name = "NETWORK")]
+    address_range: Vec<IpNet>,
     /// How long to wait until the node is connected; a browser's login is waited for in any case.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]
     timeout: Duration,
@@ -110,6 +126,11 @@ pub(crate) struct Join {
 }
 
 impl Join {
+    /// Gives it the key that [`take_key_argument`] took.
+    pub fn set_key(&mut self, key: Option<Zeroizing<String>>) {
+        self.key = key;
+    }
+
     pub fn log(&self) -> Log {
         self.log
     }
@@ -122,7 +143,8 @@ impl Join {
             return self.log_in(&name, url.as_deref(), key);
         }
         if is_member(&name) {
-            ensure!(!self.foreground, "{name}: it runs already: `linerate down {name}` ends it");
+            let is_start = self.foreground || !self.address_range.is_empty();
+            ensure!(!is_start, "{name}: it runs already: `linerate down {name}` ends it");
             return self.log_in(&name, url.as_deref(), key);
         }
         let state = self.state_dir.clone().unwrap_or_else(|| state_folder(&name));
@@ -153,7 +175,9 @@ impl Join {
         state: PathBuf,
         key: &mut Option<Zeroizing<String>>,
     ) -> anyhow::Result<Started> {
-        let (name, member) = (name.to_owned(), Some(member_process::Options { state }));
+        let address_ranges = self.address_range.clone();
+        let member = Some(member_process::Options { state, address_ranges });
+        let name = name.to_owned();
         let (means, sandbox) = (self.machine.means()?, self.sandbox.is_on());
         if !self.userspace {
             let options = Options { name, member, means, sandbox, ..Options::default() };
@@ -198,20 +222,20 @@ impl Join {
 
     /// The key that admits this machine. It stays in no argument and no variable.
     fn take_auth_key(&mut self) -> anyhow::Result<Option<Zeroizing<String>>> {
-        let argument = self.auth_key.take().map(Zeroizing::new);
         let variables = KEY_VARIABLES.map(take_variable);
-        let key = match argument.as_deref().map(|argument| argument.split_once(':')) {
-            _ if self.only_log_in => Some(Zeroizing::new(io::read_to_string(io::stdin())?)),
+        let key = match self.auth_key.as_deref().map(|argument| argument.split_once(':')) {
+            _ if self.only_log_in => Some(read_key(io::stdin())?),
             None => variables.into_iter().flatten().next(),
             Some(Some(("file", path))) => {
-                let key = fs::read_to_string(path).map(Zeroizing::new);
+                let key = File::open(path).map_err(Into::into).and_then(read_key);
                 Some(key.with_context(|| format!("--auth-key: {path}"))?)
             }
             Some(Some(("env", name))) => {
                 let key = take_variable(name);
                 Some(key.with_context(|| format!("--auth-key: {name}: no such variable"))?)
             }
-            Some(_) => argument.inspect(|key| hide_argument(key)),
+            // `take_key_argument` took its value.
+            Some(_) => self.key.take(),
         };
         Ok(key.map(|key| Zeroizing::new(key.trim().to_owned())).filter(|key| !key.is_empty()))
     }
@@ -249,6 +273,14 @@ impl Join {
         println!("{name}: connected{}", runtime.block_on(addresses(&client)));
         Ok(())
     }
+}
+
+/// Reads a key. Its memory is allocated once: a string that grows would leave pieces behind.
+fn read_key(from: impl io::Read) -> anyhow::Result<Zeroizing<String>> {
+    let mut key = Zeroizing::new(String::with_capacity(LONGEST_KEY + 1));
+    let read = from.take(LONGEST_KEY as u64 + 1).read_to_string(&mut key)?;
+    ensure!(read <= LONGEST_KEY, "a key has at most {LONGEST_KEY} bytes");
+    Ok(key)
 }
 
 /// Waits until a node that was just started answers.

@@ -24,6 +24,7 @@ impl Agent {
         let around = Around {
             now: wall,
             connected: &connected,
+            ranges: &self.address_ranges,
             servers: &self.servers,
             answers: self.has_interface,
             lock: self.lock.around(),

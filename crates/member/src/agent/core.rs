@@ -59,6 +59,8 @@ const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 /// All that the agent knows.
 pub(super) struct Agent {
     pub has_interface: bool,
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    pub address_ranges: Vec<IpNet>,
     pub state: State,
     pub machine_key: MachineKey,
     pub hook: Option<Hook>,
@@ -110,6 +112,7 @@ pub(super) struct Agent {
 /// What an agent begins with.
 pub(super) struct Parts {
     pub has_interface: bool,
+    pub address_ranges: Vec<IpNet>,
     pub state: State,
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
@@ -181,6 +184,7 @@ impl Agent {
         let lock = Lock::new(&parts.state, &prefs.control_url)?;
         Ok(Self {
             has_interface: parts.has_interface,
+            address_ranges: parts.address_ranges,
             state: parts.state,
             machine_key,
             hook: parts.hook,

@@ -69,6 +69,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let mapping = tokio::spawn(portmap::run(nonce, hook.clone(), is_wanted, found.clone()));
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
+        address_ranges: options.address_ranges,
         state,
         hook,
         plane,

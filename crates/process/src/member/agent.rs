@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use ipnet::IpNet;
 use member::agent;
 use serde::{Deserialize, Serialize};
 use sys::{
@@ -75,6 +76,7 @@ pub(super) struct AgentJob {
     pub user: Option<u32>,
     /// The mark of its sockets; 0 for none.
     pub mark: u32,
+    pub address_ranges: Vec<IpNet>,
     pub has_interface: bool,
 }
 
@@ -123,6 +125,7 @@ impl AgentProcess {
             name: job.name,
             folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
             mark: job.mark,
+            address_ranges: job.address_ranges,
             has_interface: job.has_interface,
         };
         agent::run(

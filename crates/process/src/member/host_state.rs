@@ -6,7 +6,7 @@
 
 mod name_files;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{cell::LazyCell, collections::BTreeSet, net::IpAddr};
 
 use anyhow::Context;
 use config::conf::{Dns, Policy, Router, Table};
@@ -26,6 +26,7 @@ use tailnet::{
 };
 
 pub(super) use self::name_files::NameFiles;
+use super::steward::Job;
 use crate::log_error::log_error;
 
 /// The metric of routes to peers' networks: the host's own, which have smaller ones, win.
@@ -34,6 +35,8 @@ const METRIC: u32 = 5_270;
 pub(super) struct HostState {
     name: String,
     index: u32,
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    ranges: Vec<IpNet>,
     table: OwnTable,
     netlink: Netlink,
     undo_log: UndoLog,
@@ -85,13 +88,15 @@ impl HostState {
     ///
     /// # Errors
     /// The undo log cannot be read.
-    pub fn open(name: &str, index: u32, mark: u32) -> anyhow::Result<Self> {
+    pub fn open(job: &Job) -> anyhow::Result<Self> {
+        let Job { name, index, mark, .. } = job;
         let (mut undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         undo_log.undo(&netlink);
         Ok(Self {
-            name: name.to_owned(),
-            index,
-            table: OwnTable::of(mark),
+            name: name.clone(),
+            index: *index,
+            ranges: job.address_ranges.clone(),
+            table: OwnTable::of(*mark),
             netlink,
             undo_log,
             addresses: Done::default(),
@@ -106,7 +111,13 @@ impl HostState {
     /// Does what differs from the last wish, as far as it may be done.
     pub fn apply(&mut self, wish: &HostWish) -> FromSteward {
         self.wish = Some(wish.clone());
-        let (wish, mut problems) = wish::accept(wish);
+        let in_use = LazyCell::new(|| self.netlink.networks_in_use(self.index));
+        let is_in_use = |address: &IpNet| match &*in_use {
+            Ok(networks) => networks.iter().any(|network| network.contains(address)),
+            // It is not known, so no private address is accepted.
+            Err(_) => true,
+        };
+        let (wish, mut problems) = wish::accept(wish, &self.ranges, is_in_use);
         let mut told = |what: &str, done: anyhow::Result<()>| {
             if let Err(error) = done {
                 problems.push(format!("{what}: {error:#}"));

@@ -21,6 +21,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use host::InterfaceLock;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sys::{
     Channel, SocketFile,
@@ -70,6 +71,8 @@ pub(super) struct Job {
     pub state: PathBuf,
     /// The mark of what the agent sends, and the number of the routing table.
     pub mark: u32,
+    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    pub address_ranges: Vec<IpNet>,
 }
 
 /// The data plane's connection to its steward.
@@ -233,7 +236,7 @@ impl Serving {
             0 => (None, None, None, None),
             index => {
                 let lock = InterfaceLock::join(&job.name)?;
-                let host = HostState::open(&job.name, index, job.mark)?;
+                let host = HostState::open(&job)?;
                 let follow = Follow::open(index).context("netlink")?;
                 (
                     Some(lock),
@@ -368,6 +371,7 @@ impl Serving {
             folder: own.clone(),
             user,
             mark: self.job.mark,
+            address_ranges: self.job.address_ranges.clone(),
             has_interface: self.job.index != 0,
         };
         let begun =

@@ -171,6 +171,26 @@ impl Netlink {
         Ok(networks)
     }
 
+    /// The networks that this machine has or reaches by other links than `but`: its own addresses, next
+    /// hops, and the destinations of all routes but default ones.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn networks_in_use(&self, but: u32) -> Result<Vec<IpNet>, NetlinkError> {
+        let mut networks = Vec::new();
+        self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewAddress(message) = message
+                && message.header.index != but
+            {
+                networks.extend(address_of(&message));
+            }
+        })?;
+        for family in [Family::V4, Family::V6] {
+            networks.extend(self.routed_networks(family, but)?);
+        }
+        Ok(networks)
+    }
+
     fn one_link(&self, message: LinkMessage) -> Result<Option<Link>, NetlinkError> {
         let mut link = None;
         let result = self.get(RouteNetlinkMessage::GetLink(message), |reply| {

@@ -208,6 +208,29 @@ impl Netlink {
         Ok(best.map(|(_, hop)| hop))
     }
 
+    /// Destinations and next hops of a family's routes that lead through other links than `but`, without
+    /// destinations of default routes.
+    pub(super) fn routed_networks(
+        &self,
+        family: Family,
+        but: u32,
+    ) -> Result<Vec<IpNet>, NetlinkError> {
+        let mut networks = Vec::new();
+        self.dump_routes(family, |message| {
+            if NextHop::from_message(message).device == Some(but) {
+                return;
+            }
+            networks.extend(destination_of(message).filter(|net| net.prefix_len() > 0));
+            let next_hop = message.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
+                RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
+                _ => None,
+            });
+            networks.extend(next_hop.map(IpNet::from));
+        })?;
+        Ok(networks)
+    }
+
     fn mtu_of(&self, hop: &NextHop) -> Result<Option<u32>, NetlinkError> {
         match (hop.mtu, hop.device) {
             (Some(mtu), _) => Ok(Some(mtu)),
@@ -260,24 +283,28 @@ impl Route {
         if message.header.kind != RouteType::Unicast {
             return None;
         }
-        let mut destination = match Family::try_from(message.header.address_family).ok()? {
-            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        for attribute in &message.attributes {
-            match attribute {
-                RouteAttribute::Destination(RouteAddress::Inet(v4)) => destination = (*v4).into(),
-                RouteAttribute::Destination(RouteAddress::Inet6(v6)) => destination = (*v6).into(),
-                _ => {}
-            }
-        }
         Some(Self {
-            destination: IpNet::new(destination, message.header.destination_prefix_length).ok()?,
+            destination: destination_of(message)?,
             device: NextHop::from_message(message).device?,
             table: table_of(message),
             metric: metric_of(message),
         })
     }
+}
+
+fn destination_of(message: &RouteMessage) -> Option<IpNet> {
+    let mut destination = match Family::try_from(message.header.address_family).ok()? {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) => destination = (*v4).into(),
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => destination = (*v6).into(),
+            _ => {}
+        }
+    }
+    IpNet::new(destination, message.header.destination_prefix_length).ok()
 }
 
 /// The device, gateway and MTU of a route.

@@ -121,6 +121,34 @@ fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
 }
 
 #[test]
+fn networks_in_use_are_addresses_routes_and_next_hops_of_other_links() {
+    in_namespace(|netlink| {
+        let (_recv, _send, tunnel) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        let run = |line: &str| {
+            let words = line.split(' ');
+            assert!(std::process::Command::new("ip").args(words).status().unwrap().success());
+        };
+        netlink.add_address(tunnel.index, net("10.9.0.1/32")).unwrap();
+        netlink.set_up(tunnel.index).unwrap();
+        run("link add lan0 type veth peer name lan1");
+        run("address add 192.168.7.5/24 dev lan0");
+        run("link set lan1 up");
+        run("link set lan0 up");
+        run("route add 10.20.0.0/16 via 192.168.7.1");
+        run("route add default via 172.31.1.1 dev lan0 onlink");
+        run("route add 10.9.1.0/24 dev lr0");
+        let in_use = netlink.networks_in_use(tunnel.index).unwrap();
+        let is_in_use = |text: &str| in_use.iter().any(|network| network.contains(&net(text)));
+        for address in ["192.168.7.9/32", "10.20.3.4/32", "172.31.1.1/32"] {
+            assert!(is_in_use(address), "{address}: {in_use:?}");
+        }
+        for address in ["10.9.0.1/32", "10.9.1.7/32", "172.31.1.2/32", "10.21.0.1/32"] {
+            assert!(!is_in_use(address), "{address}: {in_use:?}");
+        }
+    });
+}
+
+#[test]
 fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
     in_namespace(|netlink| {
         /// The priority of the rule for the main table (ip-rule(8)).

@@ -84,7 +84,7 @@ static NAMED: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Closes all inherited files but standard input, output and error, and wipes all variables of the
 /// environment but some: those listed above, and those for which `is_kept` holds. A file that an
-/// argument names as `/dev/fd/N` stays open until [`close_named`], for this process only.
+/// argument names as `/dev/fd/N` stays open until [`close_named`]. Children do not inherit it.
 ///
 /// # Errors
 /// Other threads are running, or /proc is not mounted.
@@ -118,7 +118,7 @@ pub fn disinherit(is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
 /// Closes the files that the arguments name, once they were read.
 pub fn close_named() {
     for descriptor in NAMED.lock().expect("no holder panics").drain(..) {
-        // SAFETY: `disinherit` left it open, and whoever opens `/dev/fd/N` gets another descriptor.
+        // SAFETY: `disinherit` left it open. An open of `/dev/fd/N` makes another descriptor.
         unsafe { libc::close(descriptor) };
     }
 }
@@ -138,8 +138,7 @@ pub fn take_variable(name: &str) -> Option<Zeroizing<String>> {
     value
 }
 
-/// Removes variables, and overwrites their values where the kernel put them, which is what
-/// /proc/PID/environ shows. The caller checked that this thread is the only one.
+/// Removes variables. Overwrites their values in the memory that /proc/PID/environ shows. The caller checked that this thread is the only one.
 fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
     unsafe extern "C" {
         static environ: *const *mut libc::c_char;
@@ -147,14 +146,12 @@ fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
     let mut wiped = Vec::new();
     // SAFETY: libc sets it, and no other thread exists that would.
     let mut next = unsafe { environ };
-    // SAFETY: the list ends with a null pointer (environ(7)), where this loop ends.
+    // SAFETY: the list ends with a null pointer (environ(7)), and so does this loop.
     while let Some(text) = unsafe { next.as_ref() }.filter(|text| !text.is_null()) {
-        // SAFETY: a text ends with a zero byte. It is in writable memory: of the kernel's making, or
-        // of setenv(3).
-        let bytes = unsafe {
-            let len = CStr::from_ptr(*text).count_bytes();
-            slice::from_raw_parts_mut(text.cast::<u8>(), len)
-        };
+        // SAFETY: a text ends with a zero byte (environ(7)).
+        let len = unsafe { CStr::from_ptr(*text) }.count_bytes();
+        // SAFETY: as above. The memory is writable, whether the kernel or setenv(3) made it.
+        let bytes = unsafe { slice::from_raw_parts_mut(text.cast::<u8>(), len) };
         if let Some(end) = bytes.iter().position(|&byte| byte == b'=') {
             let (name, value) = bytes.split_at_mut(end);
             let name = OsStr::from_bytes(name);
@@ -172,18 +169,30 @@ fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
     }
 }
 
-/// Overwrites a text in this process's arguments by `x`, as ps(1) shows them.
-pub fn hide_argument(text: &str) {
-    let Some(place) = place_of_arguments() else { return };
+/// The value of the option with one of these names, as `NAME VALUE` or `NAME=VALUE`, which is overwritten
+/// by `x`, also in ps(1). `None` if `is_secret` holds for no value. Call it first: reading the arguments
+/// makes copies of them.
+pub fn take_argument(
+    names: &[&str],
+    is_secret: impl Fn(&str) -> bool,
+) -> Option<Zeroizing<String>> {
+    let place = place_of_arguments()?;
     // SAFETY: the kernel keeps this range of the stack mapped and writable, and it holds the
     // arguments' bytes (proc_pid_stat(5)). No reference into it exists: `std` copies an argument.
     let bytes = unsafe { slice::from_raw_parts_mut(place.start as *mut u8, place.len()) };
+    let mut is_value = false;
     for argument in bytes.split_mut(|&byte| byte == 0) {
-        if !text.is_empty() && argument.ends_with(text.as_bytes()) {
-            let start = argument.len() - text.len();
+        let text = str::from_utf8(argument).unwrap_or_default();
+        let assigned = names.iter().find_map(|name| text.strip_prefix(name)?.strip_prefix('='));
+        let value = if is_value { Some(text) } else { assigned };
+        is_value = names.contains(&text);
+        if let Some(value) = value.filter(|value| is_secret(value)) {
+            let (taken, start) = (Zeroizing::new(value.to_owned()), text.len() - value.len());
             argument[start..].fill(b'x');
+            return Some(taken);
         }
     }
+    None
 }
 
 /// The addresses of the arguments' texts.

@@ -28,7 +28,14 @@ fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
     settings(
         map,
         prefs,
-        &Around { now: NOW, connected: &[], servers: &[], answers: true, lock: Lock::Unknown },
+        &Around {
+            now: NOW,
+            connected: &[],
+            ranges: &[],
+            servers: &[],
+            answers: true,
+            lock: Lock::Unknown,
+        },
     )
 }
 
@@ -144,6 +151,7 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
     let around = Around {
         now: NOW,
         connected: &connected,
+        ranges: &[],
         servers: &[],
         answers: true,
         lock: Lock::Unknown,
@@ -198,7 +206,8 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         "TKAInfo": {"Disabled": true},
     }));
     let lock = Lock::On { authority: &authority, own_key: "tlpub:07" };
-    let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
+    let around =
+        Around { now: NOW, connected: &[], ranges: &[], servers: &[], answers: true, lock };
     let settings = settings(&map, &Prefs::new(), &around);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
     assert_eq!(keys, [50, 52]);
@@ -213,6 +222,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
 fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
     let lock = Lock::Damaged;
-    let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
+    let around =
+        Around { now: NOW, connected: &[], ranges: &[], servers: &[], answers: true, lock };
     assert!(settings(&map, &Prefs::new(), &around).peers.is_empty());
 }

@@ -91,6 +91,7 @@ impl Agent {
             name: "tunnel".to_owned(),
             folder: Folder { path: folder.to_owned(), shown: folder.to_owned(), open: None },
             mark: 0,
+            address_ranges: Vec::new(),
             has_interface: false,
         };
         let lines =

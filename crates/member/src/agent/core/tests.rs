@@ -90,6 +90,7 @@ impl Rig {
         };
         let agent = Agent::new(Parts {
             has_interface: false,
+            address_ranges: Vec::new(),
             state: State::new(Folder {
                 path: folder.0.clone(),
                 shown: folder.0.clone(),

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doubles::coordinator::{Manner, framed, packed};
+use netns::Member;
 use serde_json::{Value, json};
 
 use super::super::double::{Stream, Words, peer};
@@ -105,6 +106,41 @@ fn a_map_of_a_hundred_thousand_peers_costs_no_packet() {
     ruled.double.say(Stream::Good);
     watched.recovers();
     watched.finish(MEMORY_OF_MANY);
+}
+
+#[test]
+fn addresses_of_others_are_refused_unless_the_user_named_their_range() {
+    let ruled = ruled();
+    let [node, _] = &ruled.nodes;
+    let watched = Watched::start(&ruled.nodes);
+    let own = node.host.run("ip -4 route get 192.0.2.1 | grep -o 'src [0-9.]*' | cut -d' ' -f2");
+    let next_hop =
+        node.host.run("ip -4 route show default | grep -o 'via [0-9.]*' | cut -d' ' -f2");
+    let foreign = ["8.8.8.8", own.trim(), next_hop.trim()].map(str::to_owned);
+    let given = foreign.clone();
+    ruled.first(move |map| {
+        let addresses = map["Node"]["Addresses"].as_array_mut().expect("a node has addresses");
+        addresses.extend(given.iter().map(|address| json!(format!("{address}/32"))));
+        addresses.push(json!("172.30.7.7/32"));
+    });
+    watched.says("address 8.8.8.8/32: refused");
+    let has = |address: &str| {
+        let shown = node.host.run(format!("ip -4 address show dev {}", Member::INTERFACE));
+        shown.contains(&format!("inet {address}/32"))
+    };
+    netns::eventually("it has a private address", crate::tailnet::PATIENCE, || has("172.30.7.7"));
+    for address in &foreign {
+        assert!(!has(address), "{address}");
+    }
+    watched.finish(MEMORY);
+    assert!(node.attempt(&format!("down {}", Member::INTERFACE)).ok);
+    let started = node.start_again("--address-range 8.8.8.0/24");
+    assert!(started.ok, "{}", started.stderr);
+    netns::eventually("it has the named one", crate::tailnet::PATIENCE, || has("8.8.8.8"));
+    assert!(node.attempt(&format!("down {}", Member::INTERFACE)).ok);
+    assert!(node.start_again("").ok);
+    netns::eventually("it has it still", crate::tailnet::PATIENCE, || has("8.8.8.8"));
+    assert!(!has(&foreign[1]) && !has(&foreign[2]));
 }
 
 #[test]
