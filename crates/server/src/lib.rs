@@ -26,6 +26,7 @@ mod data_paths;
 mod derp;
 mod fetch;
 mod files;
+mod first_bytes;
 mod health;
 mod http;
 pub mod import;

@@ -16,6 +16,7 @@ use rustls::{
     server::{Acceptor, ResolvesServerCert},
 };
 use rustls_acme::acme::ACME_TLS_ALPN_NAME;
+use sys::keepalive::limit_unacknowledged;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -26,6 +27,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 
 use crate::{
     api::Arrival,
+    first_bytes::FirstBytes,
     http,
     networks::Networks,
     visitors::{Stage, Visitor},
@@ -37,6 +39,11 @@ const HTTP: &[u8] = b"http/1.1";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of a request, in bytes: the least that the library can read.
 const LONGEST_HEAD: usize = 8 << 10;
+/// The most bytes of a client's TLS handshake. A ClientHello with a key share of ML-KEM has 2 KiB.
+const LONGEST_HANDSHAKE: usize = 12 << 10;
+/// A client that reads none of its answers for this time is disconnected. One of a member may be
+/// without a network for a while.
+const UNREAD: Duration = Duration::from_secs(120);
 /// How many connections may wait to be accepted: behind a restart all members come within seconds. The
 /// kernel has a limit of its own, 4096 by default.
 const BACKLOG: u32 = 16 << 10;
@@ -108,6 +115,7 @@ pub async fn serve(
         };
         // A sealed record or a relayed datagram is not held back for the next.
         let _ = stream.set_nodelay(true);
+        let _ = limit_unacknowledged(&stream, UNREAD);
         let visitor = Arc::new(networks.visitors.arrive(from.ip()));
         let (networks, tls) = (Arc::clone(&networks), tls.clone());
         control_plane.spawn(async move {
@@ -143,11 +151,14 @@ async fn shake_hands(
     tls: &TlsAcceptor,
     stream: TcpStream,
     visitor: &Visitor,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<TlsStream<FirstBytes<TcpStream>>> {
+    let stream = FirstBytes::new(stream, LONGEST_HANDSHAKE);
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
     let start = timeout(PATIENCE, hello).await??;
     let rest = visitor.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
-    timeout(PATIENCE, rest).await?
+    let mut stream = timeout(PATIENCE, rest).await??;
+    stream.get_mut().0.lift();
+    Ok(stream)
 }
 
 async fn converse(

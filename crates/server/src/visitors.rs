@@ -91,7 +91,7 @@ impl Stage {
     /// `server::hostile::memory` measures it.
     const fn weight(self) -> usize {
         match self {
-            Self::Accepted => 16 << 10,
+            Self::Accepted => 24 << 10,
             Self::Resting => 36 << 10,
             Self::Speaking => 76 << 10,
         }

@@ -10,6 +10,7 @@ use hyper::Request;
 use hyper::header::HeaderValue;
 use netns::Uplink;
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::sleep;
 
 use super::attacker::{Attacker, Endless, Http2, Sent, machine, post, registration};
@@ -23,9 +24,11 @@ const SETTLE: Duration = Duration::from_secs(1);
 const STREAMS: usize = 8;
 
 /// What a stranger does and then leaves as it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Connects,
+    SendsHalfAClientHello,
+    SendsALongClientHello,
     ShakesHandsOfTls,
     SendsHalfAHead,
     SendsABodyByteByByte,
@@ -39,8 +42,10 @@ enum Stage {
     SendsHalfALogin,
 }
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 14] = [
     Stage::Connects,
+    Stage::SendsHalfAClientHello,
+    Stage::SendsALongClientHello,
     Stage::ShakesHandsOfTls,
     Stage::SendsHalfAHead,
     Stage::SendsABodyByteByByte,
@@ -93,7 +98,7 @@ impl Stage {
     /// The most memory of a connection, in bytes: what `server/visitors.rs` counts for it.
     fn most(self) -> u64 {
         match self {
-            Self::Connects => 16 << 10,
+            Self::Connects | Self::SendsHalfAClientHello | Self::SendsALongClientHello => 24 << 10,
             Self::ShakesHandsOfTls | Self::SendsHalfAHead => 36 << 10,
             _ => 76 << 10,
         }
@@ -103,6 +108,12 @@ impl Stage {
         let http2 = async || attacker.http2(&machine(number)).await;
         Some(match self {
             Self::Connects => Box::new(attacker.tcp().await?),
+            Self::SendsHalfAClientHello | Self::SendsALongClientHello => {
+                let mut stream = attacker.tcp().await?;
+                let sent = if self == Self::SendsHalfAClientHello { 11_000 } else { 40_000 };
+                stream.write_all(&half_a_client_hello(sent)).await.ok()?;
+                Box::new(stream)
+            }
             Self::ShakesHandsOfTls => Box::new(attacker.tls().await?),
             Self::SendsHalfAHead => {
                 let head = format!("GET /key HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(7000));
@@ -173,6 +184,16 @@ impl Stage {
             }
         })
     }
+}
+
+/// A ClientHello of 64 KiB, of which these bytes are sent, in records of 1000 bytes (RFC 8446 section 5.1).
+fn half_a_client_hello(bytes: usize) -> Vec<u8> {
+    let message = [&[1, 0, 0xff, 0xff, 3, 3][..], &vec![0; bytes]].concat();
+    let record = |part: &[u8]| {
+        let len = u16::try_from(part.len()).expect("a record is short").to_be_bytes();
+        [&[22, 3, 1, len[0], len[1]], part].concat()
+    };
+    message[..bytes].chunks(1000).flat_map(record).collect()
 }
 
 fn register(body: Sent) -> Option<Request<Sent>> {
