@@ -12,6 +12,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use blake2::{Blake2s256, Digest};
 use hmac::{KeyInit, Mac, SimpleHmac};
 use zeroize::Zeroizing;
@@ -21,6 +23,13 @@ pub type Secret = Zeroizing<[u8; 32]>;
 
 /// Bytes of what [`derive_each`] derives from at most.
 pub const INPUT_MOST: usize = 64;
+
+static LIBRARY_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// From now on the crate blake2 alone computes all results in this process.
+pub fn use_library() {
+    LIBRARY_ONLY.store(true, Relaxed);
+}
 
 /// A derivation to be computed.
 #[derive(Clone, Copy)]
@@ -46,7 +55,7 @@ pub fn hash_each(messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
     let len = |message: &[&[u8]; 2]| message[0].len() + message[1].len();
     assert!(messages.windows(2).all(|two| len(&two[0]) == len(&two[1])), "of different lengths");
     #[cfg(target_arch = "x86_64")]
-    if let Some(lanes) = avx512::Lanes::new() {
+    if let Some(lanes) = lanes() {
         return lanes.hash_each(messages);
     }
     messages.iter().map(|message| hash(message)).collect()
@@ -74,7 +83,7 @@ pub fn derive_each<const N: usize>(jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
     assert!(jobs.iter().all(fits), "of different lengths");
     assert!(jobs.iter().all(|job| job.input.len() <= INPUT_MOST), "too long");
     #[cfg(target_arch = "x86_64")]
-    if let Some(lanes) = avx512::Lanes::new() {
+    if let Some(lanes) = lanes() {
         return lanes.derive_each(jobs);
     }
     jobs.iter().map(|job| derive(*job)).collect()
@@ -87,6 +96,12 @@ fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Secret {
         mac.update(part);
     }
     Zeroizing::new(mac.finalize().into_bytes().into())
+}
+
+/// What computes several at once, if this processor can and it is not switched off.
+#[cfg(target_arch = "x86_64")]
+fn lanes() -> Option<avx512::Lanes> {
+    avx512::Lanes::new().filter(|_| !LIBRARY_ONLY.load(Relaxed))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use aead::Variant;
 use anyhow::Context;
 use clap::Args;
 use process::{Means, metrics::Address};
-use wg::PostQuantum;
+use wg::{Crypto, PostQuantum};
 
 use crate::offloads::OffloadsOff;
 
@@ -27,6 +27,10 @@ pub(crate) struct Machine {
     /// before any data passes (`require`). By default as PostQuantum in the file says, otherwise on.
     #[arg(long, value_name = "off|on|require", value_parser = post_quantum)]
     pq: Option<PostQuantum>,
+    /// Which code computes handshakes and packets: the fastest for the processor, or only the libraries
+    /// ring, x25519-dalek and blake2. By default as Crypto in the file says, otherwise the fastest.
+    #[arg(long, value_name = "fastest|library", value_parser = crypto)]
+    crypto: Option<Crypto>,
     /// Encrypt with this code instead of the fastest for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
@@ -50,12 +54,16 @@ impl Machine {
         let cores = cores.map_or(1, NonZero::get);
         let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
         let path_mtu = self.pmtu.as_ref().map(|pmtu| pmtu == "on");
-        Ok(Means { offloads, cores, path_mtu, post_quantum: self.pq, metrics })
+        Ok(Means { offloads, cores, path_mtu, post_quantum: self.pq, crypto: self.crypto, metrics })
     }
 }
 
 fn post_quantum(name: &str) -> Result<PostQuantum, String> {
     PostQuantum::named(name).ok_or_else(|| "must be off, on or require".to_owned())
+}
+
+fn crypto(name: &str) -> Result<Crypto, String> {
+    Crypto::named(name).ok_or_else(|| "must be fastest or library".to_owned())
 }
 
 fn variant(name: &str) -> Result<Variant, String> {

@@ -25,7 +25,7 @@ mod write;
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use wg::{PostQuantum, PresharedKey, PrivateKey, PublicKey};
+use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 pub use self::{
     access::{Access, Writable},
@@ -93,6 +93,8 @@ pub struct Interface {
     /// Whether secrets are agreed with peers against quantum computers; the command line says so
     /// where the file does not.
     pub post_quantum: Option<PostQuantum>,
+    /// Which code computes handshakes and packets. If `None`, the command line decides.
+    pub crypto: Option<Crypto>,
 }
 
 /// The words of `DNS`.

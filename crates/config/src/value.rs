@@ -48,6 +48,7 @@ pub(crate) enum Wanted {
     Bool,
     OnOff,
     OffOnRequire,
+    FastestLibrary,
     SocketAddress,
     Forward,
     Expose,
@@ -110,6 +111,7 @@ impl fmt::Display for Wanted {
             Self::Bool => "true or false",
             Self::OnOff => "on or off",
             Self::OffOnRequire => "off, on or require",
+            Self::FastestLibrary => "fastest or library",
             Self::SocketAddress => {
                 "an address with its port, such as 127.0.0.1:1080, or unix:/path"
             }

@@ -72,7 +72,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &mut up {
         up.prepare()?;
     }
-    let Means { offloads, cores, path_mtu, post_quantum, metrics } = means;
+    let Means { offloads, cores, path_mtu, post_quantum, crypto, metrics } = means;
+    let crypto = crypto.or(up.as_ref().and_then(Up::crypto)).unwrap_or_default();
+    crypto.apply().context("Crypto")?;
     let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu)).unwrap_or(true);
     let post_quantum = post_quantum.or(up.as_ref().and_then(Up::post_quantum));
     let post_quantum = post_quantum.unwrap_or(PostQuantum::On);

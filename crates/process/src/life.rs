@@ -29,7 +29,7 @@ use anyhow::Context;
 use node::{Attached, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
 use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, process::Helper};
-use wg::PostQuantum;
+use wg::{Crypto, PostQuantum};
 
 use crate::{
     control::{ControlSocket, Extras},
@@ -62,6 +62,9 @@ pub struct Means {
     /// Whether secrets are agreed with peers against quantum computers. If `None`, the
     /// configuration decides; the default is to agree with each peer that supports it.
     pub post_quantum: Option<PostQuantum>,
+    /// Which code computes handshakes and packets. If `None`, the configuration decides; the default
+    /// is the fastest.
+    pub crypto: Option<Crypto>,
     /// Where metrics are served; nowhere by default.
     pub metrics: Option<metrics::Address>,
 }

@@ -104,6 +104,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
     let post_quantum = means.post_quantum.or(conf.interface.post_quantum);
     let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
+    let crypto = means.crypto.or(conf.interface.crypto).unwrap_or_default();
+    crypto.apply().context("Crypto")?;
     let cores = means.cores;
     let offloads = Arc::new(means.offloads);
     let mut start = Start {

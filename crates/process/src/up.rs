@@ -22,7 +22,7 @@ use sys::{
     netlink::{Event, Netlink, NetlinkError},
     process::Helper,
 };
-use wg::PostQuantum;
+use wg::{Crypto, PostQuantum};
 
 use crate::{
     guardian::{self, Guardian, Step},
@@ -106,6 +106,11 @@ impl Up {
     /// Whether the file wants secrets to be agreed with peers against quantum computers.
     pub fn post_quantum(&self) -> Option<PostQuantum> {
         self.conf.interface.post_quantum
+    }
+
+    /// Which code the file wants to compute handshakes and packets.
+    pub fn crypto(&self) -> Option<Crypto> {
+        self.conf.interface.crypto
     }
 
     /// Does what comes before the interface exists. What a killed process left behind is undone.

@@ -1,4 +1,4 @@
-//! A connection of which only so many bytes are read before its client has finished a handshake.
+//! A limit of the bytes that a client may send before its handshake is finished.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream whose reads fail after a number of bytes, until the limit is lifted.
+/// A stream with a limit of the bytes that can be read, which can be lifted.
 pub struct FirstBytes<S> {
     stream: S,
     /// The bytes that may still be read; `None` without a limit.
@@ -16,7 +16,7 @@ pub struct FirstBytes<S> {
 }
 
 impl<S> FirstBytes<S> {
-    /// Limits what is read to `most` bytes. The last read may take more.
+    /// Reads fail after `most` bytes. The last read that succeeds can exceed the limit.
     pub fn new(stream: S, most: usize) -> Self {
         Self { stream, left: Some(most) }
     }

@@ -18,6 +18,7 @@ pub mod config;
 pub mod constants;
 mod control;
 mod cookie;
+mod crypto;
 mod device;
 mod drops;
 mod events;
@@ -38,6 +39,7 @@ mod time;
 
 pub use allowed_ips::AllowedIps;
 pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
+pub use crypto::Crypto;
 pub use device::{
     ControlNotice, Device, Handshakes, KeyUser, NotReady, OutboundNotice, Received, Reservation,
     Retired, Routes, Sent, Unreceivable,

@@ -14,10 +14,19 @@ mod assembly;
 mod avx512;
 pub mod portable;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use zeroize::Zeroizing;
 
 /// What two parties share, or a private key.
 pub type Secret = Zeroizing<[u8; 32]>;
+
+static LIBRARY_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// From now on x25519-dalek alone computes all results in this process.
+pub fn use_library() {
+    LIBRARY_ONLY.store(true, Relaxed);
+}
 
 /// A Diffie-Hellman to be computed.
 #[derive(Clone, Copy)]
@@ -31,7 +40,7 @@ pub struct Job<'a> {
 /// The public key of a private one.
 pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
     #[cfg(target_arch = "x86_64")]
-    if assembly::is_supported() {
+    if has_assembly() {
         return assembly::public_key(private);
     }
     portable::public_key(private)
@@ -40,7 +49,7 @@ pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
 /// What both parties share, or `None` where it is zero, as it is for public keys of low order only.
 pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
     #[cfg(target_arch = "x86_64")]
-    if assembly::is_supported() {
+    if has_assembly() {
         return assembly::diffie_hellman(private, public);
     }
     portable::diffie_hellman(private, public)
@@ -49,7 +58,7 @@ pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
 /// The results of [`diffie_hellman`] for all of these, in their order.
 pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(lanes) = avx512::Lanes::new() {
+    if let Some(lanes) = lanes() {
         return lanes.diffie_hellman_each(jobs);
     }
     jobs.iter().map(|job| diffie_hellman(job.private, job.public)).collect()
@@ -58,10 +67,21 @@ pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
 /// The public keys of these private ones, in their order.
 pub fn public_key_each(privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(lanes) = avx512::Lanes::new() {
+    if let Some(lanes) = lanes() {
         return lanes.public_key_each(privates);
     }
     privates.iter().map(|private| public_key(private)).collect()
+}
+
+/// What computes several at once, if this processor can and it is not switched off.
+#[cfg(target_arch = "x86_64")]
+fn lanes() -> Option<avx512::Lanes> {
+    avx512::Lanes::new().filter(|_| !LIBRARY_ONLY.load(Relaxed))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_assembly() -> bool {
+    assembly::is_supported() && !LIBRARY_ONLY.load(Relaxed)
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub(super) enum Key {
     IpForward,
     PathMtu,
     PostQuantum,
+    Crypto,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -213,7 +214,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 32] = [
+    pub(super) const ALL: [Self; 33] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -241,6 +242,7 @@ impl Key {
         Self::IpForward,
         Self::PathMtu,
         Self::PostQuantum,
+        Self::Crypto,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -278,6 +280,7 @@ impl Key {
             Self::IpForward => "IpForward",
             Self::PathMtu => "PathMtu",
             Self::PostQuantum => "PostQuantum",
+            Self::Crypto => "Crypto",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashMap, fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use wg::{PostQuantum, PresharedKey, PrivateKey, PublicKey};
+use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 use super::{
     Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
@@ -79,6 +79,7 @@ impl Interface {
             router: Router::read(entries)?,
             path_mtu: entries.one(Key::PathMtu, on_off)?,
             post_quantum: entries.one(Key::PostQuantum, post_quantum)?,
+            crypto: entries.one(Key::Crypto, crypto)?,
         })
     }
 }
@@ -241,6 +242,10 @@ fn post_quantum(text: &str) -> Result<PostQuantum, ValueError> {
     PostQuantum::named(text).ok_or_else(|| ValueError::new(Wanted::OffOnRequire, text))
 }
 
+fn crypto(text: &str) -> Result<Crypto, ValueError> {
+    Crypto::named(text).ok_or_else(|| ValueError::new(Wanted::FastestLibrary, text))
+}
+
 /// The names are those of iproute2's `rt_tables`.
 pub(super) fn table(text: &str) -> Result<Table, ValueError> {
     match text.to_ascii_lowercase().as_str() {
@@ -352,6 +357,7 @@ mod tests {
                 router: Router::default(),
                 path_mtu: None,
                 post_quantum: None,
+                crypto: None,
             }
         );
         let peer = Peer {
@@ -418,6 +424,9 @@ mod tests {
         let read = ["", "PostQuantum = Off", "postquantum=on", "PostQuantum = require"].map(mode);
         let [off, on, require] = PostQuantum::ALL.map(Some);
         assert_eq!(read, [None, off, on, require]);
+        let code = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.crypto;
+        let read = ["", "Crypto = Library", "crypto=fastest"].map(code);
+        assert_eq!(read, [None, Some(Crypto::Library), Some(Crypto::Fastest)]);
         let peer = |line: &str| parsed(&format!("[Interface]\n[Peer]\nPublicKey=$P\n{line}"));
         assert_eq!(peer("PersistentKeepalive = off").peers[0].persistent_keepalive, Some(0));
         assert_eq!(peer("PresharedKey = $0").peers[0].preshared_key, None);
@@ -500,6 +509,7 @@ mod tests {
             ("Table = vpn", "\"vpn\" is not a routing table"),
             ("SaveConfig = yes", "\"yes\" is not true or false"),
             ("PathMtu = 1420", "\"1420\" is not on or off"),
+            ("Crypto = none", "\"none\" is not fastest or library"),
             ("PostQuantum = yes", "\"yes\" is not off, on or require"),
             ("PublicKey = $P$P", "not a key of 44 base64 characters"),
             ("PresharedKey = 0", "not a key of 44 base64 characters"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wg::{PostQuantum, config::PeerState};
+use wg::{Crypto, PostQuantum, config::PeerState};
 use zeroize::Zeroizing;
 
 use super::{Interface, Policy, Router, Table};
@@ -21,6 +21,7 @@ pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
         let search = interface.path_mtu.map(|on| if on { "on" } else { "off" });
         write_each(out, "PathMtu", search)?;
         write_each(out, "PostQuantum", interface.post_quantum.map(PostQuantum::name))?;
+        write_each(out, "Crypto", interface.crypto.map(Crypto::name))?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -229,6 +230,7 @@ mod tests {
                 router(),
                 option::of(any::<bool>()),
                 option::of(prop::sample::select(&PostQuantum::ALL[..])),
+                option::of(prop::sample::select(&Crypto::ALL[..])),
             ),
         )
             .prop_map(
@@ -241,7 +243,7 @@ mod tests {
                     save_config,
                     hooks,
                     policy,
-                    (router, path_mtu, post_quantum),
+                    (router, path_mtu, post_quantum, crypto),
                 )| {
                     let [pre_up, post_up, pre_down, post_down] = hooks;
                     Interface {
@@ -256,6 +258,7 @@ mod tests {
                         router,
                         path_mtu,
                         post_quantum,
+                        crypto,
                         ..Interface::default()
                     }
                 },

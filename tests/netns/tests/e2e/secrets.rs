@@ -9,13 +9,14 @@
 
 mod exchange;
 mod noise;
+mod own_code;
 mod scan;
 mod world;
 
 use self::noise::Noise;
 use self::scan::{Secrets, processes};
 use self::world::{PATIENCE, Private, World, random};
-use netns::{Daemon, Host, INTERFACE, Implementation, base64, eventually};
+use netns::{Daemon, Host, INTERFACE, Implementation, Program, base64, eventually};
 
 /// Twice as many handshakes as there are lanes.
 const CROWD: usize = 16;
@@ -48,8 +49,17 @@ impl Tunnel {
     }
 
     fn with(own: Private, noise: Noise, psk: [u8; 32]) -> Self {
+        Self::with_arguments("", own, noise, psk)
+    }
+
+    fn with_arguments(arguments: &str, own: Private, noise: Noise, psk: [u8; 32]) -> Self {
         let world = World::new();
-        let daemon = Daemon::start(&world.left, Implementation::Linerate, INTERFACE);
+        let mut program = Program::from(Implementation::Linerate);
+        if !arguments.is_empty() {
+            let script = format!("#!/bin/sh\nexec {} {arguments} \"$@\"\n", program.path.display());
+            program.path = world.left.write_program("linerate-with-arguments", &script).into();
+        }
+        let daemon = Daemon::start(&world.left, program, INTERFACE);
         let key = world.left.write("own.key", &own.base64());
         world.left.run(format!(
             "wg set wg0 listen-port 51820 private-key {key}; \
@@ -70,6 +80,16 @@ impl Tunnel {
         ));
         // It is asked for all that it knows, as by a monitor.
         left.run("wg show wg0 dump");
+    }
+
+    /// Peers for handshakes that come at once.
+    fn add_crowd(&self) -> Vec<Noise> {
+        let own = self.own.public();
+        let crowd: Vec<_> = (0..CROWD).map(|_| Noise::new(random(), own, [0; 32])).collect();
+        let add = |noise: &Noise| format!("peer {} allowed-ips ''", base64(&noise.public()));
+        let peers: Vec<_> = crowd.iter().map(add).collect();
+        self.world.left.run(format!("wg set wg0 {}", peers.join(" ")));
+        crowd
     }
 
     fn of_peer(&self) -> Secrets {
@@ -130,11 +150,7 @@ fn the_secrets_of_a_handshake_are_gone_when_it_is_over_and_its_keys_after_two_mo
 #[test]
 fn the_secrets_of_handshakes_that_come_at_once_are_gone_when_they_are_over() {
     let tunnel = Tunnel::new();
-    let own = tunnel.own.public();
-    let crowd: Vec<_> = (0..CROWD).map(|_| Noise::new(random(), own, [0; 32])).collect();
-    let add = |noise: &Noise| format!("peer {} allowed-ips ''", base64(&noise.public()));
-    let peers: Vec<_> = crowd.iter().map(add).collect();
-    tunnel.world.left.run(format!("wg set wg0 {}", peers.join(" ")));
+    let crowd = tunnel.add_crowd();
     let sessions = tunnel.world.initiate_at_once(&tunnel.daemon, &crowd);
     let products = crowd.iter().fold(Secrets::new(), |all, noise| {
         all.with("the product of both static keys", &noise.static_static())
@@ -270,6 +286,27 @@ fn a_proxys_process_in_the_namespace_has_no_key() {
     world.has(pid, &conf.own.secrets(), "the private key that is in use");
     world.forgets("the proxy", pid, &conf.texts().and(&session.secrets));
     world.forgets("its child", child, &conf.all());
+}
+
+#[test]
+fn with_crypto_library_nothing_of_our_own_cryptography_is_called() {
+    let begin = |arguments: &str| {
+        let (own, psk) = (Private::new(), random());
+        let noise = Noise::new(random(), own.public(), psk);
+        let tunnel = Tunnel::with_arguments(arguments, own, noise, psk);
+        own_code::trap(&tunnel.world.left, tunnel.daemon.pid());
+        tunnel
+    };
+    let tunnel = begin("--crypto library");
+    tunnel.world.meet(&tunnel.noise);
+    tunnel.world.initiate_at_once(&tunnel.daemon, &tunnel.add_crowd());
+    tunnel.world.answer(&tunnel.noise);
+
+    // On a processor that our code is for, the first handshake calls it.
+    let mut tunnel = begin("");
+    let (initiation, _) = tunnel.noise.initiate(1);
+    tunnel.world.send(&initiation);
+    eventually("a trap ends it", PATIENCE, || !tunnel.daemon.is_running());
 }
 
 #[test]
