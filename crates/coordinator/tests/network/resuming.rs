@@ -68,8 +68,9 @@ fn another_server_begins_anew_and_so_does_who_was_away_for_too_long() {
     // One more than the log keeps.
     for number in 0..=1_u32 << 16 {
         let endpoint = format!("192.0.{}.1:{}", number >> 15, 1 + number % (1 << 15));
-        world.tell(&other, json!({ "Endpoints": [endpoint] }));
+        world.hear(&other, json!({ "Endpoints": [endpoint] }));
     }
+    world.keep();
     assert!(!world.resume(&mut sleeper, "b"));
     assert_eq!(sleeper.peer(&other)["Endpoints"], json!(["192.0.2.1:1"]));
 }

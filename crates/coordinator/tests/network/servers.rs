@@ -8,7 +8,7 @@ use coordinator::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{Machine, World};
+use crate::world::{Machine, World, kept};
 
 /// Another server with what the store has.
 fn other(world: &World) -> State {
@@ -216,24 +216,18 @@ fn register_without_keeping(world: &mut World, machine: &mut Machine, fields: &V
     world.state.register(asked, world.now);
 }
 
-/// Users, nodes and keys, as they are.
-fn kept(state: &State) -> Vec<String> {
-    let users = state.users().map(|user| format!("{user:?}"));
-    let nodes = state.nodes().map(|view| format!("{:?}", view.node));
-    let keys = state.keys().map(|key| format!("{key:?}"));
-    users.chain(nodes).chain(keys).collect()
-}
-
 #[test]
 fn what_a_database_has_lost_is_not_there_any_more() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
-    let backup: Vec<Stored> = world.store.values().cloned().collect();
+    let backup = world.store.clone();
     let lost = world.join(2, &key);
     while world.poll(&mut watcher) {}
     assert!(watcher.peer(&lost).is_object());
-    world.state.reconcile(backup, 0, world.now).unwrap();
+    world.store = backup;
+    let objects = world.store.values().cloned().collect();
+    world.state.reconcile(objects, 0, world.now).unwrap();
     world.keep();
     while world.poll(&mut watcher) {}
     assert!(watcher.peer(&lost).is_null());

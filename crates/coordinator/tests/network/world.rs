@@ -84,6 +84,11 @@ impl World {
             self.store.insert((stored.kind.name(), stored.id), stored);
         }
         self.state.publish(self.version, self.now);
+        assert_eq!(
+            kept(&self.loaded()),
+            kept(&self.state),
+            "what the store has, and what is served"
+        );
     }
 
     /// What was written after this version.
@@ -94,9 +99,14 @@ impl World {
 
     /// The server starts again with what the store has.
     pub fn restart(&mut self) {
+        self.state = self.loaded();
+    }
+
+    /// The state that a server loads from the store.
+    fn loaded(&self) -> State {
         let objects: Vec<Stored> = self.store.values().cloned().collect();
         let settings = self.state.settings().clone();
-        self.state = State::load(settings, &objects, (self.version, 0), self.now).unwrap();
+        State::load(settings, &objects, (self.version, 0), self.now).unwrap()
     }
 
     /// Time passes; what is due happens when it is.
@@ -160,6 +170,12 @@ impl World {
 
     /// A machine tells of itself.
     pub fn tell(&mut self, machine: &Machine, fields: Value) {
+        self.hear(machine, fields);
+        self.keep();
+    }
+
+    /// The same, which is not kept yet.
+    pub fn hear(&mut self, machine: &Machine, fields: Value) {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "DiscoKey": machine.disco,
             "Hostinfo": machine.hostinfo, "OmitPeers": true,
@@ -167,7 +183,6 @@ impl World {
         request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let request = MapRequest::read(request.to_string().as_bytes()).unwrap();
         self.state.hear(machine.id, &request, self.now);
-        self.keep();
     }
 
     /// A machine's stream begins.
@@ -229,6 +244,25 @@ impl World {
     pub fn address(&self, machine: &Machine) -> String {
         self.state.node(machine.id).unwrap().node.v4.to_string()
     }
+}
+
+/// All objects of a state that the store keeps.
+pub fn kept(state: &State) -> Vec<String> {
+    let users = state.users().map(|user| format!("{user:?}"));
+    let nodes = state.nodes().map(|view| format!("{:?}", view.node));
+    let keys = state.keys().map(|key| format!("{key:?}"));
+    let api_keys = state.api_keys().map(|key| format!("{key:?}"));
+    let policies = state.policies().map(|policy| format!("{policy:?}"));
+    let audit = state.audit().map(|entry| format!("{entry:?}"));
+    let lock = [format!("{:?}", state.lock_status())];
+    users
+        .chain(nodes)
+        .chain(keys)
+        .chain(api_keys)
+        .chain(policies)
+        .chain(audit)
+        .chain(lock)
+        .collect()
 }
 
 impl Machine {
