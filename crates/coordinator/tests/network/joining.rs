@@ -20,6 +20,7 @@ fn a_key_that_is_used_up_still_serves_the_machine_that_used_it() {
     assert!(world.register(&mut other, &key).contains("used already"));
     let id = world.state.keys().next().unwrap().id;
     world.state.expire_key(id, world.now).unwrap();
+    assert!(world.register(&mut other, &key).contains("expired"));
     assert_eq!(world.register(&mut machine, &key), "");
 }
 
@@ -133,6 +134,36 @@ fn tags_that_nobody_may_give_are_refused_by_name() {
 }
 
 #[test]
+fn a_node_that_registers_again_with_tags_that_its_user_may_not_give_stays_as_it_is() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    machine.hostinfo["RequestTags"] = json!(["tag:web"]);
+    let refused = world.register(&mut machine, &key);
+    assert!(refused.contains("[tag:web]"), "{refused}");
+    let node = world.state.node(machine.id).unwrap().node;
+    assert_eq!((node.user, node.tags.len()), (Some(world.user), 0));
+    assert!(!world.poll(&mut machine), "nothing changed");
+}
+
+#[test]
+fn a_stream_ends_when_its_node_takes_another_key() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    world.poll(&mut machine);
+    machine.key = NodePublic([77; 32]);
+    assert_eq!(world.register(&mut machine, &key), "");
+    let frames = machine.told.len();
+    assert!(world.poll(&mut machine) && machine.has_ended);
+    world.join(2, &key);
+    world.poll(&mut machine);
+    assert_eq!(machine.told.len(), frames, "nor is it told anything more");
+    world.follow(&mut machine);
+    assert!(!machine.has_ended);
+}
+
+#[test]
 fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let mut world = World::new();
     let mut machine = Machine::new(1);
@@ -151,8 +182,12 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let waiting = world.ask(&machine, json!({}));
     assert!(waiting["AuthURL"].as_str().unwrap().ends_with(&number));
     assert!(world.state.still_waits(&number, world.now));
+    let first = machine.key;
+    machine.key = NodePublic([77; 32]);
+    world.ask(&machine, json!({ "Followup": url }));
     machine.id = world.state.admit(&number, by, world.now).unwrap();
     world.keep();
+    assert!(!world.state.has_key(&first), "it waited for its new key");
     assert!(!world.state.still_waits(&number, world.now));
     let answer = world.ask(&machine, json!({ "Followup": url }));
     assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));

@@ -8,6 +8,7 @@ mod life;
 mod lock;
 mod policy;
 mod resuming;
+mod revoking;
 mod routing;
 mod servers;
 mod sign_in;

@@ -64,6 +64,21 @@ fn where_each_login_is_checked_a_confirmation_is_good_for_one() {
 }
 
 #[test]
+fn the_number_of_a_login_that_was_confirmed_lets_no_other_login_in() {
+    let (mut world, ends) = two();
+    let mut policy = check("always");
+    policy["ssh"][0]["users"] = json!([ACCOUNT, "root"]);
+    save(&mut world, &policy);
+    assert_eq!(ask(&mut world, ends, None, "a"), held("a"));
+    world.state.decide_ssh("a", true, world.now).unwrap();
+    let as_root = world.state.ssh_login(ends, "root", Some("a"), "b", world.now);
+    assert_eq!(as_root, held("b"));
+    let back = [ends[1], ends[0]];
+    assert_eq!(ask(&mut world, back, Some("a"), "c"), held("c"));
+    assert_eq!(ask(&mut world, ends, Some("a"), "d"), SshOutcome::Accepted);
+}
+
+#[test]
 fn only_a_login_that_the_policy_has_checked_can_be_confirmed() {
     let (mut world, ends) = two();
     let is_refused = |world: &mut World, account: &str, followed| {

@@ -1,0 +1,82 @@
+//! Keys that are revoked, and keys of users that are deleted: also after a restart.
+
+use coordinator::{NewKey, Refusal, secret};
+
+use crate::world::{Machine, World};
+
+/// A key of another user's that makes nodes.
+fn bens(world: &mut World) -> String {
+    let user = Some(world.add_user("ben"));
+    world.auth_key(NewKey { user, reusable: true, ..NewKey::default() })
+}
+
+fn api_key(world: &mut World) -> String {
+    let text = secret::write_api(&[7; 38]);
+    world.state.create_api_key(None, &text, world.now);
+    world.keep();
+    text
+}
+
+/// Registers a new machine before and after a restart; both answers are the same.
+fn registered(world: &mut World, number: u8, key: &str) -> String {
+    let before = world.register(&mut Machine::new(number), key);
+    world.restart();
+    assert_eq!(world.register(&mut Machine::new(number), key), before);
+    before
+}
+
+#[test]
+fn an_auth_key_that_was_expired_makes_no_node_also_after_a_restart() {
+    let mut world = World::new();
+    let key = world.reusable();
+    assert_eq!(registered(&mut world, 1, &key), "");
+    let id = world.state.keys().next().unwrap().id;
+    world.state.expire_key(id, world.now).unwrap();
+    world.keep();
+    assert_eq!(world.state.keys().next().unwrap().expires, Some(world.now));
+    assert_eq!(registered(&mut world, 2, &key), "the auth key has expired");
+    assert_eq!(world.state.nodes().count(), 1);
+}
+
+#[test]
+fn an_auth_key_that_was_deleted_makes_no_node_also_after_a_restart() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let id = world.state.keys().next().unwrap().id;
+    world.state.delete_key(id).unwrap();
+    world.keep();
+    assert_eq!(registered(&mut world, 1, &key), "invalid auth key");
+    assert_eq!(world.state.expire_key(id, world.now), Err(Refusal::NoKey(id)));
+}
+
+#[test]
+fn the_auth_keys_of_a_deleted_user_make_no_node_also_after_a_restart() {
+    let mut world = World::new();
+    let (own, bens) = (world.reusable(), bens(&mut world));
+    let ben = world.state.find_user("ben").unwrap().id;
+    world.state.delete_user(ben).unwrap();
+    world.keep();
+    assert_eq!(registered(&mut world, 1, &bens), "invalid auth key");
+    assert_eq!(registered(&mut world, 2, &own), "", "others keep theirs");
+    assert!(world.state.find_user("ben").is_err());
+    assert_eq!(world.state.keys().count(), 1);
+}
+
+#[test]
+fn an_api_key_that_was_expired_or_deleted_is_good_for_nothing_also_after_a_restart() {
+    let mut world = World::new();
+    let text = api_key(&mut world);
+    world.restart();
+    let prefix = world.state.api_key_of(&text, world.now).expect("it is good").prefix.clone();
+    world.state.expire_api_key(&prefix, world.now).unwrap();
+    world.keep();
+    world.restart();
+    assert_eq!(world.state.api_key_of(&text, world.now), None);
+    let text = api_key(&mut world);
+    let id = world.state.api_key_of(&text, world.now).expect("it is good").id;
+    world.state.delete_api_key(&id.to_string()).unwrap();
+    world.keep();
+    world.restart();
+    assert_eq!(world.state.api_key_of(&text, world.now), None);
+    assert_eq!(world.state.api_keys().count(), 1);
+}
