@@ -18,7 +18,7 @@ use std::{
 
 use coordinator::{
     NewKey, RegisterRequest, Registered, Registering, Settings, State, StreamId, Time, check_chain,
-    object::{AuditEntry, Kind, NodeId, Stored, User, UserId},
+    object::{AuditEntry, KeyId, Kind, NodeId, Stored, User, UserId},
     secret,
 };
 use serde_json::{Value, json};
@@ -40,7 +40,12 @@ const SERVERS: usize = 3;
 const CLIENTS: u64 = 8;
 const COMMANDS: u64 = 8;
 /// What is done with one seed or another, as the audit has it.
-const SEEN: [&str; 5] = [
+const SEEN: [&str; 10] = [
+    "expired key: ()",
+    "deleted key: ()",
+    "expired API key: ()",
+    "deleted API key: ()",
+    "deleted user: ()",
     "turn tailnet lock on",
     "updates of tailnet lock",
     "others have changed tailnet lock meanwhile",
@@ -65,8 +70,14 @@ impl Dice {
 #[derive(Clone, Debug)]
 enum Act {
     User(u64),
-    /// A key that makes one node.
-    Key(u8),
+    DeleteUser(i64),
+    /// A key of a user's that makes one node.
+    Key(u8, i64),
+    ExpireKey(i64),
+    DeleteKey(i64),
+    ApiKey(u8),
+    ExpireApiKey(u8),
+    DeleteApiKey(u8),
     Join(u8, u8),
     Rename(i64, u64),
     Approve(i64),
@@ -77,9 +88,17 @@ enum Act {
 impl Act {
     fn any(dice: &mut Dice, seen: &Network) -> Self {
         let node = 1 + dice.roll(6).cast_signed();
-        match dice.roll(18) {
+        let user = 1 + dice.roll(2).cast_signed();
+        let api_key = 1 + dice.roll(3) as u8;
+        match dice.roll(24) {
             0..=1 => Self::User(dice.roll(6)),
-            2..=3 => Self::Key(1 + dice.roll(6) as u8),
+            2..=3 => Self::Key(1 + dice.roll(6) as u8, user),
+            12 => Self::DeleteUser(user + 1),
+            13 => Self::ExpireKey(1 + dice.roll(6).cast_signed()),
+            14 => Self::DeleteKey(1 + dice.roll(6).cast_signed()),
+            15 => Self::ApiKey(api_key),
+            16 => Self::ExpireApiKey(api_key),
+            17 => Self::DeleteApiKey(api_key),
             4..=7 => Self::Join(1 + dice.roll(12) as u8, 1 + dice.roll(6) as u8),
             8..=9 => Self::Rename(node, dice.roll(3)),
             10 => Self::Approve(node),
@@ -98,15 +117,36 @@ impl Act {
                 let user = User { name: format!("user-{name}"), ..User::default() };
                 said(state.create_user(user, now).map(|user| user.id))
             }
-            Self::Key(number) => {
+            Self::DeleteUser(user) => {
+                format!("deleted user: {}", said(state.delete_user(UserId(*user))))
+            }
+            Self::Key(number, user) => {
                 let text = secret::write(&[*number; 38]);
                 let taken = state.keys().any(|key| key.prefix == prefix(*number));
-                let new = NewKey { user: Some(UserId(1)), ..NewKey::default() };
+                let new = NewKey { user: Some(UserId(*user)), ..NewKey::default() };
                 if taken {
                     "taken".into()
                 } else {
                     said(state.create_key(new, &text, now).map(|key| key.id))
                 }
+            }
+            Self::ExpireKey(id) => {
+                format!("expired key: {}", said(state.expire_key(KeyId(*id), now)))
+            }
+            Self::DeleteKey(id) => format!("deleted key: {}", said(state.delete_key(KeyId(*id)))),
+            Self::ApiKey(number) => {
+                let text = secret::write_api(&[*number; 38]);
+                match state.find_api_key(&api_prefix(*number)) {
+                    Ok(_) => "taken".into(),
+                    Err(_) => state.create_api_key(None, &text, now).id.to_string(),
+                }
+            }
+            Self::ExpireApiKey(number) => {
+                let expired = state.expire_api_key(&api_prefix(*number), now).map(drop);
+                format!("expired API key: {}", said(expired))
+            }
+            Self::DeleteApiKey(number) => {
+                format!("deleted API key: {}", said(state.delete_api_key(&api_prefix(*number))))
             }
             Self::Join(machine, key) => join(state, *machine, *key, now),
             Self::Rename(node, name) => {
@@ -132,6 +172,11 @@ fn said<T: std::fmt::Debug, E: ToString>(outcome: Result<T, E>) -> String {
 fn prefix(number: u8) -> String {
     let text = secret::write(&[number; 38]);
     secret::read(&text).unwrap().prefix.to_owned()
+}
+
+fn api_prefix(number: u8) -> String {
+    let text = secret::write_api(&[number; 38]);
+    secret::read_api(&text).unwrap().prefix.to_owned()
 }
 
 /// All have the same host name, and offer the same network.
@@ -340,7 +385,13 @@ impl World {
 /// both depend on what was taken back.
 fn all(state: &State, with_addresses: bool) -> Vec<String> {
     let users = state.users().map(|user| format!("{} {}", user.id, user.name));
-    let keys = state.keys().map(|key| format!("{} {} {}", key.id, key.prefix, key.used));
+    let keys = state.keys().map(|key| {
+        let (prefix, has_end) = (&key.prefix, key.expires.is_some());
+        format!("{} {prefix} {} {has_end}", key.id, key.used)
+    });
+    let api_keys = state.api_keys();
+    let api_keys =
+        api_keys.map(|key| format!("API {} {} {}", key.id, key.prefix, key.expires.is_some()));
     let nodes = state.nodes().map(|view| {
         let node = view.node;
         let addresses = with_addresses.then_some((node.v4, node.v6, &node.primaries));
@@ -349,7 +400,7 @@ fn all(state: &State, with_addresses: bool) -> Vec<String> {
     });
     // Deeds have times.
     let head = with_addresses.then(|| format!("{:?}", state.audit_head()));
-    users.chain(keys).chain(nodes).chain([lock::all(state)]).chain(head).collect()
+    users.chain(keys).chain(api_keys).chain(nodes).chain([lock::all(state)]).chain(head).collect()
 }
 
 /// No server broke or forked the chain, and none took a number that was not used.
