@@ -273,3 +273,119 @@ async fn read_more(
     }
     Ok(read)
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+    use tailnet::derp::{RelayKey, write_packet};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::counted;
+
+    fn relay() -> Relay {
+        let key = RelayKey::new(Box::new([9; 32].into()));
+        Relay::new(key, None, None, counted::of_tests(), Handle::current())
+    }
+
+    /// A client that is connected.
+    fn client(relay: &Relay, number: u8, is_of_mesh: bool) -> Arc<Client> {
+        let (key, at) = (NodePublic([number; 32]), ([192, 0, 2, number], 7).into());
+        let client = Arc::new(Client::new(key, at, is_of_mesh, relay.counted));
+        relay.table.insert(&client);
+        client
+    }
+
+    fn says(session: &mut Session<'_>, kind: u8, contents: &[u8]) -> io::Result<()> {
+        let mut out = BytesMut::new();
+        write_frame(&mut out, kind, contents);
+        session.handle(&mut Decoder::default(), &mut out).map(drop)
+    }
+
+    /// Sends these datagrams of one byte in one run of frames, each to the client of its number.
+    fn sends(session: &mut Session<'_>, datagrams: &[(u8, u8)]) {
+        let mut out = BytesMut::new();
+        for (to, byte) in datagrams {
+            write_packet(&mut out, &NodePublic([*to; 32]), &[*byte]);
+        }
+        session.handle(&mut Decoder::default(), &mut out).unwrap();
+    }
+
+    /// The frames that wait for a client.
+    fn told(client: &Client) -> Vec<(u8, Bytes)> {
+        let (mut out, mut decoder) = (BytesMut::new(), Decoder::default());
+        let _ = client.queue.take(&mut out).now_or_never();
+        std::iter::from_fn(|| decoder.poll_frame(&mut out).unwrap()).collect()
+    }
+
+    /// The datagrams that wait for a client, from the first client.
+    fn heard(client: &Client) -> Vec<u8> {
+        let byte = |(kind, contents): (u8, Bytes)| {
+            assert_eq!((kind, contents.len(), contents[0]), (kind::RECV_PACKET, KEY + 1, 1));
+            contents[KEY]
+        };
+        told(client).into_iter().map(byte).collect()
+    }
+
+    #[tokio::test]
+    async fn each_frame_of_a_run_reaches_its_own_receiver() {
+        let relay = relay();
+        let [sender, one, other] = [1, 2, 3].map(|number| client(&relay, number, false));
+        let mut session = Session::new(&relay, &sender);
+        sends(&mut session, &[(2, 10), (2, 11), (3, 12), (2, 13), (7, 14), (3, 15)]);
+        assert_eq!((heard(&one), heard(&other)), (vec![10, 11, 13], vec![12, 15]));
+        assert_eq!(session.noted, HashSet::from([one.key, other.key]));
+        // The second client does not exist. The first one's way is not used for it.
+        sends(&mut session, &[(2, 16), (7, 17)]);
+        assert_eq!((heard(&one), heard(&other)), (vec![16], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_way_is_looked_up_again_after_its_client_came_back_moved_or_left() {
+        let relay = relay();
+        let [sender, first] = [1, 2].map(|number| client(&relay, number, false));
+        let mut session = Session::new(&relay, &sender);
+        sends(&mut session, &[(2, 10)]);
+        assert_eq!(heard(&first), [10_u8]);
+        let second = client(&relay, 2, false);
+        sends(&mut session, &[(2, 11)]);
+        assert_eq!((heard(&first), heard(&second)), (vec![], vec![11]));
+        let link = Arc::new(Client::new(NodePublic([100; 32]), first.at, true, relay.counted));
+        relay.table.arrive(&link, second.key);
+        relay.table.remove(&second);
+        sends(&mut session, &[(2, 12)]);
+        assert!(heard(&second).is_empty());
+        let forwarded = told(&link);
+        assert_eq!((forwarded.len(), forwarded[0].0), (1, kind::FORWARD_PACKET));
+        relay.table.lose(&link);
+        sends(&mut session, &[(2, 13)]);
+        assert!(heard(&second).is_empty() && told(&link).is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_a_client_with_the_meshs_key_watches_closes_and_forwards() {
+        let relay = relay();
+        let [node, victim] = [1, 2].map(|number| client(&relay, number, false));
+        let forward = [&[7; KEY][..], &victim.key.0, b"x"].concat();
+        let asked: [(u8, &[u8]); 3] = [
+            (kind::WATCH_CONNS, &[]),
+            (kind::CLOSE_PEER, &victim.key.0),
+            (kind::FORWARD_PACKET, &forward),
+        ];
+        for (kind, contents) in asked {
+            let refused = says(&mut Session::new(&relay, &node), kind, contents).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{kind}");
+        }
+        assert!(victim.closed().now_or_never().is_none());
+        assert!(told(&node).is_empty() && told(&victim).is_empty());
+        let other = client(&relay, 100, true);
+        for (kind, contents) in asked {
+            says(&mut Session::new(&relay, &other), kind, contents).unwrap();
+        }
+        assert!(victim.closed().now_or_never().is_some());
+        let forwarded = told(&victim);
+        assert_eq!((forwarded.len(), &forwarded[0].1[..KEY]), (1, &[7; KEY][..]));
+        assert_eq!(told(&other).len(), 3, "the clients that are there");
+    }
+}

@@ -7,4 +7,4 @@ mod chromium;
 mod machine;
 mod networks;
 mod page;
-mod world;
+pub mod world;

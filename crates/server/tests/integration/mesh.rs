@@ -1,9 +1,11 @@
-//! Two relays of a mesh, in this process on loopback, and clients that know the mesh's key.
+//! Relays of a mesh, in this process on loopback. Some clients know the mesh's key, and nodes do not.
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use bytes::BytesMut;
 use getrandom::{SysRng, rand_core::UnwrapErr};
+use hyper::Method;
+use serde_json::json;
 use server::configuration::Configuration;
 use tailnet::{
     derp::{
@@ -19,7 +21,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::loopback::{free, start};
+use super::{
+    admin::world::World,
+    loopback::{free, start},
+};
 
 const KEY: &str = "8f0d6e5b4c3a29180716f5e4d3c2b1a08f0d6e5b4c3a29180716f5e4d3c2b1a0";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -171,10 +176,52 @@ async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() 
     }
 }
 
+/// A network with these nodes. Its relay has the key of a mesh.
+async fn network(folder: &Path, nodes: &[u8]) -> World {
+    let file = folder.join("mesh.key");
+    fs::write(&file, KEY).unwrap();
+    let world = World::with(&format!("[derp]\nmesh_key_path = {file:?}\n")).await;
+    world.command(Method::POST, "user", json!({ "name": "anna" })).await;
+    let key = json!({ "user": "1", "reusable": true });
+    let key = world.command(Method::POST, "preauthkey", key).await;
+    for number in nodes {
+        let node_key = NodePublic(RelayKey::new(Box::new([*number; 32].into())).public());
+        let body = json!({
+            "Version": 131, "NodeKey": node_key, "Auth": { "AuthKey": key["key"] },
+            "Hostinfo": { "Hostname": format!("host-{number}") },
+        });
+        assert_eq!(world.register(*number, &body).await["MachineAuthorized"], true);
+    }
+    world
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_the_meshs_key_is_none_of_its_relays() {
-    let (folder, at) = (tempfile::tempdir().unwrap(), free());
-    relay(&folder.path().join("a"), at, &[]).await;
-    let mut stranger = Client::connect(at, 1, false).await;
+async fn a_relay_of_a_mesh_serves_no_stranger_and_its_nodes_are_no_relays() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = network(folder.path(), &[1, 2]).await;
+    let mut stranger = Client::connect(world.address, 3, false).await;
     assert!(stranger.frame().await.is_none(), "the network does not know it");
+    let mut victim = Client::connect(world.address, 2, false).await;
+    for (kind, contents) in [(kind::WATCH_CONNS, &[][..]), (kind::CLOSE_PEER, &victim.key.0[..])] {
+        let mut node = Client::connect(world.address, 1, false).await;
+        node.says(kind, contents).await;
+        while let Some((kind, _)) = node.frame().await {
+            assert_ne!(kind, kind::PEER_PRESENT, "it is told who is there");
+        }
+    }
+    let mut node = Client::connect(world.address, 1, false).await;
+    node.reaches(&mut victim).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_deleted_has_no_relay() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = network(folder.path(), &[1, 2]).await;
+    let mut node = Client::connect(world.address, 1, false).await;
+    let mut other = Client::connect(world.address, 2, false).await;
+    other.reaches(&mut node).await;
+    world.command(Method::DELETE, "node/1", json!(null)).await;
+    while node.frame().await.is_some() {}
+    let mut again = Client::connect(world.address, 1, false).await;
+    assert!(again.frame().await.is_none(), "the network does not know it any more");
 }

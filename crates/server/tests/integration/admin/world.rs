@@ -155,11 +155,16 @@ impl World {
             "Version": 131, "NodeKey": NodePublic([number; 32]), "Auth": { "AuthKey": auth_key },
             "Hostinfo": hostinfo,
         });
-        let mut machine = self.machine(number).await;
-        let response = machine.send_request(said_by_machine("register", &body)).await.unwrap();
-        let answer = response.into_body().collect().await.unwrap().to_bytes();
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        let answer = self.register(number, &body).await;
         assert_eq!(answer["MachineAuthorized"], true, "{answer}");
+    }
+
+    /// The answer to a machine's request to register.
+    pub async fn register(&self, number: u8, body: &Value) -> Value {
+        let mut machine = self.machine(number).await;
+        let response = machine.send_request(said_by_machine("register", body)).await.unwrap();
+        let answer = response.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&answer).unwrap()
     }
 
     /// The key that machines know the network by.
