@@ -1,0 +1,156 @@
+//! Logins at a provider. The test chooses the claims of the provider's tokens and the browser's cookies.
+
+use std::sync::Arc;
+
+use doubles::provider::Provider;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tailnet::keys::NodePublic;
+
+use super::world::{Said, World};
+
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+
+/// A network with a login provider, and a machine whose registration waits.
+struct Rig {
+    world: World,
+    provider: Arc<Provider>,
+    /// The path of the link that the machine shows.
+    link: String,
+}
+
+/// A login that one browser has begun.
+struct Login {
+    state: String,
+    nonce: String,
+    cookie: String,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let provider = Provider::start().await;
+        let issuer = provider.url();
+        let table = format!("[oidc]\nissuer = {issuer:?}\nclient_id = \"net\"\n");
+        let world = World::with(&table).await;
+        let body = json!({
+            "Version": 131, "NodeKey": NodePublic([1; 32]), "Hostinfo": { "Hostname": "laptop" },
+        });
+        let answer = world.register(1, &body).await;
+        let link = answer["AuthURL"].as_str().unwrap().split_once("/register/").unwrap().1;
+        let link = format!("/register/{link}");
+        Self { world, provider, link }
+    }
+
+    /// A browser opens the link.
+    async fn begin(&self) -> Login {
+        let said = self.world.ask(Method::GET, &self.link, &[], "").await;
+        assert_eq!(said.status, StatusCode::FOUND, "{}", said.body);
+        let location = said.headers["location"].to_str().unwrap();
+        let query = location.split_once('?').unwrap().1;
+        let value = |name: &str| {
+            let mut pairs = form_urlencoded::parse(query.as_bytes());
+            pairs.find(|(own, _)| own == name).unwrap().1.into_owned()
+        };
+        let cookie = said.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+        Login { state: value("state"), nonce: value("nonce"), cookie: cookie.to_owned() }
+    }
+
+    /// The claims of a valid token for anna.
+    fn honest(&self, login: &Login) -> Value {
+        json!({
+            "iss": self.provider.url(), "aud": "net", "sub": "1", "nonce": login.nonce,
+            "iat": 0, "exp": 1_u64 << 32, "preferred_username": "anna",
+        })
+    }
+
+    /// A browser comes back from the provider: with this cookie, and these further parameters.
+    async fn back(&self, login: &Login, cookie: &str, more: &str) -> Said {
+        let path = format!("/oidc/callback?code=a&state={}{more}", login.state);
+        self.world.ask(Method::GET, &path, &[("cookie", cookie)], "").await
+    }
+
+    /// Its user says yes.
+    async fn confirm(&self, question: &Said, cookie: &str) -> Said {
+        let token = question.body.split("name=\"token\" value=\"").nth(1).unwrap();
+        let form = format!("token={}", token.split('"').next().unwrap());
+        self.world.ask(Method::POST, "/oidc/confirm", &[FORM, ("cookie", cookie)], &form).await
+    }
+
+    async fn nodes(&self) -> usize {
+        let nodes = self.world.command(Method::GET, "node", json!(null)).await;
+        nodes.as_array().unwrap().len()
+    }
+}
+
+#[tokio::test]
+async fn a_machine_comes_in_by_what_an_honest_provider_says_to_the_browser_that_asked() {
+    let rig = Rig::new().await;
+    let login = rig.begin().await;
+    rig.provider.says(rig.honest(&login));
+    let own = format!("&iss={}", rig.provider.url());
+    let question = rig.back(&login, &login.cookie, &own).await;
+    assert_eq!(question.status, StatusCode::OK, "{}", question.body);
+    assert!(question.body.contains("laptop") && rig.nodes().await == 0);
+    let done = rig.confirm(&question, &login.cookie).await;
+    assert_eq!((done.status, rig.nodes().await), (StatusCode::OK, 1), "{}", done.body);
+}
+
+#[tokio::test]
+async fn a_token_for_another_login_client_or_time_or_of_another_provider_is_refused() {
+    let rig = Rig::new().await;
+    let other = rig.begin().await;
+    for (claim, value) in [
+        ("nonce", json!(other.nonce)),
+        ("nonce", json!(null)),
+        ("iss", json!("http://127.0.0.1:1")),
+        ("aud", json!("other")),
+        ("aud", json!(["net", "other"])),
+        ("azp", json!("other")),
+        ("exp", json!(1)),
+        ("sub", json!(null)),
+    ] {
+        let login = rig.begin().await;
+        let mut claims = rig.honest(&login);
+        claims[claim] = value.clone();
+        if value.is_null() {
+            claims.as_object_mut().unwrap().remove(claim);
+        }
+        rig.provider.says(claims);
+        let said = rig.back(&login, &login.cookie, "").await;
+        assert_eq!(said.status, StatusCode::BAD_GATEWAY, "{claim} {value}: {}", said.body);
+        assert!(!said.body.contains("name=\"token\""), "{claim} {value}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_names_another_provider_is_refused() {
+    let rig = Rig::new().await;
+    let login = rig.begin().await;
+    rig.provider.says(rig.honest(&login));
+    let said = rig.back(&login, &login.cookie, "&iss=http://127.0.0.1:1").await;
+    assert_eq!(said.status, StatusCode::BAD_GATEWAY, "{}", said.body);
+    assert!(said.body.contains("another provider"), "{}", said.body);
+}
+
+#[tokio::test]
+async fn an_answer_in_another_browser_or_tab_is_refused() {
+    let rig = Rig::new().await;
+    let (login, other) = (rig.begin().await, rig.begin().await);
+    rig.provider.says(rig.honest(&login));
+    let (name, sealed) = login.cookie.split_once('=').unwrap();
+    let others = other.cookie.split_once('=').unwrap().1;
+    let cookies = ["", &other.cookie, &format!("{name}={others}"), &format!("x={sealed}")];
+    for cookie in cookies {
+        let said = rig.back(&login, cookie, "").await;
+        assert_eq!(said.status, StatusCode::GONE, "{cookie}: {}", said.body);
+    }
+    for cookie in cookies {
+        let question = rig.back(&login, &login.cookie, "").await;
+        assert_eq!(question.status, StatusCode::OK, "{}", question.body);
+        let said = rig.confirm(&question, cookie).await;
+        assert_eq!(said.status, StatusCode::GONE, "{cookie}: {}", said.body);
+        let again = rig.confirm(&question, &login.cookie).await;
+        assert_eq!(again.status, StatusCode::GONE, "a question is asked once");
+    }
+    assert_eq!(rig.nodes().await, 0);
+}
