@@ -148,8 +148,12 @@ fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
     assert!(approves(ROUTER, "10.9.0.0/16"));
     assert!(!approves(ROUTER, "11.0.0.0/8"));
     assert!(!approves(WEB, "10.9.0.0/16"));
-    assert!(!approves(EXIT, "0.0.0.0/0"));
-    assert!(approves(BEN, "::/0"));
+    assert!(!approves(EXIT, "0.0.0.0/0") && !approves(EXIT, "::/0"));
+    assert!(approves(BEN, "::/0") && approves(ADA, "0.0.0.0/0"));
+    // The key 0.0.0.0/0 approves no route. The key exitNode approves exits.
+    for net in ["10.9.0.0/16", "11.0.0.0/8", "0.0.0.0/1"] {
+        assert!(!approves(EXIT, net) && !approves(BEN, net), "{net}");
+    }
 }
 
 #[test]

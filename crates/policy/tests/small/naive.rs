@@ -24,6 +24,9 @@ const SOURCES: [&str; 12] = [
     "100.64.0.0/30",
     "100.64.0.6",
 ];
+/// Those that a rule for `autogroup:self` may have.
+const USERS: [&str; 5] =
+    ["ada@example.net", "ben@example.net", "user:*@example.net", "group:staff", "autogroup:member"];
 const TARGETS: [&str; 12] = [
     "*",
     "ada@example.net",
@@ -51,15 +54,12 @@ pub struct Rule {
 pub fn rule() -> impl Strategy<Value = Rule> {
     let target = (select(&TARGETS[..]), select(&PORTS[..]));
     let targets = prop::collection::vec(target, 1..3);
-    (prop::collection::vec(select(&SOURCES[..]), 1..3), targets, any::<bool>()).prop_map(
-        |(mut sources, targets, is_grant)| {
-            if targets.iter().any(|(target, _)| *target == "autogroup:self") {
-                sources.retain(|source| source.contains('@') || source.contains("member"));
-                sources.push("group:staff");
-            }
-            Rule { sources, targets, is_grant }
-        },
-    )
+    let any_source = prop::collection::vec(select(&SOURCES[..]), 1..3);
+    let users = prop::collection::vec(select(&USERS[..]), 1..3);
+    (any_source, users, targets, any::<bool>()).prop_map(|(any, users, targets, is_grant)| {
+        let is_self = targets.iter().any(|(target, _)| *target == "autogroup:self");
+        Rule { sources: if is_self { users } else { any }, targets, is_grant }
+    })
 }
 
 pub fn sections(rules: &[Rule]) -> Value {
