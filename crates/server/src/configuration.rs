@@ -442,15 +442,19 @@ mod tests {
         assert_eq!(node["DERPPort"], 8443);
         assert_eq!(node["CertName"], format!("sha256-raw:{}", certificate.hash()));
         // What is configured is left alone, and so is a URL that needs a certificate.
-        let text = "server_url = \"https://a\"";
-        assert!(read(text).unwrap().complete().check().is_err());
-        let text = "listen_plain = [\"[::]:80\"]";
-        assert!(read(text).unwrap().complete().check().is_err());
+        for (text, says) in [
+            ("server_url = \"https://a\"", "nowhere to listen"),
+            ("listen_plain = [\"[::]:80\"]", "set `server_url`"),
+        ] {
+            let error = read(text).unwrap().complete().check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]
     fn what_is_missing_is_told() {
-        assert!(read("").unwrap().check().is_err());
+        let error = read("").unwrap().check().unwrap_err().to_string();
+        assert!(error.contains("nowhere to listen"), "{error}");
         let flags = Flags {
             server_url: Some("https://a".parse().unwrap()),
             listen: vec!["[::]:443".parse().unwrap()],

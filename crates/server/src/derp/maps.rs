@@ -271,14 +271,23 @@ mod tests {
             assert!(error.contains("others.json") && error.contains(says), "{error}");
             wrong = sound;
         }
-        for text in ["", "{}", "[]", r#"{"Regions":{"x":{}}}"#, r#"{"Regions":{"0":{}}}"#] {
+        let error = |file: &PathBuf| {
+            let maps = Maps::new(OWN, std::slice::from_ref(file), &[], folder.path());
+            format!("{:#}", maps.unwrap_err())
+        };
+        for (text, says) in [
+            ("", "EOF"),
+            ("{}", "Regions: an object of regions by their numbers is missing"),
+            ("[]", "Regions: an object of regions by their numbers is missing"),
+            (r#"{"Regions":{"x":{}}}"#, "Regions.x: not a number"),
+            (r#"{"Regions":{"0":{}}}"#, "Regions.0: not a number"),
+        ] {
             fs::write(&file, text).unwrap();
-            assert!(
-                Maps::new(OWN, std::slice::from_ref(&file), &[], folder.path()).is_err(),
-                "{text}"
-            );
+            let error = error(&file);
+            assert!(error.contains("others.json") && error.contains(says), "{text}: {error}");
         }
-        assert!(Maps::new(OWN, &[folder.path().join("none")], &[], folder.path()).is_err());
+        let error = error(&folder.path().join("none"));
+        assert!(error.contains("none") && error.contains("No such file"), "{error}");
     }
 
     #[test]
