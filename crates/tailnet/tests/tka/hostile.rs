@@ -1,4 +1,4 @@
-//! A coordinator that puts nodes into a locked network.
+//! A coordinator that puts nodes into a locked network, and a trusted key that signs twice.
 
 use std::time::Duration;
 
@@ -140,4 +140,42 @@ fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     let around =
         Around { now: NOW, connected: &[], ranges: &[], servers: &[], answers: true, lock };
     assert_eq!(settings(&map, &Prefs::new(), &around).peers.len(), inserted.len());
+}
+
+/// The same update with its one signature written twice (RFC 8949: an array of one map, in the end).
+fn signed_twice(update: &[u8]) -> Vec<u8> {
+    const SIGNATURE: usize = 1 + (1 + 2 + 32) + (1 + 2 + 64);
+    let (rest, signature) = update.split_at(update.len() - SIGNATURE);
+    let (array, rest) = rest.split_last().unwrap();
+    assert_eq!((*array, signature[0]), (0x81, 0xa2));
+    [rest, &[0x82], signature, signature].concat()
+}
+
+#[test]
+fn an_update_that_one_key_signed_twice_has_its_votes_once() {
+    let keys = [(1, 2), (2, 3), (3, 1)].map(|(key, votes)| NewKey::new(signer(key).id(), votes));
+    let disabler = hash_of_secret(b"secret").unwrap();
+    let first = first_checkpoint(&keys, &[disabler], (1, 2), &signer(1)).unwrap();
+    let begun = || Authority::begin(&first).unwrap();
+    let edit = |by: u8, add: u8| {
+        let added = NewKey::new(signer(add).id(), 1);
+        let updates = begun().edited(&signer(by), &[added], &[]).unwrap();
+        <[Vec<u8>; 1]>::try_from(updates).unwrap()
+    };
+    // Several hashes: of two updates with the same votes the lower one counts.
+    for add in 10..20 {
+        let [twice] = edit(1, add).map(|update| signed_twice(&update));
+        let more = edit(2, add);
+        let mut expected = begun();
+        expected.inform(&more).unwrap();
+        let both = [[twice.clone()], more.clone()];
+        for order in [[0, 1], [1, 0]] {
+            let mut authority = begun();
+            order.iter().for_each(|at| authority.inform(&both[*at]).unwrap());
+            assert_eq!(authority.head(), expected.head(), "{add} {order:?}");
+        }
+        let mut alone = begun();
+        alone.inform(&[twice]).unwrap();
+        assert_ne!(alone.head(), begun().head(), "it counts where there is no other");
+    }
 }

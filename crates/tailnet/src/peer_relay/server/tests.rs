@@ -65,8 +65,13 @@ impl World {
     }
 
     fn begin(&mut self, client: usize, vni: Vni, from: Endpoint) -> Bind {
+        self.begin_as(client, vni, 3, from)
+    }
+
+    /// The same, of this generation.
+    fn begin_as(&mut self, client: usize, vni: Vni, generation: u32, from: Endpoint) -> Bind {
         let other = self.keys()[1 - client];
-        let bind = Bind { vni, generation: 3, other, challenge: [0; 32] };
+        let bind = Bind { vni, generation, other, challenge: [0; 32] };
         match self.say(client, vni, &Message::Bind(bind), from) {
             Some(Message::BindChallenge(challenge)) => challenge,
             other => panic!("{other:?}"),
@@ -143,9 +148,8 @@ fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
     let vni = world.allocate().vni;
     let challenge = world.begin(0, vni, at(1));
     world.bind(1, vni, at(2));
-    // From elsewhere; of another generation; with a byte changed; by the other client.
+    // From elsewhere; with a byte changed; by the other client.
     world.say(0, vni, &Message::BindAnswer(challenge), at(8));
-    world.say(0, vni, &Message::BindAnswer(Bind { generation: 4, ..challenge }), at(1));
     let mut changed = challenge;
     changed.challenge[31] ^= 1;
     world.say(0, vni, &Message::BindAnswer(changed), at(1));
@@ -153,9 +157,36 @@ fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
     assert_eq!(world.forward(vni, at(1)), None);
     world.say(0, vni, &Message::BindAnswer(challenge), at(1));
     assert_eq!(world.forward(vni, at(1)), Some(at(2)));
-    // Once: it was of this handshake.
-    world.say(0, vni, &Message::BindAnswer(challenge), at(1));
+}
+
+#[test]
+fn a_challenge_is_good_for_the_generation_that_it_was_made_for_while_that_is_the_last() {
+    let mut world = World::new();
+    let vni = world.allocate().vni;
+    world.bind(1, vni, at(2));
+    let former = world.begin_as(0, vni, 3, at(1));
+    let latest = world.begin_as(0, vni, 4, at(1));
+    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    assert_eq!(world.forward(vni, at(1)), None, "another handshake has begun");
+    world.say(0, vni, &Message::BindAnswer(Bind { generation: 4, ..former }), at(1));
+    assert_eq!(world.forward(vni, at(1)), None, "it was made for another generation");
+    world.say(0, vni, &Message::BindAnswer(latest), at(1));
     assert_eq!(world.forward(vni, at(1)), Some(at(2)));
+}
+
+#[test]
+fn an_answer_that_bound_before_binds_no_second_time() {
+    let mut world = World::new();
+    let vni = world.allocate().vni;
+    world.bind(1, vni, at(2));
+    let former = world.begin(0, vni, at(1));
+    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    assert_eq!(world.forward(vni, at(2)), Some(at(1)));
+    world.bind(0, vni, at(5));
+    // Whoever recorded it sends it again.
+    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    assert_eq!(world.forward(vni, at(2)), Some(at(5)));
+    assert_eq!(world.forward(vni, at(1)), None);
 }
 
 #[test]
