@@ -10,19 +10,20 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use crate::bytes::{Fragment, Packet, Transport};
 
+const SPECIAL_V4: [Ipv4Addr; 6] = [
+    Ipv4Addr::UNSPECIFIED,
+    Ipv4Addr::BROADCAST,
+    Ipv4Addr::new(224, 0, 0, 1),
+    Ipv4Addr::new(239, 255, 255, 255),
+    Ipv4Addr::new(169, 254, 0, 1),
+    Ipv4Addr::new(169, 254, 169, 254),
+];
+
 /// Addresses of one family; most are near each other.
 pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     if v4 {
         let near = (0u32..24).prop_map(|low| Ipv4Addr::from_bits(0x6440_0000 | low));
-        let special = select(vec![
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::BROADCAST,
-            Ipv4Addr::new(224, 0, 0, 1),
-            Ipv4Addr::new(239, 255, 255, 255),
-            Ipv4Addr::new(169, 254, 0, 1),
-            Ipv4Addr::new(169, 254, 169, 254),
-        ]);
-        prop_oneof![30 => near, 1 => special].prop_map_into().boxed()
+        prop_oneof![30 => near, 1 => select(&SPECIAL_V4[..])].prop_map_into().boxed()
     } else {
         let near = (0u128..24).prop_map(|low| Ipv6Addr::from_bits(0xfd7a << 112 | low << 60));
         let special = select(vec![
@@ -32,7 +33,10 @@ pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
             "fe80::1".parse().unwrap(),
             "febf::1".parse().unwrap(),
         ]);
-        prop_oneof![30 => near, 1 => special].prop_map_into().boxed()
+        let near_v4 = (0u32..24).prop_map(|low| Ipv4Addr::from_bits(0x6440_0000 | low));
+        let mapped = prop_oneof![1 => near_v4, 2 => select(&SPECIAL_V4[..])];
+        let mapped = mapped.prop_map(|ip| ip.to_ipv6_mapped());
+        prop_oneof![30 => near, 1 => special, 2 => mapped].prop_map_into().boxed()
     }
 }
 

@@ -86,6 +86,31 @@ fn later_fragments_pass_where_they_cannot_overwrite_a_header() {
 }
 
 #[test]
+fn nothing_enters_for_multicast_and_link_local_addresses_also_where_they_are_mapped_to_ipv6() {
+    let all = [AddressRange::V4, AddressRange::V6];
+    let destinations = all.map(|addresses| Destination { addresses, ports: 0..=65535 });
+    let rule = Rule { protocols: vec![17], sources: all.into(), destinations: destinations.into() };
+    let open = Policy { local: all.into(), rules: vec![rule], ..Policy::default() };
+    for (to, enters) in [
+        ("224.0.0.1", false),
+        ("169.254.0.1", false),
+        ("169.254.169.254", true),
+        ("100.64.0.9", true),
+        ("ff02::1", false),
+        ("fe80::1", false),
+        ("::ffff:224.0.0.1", false),
+        ("::ffff:239.255.255.255", false),
+        ("::ffff:169.254.0.1", false),
+        ("::ffff:169.254.169.254", false),
+        ("::ffff:100.64.0.9", true),
+        ("fd00::9", true),
+    ] {
+        let from = if to.contains(':') { "fd00::1" } else { PEER };
+        assert_eq!(accepts(&open, &udp(from, to, (1, 80))), enters, "{to}");
+    }
+}
+
+#[test]
 fn other_protocols_need_a_rule_for_every_port_or_are_open() {
     let gre = packet(PEER, SELF, Transport::Other(47));
     let with = |ports, protocols: &[u8]| {
