@@ -357,6 +357,32 @@ async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_keys_of_a_former_coordinator_are_forgotten_at_another() {
+    let chain = Chain::new("straight");
+    let rig = Rig::locked("lock-former", &chain).await;
+    let mut rig = Rig::at(rig.folder.clone(), rig.agent.clock);
+    rig.plane(hello(NodePublic::default())).await;
+    assert_eq!(rig.lock_status().await["Enabled"], true);
+    rig.set("ControlURL", "https://other.example").await;
+    assert_eq!(rig.lock_status().await["Enabled"], false);
+    let mut rig = rig.restarted().await;
+    assert_eq!(rig.lock_status().await["Enabled"], false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_of_the_keys_of_a_former_coordinator_does_not_count() {
+    let chain = Chain::new("straight");
+    let rig = Rig::locked("lock-former-file", &chain).await;
+    let file = rig.folder.0.join("lock.json");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, kept.replace(URL, "https://former.example")).unwrap();
+    let mut rig = rig.restarted().await;
+    assert_eq!(rig.lock_status().await["Enabled"], false);
+    rig.stream(chain.map(Value::Null)).await;
+    assert_eq!(peers(&rig.told()), [key(SIGNED), key(INSERTED)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_asks_why_a_peer_is_not_reached_is_told_of_the_lock() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-why", &chain).await;
