@@ -1,5 +1,4 @@
-//! Every file that the fuzzer ever found worth keeping, once more: `fuzz/` needs
-//! a nightly compiler, this does not.
+//! Every input of the corpora once, by the bodies of the fuzz targets in `fuzz/`.
 
 #[path = "../../../fuzz/src/bodies.rs"]
 mod bodies;
