@@ -22,7 +22,7 @@ use crate::{
     local::Timestamp,
     messages::{
         BadRecord, DerpMap, DisplayMessage, DnsConfig, FilterRule, LockInfo, MapResponse, Node,
-        PeerChange, Records, UserProfile, Weight, as_time, block,
+        PeerChange, Record as _, Records, UserProfile, Weight, as_time, block,
     },
 };
 
@@ -100,6 +100,7 @@ impl Changes {
 impl NetworkMap {
     /// A map from its cache.
     pub fn restored(mut self) -> Self {
+        self.peers.retain(|_, peer| peer.check().is_ok());
         self.by_key = self.peers.values().map(|peer| (peer.key, peer.id)).collect();
         // Who is connected was true then.
         for peer in self.peers.values_mut() {

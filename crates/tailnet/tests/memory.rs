@@ -119,17 +119,27 @@ fn packed(text: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// A peer that is much larger than its text.
+const PEER: &str =
+    r#"{"ID":@,"Key":"%","Addresses":["::/0"],"Tags":["","","","","","","","","",""]}"#;
+/// The beginning of a peer with capabilities.
+const CAPABILITIES: &str = concat!(
+    r#"{"Peers":[{"ID":1,"Key":"nodekey:"#,
+    "1111111111111111111111111111111111111111111111111111111111111111",
+    r#"","Addresses":["::/0"],"CapMap":{"#
+);
+
 /// Lists whose items become larger than their text: the beginning, the repeated item, the end; the bound
 /// of the stored list, in MiB.
 const LISTS: [([&str; 3], usize); 3] = [
-    ([r#"{"Peers":["#, r#"{"ID":@,"Key":"%","Tags":["","","","","","","","","",""]}"#, "]}"], 128),
+    ([r#"{"Peers":["#, PEER, "]}"], 128),
     ([r#"{"PeersRemoved":["#, "1", "]}"], 0),
     ([r#"{"PacketFilter":["#, "{}", "]}"], 192),
 ];
 
 /// What is bounded by the length of its text: the longest that is read.
 const FIELDS: [([&str; 3], usize); 8] = [
-    ([r#"{"Peers":[{"ID":1,"CapMap":{"#, r#""@":{"":{}}"#, "}}]}"], 2 << 20),
+    ([CAPABILITIES, r#""@":{"":{}}"#, "}}]}"], 2 << 20),
     ([r#"{"PeersChangedPatch":[{"NodeID":1,"Capabilities":["#, r#""""#, "]}]}"], 256 << 10),
     ([r#"{"OnlineChange":{"#, r#""@":true"#, "}}"], 2 << 20),
     ([r#"{"Node":{"Tags":["#, r#""""#, "]}}"], 1 << 20),
@@ -185,9 +195,8 @@ fn what_many_responses_leave_behind_costs_four_frames_at_most() {
     let mut map = NetworkMap::default();
     let before = USED.load(Relaxed);
     let large = |number: u32| {
-        let item = r#"{"ID":@,"Key":"%","Tags":["","","","","","","","","",""]}"#;
         let key = format!("nodekey:{number:064x}");
-        item.replace('@', &number.to_string()).replace('%', &key)
+        PEER.replace('@', &number.to_string()).replace('%', &key)
     };
     for part in 0..12 {
         let peers: Vec<String> = (part * 10_000..(part + 1) * 10_000).map(large).collect();

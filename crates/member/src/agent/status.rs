@@ -183,7 +183,11 @@ impl Agent {
         let own_status = own.map(|node| self.own_status(node));
         let addresses = own.map(|node| node.addresses.iter().map(IpNet::addr).collect());
         let peer = match peers {
-            true => self.map.peers().map(|peer| (peer.key, self.peer_status(peer))).collect(),
+            // A peer with this node's own key is none.
+            true => {
+                let others = self.map.peers().filter(|peer| peer.key != self.own.key);
+                others.map(|peer| (peer.key, self.peer_status(peer))).collect()
+            }
             false => BTreeMap::new(),
         };
         let mut health: Vec<String> = self.problems.values().cloned().collect();

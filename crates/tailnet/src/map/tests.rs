@@ -60,6 +60,30 @@ fn a_peer_that_cannot_be_read_is_told_and_the_others_are_there() {
 }
 
 #[test]
+fn a_peer_without_number_key_or_address_is_passed_over_and_told() {
+    let mut map = first();
+    let without = |field: &str| {
+        let mut peer = node(7);
+        peer.as_object_mut().unwrap().remove(field);
+        peer
+    };
+    let zero = json!({"NodeID": 3, "Key": NodePublic::default()});
+    for (field, why) in
+        [("ID", "it has no number"), ("Key", "it has no key"), ("Addresses", "it has no address")]
+    {
+        let changes = apply(&mut map, json!({"PeersChanged": [without(field)]}));
+        assert_eq!((ids(&map), &*changes.bad[0].why), (vec![2, 3], why));
+    }
+    let changes = apply(&mut map, json!({"PeersChanged": [{}, [], node(4)]}));
+    assert_eq!((ids(&map), changes.bad.len()), (vec![2, 3, 4], 2));
+    let changes = apply(&mut map, json!({"PeersChangedPatch": [zero]}));
+    assert_eq!((map.peer(&key(3)).is_some(), changes.bad.len()), (true, 1));
+    let mut kept = map.clone();
+    kept.peers.insert(0, Box::default());
+    assert_eq!(ids(&kept.restored()), [2, 3, 4], "nor does an older version's map have one");
+}
+
+#[test]
 fn deltas_are_applied_in_their_order() {
     let mut map = first();
     let changed = json!({
@@ -236,7 +260,7 @@ fn of_too_many_peers_those_that_are_known_stay() {
     let mut map = first();
     let many = (0..MOST).map(|number| {
         let key = format!("nodekey:{:064x}", number + 1000);
-        json!({"ID": number + 1000, "Key": key})
+        json!({"ID": number + 1000, "Key": key, "Addresses": ["100.64.0.9/32"]})
     });
     let peers: Vec<Value> = many.chain([node(2), node(3)]).collect();
     let changes = apply(&mut map, json!({ "Peers": peers }));

@@ -163,10 +163,27 @@ pub struct PeerChange {
 impl Record for Node {
     /// A router names its networks three times: 30,000 of IPv4 fit.
     const LONGEST: usize = 2 << 20;
+
+    /// A peer without one of these could not be reached or be told from another.
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            _ if self.id == 0 => Err("it has no number"),
+            _ if self.key.is_zero() => Err("it has no key"),
+            _ if self.addresses.is_empty() => Err("it has no address"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Record for PeerChange {
     const LONGEST: usize = 256 << 10;
+
+    fn check(&self) -> Result<(), &'static str> {
+        match &self.key {
+            Some(key) if key.is_zero() => Err("it takes the key away"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Record for UserProfile {

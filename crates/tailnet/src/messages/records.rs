@@ -17,6 +17,14 @@ pub struct Records(Option<Box<RawValue>>);
 pub trait Record: DeserializeOwned {
     /// The longest text of one, in bytes.
     const LONGEST: usize;
+
+    /// Whether it can be what it should be.
+    ///
+    /// # Errors
+    /// It cannot: why.
+    fn check(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 impl Record for i64 {
@@ -148,7 +156,11 @@ impl Records {
         let Some(list) = &self.0 else { return };
         let mut number = 0;
         let whole = for_each_item(list, |record| {
-            match read(record, T::LONGEST) {
+            let read = read(record, T::LONGEST).and_then(|read: T| match read.check() {
+                Ok(()) => Ok(read),
+                Err(why) => Err(de::Error::custom(why)),
+            });
+            match read {
                 Ok(record) => handle(record),
                 Err(error) => note(bad, kind, name(record, number), &error),
             }

@@ -197,7 +197,10 @@ mod tests {
     use serde_json::{Map, Value, json, value::to_raw_value};
 
     use super::*;
-    use crate::messages::{Node, Record, UserProfile};
+    use crate::{
+        keys::NodePublic,
+        messages::{Node, Record, UserProfile},
+    };
 
     fn read(value: Value) -> MapResponse {
         MapResponse::read(value.to_string().as_bytes()).unwrap()
@@ -246,6 +249,15 @@ mod tests {
         assert!(MapResponse::read(b"7").is_err());
     }
 
+    /// A peer with these fields.
+    fn peer(fields: &Value) -> Map<String, Value> {
+        let addresses = json!(["100.64.0.1/32"]);
+        let mut peer = json!({"ID": 1, "Key": NodePublic([1; 32]), "Addresses": addresses});
+        let peer = peer.as_object_mut().unwrap();
+        peer.extend(fields.as_object().unwrap().clone());
+        std::mem::take(peer)
+    }
+
     #[test]
     fn null_is_none_in_every_field() {
         let fields = [
@@ -276,6 +288,10 @@ mod tests {
         let mut nulls: Map<String, Value> = names.map(|name| (name.clone(), Value::Null)).collect();
         nulls.insert("Hostinfo".into(), json!({"OS": null, "Hostname": null, "RoutableIPs": null}));
         nulls.insert("CapMap".into(), json!({"x": null}));
+        let node: Node = serde_json::from_value(nulls.clone().into()).unwrap();
+        assert_eq!((node.id, node.addresses), (0, vec![]));
+        // A peer needs these three.
+        nulls.extend(peer(&json!({})));
         let (nodes, bad) = nodes(&json!([nulls]));
         assert_eq!(bad, []);
         assert!(nodes[0].may("x"), "a capability without values is one");
@@ -284,7 +300,7 @@ mod tests {
     #[test]
     fn an_endpoint_on_a_link_of_the_peers_own_costs_no_other() {
         let endpoints = json!(["[fe80::1%eth0]:41641", "192.0.2.1:41641", ""]);
-        let (nodes, bad) = nodes(&json!([{"ID": 1, "Endpoints": endpoints}]));
+        let (nodes, bad) = nodes(&json!([peer(&json!({"Endpoints": endpoints}))]));
         assert_eq!((bad, nodes[0].endpoints.len()), (vec![], 1));
     }
 

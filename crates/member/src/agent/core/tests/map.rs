@@ -27,6 +27,22 @@ async fn a_new_stream_has_no_filter_and_no_names_of_the_one_before() {
 }
 
 #[tokio::test]
+async fn peers_without_a_key_or_with_this_nodes_own_key_are_not_in_the_status() {
+    let mut rig = Rig::joined("nonsense").await;
+    rig.stream(map_of(&[2])).await;
+    let with_key = |id: u8, key: NodePublic| {
+        let mut peer = node(id);
+        peer["Key"] = json!(key);
+        peer
+    };
+    let own = rig.agent.own.key;
+    let nonsense = [with_key(8, NodePublic::default()), with_key(9, own), json!({})];
+    rig.map(json!({ "PeersChanged": nonsense })).await;
+    let peers: Vec<i64> = rig.status().await.peer.values().map(|peer| peer.node_id).collect();
+    assert_eq!(peers, [2]);
+}
+
+#[tokio::test]
 async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them() {
     let mut rig = Rig::joined("flood").await;
     let all: Vec<u8> = (2..=201).collect();

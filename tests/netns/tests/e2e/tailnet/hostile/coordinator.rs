@@ -99,7 +99,10 @@ fn a_map_of_a_hundred_thousand_peers_costs_no_packet() {
     ruled.first(move |map| {
         let is_watched = map["Node"]["Hostinfo"]["Hostname"] == "one";
         let peers = map["Peers"].as_array_mut().expect("a map has peers");
-        let bare = |number| json!({ "ID": number + 100, "Key": format!("nodekey:{number:064x}") });
+        let bare = |number| {
+            let key = format!("nodekey:{number:064x}");
+            json!({ "ID": number + 100, "Key": key, "Addresses": ["fd7a:115c:a1e0::ffff/128"] })
+        };
         peers.extend((1..100_000).filter(|_| is_watched).map(bare));
     });
     watched.says("there are more than 50000");
