@@ -7,15 +7,17 @@
 //!       └──► Held, under a number ──► decide_ssh
 //! ```
 //!
-//! All of it is memory: a server that starts again asks again.
+//! All of it is memory: a server that starts again asks again. Who has more and more logins wait has its own
+//! forgotten, not others': at one node, whose logins most are; of all, at whose nodes most are.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
 use crate::{
     object::{NodeId, UserId},
     refusal::Refusal,
     state::State,
     time::Time,
+    waiting::crowd,
 };
 
 /// How long a login waits to be confirmed.
@@ -75,8 +77,29 @@ pub(crate) struct SshDecision {
 #[derive(Debug)]
 struct Waiting {
     login: SshLogin,
+    /// Whose the node is that is logged in to.
+    holder: Party,
     since: Time,
     decision: Option<bool>,
+}
+
+/// Who has nodes: a user, or a node with tags, which is nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Party {
+    User(UserId),
+    Node(NodeId),
+}
+
+impl Party {
+    fn of(id: NodeId, user: Option<UserId>) -> Self {
+        user.map_or(Self::Node(id), Self::User)
+    }
+}
+
+impl SshLogin {
+    fn party(&self) -> Party {
+        Party::of(self.from, self.user)
+    }
 }
 
 impl State {
@@ -104,6 +127,7 @@ impl State {
             return SshOutcome::Refused("the policy does not let this login be confirmed");
         };
         let user = source.node.user;
+        let holder = Party::of(at, target.node.user);
         let login = SshLogin { from, user, at, account: account.to_owned() };
         let checks = &mut self.ssh_checks;
         if checks.is_good(&login, check.period, now) {
@@ -123,7 +147,7 @@ impl State {
                 None => SshOutcome::Refused("the login was not confirmed in time"),
             };
         }
-        checks.wait(number, login, now);
+        checks.wait(number, Waiting { login, holder, since: now, decision: None }, now);
         SshOutcome::Held(number.to_owned())
     }
 
@@ -180,19 +204,30 @@ impl SshChecks {
         at.zip(period).is_some_and(|(at, period)| now.since(*at) < period)
     }
 
-    fn wait(&mut self, number: &str, login: SshLogin, now: Time) {
+    fn wait(&mut self, number: &str, new: Waiting, now: Time) {
         self.waiting.retain(|_, waiting| now.since(waiting.since) < LONGEST_WAIT);
-        let of_node = |waiting: &Waiting| waiting.login.at == login.at;
-        let is_full = self.waiting.len() >= MOST;
-        if is_full || self.waiting.values().filter(|other| of_node(other)).count() >= MOST_EACH {
-            let candidates = self.waiting.iter().filter(|(_, other)| is_full || of_node(other));
-            let oldest = candidates.min_by_key(|(_, waiting)| waiting.since);
-            if let Some(oldest) = oldest.map(|(number, _)| number.clone()) {
-                self.waiting.remove(&oldest);
-            }
+        let is_there = |waiting: &Waiting| waiting.login.at == new.login.at;
+        if self.waiting.values().filter(|waiting| is_there(waiting)).count() >= MOST_EACH {
+            self.forget_one(is_there, |waiting| waiting.login.party());
+        } else if self.waiting.len() >= MOST {
+            self.forget_one(|_| true, |waiting| waiting.holder);
         }
-        let waiting = Waiting { login, since: now, decision: None };
-        self.waiting.insert(number.to_owned(), waiting);
+        self.waiting.insert(number.to_owned(), new);
+    }
+
+    /// Of those that are meant, the party with most loses its oldest.
+    fn forget_one<P: Copy + Eq + Hash>(
+        &mut self,
+        is_meant: impl Fn(&Waiting) -> bool,
+        party: impl Fn(&Waiting) -> P,
+    ) {
+        let meant = || self.waiting.iter().filter(|(_, waiting)| is_meant(waiting));
+        let crowd = crowd(meant().map(|(_, waiting)| party(waiting)));
+        let of_crowd = meant().filter(|(_, waiting)| Some(party(waiting)) == crowd);
+        let oldest = of_crowd.min_by_key(|(_, waiting)| waiting.since);
+        if let Some(number) = oldest.map(|(number, _)| number.clone()) {
+            self.waiting.remove(&number);
+        }
     }
 
     fn confirm(&mut self, login: SshLogin, now: Time) {
@@ -201,8 +236,46 @@ impl SshChecks {
         }
         if self.confirmed.len() >= MOST_CONFIRMED {
             // Whoever is forgotten is asked again.
-            self.confirmed.pop_first();
+            let crowd = crowd(self.confirmed.keys().map(SshLogin::party));
+            let of_crowd = self.confirmed.iter().filter(|(own, _)| Some(own.party()) == crowd);
+            let oldest = of_crowd.min_by_key(|(_, at)| **at).map(|(own, _)| own.clone());
+            oldest.map(|oldest| self.confirmed.remove(&oldest));
         }
         self.confirmed.insert(login, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(user: i64, at: i64, holder: i64) -> Waiting {
+        let (from, account) = (NodeId(user), "www".to_owned());
+        let login = SshLogin { from, user: Some(UserId(user)), at: NodeId(at), account };
+        let holder = Party::User(UserId(holder));
+        Waiting { login, holder, since: Time(1), decision: None }
+    }
+
+    #[test]
+    fn a_user_with_thousands_of_nodes_ends_no_login_at_a_node_of_another() {
+        let mut checks = SshChecks::default();
+        checks.wait("mine", waiting(1, 1, 1), Time(1));
+        for number in 0..2 * MOST {
+            let at = 2 + i64::try_from(number / 8).unwrap();
+            checks.wait(&format!("{number}"), waiting(2, at, 2), Time(2));
+        }
+        assert!(checks.waiting.contains_key("mine") && checks.waiting.len() == MOST);
+    }
+
+    #[test]
+    fn who_confirms_logins_without_end_is_asked_again_and_nobody_else() {
+        let mut checks = SshChecks::default();
+        let mine = waiting(1, 1, 1).login;
+        checks.confirm(mine.clone(), Time(1));
+        for number in 0..MOST_CONFIRMED + 9 {
+            let login = SshLogin { account: format!("{number}"), ..waiting(2, 1, 1).login };
+            checks.confirm(login, Time(2));
+        }
+        assert!(checks.confirmed.contains_key(&mine) && checks.confirmed.len() == MOST_CONFIRMED);
     }
 }

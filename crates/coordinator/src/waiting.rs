@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    hash::Hash,
     net::IpAddr,
     sync::Arc,
 };
@@ -61,7 +62,8 @@ impl WaitingRoom {
         let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MOST_EACH {
             self.oldest(of_machine)
         } else if self.0.len() >= MOST {
-            let crowd = self.crowd();
+            // From where most wait.
+            let crowd = crowd(self.0.values().map(|pending| pending.from)).flatten();
             self.oldest(|other| other.from == crowd)
         } else {
             None
@@ -75,15 +77,15 @@ impl WaitingRoom {
         let which = self.0.iter().filter(|(_, pending)| which(pending));
         which.min_by_key(|(_, pending)| pending.since).map(|(number, _)| number.clone())
     }
+}
 
-    /// From where most wait.
-    fn crowd(&self) -> Option<IpAddr> {
-        let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
-        for pending in self.0.values() {
-            *counts.entry(pending.from).or_default() += 1;
-        }
-        counts.into_iter().max_by_key(|(_, count)| *count).and_then(|(from, _)| from)
+/// Who is named most often.
+pub(crate) fn crowd<P: Copy + Eq + Hash>(all: impl Iterator<Item = P>) -> Option<P> {
+    let mut counts: HashMap<P, usize> = HashMap::new();
+    for one in all {
+        *counts.entry(one).or_default() += 1;
     }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(one, _)| one)
 }
 
 #[cfg(test)]

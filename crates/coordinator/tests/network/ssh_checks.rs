@@ -5,7 +5,10 @@ use std::time::Duration;
 use coordinator::{SshOutcome, object::NodeId};
 use serde_json::{Value, json};
 
-use crate::{policy::save, world::World};
+use crate::{
+    policy::{key_of, policy, save, tagged},
+    world::World,
+};
 
 const ACCOUNT: &str = "www";
 
@@ -118,6 +121,27 @@ fn a_login_does_not_wait_for_ever_nor_do_many() {
         |number: &u32| world.state.waiting_ssh(&format!("{number:03}"), world.now).is_some();
     let waiting: Vec<u32> = (0..100).filter(waits).collect();
     assert_eq!((waiting.len(), waiting[0]), (64, 36), "the newest");
+}
+
+#[test]
+fn a_user_with_logins_without_end_ends_no_other_users_login_at_the_same_node() {
+    let mut world = World::new();
+    let (key, other) = (world.reusable(), world.add_user("ben"));
+    let (of_other, server) = (key_of(&mut world, other), tagged(&mut world, "tag:db"));
+    let at = world.join(1, &server).id;
+    let [flood, mine] = [world.join(2, &key).id, world.join(3, &of_other).id];
+    let rule = json!({ "ssh": [{
+        "action": "check", "src": ["autogroup:member"], "dst": ["tag:db"], "users": [ACCOUNT],
+    }]});
+    save(&mut world, &policy(&rule));
+    assert_eq!(ask(&mut world, [mine, at], None, "mine"), held("mine"));
+    for number in 0..100 {
+        world.pass(Duration::from_millis(1));
+        ask(&mut world, [flood, at], None, &format!("{number:03}"));
+    }
+    assert_eq!(ask(&mut world, [mine, at], Some("mine"), "x"), held("mine"));
+    let is_open = |number: &str| world.state.waiting_ssh(number, world.now).is_some();
+    assert!(!is_open("036") && is_open("037"), "of the flood's own the newest are left");
 }
 
 #[test]
