@@ -11,7 +11,7 @@
 mod asked;
 mod status;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use tailnet::{
     tka::{self, Authority, KeyId, UpdateHash, read_public},
 };
 
-use self::asked::{Finish, Send, Text};
+use self::asked::{Finish, Send, Sign, Text, Verified};
 pub use self::{asked::Asked, status::LockStatus};
 use crate::{
     log::{Change, Parts},
@@ -42,7 +42,9 @@ pub(crate) struct Lock {
     pub kept: object::Lock,
     pub updates: BTreeMap<LockUpdateId, LockUpdate>,
     /// By the updates, unless these are others since then.
-    authority: Option<Authority>,
+    authority: Option<Arc<Authority>>,
+    /// Updates that others have written, behind those of the authority.
+    news: Vec<LockUpdateId>,
     is_stale: bool,
 }
 
@@ -113,18 +115,30 @@ impl Lock {
         if self.updates.get(&id) == update.as_ref() {
             return;
         }
-        self.is_stale = true;
+        let is_last = self.updates.last_key_value().is_some_and(|(last, _)| *last < id);
         match update {
-            Some(update) => self.updates.insert(id, update),
-            None => self.updates.remove(&id),
-        };
+            Some(update) => {
+                self.updates.insert(id, update);
+                match is_last && self.authority.is_some() {
+                    true => self.news.push(id),
+                    false => self.is_stale = true,
+                }
+            }
+            None => {
+                self.updates.remove(&id);
+                self.is_stale = true;
+            }
+        }
     }
 
     /// Reads the updates that were kept. Where one does not count, the same keys may sign as before.
     pub fn restore(&mut self) -> Result<(), (i64, tka::Refused)> {
+        let news = std::mem::take(&mut self.news);
         if self.is_stale {
-            self.authority = self.read()?;
+            self.authority = self.read()?.map(Arc::new);
             self.is_stale = false;
+        } else if !news.is_empty() {
+            self.read_on(&news)?;
         }
         match (self.kept.is_on, &self.authority) {
             (true, None) => Err((0, tka::Refused::NoCheckpoint)),
@@ -133,11 +147,7 @@ impl Lock {
     }
 
     fn read(&self) -> Result<Option<Authority>, (i64, tka::Refused)> {
-        let malformed = tka::Refused::Malformed(tka::Malformed::NotCbor);
-        let decode = |update: &LockUpdate| {
-            Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
-        };
-        let texts = self.updates.values().map(decode).collect::<Result<Vec<_>, _>>()?;
+        let texts = self.updates.values().map(decoded).collect::<Result<Vec<_>, _>>()?;
         if texts.is_empty() {
             return Ok(None);
         }
@@ -146,8 +156,19 @@ impl Lock {
         gathered.map(Some).map_err(|(place, why)| (id_of(place), why))
     }
 
+    /// Verifies these alone: those before them were verified when they came.
+    fn read_on(&mut self, news: &[LockUpdateId]) -> Result<(), (i64, tka::Refused)> {
+        let Some(authority) = &mut self.authority else { return Ok(()) };
+        let authority = Arc::make_mut(authority);
+        for update in news.iter().filter_map(|id| self.updates.get(id)) {
+            let text = decoded(update)?;
+            authority.gather(&[text]).map_err(|why| (update.id.0, why))?;
+        }
+        Ok(())
+    }
+
     /// Who may sign, while it is on.
-    pub fn authority(&self) -> Option<&Authority> {
+    pub fn authority(&self) -> Option<&Arc<Authority>> {
         self.authority.as_ref().filter(|_| self.kept.is_on)
     }
 
@@ -156,9 +177,14 @@ impl Lock {
         self.kept.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
     }
 
-    fn on(&self) -> Result<&Authority, Refusal> {
+    fn on(&self) -> Result<&Arc<Authority>, Refusal> {
         self.authority().ok_or(Refusal::IsOff)
     }
+}
+
+fn decoded(update: &LockUpdate) -> Result<Vec<u8>, (i64, tka::Refused)> {
+    let malformed = tka::Refused::Malformed(tka::Malformed::NotCbor);
+    Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
 }
 
 impl State {
@@ -176,6 +202,11 @@ impl State {
     pub fn is_turning_lock_on(&self, machine: &MachinePublic, now: Time) -> bool {
         let begun = self.lock.kept.begun.as_ref().map(|(id, _)| *id);
         begun.is_some_and(|id| self.lock.lets(id, now) && self.is_of(id, machine))
+    }
+
+    /// Who may sign, while it is on: for [`Asked::verify`].
+    pub fn lock_authority(&self) -> Option<Arc<Authority>> {
+        self.lock.authority().cloned()
     }
 
     /// Whether it is on.
@@ -201,14 +232,14 @@ impl State {
     /// Answers a node, in JSON. One that changes something is an entry of the audit.
     ///
     /// # Errors
-    /// It is not done.
+    /// It is not done. [`Refusal::Moved`]: what was verified was verified with another head.
     pub fn ask_lock(&mut self, id: NodeId, asked: &Asked, now: Time) -> Result<String, Refusal> {
         let answer = match asked {
             Asked::Begin(checkpoint) => self.begin_lock(id, checkpoint, now)?,
             Asked::Finish(finish) => self.finish_lock(id, finish, now)?,
             Asked::Send(send) => self.send_lock(id, send, now)?,
             Asked::Disable { secret, hash } => self.disable_lock(id, secret, *hash, now)?,
-            Asked::Sign(signature) => self.sign_by_lock(id, signature, now)?,
+            Asked::Sign(sign) => self.sign_by_lock(id, sign, now)?,
             question => return self.answer_lock(question),
         };
         Ok(answer.to_string())
@@ -268,7 +299,7 @@ impl State {
             checked.map_err(|_| Refusal::LeavesOut(node.name.clone()))?;
         }
         let head = authority.head();
-        self.lock.authority = Some(authority);
+        self.lock.authority = Some(Arc::new(authority));
         self.keep_updates(vec![checkpoint]);
         self.change_lock(|kept| *kept = object::Lock { is_on: true, ..object::Lock::default() });
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -304,18 +335,18 @@ impl State {
     }
 
     fn send_lock(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, Refusal> {
-        let before = self.lock.on()?.head();
-        // What a person has just made is to follow what there is, or to be made again.
-        if send.is_interactive && send.head != before {
-            return Err(Refusal::Moved);
-        }
-        let mut authority = self.lock.on()?.clone();
-        let taken = authority.gather(&send.updates)?;
+        let known = self.lock.on()?;
+        let verified = match &send.verified {
+            Some(verified) if verified.before == known.head() => Arc::clone(verified),
+            Some(_) => return Err(Refusal::Moved),
+            None => Arc::new(send.verify(known)?),
+        };
+        let Verified { authority, taken, .. } = &*verified;
         let head = authority.head();
         if !taken.is_empty() {
             let count = taken.len();
-            self.lock.authority = Some(authority);
-            self.keep_updates(taken);
+            self.lock.authority = Some(Arc::clone(authority));
+            self.keep_updates(taken.clone());
             self.note(Change::Lock);
             self.note_lock_deed(id, format!("{count} updates of tailnet lock, head {head}"), now);
         }
@@ -345,9 +376,14 @@ impl State {
         Ok(json!({}))
     }
 
-    fn sign_by_lock(&mut self, id: NodeId, signature: &Text, now: Time) -> Result<Value, Refusal> {
-        let node = tka::claim(&signature.0)?.node;
-        self.lock.on()?.check(&node, &signature.0)?;
+    fn sign_by_lock(&mut self, id: NodeId, sign: &Sign, now: Time) -> Result<Value, Refusal> {
+        let known = self.lock.on()?;
+        let node = match sign.verified {
+            Some((before, node)) if before == known.head() => node,
+            Some(_) => return Err(Refusal::Moved),
+            None => sign.verify(known)?,
+        };
+        let signature = &sign.signature;
         let signed = self.by_key.get(&node).copied().ok_or(Refusal::NoNode)?;
         let text = Base64::encode_string(&signature.0);
         if self.set_signature(signed, text, now) {

@@ -24,6 +24,7 @@ pub mod configuration;
 mod counted;
 mod data_paths;
 mod derp;
+mod fair_turns;
 mod fetch;
 mod files;
 mod first_bytes;

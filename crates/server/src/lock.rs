@@ -1,14 +1,15 @@
 //! What nodes ask about tailnet lock, inside Noise: the state answers, and this says which of them may ask.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use coordinator::{LockAsked, State};
+use coordinator::{LockAsked, LockRefusal, State, object::NodeId};
 use hyper::{Response, StatusCode};
 use tailnet::keys::MachinePublic;
-use tokio::sync::Semaphore;
 
 use crate::{
     body::{Answer, json, text},
+    fair_turns::FairTurns,
+    network::Network,
     serve::Server,
 };
 
@@ -17,8 +18,12 @@ pub const ROOT: &str = "/machine/tka/";
 /// The longest body of a node that turns tailnet lock on: signatures of some 8,000 nodes.
 pub const LONGEST: usize = 2 << 20;
 
-/// To hash a secret takes 16 MiB and some time: one at a time.
-static TURN: Semaphore = Semaphore::const_new(1);
+/// How often updates are verified again, because others came meanwhile.
+const TRIES: usize = 5;
+
+/// To hash a secret takes 16 MiB and some time, and so do updates and signatures: one at a time, and the
+/// machines that ask take turns.
+static TURNS: LazyLock<FairTurns<MachinePublic>> = LazyLock::new(|| FairTurns::new(1, 1));
 
 /// Answers what a machine asks at a path behind [`ROOT`].
 ///
@@ -42,6 +47,11 @@ pub async fn answer(
     let Some(id) = server.network.read(|state| state.owned_by(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
     };
+    // One that asks for much waits for its own alone.
+    let _turn = match needs_turn(&asked) {
+        true => Some(TURNS.take(machine).await?),
+        false => None,
+    };
     // A secret is hashed for a node of the network, and where there is a lock to turn off.
     let asked = match asked.needs_hash() && server.network.read(State::is_locked) {
         true => hashed(asked).await?,
@@ -49,7 +59,7 @@ pub async fn answer(
     };
     let answered = match asked.is_question() {
         true => server.network.read(|state| state.answer_lock(&asked)),
-        false => server.network.run(move |state, now| state.ask_lock(id, &asked, now)).await?,
+        false => done(&server.network, id, asked).await?,
     };
     Ok(match answered {
         Ok(answer) => json(StatusCode::OK, answer),
@@ -57,8 +67,39 @@ pub async fn answer(
     })
 }
 
+/// Whether it costs so much that its machine waits for a turn.
+fn needs_turn(asked: &LockAsked) -> bool {
+    asked.needs_hash() || asked.needs_verifying() || matches!(asked, LockAsked::Affected(_))
+}
+
+/// Does what is asked. What is to be verified is verified before, and the network goes on meanwhile.
+async fn done(
+    network: &Network,
+    id: NodeId,
+    asked: LockAsked,
+) -> anyhow::Result<Result<String, LockRefusal>> {
+    for _ in 0..TRIES {
+        let mut asked = asked.clone();
+        if asked.needs_verifying()
+            && let Some(known) = network.read(State::lock_authority)
+        {
+            let verified =
+                tokio::task::spawn_blocking(move || asked.verify(&known).map(|()| asked));
+            asked = match verified.await? {
+                Ok(verified) => verified,
+                Err(why) => return Ok(Err(why)),
+            };
+        }
+        let answered = network.run(move |state, now| state.ask_lock(id, &asked, now)).await?;
+        // Another update came meanwhile.
+        if answered != Err(LockRefusal::Moved) {
+            return Ok(answered);
+        }
+    }
+    Ok(Err(LockRefusal::Moved))
+}
+
 async fn hashed(mut asked: LockAsked) -> anyhow::Result<LockAsked> {
-    let _turn = TURN.acquire().await?;
     let hashed = tokio::task::spawn_blocking(move || {
         asked.hash();
         asked

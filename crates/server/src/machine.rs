@@ -123,7 +123,8 @@ async fn register(
         return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
     };
     server.network.read_on().await;
-    slow_hash::prove(&server.network, |state, now| state.unproved(&request, now)).await?;
+    let find = |state: &State, now| state.unproved(&request, now);
+    slow_hash::prove(&server.network, &server.sessions, client.from, find).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
     let deadline = Instant::now() + HOLD;

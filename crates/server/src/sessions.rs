@@ -108,6 +108,13 @@ impl Sessions {
         self.kept().sessions.retain(|(_, session)| !session.is_token(token.as_bytes()));
     }
 
+    /// Whether too many wrong keys came from there lately.
+    pub fn is_guessing(&self, from: IpAddr, now: Time) -> bool {
+        let kept = self.kept();
+        let of_source = kept.wrong.get(&network_of(from));
+        of_source.is_some_and(|(count, since)| *count > WRONG && now.since(*since) < WINDOW)
+    }
+
     /// A wrong key came from there. Whether there were too many.
     pub fn wrong_from(&self, from: IpAddr, now: Time) -> bool {
         let mut kept = self.kept();
@@ -198,7 +205,10 @@ mod tests {
         for _ in 0..WRONG {
             assert!(!sessions.wrong_from(near, NOW));
         }
+        assert!(!sessions.is_guessing(near, NOW));
         assert!(sessions.wrong_from(neighbour, NOW) && !sessions.wrong_from(far, NOW));
+        assert!(sessions.is_guessing(near, NOW) && !sessions.is_guessing(far, NOW));
+        assert!(!sessions.is_guessing(near, NOW.after(WINDOW)));
         assert!(!sessions.wrong_from(near, NOW.after(WINDOW)));
     }
 

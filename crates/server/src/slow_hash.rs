@@ -1,12 +1,14 @@
-//! Keys that headscale made, of which only bcrypt's hash is known. One at a time is compared: who
-//! guesses at them costs one core at most, and nobody waits for it but those who bring such keys.
+//! Keys that headscale made, of which only bcrypt's hash is known. One at a time is compared, and the
+//! sources that bring such keys take turns: who guesses at them costs one core at most, and delays nobody
+//! else by more than one comparison. A source with too many wrong keys has none compared.
+
+use std::{net::IpAddr, sync::LazyLock};
 
 use coordinator::{State, Time, Unproved};
-use tokio::sync::Semaphore;
 
-use crate::{clock::now, network::Network};
+use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessions, visitors};
 
-static TURN: Semaphore = Semaphore::const_new(1);
+static TURNS: LazyLock<FairTurns<IpAddr>> = LazyLock::new(|| FairTurns::new(1, 1));
 
 /// Has a key be known by a fast hash from here on, if its secret is the one that was hashed slowly.
 ///
@@ -14,20 +16,77 @@ static TURN: Semaphore = Semaphore::const_new(1);
 /// It could not be kept.
 pub async fn prove(
     network: &Network,
+    sessions: &Sessions,
+    from: IpAddr,
     find: impl Fn(&State, Time) -> Option<Unproved>,
 ) -> anyhow::Result<()> {
+    // Most keys are none of these, or are known by a fast hash already.
     if network.read(|state| find(state, now())).is_none() {
         return Ok(());
     }
-    let _turn = TURN.acquire().await?;
+    let _turn = TURNS.take(visitors::source(from)).await?;
+    if sessions.is_guessing(from, now()) {
+        return Ok(());
+    }
     // Another request may have brought the same key meanwhile.
     let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(()) };
     let compared = tokio::task::spawn_blocking(move || {
         let is_good = bcrypt::verify(&unproved.secret, &unproved.bcrypt);
         is_good.unwrap_or(false).then_some(unproved)
     });
-    if let Some(proved) = compared.await? {
-        network.run(move |state, _| state.prove(&proved)).await?;
+    let Some(proved) = compared.await? else {
+        sessions.wrong_from(from, now());
+        return Ok(());
+    };
+    network.run(move |state, _| state.prove(&proved)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use coordinator::{
+        Settings,
+        object::{ApiKey, ApiKeyId, Object},
+        secret::Hash,
+    };
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::store::{Database, Shared, Store};
+
+    /// A network with the API key `abcdefg.right`, as headscale kept it.
+    async fn network() -> (TempDir, Arc<Network>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Database::File(folder.path().join("store"));
+        let mut store = Store::open(&file).await.unwrap();
+        let hash = Hash::of_bcrypt(&bcrypt::hash("right", 4).unwrap()).unwrap();
+        let (id, created) = (ApiKeyId(1), now());
+        let key = ApiKey { id, prefix: "abcdefg".into(), hash, expires: None, created };
+        store.commit((0, 0), &[key.stored()]).await.unwrap();
+        let (network, writer) = Network::open(store, Settings::default()).await.unwrap();
+        tokio::spawn(writer);
+        (folder, network)
     }
-    Ok(())
+
+    #[tokio::test]
+    async fn a_source_with_too_many_wrong_keys_has_none_compared_and_another_source_has() {
+        let ((_folder, network), sessions) = (network().await, Sessions::default());
+        let [guesser, other] = [7, 8].map(|host| IpAddr::from([192, 0, 2, host]));
+        let shows = async |from, text: &str| {
+            let find = |state: &State, now| state.unproved_api(text, now);
+            prove(&network, &sessions, from, find).await.unwrap();
+            network.read(|state| state.api_key_of(text, now()).is_some())
+        };
+        let mut guesses = 0;
+        while !sessions.is_guessing(guesser, now()) {
+            assert!(!shows(guesser, "abcdefg.wrong").await);
+            guesses += 1;
+            assert!(guesses < 100, "guesses are counted");
+        }
+        assert!(!shows(guesser, "abcdefg.right").await);
+        assert!(shows(other, "abcdefg.right").await);
+        // From here on it takes no slow hash.
+        assert!(shows(guesser, "abcdefg.right").await);
+    }
 }

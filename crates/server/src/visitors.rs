@@ -461,7 +461,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 /// What counts as one address: of IPv6 a network, of which everybody has as many as they like.
-fn source(from: IpAddr) -> IpAddr {
+pub fn source(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

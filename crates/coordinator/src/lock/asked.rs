@@ -1,13 +1,15 @@
 //! What nodes ask about tailnet lock, as it is read (tailscale `tailcfg/tka.go`).
 
+use std::sync::Arc;
+
 use base64ct::{Base64, Encoding as _};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tailnet::{
     keys::NodePublic,
-    tka::{KeyId, UpdateHash, hash_of_secret},
+    tka::{self, Authority, KeyId, UpdateHash, hash_of_secret},
 };
 
-use super::Signatures;
+use super::{Refusal, Signatures};
 
 /// The most updates that are looked for behind a node's head.
 const MOST_ANCESTORS: usize = 512;
@@ -38,7 +40,7 @@ pub enum Asked {
         hash: Option<[u8; 32]>,
     },
     /// To take the signature of a node key.
-    Sign(Text),
+    Sign(Sign),
     /// For the signatures by this key.
     Affected(KeyId),
 }
@@ -56,6 +58,27 @@ pub struct Send {
     pub(super) head: UpdateHash,
     pub(super) updates: Vec<Text>,
     pub(super) is_interactive: bool,
+    /// Once [`Asked::verify`] has verified them.
+    pub(super) verified: Option<Arc<Verified>>,
+}
+
+/// Updates that were verified.
+#[derive(Debug)]
+pub(super) struct Verified {
+    /// The head that they were verified with.
+    pub before: UpdateHash,
+    /// Who may sign by them.
+    pub authority: Arc<Authority>,
+    /// Those that were new.
+    pub taken: Vec<Vec<u8>>,
+}
+
+/// See [`Asked::Sign`].
+#[derive(Clone, Debug)]
+pub struct Sign {
+    pub(super) signature: Text,
+    /// Once [`Asked::verify`] has verified it: the head that it was verified with, and whose key it signs.
+    pub(super) verified: Option<(UpdateHash, NodePublic)>,
 }
 
 /// Bytes as Go writes them.
@@ -123,7 +146,7 @@ struct Disable {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Sign {
+struct SignBody {
     signature: Text,
 }
 
@@ -160,12 +183,15 @@ impl Asked {
             }),
             "sync/send" => read(body, |SendBody { head, updates, interactive }| {
                 let updates = updates.unwrap_or_default();
-                Ok(Self::Send(Send { head, updates, is_interactive: interactive }))
+                let is_interactive = interactive;
+                Ok(Self::Send(Send { head, updates, is_interactive, verified: None }))
             }),
             "disable" => read(body, |Disable { disablement_secret: secret }| {
                 Ok(Self::Disable { secret, hash: None })
             }),
-            "sign" => read(body, |sign: Sign| Ok(Self::Sign(sign.signature))),
+            "sign" => read(body, |SignBody { signature }| {
+                Ok(Self::Sign(Sign { signature, verified: None }))
+            }),
             "affected-sigs" => read(body, |Affected { key }| {
                 Ok(Self::Affected(key.0.try_into().map_err(|_| "not a key")?))
             }),
@@ -185,9 +211,49 @@ impl Asked {
         }
     }
 
+    /// Whether it has what is to be verified before it is answered.
+    pub fn needs_verifying(&self) -> bool {
+        matches!(self, Self::Send(_) | Self::Sign(_))
+    }
+
+    /// Verifies what it has. Takes some time for each update, and may so for one that does not count.
+    ///
+    /// # Errors
+    /// It does not count, or follows another head.
+    pub fn verify(&mut self, known: &Authority) -> Result<(), Refusal> {
+        match self {
+            Self::Send(send) => send.verified = Some(Arc::new(send.verify(known)?)),
+            Self::Sign(sign) => sign.verified = Some((known.head(), sign.verify(known)?)),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Whether nothing changes by it.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Bootstrap | Self::Offer { .. } | Self::Affected(_))
+    }
+}
+
+impl Send {
+    pub(super) fn verify(&self, known: &Authority) -> Result<Verified, Refusal> {
+        let before = known.head();
+        // What a person has just made is to follow what there is, or to be made again.
+        if self.is_interactive && self.head != before {
+            return Err(Refusal::Moved);
+        }
+        let mut authority = known.clone();
+        let taken = authority.gather(&self.updates)?;
+        Ok(Verified { before, authority: Arc::new(authority), taken })
+    }
+}
+
+impl Sign {
+    /// Returns the node key that is signed.
+    pub(super) fn verify(&self, known: &Authority) -> Result<NodePublic, Refusal> {
+        let node = tka::claim(&self.signature.0)?.node;
+        known.check(&node, &self.signature.0)?;
+        Ok(node)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What administrators are shown of tailnet lock. Signatures are verified when the state is not locked any more:
 //! those of a large network take long.
 
+use std::sync::Arc;
+
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{keys::NodePublic, tka::Authority};
@@ -10,7 +12,7 @@ use crate::{object::NodeId, state::State};
 /// What the state has of it, with signatures that are not verified yet.
 #[derive(Debug)]
 pub struct LockStatus {
-    authority: Option<Authority>,
+    authority: Option<Arc<Authority>>,
     /// While it is on.
     nodes: Vec<Signed>,
     allowed: Option<NodeId>,
@@ -39,7 +41,7 @@ impl State {
 impl LockStatus {
     /// Verifies all signatures, and says which nodes are locked out.
     pub fn verified(&self) -> Value {
-        let authority = self.authority.as_ref();
+        let authority = self.authority.as_deref();
         let is_signed = |node: &&Signed| {
             let signature = Base64::decode_vec(&node.signature).unwrap_or_default();
             authority.is_some_and(|authority| authority.check(&node.key, &signature).is_ok())

@@ -283,6 +283,66 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(LockRefusal::OtherChain));
 }
 
+/// What a node asks, as it is read.
+fn read(by: &Machine, path: &str, mut body: Value) -> LockAsked {
+    (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
+    LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
+}
+
+#[test]
+fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
+    let (mut world, one, other) = locked();
+    let known = followed(&mut world, &one);
+    let adds = |by: u8, key: u8| {
+        let made = known.edited(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
+        let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
+        json!({ "Head": known.head().to_string(), "MissingAUMs": made })
+    };
+    let mut asked = [
+        read(&one, "sync/send", adds(1, 3)),
+        read(&one, "sync/send", adds(2, 4)),
+        read(&one, "sign", json!({ "Signature": base64(&signature(2, &other)) })),
+    ];
+    let before = world.state.lock_authority().unwrap();
+    for asked in &mut asked {
+        assert!(asked.needs_verifying());
+        asked.verify(&before).unwrap();
+    }
+    let answers = |world: &mut World, asked: &LockAsked| {
+        let answer = world.state.ask_lock(one.id, asked, world.now);
+        world.keep();
+        answer.map(drop)
+    };
+    assert_eq!(answers(&mut world, &asked[0]), Ok(()));
+    let after = world.state.lock_authority().unwrap();
+    for asked in &mut asked[1..] {
+        assert_eq!(answers(&mut world, asked), Err(LockRefusal::Moved));
+        asked.verify(&after).unwrap();
+    }
+    assert_eq!(answers(&mut world, &asked[1]), Ok(()));
+    assert!(world.state.lock_authority().unwrap().trusts(&signer(3).id()));
+    let mut forged = read(&one, "sign", json!({ "Signature": base64(&signature(9, &other)) }));
+    assert!(matches!(forged.verify(&after), Err(LockRefusal::Refused(_))));
+}
+
+#[test]
+fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
+    let (mut world, one, _) = locked();
+    let stored = world.since(0);
+    let now = world.now;
+    let mut other = State::load(world.state.settings().clone(), &stored, (1, 0), now).unwrap();
+    for key in 3..6 {
+        let (known, version) = (followed(&mut world, &one), world.version);
+        let made = known.edited(&signer(1), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
+        let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
+        let send = json!({ "Head": known.head().to_string(), "MissingAUMs": made });
+        ask(&mut world, &one, "sync/send", send).unwrap();
+        other.apply(&world.since(version), now).unwrap();
+        let heads = [&world.state, &other].map(|state| state.lock_authority().unwrap().head());
+        assert_eq!(heads[0], heads[1]);
+    }
+}
+
 #[test]
 fn the_secret_alone_turns_it_off_and_is_passed_on() {
     let (mut world, mut one, other) = locked();

@@ -78,8 +78,11 @@ pub async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer) {
-        let proved = slow_hash::prove(&server.network, |state, now| state.unproved_api(text, now));
+    if let Some(Arrival::Network(from)) = request.extensions().get()
+        && let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer)
+    {
+        let find = |state: &coordinator::State, now| state.unproved_api(text, now);
+        let proved = slow_hash::prove(&server.network, &server.sessions, from.ip(), find);
         if let Err(error) = proved.await {
             tracing::warn!("an API key: {error:#}");
         }

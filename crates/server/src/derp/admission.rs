@@ -13,20 +13,18 @@ use hyper::{Request, header};
 use serde::Deserialize;
 use serde_json::json;
 use tailnet::keys::NodePublic;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
-use crate::{fetch::Fetch, remote_url::RemoteUrl};
+use crate::{fair_turns::FairTurns, fetch::Fetch, remote_url::RemoteUrl, visitors};
 
 /// How long a yes is good for without another question, and how long while there is no answer.
 const GOOD: Duration = Duration::from_secs(10 * 60);
 const GOOD_WITHOUT_ANSWER: Duration = Duration::from_secs(24 * 3600);
 /// The most clients of which a yes is kept.
 const MOST: usize = 1 << 16;
-/// How many questions are asked at once.
+/// How many questions are asked at once, and about clients of one source.
 const AT_ONCE: usize = 16;
+const EACH: usize = 2;
 /// Within this there is an answer, and so long a question waits for its turn: both together are less
 /// than a login may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -41,7 +39,7 @@ pub struct Admission {
     admitted: Mutex<HashMap<NodePublic, Instant>>,
     /// When a question last was without an answer.
     unanswered: Mutex<Option<Instant>>,
-    turns: Semaphore,
+    turns: FairTurns<IpAddr>,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +53,7 @@ impl Admission {
     pub fn new(url: RemoteUrl) -> Self {
         let fetch = Fetch::new(!url.is_https());
         let (admitted, unanswered) = (Mutex::default(), Mutex::default());
-        Self { url, fetch, admitted, unanswered, turns: Semaphore::new(AT_ONCE) }
+        Self { url, fetch, admitted, unanswered, turns: FairTurns::new(AT_ONCE, EACH) }
     }
 
     /// Whether a client may be served. While there is no answer, those may that were served before.
@@ -77,7 +75,8 @@ impl Admission {
         if self.rests() {
             return None;
         }
-        let _turn = timeout(PATIENCE, self.turns.acquire()).await.ok()?.ok()?;
+        let turn = self.turns.take(visitors::source(from));
+        let _turn = timeout(PATIENCE, turn).await.ok()?.ok()?;
         // Those that waited need not find out by themselves.
         if self.rests() {
             return None;
@@ -148,11 +147,20 @@ mod tests {
     }
 
     async fn allow(mut stream: TcpStream) {
-        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"Allow\":true}";
+        request(&mut stream).await;
+        answer(stream).await;
+    }
+
+    async fn request(stream: &mut TcpStream) -> String {
         let mut request = Vec::new();
         while !request.ends_with(b"}") {
             request.push(stream.read_u8().await.unwrap());
         }
+        String::from_utf8(request).unwrap()
+    }
+
+    async fn answer(mut stream: TcpStream) {
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"Allow\":true}";
         stream.write_all(answer.as_bytes()).await.unwrap();
     }
 
@@ -184,6 +192,35 @@ mod tests {
         assert!(asked.elapsed() >= PATIENCE, "it is asked again");
         advance(GOOD_WITHOUT_ANSWER).await;
         assert!(!admission.admits(&before, HERE).await);
+    }
+
+    #[tokio::test]
+    async fn a_source_with_many_unanswered_questions_keeps_no_other_source_out() {
+        let (listener, admission) = listening().await;
+        let other: IpAddr = "192.0.2.7".parse().unwrap();
+        let clients: Vec<_> =
+            (0..=3 * AT_ONCE as u8).map(|number| NodePublic([number; 32])).collect();
+        let (client, of_flood) = clients.split_first().unwrap();
+        let flood = of_flood.iter().map(|client| admission.admits(client, HERE));
+        let flood = futures_util::future::join_all(flood);
+        // Questions about the flood have no answer.
+        let answers = async {
+            let mut unanswered = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let request = request(&mut stream).await;
+                match request.contains("192.0.2.7") {
+                    true => answer(stream).await,
+                    false => unanswered.push(stream),
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = flood => panic!("the flood ended before the other source was admitted"),
+            () = answers => {}
+            is_admitted = admission.admits(client, other) => assert!(is_admitted),
+        }
     }
 
     #[tokio::test]
