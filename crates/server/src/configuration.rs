@@ -18,9 +18,13 @@ use coordinator::{Prefixes, Settings};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
+use sys::whole_file;
 
 use crate::{
-    acme::Challenge, files, own_address, own_certificate::OwnCertificate, store::Database,
+    acme::Challenge,
+    files, own_address,
+    own_certificate::OwnCertificate,
+    store::{Database, has_password},
 };
 
 pub use self::{
@@ -242,6 +246,36 @@ impl Configuration {
         toml::from_str(&text).with_context(|| path.display().to_string())
     }
 
+    /// What is wrong with the file that this was read from, as by [`Self::read`]: it has a secret, and any
+    /// user may read it.
+    pub fn shown_secret(&self, file: Option<&Path>) -> Option<String> {
+        let (key, instead) = self.secret_key()?;
+        let path = file.unwrap_or(Path::new(FILE));
+        // One that cannot be looked at was read before, or there is none.
+        let mode = whole_file::mode_for_all(path).ok()??;
+        Some(format!(
+            "{}: any user may access this file and the secret in it, `{key}` (mode {mode:03o}): take \
+             that right away, or set `{instead}`",
+            path.display()
+        ))
+    }
+
+    /// A key of the file that has a secret, and the key that names a file with it.
+    fn secret_key(&self) -> Option<(String, String)> {
+        self.each().iter().find_map(|own| {
+            let of_oidc = own.oidc.as_ref().is_some_and(OidcTable::has_secret);
+            let of_database = own.database.as_deref().is_some_and(has_password);
+            let (key, instead) = match (of_oidc, of_database) {
+                (true, _) => ("oidc.client_secret", "oidc.client_secret_path"),
+                (_, true) => ("database", "database_url_path"),
+                _ => return None,
+            };
+            let table = own.name.as_ref().map(|name| format!("networks.{name}."));
+            let table = table.unwrap_or_default();
+            Some((format!("{table}{key}"), format!("{table}{instead}")))
+        })
+    }
+
     /// With what flags say.
     #[must_use]
     pub fn with(mut self, flags: Flags) -> Self {
@@ -401,6 +435,8 @@ fn everywhere(port: u16) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
 
     fn read(text: &str) -> Result<Configuration, toml::de::Error> {
         toml::from_str(text)
@@ -419,6 +455,36 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn a_file_with_a_secret_that_any_user_may_read_is_told_of_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode));
+        set(folder.path(), 0o755).unwrap();
+        let file = folder.path().join("server.toml");
+        let oidc = "issuer = \"https://id.test\"\nclient_id = \"net\"\n";
+        let network = "[networks.lab]\nserver_url = \"http://lab.test\"\n";
+        for (text, key) in [
+            (String::new(), None),
+            (format!("[oidc]\n{oidc}client_secret_path = \"/run/secret\""), None),
+            (format!("[oidc]\n{oidc}client_secret = \"x\""), Some("`oidc.client_secret`")),
+            ("database = \"postgres://a@db.test/net\"".into(), None),
+            ("database = \"postgres://a:b@db.test/net\"".into(), Some("`database`")),
+            (
+                format!("{network}database = \"postgres://a@db.test/net?password=b\""),
+                Some("`networks.lab.database`"),
+            ),
+        ] {
+            fs::write(&file, &text).unwrap();
+            set(&file, 0o644).unwrap();
+            let configuration = Configuration::read(Some(&file)).unwrap();
+            let told = configuration.shown_secret(Some(&file));
+            let has_key = |key| told.as_ref().is_some_and(|told| told.contains(key));
+            assert!(key.map_or(told.is_none(), has_key), "{text}: {told:?}");
+            set(&file, 0o640).unwrap();
+            assert_eq!(configuration.shown_secret(Some(&file)), None, "{text}");
+        }
+    }
+
     fn the_relay_is_where_the_server_is() {
         let text = "server_url = \"https://10.0.0.1:8443\"\nlisten_plain = [\"[::]:80\"]";
         let settings = read(text).unwrap().settings(None).unwrap();

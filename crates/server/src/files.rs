@@ -19,13 +19,31 @@ pub const NETWORKS: &str = "networks";
 /// The key of the relay.
 pub const RELAY: &str = "derp.key";
 
-/// Makes a folder that only the server's user may enter, if there is none.
+/// Makes a folder that only the server's user may enter, if there is none. The files of one that was there
+/// are for the server's user from then on, if they were for all: the store and the keys are among them.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be made or read.
 pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    let name = || folder.display().to_string();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.with_context(|| format!("{}", folder.display()))
+    made.with_context(name)?;
+    for file in fs::read_dir(folder).with_context(name)? {
+        let file = file.with_context(name)?.path();
+        let name = file.display();
+        match whole_file::make_private(&file) {
+            Ok(None) => {}
+            Ok(Some(mode)) => tracing::warn!(
+                "{name}: any user could access it (mode {mode:03o}); now its owner alone can"
+            ),
+            // It was removed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(
+                "{name}: any user may access it, and that cannot be changed: {error}"
+            ),
+        }
+    }
+    Ok(())
 }
 
 /// The key of a file, which is made if there is none.
@@ -93,5 +111,22 @@ mod tests {
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
         fs::write(&file, "privkey:00").unwrap();
         assert!(machine_key(&file).is_err());
+    }
+
+    #[test]
+    fn what_a_folder_for_all_has_for_all_is_its_owners_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let set = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode));
+        set(folder.path(), 0o755).unwrap();
+        for name in [STORE, "store.sqlite-wal", NOISE] {
+            fs::write(file(name), "").unwrap();
+            set(&file(name), 0o644).unwrap();
+        }
+        make_folder(folder.path()).unwrap();
+        for name in [STORE, "store.sqlite-wal", NOISE] {
+            let mode = fs::metadata(file(name)).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{name}");
+        }
     }
 }

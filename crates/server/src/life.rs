@@ -20,7 +20,10 @@ use std::{
 
 use anyhow::Context;
 use futures_util::future::try_join_all;
-use sys::process::{Service, Signal, Signals, harden, raise_file_limit};
+use sys::{
+    process::{Service, Signal, Signals, harden, raise_file_limit},
+    whole_file::make_new_files_private,
+};
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     time::{sleep, timeout},
@@ -48,6 +51,7 @@ pub struct Surroundings {
 pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
     let signals = Signals::block().context("signals")?;
     harden().context("hardening the process")?;
+    make_new_files_private();
     if let Err(error) = raise_file_limit() {
         tracing::warn!("raising the limit of open files: {error}");
     }

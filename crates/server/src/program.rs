@@ -107,6 +107,9 @@ fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()>
     let configuration = Configuration::read(common.config.as_deref())?.with(flags);
     close_named();
     log::start(configuration.log_format, configuration.log_level.clone());
+    if let Some(warning) = configuration.shown_secret(common.config.as_deref()) {
+        tracing::warn!("{warning}");
+    }
     let is_json = configuration.log_format == LogFormat::Json;
     let ended = life::run(configuration, is_confined);
     match ended {

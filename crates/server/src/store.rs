@@ -16,7 +16,7 @@ mod trouble;
 mod watch;
 mod writes;
 
-use std::{path::Path, time::Duration};
+use std::{fs, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
 
 use anyhow::Context;
 use coordinator::object::{Kind, Stored};
@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use self::statements::{postgres, sqlite};
 pub use self::{
     backup::Backup,
-    database::Database,
+    database::{Database, has_password},
     trouble::{Trouble, trouble_of},
     watch::{Polled, Watch},
 };
@@ -243,6 +243,9 @@ impl Store {
     }
 
     async fn open_file(file: &Path) -> anyhow::Result<Engine> {
+        // The database and its log have keys in them. SQLite makes the log with the database's mode.
+        let made = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file);
+        made.with_context(|| format!("{}", file.display()))?;
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)

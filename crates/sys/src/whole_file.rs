@@ -1,12 +1,23 @@
-//! Files that are whole at every moment, whenever the process or the machine ends.
+//! Files that are whole at every moment, whenever the process or the machine ends, and that no other user
+//! reads.
 
 use std::{
     ffi::OsString,
     fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
+
+use nix::{
+    libc::{O_NOFOLLOW, O_NONBLOCK},
+    sys::stat::{Mode, umask},
+};
+
+/// What users other than a file's owner and its group may do.
+const OTHERS: u32 = 0o007;
+/// What those of its group may do, too.
+const ALL_BUT_OWNER: u32 = 0o077;
 
 /// Replaces a file, or makes it, for its owner alone to read and write: the text goes into
 /// `PATH.new` beside it, to the disk, and takes its name.
@@ -33,19 +44,107 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Has all files and folders that the process makes from now on be for its own user alone.
+pub fn make_new_files_private() {
+    umask(Mode::from_bits_truncate(ALL_BUT_OWNER));
+}
+
+/// Takes the rights of all others at a file that any user may access, and returns its former mode. A file
+/// that is for its owner or its group stays as it is, and so does what is no file.
+///
+/// # Errors
+/// It stays as it was.
+pub fn make_private(path: &Path) -> io::Result<Option<u32>> {
+    let is_open = |file: &fs::Metadata| file.is_file() && file.mode() & OTHERS != 0;
+    if !is_open(&fs::symlink_metadata(path)?) {
+        return Ok(None);
+    }
+    // Not another file by now, which a link would lead to.
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
+    let found = file.metadata()?;
+    if !is_open(&found) {
+        return Ok(None);
+    }
+    let mode = found.mode() & 0o7777;
+    file.set_permissions(fs::Permissions::from_mode(mode & !ALL_BUT_OWNER))?;
+    Ok(Some(mode))
+}
+
+/// The mode of a file that any user may access: by its own mode, and those of the folders on the way to it.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn mode_for_all(path: &Path) -> io::Result<Option<u32>> {
+    let path = path.canonicalize()?;
+    let mode = fs::metadata(&path)?.mode() & 0o7777;
+    let may_enter = |folder: &Path| Ok(fs::metadata(folder)?.mode() & 0o001 != 0);
+    let mut folders = path.ancestors().skip(1).map(may_enter);
+    let leads_there =
+        folders.try_fold(true, |all, one: io::Result<bool>| Ok::<_, io::Error>(all & one?))?;
+    Ok((mode & OTHERS != 0 && leads_there).then_some(mode))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{
-        env,
-        os::unix::fs::{MetadataExt, PermissionsExt},
-    };
+    use std::{env, os::unix::fs::symlink};
 
     use super::*;
 
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_file_for_all_becomes_its_owners_and_one_for_a_group_stays() {
+        let folder = folder("private");
+        let (file, link) = (folder.join("store"), folder.join("link"));
+        fs::write(&file, "secret").unwrap();
+        symlink(&file, &link).unwrap();
+        for (before, made, after) in
+            [(0o644, Some(0o644), 0o600), (0o666, Some(0o666), 0o600), (0o640, None, 0o640)]
+        {
+            set_mode(&file, before);
+            assert_eq!(make_private(&link).unwrap(), None, "a link is none of the files");
+            assert_eq!(make_private(&file).unwrap(), made);
+            assert_eq!(mode(&file), after);
+        }
+        assert_eq!(make_private(&folder).unwrap(), None);
+        assert_eq!(make_private(&folder.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_for_all_if_its_mode_and_its_folders_let_all_read_it() {
+        let folder = folder("for-all");
+        let file = folder.join("server.toml");
+        fs::write(&file, "").unwrap();
+        for (of_folder, of_file, wanted) in [
+            (0o755, 0o644, Some(0o644)),
+            (0o711, 0o604, Some(0o604)),
+            (0o755, 0o640, None),
+            (0o750, 0o644, None),
+        ] {
+            set_mode(&folder, of_folder);
+            set_mode(&file, of_file);
+            assert_eq!(mode_for_all(&file).unwrap(), wanted, "{of_folder:o} {of_file:o}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_file_is_replaced_by_another_that_only_its_owner_reads() {
-        let folder = env::temp_dir().join(format!("linerate-whole-file-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder("whole-file");
         let (path, new) = (folder.join("wg0.conf"), folder.join("wg0.conf.new"));
         fs::write(&path, "former, and longer").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

@@ -96,6 +96,13 @@ impl Secret {
 
 /// As it is written.
 #[derive(Deserialize)]
+impl OidcTable {
+    /// Whether the secret stands in the configuration.
+    pub fn has_secret(&self) -> bool {
+        matches!(self.secret, Secret::Text(_))
+    }
+}
+
 #[serde(deny_unknown_fields)]
 struct Read {
     #[serde(deserialize_with = "issuer")]

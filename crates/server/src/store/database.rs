@@ -109,6 +109,19 @@ impl Database {
     }
 }
 
+/// Whether a database's URL has a password in it.
+pub fn has_password(url: &str) -> bool {
+    let (place, settings) = url.split_once('?').unwrap_or((url, ""));
+    let user =
+        place.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@'));
+    let by_user = user.and_then(|(user, _)| user.split_once(':'));
+    let by_setting = settings.split('&').find_map(|setting| setting.strip_prefix("password="));
+    by_user
+        .map(|(_, password)| password)
+        .or(by_setting)
+        .is_some_and(|password| !password.is_empty())
+}
+
 /// Where a database is; by which of its names its host is asked for is not known.
 fn place(options: &PgConnectOptions) -> (String, u16, String) {
     let host = match options.get_socket() {
