@@ -37,7 +37,7 @@ impl State {
     pub fn create_user(&mut self, user: User, now: Time) -> Result<User, Refusal> {
         self.check_user_name(&user.name)?;
         let id = UserId(self.next_number(Kind::User));
-        let user = User { id, created: now, ..user };
+        let user = User { id, created: now, is_owner: false, ..user };
         self.keep(&user);
         self.users.insert(id, user.clone());
         Ok(user)
@@ -58,6 +58,29 @@ impl State {
         Ok(user)
     }
 
+    /// The owner of the network: who was made so, or else the first user.
+    pub fn owner(&self) -> Option<&User> {
+        let made = self.users.values().find(|user| user.is_owner);
+        made.or_else(|| self.users.values().next())
+    }
+
+    /// Makes a user the owner of the network, instead of who is.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub fn make_owner(&mut self, id: UserId) -> Result<User, Refusal> {
+        let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?;
+        let owner = User { is_owner: true, ..user.clone() };
+        let former = self.users.values().filter(|user| user.is_owner && user.id != id);
+        let former: Vec<User> =
+            former.map(|user| User { is_owner: false, ..user.clone() }).collect();
+        for user in former.into_iter().chain([owner.clone()]) {
+            self.keep(&user);
+            self.users.insert(user.id, user);
+        }
+        Ok(owner)
+    }
+
     /// A user that there is becomes this one, and everybody who sees their nodes is told.
     pub(crate) fn change_user(&mut self, user: User) {
         let id = user.id;
@@ -71,7 +94,7 @@ impl State {
     /// A user is gone, with the keys that make nodes of theirs.
     ///
     /// # Errors
-    /// There is no such user, or they have nodes.
+    /// There is no such user, they have nodes, or they own the network, which has other users.
     pub fn delete_user(&mut self, id: UserId) -> Result<(), Refusal> {
         if !self.users.contains_key(&id) {
             return Err(Refusal::NoUser(id.to_string()));
@@ -79,6 +102,9 @@ impl State {
         let nodes = self.nodes_of(id).len();
         if nodes > 0 {
             return Err(Refusal::HasNodes(id, nodes));
+        }
+        if self.users.len() > 1 && self.owner().is_some_and(|owner| owner.id == id) {
+            return Err(Refusal::IsOwner(id));
         }
         let is_theirs = |key: &&PreAuthKey| key.user == Some(id);
         for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {

@@ -178,6 +178,9 @@ pub struct User {
     /// Who it is for the provider that vouches for it; none if an administrator made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// Whether it was made the owner of the network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_owner: bool,
     /// The groups that the provider had it in at its last login.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,

@@ -8,7 +8,7 @@ use policy::{Compiled, Nodes, Policy, Role};
 use crate::{
     access::Access,
     log::{Change, Parts},
-    object::{self, Kind, Node, NodeId, PolicyId},
+    object::{self, Kind, Node, NodeId, PolicyId, User},
     places,
     refusal::Refusal,
     routes::is_exit,
@@ -206,15 +206,32 @@ impl State {
         Nodes { users: self.policy_users(), nodes, domains: Vec::new() }
     }
 
-    /// The first user is the owner.
+    /// All users, as a policy knows them: without names that they may have chosen themselves.
     fn policy_users(&self) -> Vec<policy::User> {
-        let users = self.users.values().enumerate().map(|(place, user)| policy::User {
+        let owner = self.owner().map(|user| user.id);
+        let users = self.users.values().map(|user| policy::User {
             id: user.id.0.unsigned_abs(),
-            name: user.name.clone(),
+            name: if self.may_be_named(user) { user.name.clone() } else { String::new() },
             email: user.email.clone(),
-            role: (place == 0).then_some(Role::Owner),
+            role: (Some(user.id) == owner).then_some(Role::Owner),
         });
         users.collect()
+    }
+
+    /// Whether a policy means a user by its name: an administrator gave it, or trusts the provider's.
+    fn may_be_named(&self, user: &User) -> bool {
+        user.identity.is_none() || self.settings.trusts_usernames
+    }
+
+    /// The names in the policy that mean nobody, though a user has them: they are the provider's.
+    pub fn distrusted_names(&self) -> Vec<&str> {
+        let text = self.policy().map_or("", |policy| &policy.text);
+        let is_named = |name: &str| {
+            // Alone, or with ports.
+            ['"', ':'].iter().any(|end| text.contains(&format!("\"{name}@{end}")))
+        };
+        let users = self.users.values().filter(|user| !self.may_be_named(user));
+        users.map(|user| user.name.as_str()).filter(|name| is_named(name)).collect()
     }
 
     /// What a policy knows of the node at a place; nothing where there is none.

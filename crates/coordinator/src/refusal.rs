@@ -25,6 +25,8 @@ pub enum Refusal {
     BadName(String),
     /// The user has nodes.
     HasNodes(UserId, usize),
+    /// The user owns the network, and there are others who can.
+    IsOwner(UserId),
     /// A tag begins with `tag:` and is a label.
     BadTag(String),
     /// A key needs a user or tags.
@@ -66,6 +68,11 @@ impl fmt::Display for Refusal {
             Self::HasNodes(id, nodes) => {
                 write!(f, "user {id} has {nodes} nodes: delete or tag them first")
             }
+            Self::IsOwner(id) => write!(
+                f,
+                "user {id} is the owner of the network: make another the owner first \
+                 (`linerate-server users make-owner`)"
+            ),
             Self::BadTag(tag) => {
                 write!(f, "{tag:?} is not a tag: tag: and lower-case letters, digits and hyphens")
             }

@@ -184,7 +184,7 @@ impl State {
     ) -> Result<NodeId, No> {
         let key = self.valid_key(text, now)?.clone();
         let ephemeral = key.ephemeral || request.ephemeral;
-        let owner = self.owner(key.user, &key.tags, request)?.with(ephemeral);
+        let owner = self.owner_of_new(key.user, &key.tags, request)?.with(ephemeral);
         let id = self.make_node(machine, request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (Some(key.id), RegisterMethod::AuthKey);
@@ -200,7 +200,7 @@ impl State {
 
     /// Who is to have a node: a user, or nobody if it has tags, which it has from its key or because
     /// the policy lets its user give them.
-    fn owner(
+    fn owner_of_new(
         &self,
         user: Option<UserId>,
         tags: &[String],
@@ -421,7 +421,7 @@ impl State {
         }
         let pending = Arc::clone(self.waiting.get(number).ok_or(Refusal::NoRegistration)?);
         let Pending { machine, request, .. } = &*pending;
-        let owner = self.owner(Some(user), &[], request)?.with(request.ephemeral);
+        let owner = self.owner_of_new(Some(user), &[], request)?.with(request.ephemeral);
         let id = self.make_node(*machine, request, &owner, now)?;
         self.undo.waiting(&self.waiting);
         self.waiting.remove(number);

@@ -19,6 +19,9 @@ pub struct Settings {
     pub offline_after: Duration,
     /// How long an ephemeral node may be without one before it is forgotten.
     pub ephemeral_after: Duration,
+    /// Whether a policy may mean users by the names that they have at a provider: where users cannot choose
+    /// them, and the provider gives none to another.
+    pub trusts_usernames: bool,
     /// How long a node key lives; none for without end. Those of tagged nodes always do.
     pub key_lifetime: Option<Duration>,
 }
@@ -50,6 +53,7 @@ impl Default for Settings {
             // A client that changes its network is back within seconds.
             offline_after: Duration::from_secs(10),
             ephemeral_after: Duration::from_secs(30 * 60),
+            trusts_usernames: false,
             key_lifetime: None,
         }
     }

@@ -21,7 +21,8 @@ const NAMES: u32 = 1000;
 pub struct Profile {
     /// Who it is.
     pub identity: Identity,
-    /// What they call themselves; the provider may give it to another later.
+    /// What they call themselves; the provider may give it to another later. A policy means nobody by it,
+    /// unless [`Settings::trusts_usernames`](crate::Settings::trusts_usernames).
     pub username: String,
     /// The name that is shown.
     pub display_name: String,
@@ -53,6 +54,7 @@ impl State {
             picture_url: bounded(&profile.picture_url),
             identity: Some(profile.identity.clone()),
             groups,
+            is_owner: known.as_ref().is_some_and(|user| user.is_owner),
             created: known.as_ref().map_or(now, |user| user.created),
         };
         match known {

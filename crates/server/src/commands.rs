@@ -92,7 +92,9 @@ pub enum Users {
         #[arg(short = 'r', long)]
         new_name: String,
     },
-    /// Delete a user, who has no nodes.
+    /// Make a user the owner of the network, whom a policy means by autogroup:owner.
+    MakeOwner(Who),
+    /// Delete a user, who has no nodes and is not the owner.
     #[command(aliases = ["delete", "rm"])]
     Destroy {
         #[command(flatten)]
@@ -303,6 +305,7 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
         Users::Rename { who, new_name } => {
             format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
         }
+        Users::MakeOwner(who) => format!("user/{}/owner", part(&who.text())),
         Users::Destroy { who, force } => {
             confirm(force, "the user")?;
             let path = format!("user/{}", part(&who.text()));

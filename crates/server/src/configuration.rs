@@ -389,6 +389,7 @@ impl Configuration {
             prefixes: Prefixes { v4: self.prefix_v4, v6: self.prefix_v6 },
             dns: self.dns.clone().into(),
             ephemeral_after: Duration::from_secs(self.ephemeral_minutes.saturating_mul(60)),
+            trusts_usernames: self.oidc.as_ref().is_some_and(|oidc| oidc.trust_usernames),
             key_lifetime: Some(self.node_key_days).filter(|days| *days > 0).map(days),
             ..Settings::default()
         }
@@ -434,9 +435,9 @@ fn everywhere(port: u16) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    use super::*;
 
     fn read(text: &str) -> Result<Configuration, toml::de::Error> {
         toml::from_str(text)
@@ -454,7 +455,6 @@ mod tests {
         assert!(error.contains("needs https"), "{error}");
     }
 
-    #[test]
     #[test]
     fn a_file_with_a_secret_that_any_user_may_read_is_told_of_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
@@ -485,6 +485,7 @@ mod tests {
         }
     }
 
+    #[test]
     fn the_relay_is_where_the_server_is() {
         let text = "server_url = \"https://10.0.0.1:8443\"\nlisten_plain = [\"[::]:80\"]";
         let settings = read(text).unwrap().settings(None).unwrap();

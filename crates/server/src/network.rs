@@ -160,6 +160,17 @@ impl Network {
         self.counted
     }
 
+    /// Warns of names in the policy that mean nobody, because the provider gave them.
+    pub fn warn_of_names(&self) {
+        let names = self.read(|state| state.distrusted_names().join(", "));
+        if !names.is_empty() {
+            tracing::warn!(
+                "the policy means nobody by {names}: users have these names from the provider, and may \
+                 have chosen them. Name users by address, or set `oidc.trust_usernames`"
+            );
+        }
+    }
+
     /// Looks at the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))

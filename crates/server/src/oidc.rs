@@ -336,6 +336,7 @@ async fn let_in(
         other => Trouble::broken("the network refuses", other),
     })?;
     tracing::info!("OIDC: {} let the node {} in", admitted.user, admitted.node);
+    server.network.warn_of_names();
     let words = format!("{} is in the network now. You can close this page.", admitted.node);
     Ok(Page::new(StatusCode::OK, "Done").says(&words))
 }

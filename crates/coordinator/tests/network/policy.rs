@@ -257,6 +257,50 @@ fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
 }
 
 #[test]
+fn the_owner_stays_until_ownership_is_given_and_cannot_be_deleted_before() {
+    let mut world = World::new();
+    let (anna, ben) = (world.user, world.add_user("ben"));
+    let rule = json!({ "action": "accept", "src": ["autogroup:owner"], "dst": ["*:22"] });
+    save(&mut world, &policy(&json!({ "acls": [rule] })));
+    let of_ben = key_of(&mut world, ben);
+    let (mut machine, target) = (world.join(1, &of_ben), tagged(&mut world, "tag:db"));
+    let mut target = world.join(2, &target);
+    let lets = |world: &mut World, target: &mut Machine, machine: &Machine| {
+        drain(world, &mut [target]);
+        target.filter.to_string().contains(&world.address(machine))
+    };
+    assert_eq!(world.state.delete_user(anna), Err(Refusal::IsOwner(anna)));
+    assert!(!lets(&mut world, &mut target, &machine), "ben is not the owner");
+    world.state.make_owner(ben).unwrap();
+    world.keep();
+    assert!(lets(&mut world, &mut target, &machine));
+    world.state.delete_user(anna).unwrap();
+    world.keep();
+    world.restart();
+    world.follow(&mut target);
+    assert!(lets(&mut world, &mut target, &machine), "it was stored");
+    let carl = world.add_user("carl");
+    world.state.make_owner(carl).unwrap();
+    world.keep();
+    assert!(!lets(&mut world, &mut target, &machine), "there is one owner");
+    assert_eq!(world.state.owner().map(|owner| owner.id), Some(carl));
+    assert_eq!(world.state.make_owner(UserId(99)), Err(Refusal::NoUser("99".into())));
+    drain(&mut world, &mut [&mut machine]);
+}
+
+#[test]
+fn an_ownership_that_was_not_stored_was_not_given_and_the_last_user_can_be_deleted() {
+    let mut world = World::new();
+    let ben = world.add_user("ben");
+    world.state.make_owner(ben).unwrap();
+    world.state.undo(world.now);
+    assert_eq!(world.state.owner().map(|owner| owner.id), Some(world.user));
+    world.state.delete_user(ben).unwrap();
+    world.state.delete_user(world.user).unwrap();
+    assert!(world.state.owner().is_none());
+}
+
+#[test]
 fn tags_are_had_by_those_whom_their_owners_let_have_them() {
     let mut world = World::new();
     let ben = world.add_user("ben");

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use coordinator::{
-    Admission, Profile, Refusal,
+    Admission, Profile, Refusal, Settings,
     object::{Identity, RegisterMethod, User, UserId},
 };
 use serde_json::json;
 use tailnet::keys::NodePublic;
 
-use crate::world::{Machine, URL, World};
+use crate::{
+    policy::save,
+    world::{Machine, URL, World},
+};
 
 fn profile(subject: &str, username: &str) -> Profile {
     Profile {
@@ -84,6 +87,41 @@ fn nobody_takes_the_name_of_another_or_an_address_that_is_not_theirs() {
     assert_eq!(name("3", "boss@net.test", "Boss@net.test"), "boss@net.test");
     assert_eq!(name("4", "1", ""), "user-5");
     assert_eq!(name("5", "two words", ""), "user-6");
+}
+
+/// Whether a user of a provider reaches a node, by a policy that lets this name do so.
+fn reaches(trusts_usernames: bool, name: &str, profile: &Profile) -> bool {
+    let mut world = World::with(Settings { trusts_usernames, ..Settings::default() });
+    let key = world.reusable();
+    let mut target = world.join(1, &key);
+    let rule = json!({ "action": "accept", "src": [name], "dst": ["anna@:22"] });
+    save(&mut world, &json!({ "acls": [rule] }));
+    let mut machine = Machine::new(2);
+    log_in(&mut world, &mut machine, profile);
+    world.follow(&mut target);
+    target.filter.to_string().contains(&world.address(&machine))
+}
+
+#[test]
+fn a_policy_means_users_of_a_provider_by_address_and_by_name_only_if_names_are_trusted() {
+    let clara = profile("1", "clara");
+    let thief = Profile { email: "mallory@net.test".into(), ..profile("2", "clara") };
+    assert!(reaches(false, "clara@net.test", &clara));
+    assert!(!reaches(false, "clara@net.test", &thief));
+    assert!(!reaches(false, "clara@", &thief) && !reaches(false, "clara@", &clara));
+    assert!(reaches(true, "clara@", &clara));
+}
+
+#[test]
+fn a_name_of_the_policy_that_a_provider_gave_is_told() {
+    let mut world = World::new();
+    let rule = json!({ "action": "accept", "src": ["clara@"], "dst": ["anna@:22", "dora@:22"] });
+    save(&mut world, &json!({ "acls": [rule] }));
+    assert!(world.state.distrusted_names().is_empty());
+    for (subject, name) in [("1", "clara"), ("2", "dora"), ("3", "lara")] {
+        world.state.sign_in(&profile(subject, name), world.now).unwrap();
+    }
+    assert_eq!(world.state.distrusted_names(), ["clara", "dora"]);
 }
 
 #[test]

@@ -59,6 +59,7 @@ pub async fn set(desk: Desk, Said(NewPolicy { policy }): Said<NewPolicy>) -> Ans
         Ok(shown(state.policy()))
     };
     let Json(mut answer) = desk.run("set the policy".into(), command).await?;
+    desk.server.network.warn_of_names();
     // The network goes on while it is worked out.
     let judged = judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(judged) = judged {

@@ -108,7 +108,10 @@ fn of_people_and_keys() -> Vec<Route> {
         Route::post("user", "Make a user.", "User").says("NewUser").by(post(users::create)),
         Route::post("user/{user}/rename/{name}", "Give a user another name.", "User")
             .by(post(users::rename)),
-        Route::delete("user/{user}", "Delete a user, who has no nodes.").by(delete(users::delete)),
+        Route::post("user/{user}/owner", "Make a user the owner of the network.", "User")
+            .by(post(users::make_owner)),
+        Route::delete("user/{user}", "Delete a user, who has no nodes and is not the owner.")
+            .by(delete(users::delete)),
         Route::get("preauthkey", "All pre-auth keys, without what is secret.", "PreAuthKeys")
             .by(get(keys::list)),
         Route::post("preauthkey", "Make a pre-auth key; only this answer has it.", "PreAuthKey")

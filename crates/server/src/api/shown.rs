@@ -6,7 +6,8 @@ use coordinator::{
 };
 use serde_json::{Value, json};
 
-pub fn user(user: &User) -> Value {
+/// A user, in a network that this user owns.
+pub fn user(user: &User, owner: Option<UserId>) -> Value {
     let (provider, identifier) = match &user.identity {
         Some(identity) => ("oidc", identity.joined()),
         None => ("", String::new()),
@@ -15,12 +16,13 @@ pub fn user(user: &User) -> Value {
         "id": user.id, "name": user.name, "display_name": user.display_name, "email": user.email,
         "profile_pic_url": user.picture_url, "created_at": user.created.text(),
         "provider": provider, "provider_id": identifier, "groups": user.groups,
+        "owner": Some(user.id) == owner,
     })
 }
 
 fn owner(state: &State, id: Option<UserId>) -> Value {
-    let owner = state.users().find(|user| Some(user.id) == id);
-    owner.map_or(Value::Null, user)
+    let found = state.users().find(|user| Some(user.id) == id);
+    found.map_or(Value::Null, |found| user(found, state.owner().map(|owner| owner.id)))
 }
 
 /// A pre-auth key; all of it only when it was just made.

@@ -1,6 +1,9 @@
 //! Users.
 
-use coordinator::object::User;
+use coordinator::{
+    State,
+    object::{User, UserId},
+};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -20,14 +23,18 @@ pub struct NewUser {
 }
 
 pub async fn list(desk: Desk) -> Answered {
-    desk.read(|state| Ok(state.users().map(shown::user).collect()))
+    desk.read(|state| {
+        let owner = owner(state);
+        Ok(state.users().map(|user| shown::user(user, owner)).collect())
+    })
 }
 
 pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
     let NewUser { name, display_name, email, picture_url } = new;
     let user = User { name, display_name, email, picture_url, ..User::default() };
     desk.run(format!("create user {}", user.name), move |state, now| {
-        Ok(shown::user(&state.create_user(user.clone(), now)?))
+        let user = state.create_user(user.clone(), now)?;
+        Ok(shown::user(&user, owner(state)))
     })
     .await
 }
@@ -35,7 +42,17 @@ pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
 pub async fn rename(desk: Desk, Named((user, name)): Named<(String, String)>) -> Answered {
     desk.run(format!("rename user {user} to {name}"), move |state, _| {
         let id = state.find_user(&user)?.id;
-        Ok(shown::user(&state.rename_user(id, &name)?))
+        let user = state.rename_user(id, &name)?;
+        Ok(shown::user(&user, owner(state)))
+    })
+    .await
+}
+
+pub async fn make_owner(desk: Desk, Named(user): Named<String>) -> Answered {
+    desk.run(format!("make user {user} the owner"), move |state, _| {
+        let id = state.find_user(&user)?.id;
+        let user = state.make_owner(id)?;
+        Ok(shown::user(&user, owner(state)))
     })
     .await
 }
@@ -46,4 +63,8 @@ pub async fn delete(desk: Desk, Named(user): Named<String>) -> Answered {
         Ok(json!(state.delete_user(id)?))
     })
     .await
+}
+
+fn owner(state: &State) -> Option<UserId> {
+    state.owner().map(|owner| owner.id)
 }

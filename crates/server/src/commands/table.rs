@@ -7,8 +7,8 @@ pub fn user(user: &Value) -> String {
 }
 
 pub fn users(users: &Value) -> String {
-    let head = ["ID", "Name", "Display name", "Email", "Provider", "Created"];
-    let fields = ["id", "name", "display_name", "email", "provider", "created_at"];
+    let head = ["ID", "Name", "Display name", "Email", "Provider", "Owner", "Created"];
+    let fields = ["id", "name", "display_name", "email", "provider", "owner", "created_at"];
     table(head, rows(users).map(|user| fields.map(|field| text(&user[field]))))
 }
 
@@ -165,12 +165,12 @@ mod tests {
     fn columns_are_as_wide_as_their_longest_text_and_nothing_escapes() {
         let table = users(&json!([
             { "id": 1, "name": "a\u{1b}[31m", "display_name": "", "email": null, "provider": "",
-              "created_at": "t" },
+              "owner": true, "created_at": "t" },
         ]));
         assert_eq!(
             table,
-            "ID  Name   Display name  Email  Provider  Created\n\
-             1   a[31m                -                t\n"
+            "ID  Name   Display name  Email  Provider  Owner  Created\n\
+             1   a[31m                -                yes    t\n"
         );
     }
 }

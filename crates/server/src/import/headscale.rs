@@ -227,6 +227,7 @@ fn user(row: &SqliteRow) -> anyhow::Result<User> {
             .filter(|text| !text.is_empty())
             .map(|text| Identity::of_headscale(&text)),
         groups: Vec::new(),
+        is_owner: false,
     })
 }
 

@@ -51,6 +51,8 @@ pub struct OidcTable {
     pub use_expiry_from_token: bool,
     /// Whether a code is of use only to who asked for it (RFC 7636).
     pub pkce: bool,
+    /// Whether a policy may mean users by the names that they have at the provider.
+    pub trust_usernames: bool,
 }
 
 /// Where the server has its secret from.
@@ -94,8 +96,6 @@ impl Secret {
     }
 }
 
-/// As it is written.
-#[derive(Deserialize)]
 impl OidcTable {
     /// Whether the secret stands in the configuration.
     pub fn has_secret(&self) -> bool {
@@ -103,6 +103,8 @@ impl OidcTable {
     }
 }
 
+/// As it is written.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Read {
     #[serde(deserialize_with = "issuer")]
@@ -131,6 +133,8 @@ struct Read {
     use_expiry_from_token: bool,
     #[serde(default)]
     pkce: Pkce,
+    #[serde(default)]
+    trust_usernames: bool,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +181,7 @@ impl TryFrom<Read> for OidcTable {
             expiry: read.expiry,
             use_expiry_from_token: read.use_expiry_from_token,
             pkce: read.pkce.enabled,
+            trust_usernames: read.trust_usernames,
         })
     }
 }

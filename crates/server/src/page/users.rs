@@ -2,7 +2,10 @@
 
 use askama::Template;
 use axum::{extract::Path, response::Response};
-use coordinator::{State, Time, object};
+use coordinator::{
+    State, Time,
+    object::{self, UserId},
+};
 
 use super::{Frame, Visitor, moment::Moment, nothing, shown};
 use crate::clock::now;
@@ -27,12 +30,16 @@ struct User {
     display: String,
     email: String,
     machines: usize,
+    is_owner: bool,
     since: Moment,
 }
 
 pub async fn list(visitor: Visitor) -> Response {
     let frame = visitor.frame("users");
-    let look = |state: &State| state.users().map(|one| user(state, one, now())).collect();
+    let look = |state: &State| {
+        let owner = state.owner().map(|owner| owner.id);
+        state.users().map(|one| user(state, one, owner, now())).collect()
+    };
     let users = visitor.server.network.read(look);
     shown(&Users { frame, users })
 }
@@ -41,18 +48,19 @@ pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
     let frame = visitor.frame("users");
     let found = visitor.server.network.read(|state| {
         let found = state.users().find(|user| user.id.0 == id)?;
-        Some(user(state, found, now()))
+        Some(user(state, found, state.owner().map(|owner| owner.id), now()))
     });
     found.map_or_else(nothing, |user| shown(&One { frame, user }))
 }
 
-fn user(state: &State, user: &object::User, now: Time) -> User {
+fn user(state: &State, user: &object::User, owner: Option<UserId>, now: Time) -> User {
     User {
         id: user.id.0,
         name: user.name.clone(),
         display: user.display_name.clone(),
         email: user.email.clone(),
         machines: state.nodes().filter(|view| view.node.user == Some(user.id)).count(),
+        is_owner: Some(user.id) == owner,
         since: Moment::of(user.created, now),
     }
 }

@@ -117,6 +117,7 @@ impl Beginning {
         listens.wait_for(|listens| *listens).await.context("the server is about to end")?;
         if let Some(server) = self.place.server() {
             tracing::info!(key = %server.noise.public(), "serving {}", server.url);
+            server.network.warn_of_names();
             welcome::welcome(server, self.configuration.name.as_ref(), self.picks).await?;
         }
         let what = || format!("the task that keeps {}", self.configuration.named());
