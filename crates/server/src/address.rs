@@ -25,6 +25,21 @@ impl ServerUrl {
         Self { is_https: true, host: self.host.clone(), port: Some(port) }
     }
 
+    /// Whether both are one origin.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        self.is_https == other.is_https
+            && host(&self.host) == host(&other.host)
+            && self.port() == other.port()
+    }
+
+    /// Whether a request that names this `Host` is to the same host and port.
+    pub fn is_at(&self, named: &str) -> bool {
+        split(named).is_some_and(|(bare, port)| {
+            let usual = if self.is_https { 443 } else { 80 };
+            host(bare) == host(&self.host) && port.unwrap_or(usual) == self.port()
+        })
+    }
+
     /// Whether it is reached by TLS.
     pub fn is_https(&self) -> bool {
         self.is_https
@@ -75,17 +90,35 @@ impl FromStr for ServerUrl {
 
 /// The host of a URL, of `Host` or of TLS, with a port or without, as it is compared: `None` for none.
 pub fn host(text: &str) -> Option<String> {
-    let bare = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?.0,
-        // An address of IPv6 without brackets has no port.
-        None if text.bytes().filter(|letter| *letter == b':').count() > 1 => text,
-        None => text.split(':').next()?,
-    };
+    let (bare, _) = split(text)?;
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_canonical().to_string());
     }
     let name = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
     (!name.is_empty()).then_some(name)
+}
+
+/// The host and the port of a text that may have a port: `None` if what stands in its place is none.
+fn split(text: &str) -> Option<(&str, Option<u16>)> {
+    let (bare, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (bare, rest) = rest.split_once(']')?;
+            let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
+            (bare, port)
+        }
+        // An address of IPv6 without brackets has no port.
+        None if text.bytes().filter(|letter| *letter == b':').count() > 1 => (text, None),
+        None => match text.split_once(':') {
+            Some((bare, port)) => (bare, Some(port)),
+            None => (text, None),
+        },
+    };
+    let is_number = |port: &&str| port.bytes().all(|letter| letter.is_ascii_digit());
+    // A port may be left empty (RFC 3986 3.2.3).
+    match port.filter(|port| !port.is_empty()) {
+        Some(port) => Some((bare, Some(Some(port).filter(is_number)?.parse().ok()?))),
+        None => Some((bare, None)),
+    }
 }
 
 impl TryFrom<String> for ServerUrl {
@@ -127,9 +160,42 @@ mod tests {
             ("", None),
             (":80", None),
             ("[::1", None),
+            ("a.test:", Some("a.test")),
+            ("a.test:x", None),
+            ("a.test:+80", None),
+            ("a.test:65536", None),
+            ("[fd00::1]x", None),
         ] {
             assert_eq!(host(text).as_deref(), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let url = |text: &str| text.parse::<ServerUrl>().unwrap();
+        let own = url("https://net.example.com:8443");
+        for (text, is_same) in [
+            ("https://net.example.com:8443", true),
+            ("https://NET.example.com.:8443", true),
+            ("https://net.example.com", false),
+            ("https://net.example.com:8444", false),
+            ("http://net.example.com:8443", false),
+            ("https://example.com:8443", false),
+        ] {
+            assert_eq!(own.is_same_place(&url(text)), is_same, "{text}");
+        }
+        assert!(url("https://a").is_same_place(&url("https://a:443")));
+        for (named, is_there) in [
+            ("a", true),
+            ("a:443", true),
+            ("a:80", false),
+            ("b", false),
+            ("a:x", false),
+            ("", false),
+        ] {
+            assert_eq!(url("https://a").is_at(named), is_there, "{named}");
+        }
+        assert!(url("http://[fd00::1]:8080").is_at("[fd00:0::1]:8080"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod users;
 mod why;
 
 pub use self::{
-    admit::{Arrival, Refused, session_of},
+    admit::{Arrival, Refused, is_from_here, session_of},
     auth::words as words_of_login,
     routes::{listed, router},
     socket::{bind, serve},

@@ -27,7 +27,7 @@ pub use self::{
     out::print,
     policy::{policies, policy_in_force, policy_says},
 };
-use crate::{clock::now, configuration::Configuration};
+use crate::{clock::now, configuration::Configuration, serve::about_certificate};
 
 /// What all of these have.
 #[derive(Args, Clone, Debug)]
@@ -373,8 +373,14 @@ pub async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
 /// # Errors
 /// As [`users`].
 pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
-    let only_link = |answer: &Value| answer["link"].as_str().unwrap_or_default().to_owned();
-    Ask::new(common)?.says(Method::POST, "admin/link", None, only_link).await
+    let ask = Ask::new(common)?;
+    let answer = ask.answer(Method::POST, "admin/link", None).await?;
+    ask.print(&answer, |answer| answer["link"].as_str().unwrap_or_default().to_owned())?;
+    // Standard output has the link alone.
+    if let Some(fingerprint) = answer["certificate_fingerprint"].as_str() {
+        eprintln!("\n{}", about_certificate(fingerprint));
+    }
+    Ok(())
 }
 
 /// Answers `nodes`.

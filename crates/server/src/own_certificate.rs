@@ -46,6 +46,13 @@ impl OwnCertificate {
         base16ct::lower::encode_string(&Sha256::digest(&self.certificate))
     }
 
+    /// The same, as browsers show it.
+    pub fn fingerprint(&self) -> String {
+        let hash = Sha256::digest(&self.certificate);
+        let pairs: Vec<String> = hash.iter().map(|byte| format!("{byte:02X}")).collect();
+        pairs.join(":")
+    }
+
     /// What TLS is spoken with.
     ///
     /// # Errors
@@ -73,6 +80,7 @@ mod tests {
         let other = OwnCertificate::of(folder.path(), "a.example").unwrap();
         assert!(one.hash() == again.hash() && one.hash() != other.hash());
         assert!(one.hash().len() == 64 && one.tls().is_ok());
+        assert_eq!(one.fingerprint().replace(':', "").to_lowercase(), one.hash());
         fs::write(folder.path().join("derp-b.pem"), "none").unwrap();
         assert!(OwnCertificate::of(folder.path(), "b").is_err());
     }

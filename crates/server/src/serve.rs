@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use self::begin::Beginning;
+pub use self::welcome::about_certificate;
 use crate::{
     address::ServerUrl,
     api,
@@ -52,7 +53,9 @@ pub struct Server {
     /// Where clients find it.
     pub(crate) url: ServerUrl,
     /// Where browsers find the page: they keep its cookie for TLS alone.
-    pub(crate) admin_origin: String,
+    pub(crate) admin_origin: ServerUrl,
+    /// The fingerprint of the certificate that they find there, if it signed itself.
+    pub(crate) admin_fingerprint: Option<String>,
     /// The key of Noise.
     pub(crate) noise: MachineKey,
     /// The network's name in streams: the same at all its servers, if there may be several.

@@ -7,7 +7,10 @@ use axum::{
     extract::{Request, State},
     http::{
         HeaderMap, Method,
-        header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+        header::{
+            AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER,
+            WWW_AUTHENTICATE,
+        },
     },
     middleware::Next,
     response::{IntoResponse, Response},
@@ -16,6 +19,7 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use crate::{
+    address::ServerUrl,
     clock::now,
     serve::Server,
     sessions::{COOKIE_NAME, Session},
@@ -110,7 +114,9 @@ fn who(server: &Server, request: &Request) -> Result<Who, Refused> {
     }
     let session = session_of(server, request.headers()).ok_or(Refused::Nobody)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        is_from_the_page(&session, request.headers())?;
+        let token = request.headers().get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
+        let is_from_the_page = is_from_here(server, request.headers()) && session.is_token(token);
+        is_from_the_page.then_some(()).ok_or(Refused::Elsewhere)?;
     }
     Ok(Who(session.who))
 }
@@ -153,12 +159,15 @@ pub fn session_of(server: &Server, headers: &HeaderMap) -> Option<Session> {
     is_good.then_some(session)
 }
 
-fn is_from_the_page(session: &Session, headers: &HeaderMap) -> Result<(), Refused> {
-    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-    let is_own = site.is_none_or(|site| site == b"same-origin");
-    let token = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-    match is_own && session.is_token(token) {
-        true => Ok(()),
-        false => Err(Refused::Elsewhere),
-    }
+/// Whether a browser sends this request from a page of this server, as far as the browser says so. Its origin
+/// is that of the page's usual address, or that of the address that the request itself names.
+pub fn is_from_here(server: &Server, headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| Some(headers.get(name)?.to_str().unwrap_or_default());
+    let is_same_site = text(FETCH_SITE).is_none_or(|site| site == "same-origin");
+    let is_own = text(ORIGIN).is_none_or(|origin| {
+        let Ok(origin) = origin.parse::<ServerUrl>() else { return false };
+        let of_page = server.admin_origin.is_same_place(&origin);
+        of_page || text(HOST).is_some_and(|host| origin.is_at(host))
+    });
+    is_same_site && is_own
 }

@@ -38,5 +38,8 @@ pub async fn head(desk: Desk) -> Answered {
 pub async fn admin_link(desk: Desk) -> Answered {
     let token = desk.server.sessions.make_link(now()).map_err(Trouble::Failed)?;
     let link = desk.server.admin_link(&token);
-    desk.run("make a link to the page".into(), move |_, _| Ok(json!({ "link": link }))).await
+    let answer = json!({
+        "link": link, "certificate_fingerprint": desk.server.admin_fingerprint,
+    });
+    desk.run("make a link to the page".into(), move |_, _| Ok(answer.clone())).await
 }

@@ -6,23 +6,18 @@ use askama::Template;
 use axum::{
     Extension, Form,
     extract::State,
-    http::{
-        HeaderMap, HeaderValue, StatusCode,
-        header::{HeaderName, SET_COOKIE},
-    },
+    http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE},
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
 
 use super::{Visitor, assets, shown};
 use crate::{
-    api::Arrival,
+    api::{Arrival, is_from_here},
     clock::now,
     serve::Server,
     sessions::{COOKIE_NAME, LIFETIME},
 };
-
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -53,8 +48,7 @@ pub async fn enter(
     headers: HeaderMap,
     Form(Entering { key }): Form<Entering>,
 ) -> Response {
-    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-    if site.is_some_and(|site| site != b"same-origin") {
+    if !is_from_here(&server, &headers) {
         return (StatusCode::FORBIDDEN, page(&server, None)).into_response();
     }
     let key = key.trim();

@@ -149,8 +149,12 @@ impl Beginning {
             let (counted, threads) = (&network.counted().relay, self.data_plane.clone());
             Arc::new(Relay::new(key, mesh, admission, counted, threads))
         });
+        let admin_origin = admin_origin(configuration, &url);
+        // Only the relay has a certificate of its own.
+        let own = self.certificate.as_ref().filter(|_| admin_origin != url);
         let server = Arc::new(Server {
-            admin_origin: admin_origin(configuration, &url),
+            admin_fingerprint: own.map(|own| own.fingerprint()),
+            admin_origin,
             url,
             noise,
             name,
@@ -172,10 +176,10 @@ impl Beginning {
 }
 
 /// Where browsers find the page.
-fn admin_origin(configuration: &Configuration, url: &ServerUrl) -> String {
+fn admin_origin(configuration: &Configuration, url: &ServerUrl) -> ServerUrl {
     match configuration.derp.listen.first() {
-        Some(relay) if !url.is_https() => url.by_tls(relay.port()).to_string(),
-        _ => url.to_string(),
+        Some(relay) if !url.is_https() => url.by_tls(relay.port()),
+        _ => url.clone(),
     }
 }
 

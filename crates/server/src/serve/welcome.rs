@@ -34,7 +34,18 @@ pub async fn welcome(
     println!(
         "The administration{of_which}, for the first to open it within an hour:\n\n    {link}\n"
     );
+    if let Some(fingerprint) = &server.admin_fingerprint {
+        println!("{}\n", about_certificate(fingerprint));
+    }
     Ok(())
+}
+
+/// What to compare before a browser is told to trust the certificate behind a link.
+pub fn about_certificate(fingerprint: &str) -> String {
+    format!(
+        "A browser warns of the certificate there, which is self-signed. Go on only if the SHA-256 \
+         fingerprint of the certificate is\n\n    {fingerprint}"
+    )
 }
 
 /// A key that machines join by, of the first user.

@@ -1,9 +1,12 @@
 //! The page's sessions.
 
 use hyper::{Method, StatusCode};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::world::World;
+use crate::loopback::free;
 
 #[tokio::test]
 async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page() {
@@ -38,7 +41,19 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
     assert_eq!(create(vec![own.clone(), wrong]).await, StatusCode::FORBIDDEN);
     let elsewhere = vec![own.clone(), shown.clone(), from("cross-site")];
     assert_eq!(create(elsewhere).await, StatusCode::FORBIDDEN);
-    assert_eq!(create(vec![own, shown, from("same-origin")]).await, StatusCode::OK);
+    let at = |origin: &str| ("origin", origin.to_owned());
+    let port = world.address.port();
+    for foreign in [
+        "https://elsewhere.example".to_owned(),
+        "null".to_owned(),
+        format!("http://localhost:{}", port ^ 1),
+        format!("https://localhost:{port}"),
+    ] {
+        let status = create(vec![own.clone(), shown.clone(), at(&foreign)]).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{foreign}");
+    }
+    let here = at(&format!("http://localhost:{port}"));
+    assert_eq!(create(vec![own, shown, from("same-origin"), here]).await, StatusCode::OK);
     let left = [cookie[0], ("content-type", "application/x-www-form-urlencoded")];
     world.ask(Method::POST, "/admin/logout", &left, &format!("token={token}")).await;
     let late = world.ask(Method::GET, "/admin/users", &cookie, "").await;
@@ -46,6 +61,36 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
         (late.status, &late.headers["location"]),
         (StatusCode::SEE_OTHER, &"/admin/login".parse().unwrap())
     );
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_opens_no_session_and_one_at_the_named_host_does() {
+    let world = World::new().await;
+    let link = world.link().await;
+    let body = format!("key={link}");
+    let enter = async |origin: &str| {
+        let form = [("content-type", "application/x-www-form-urlencoded"), ("origin", origin)];
+        world.ask(Method::POST, "/admin/login", &form, &body).await.status
+    };
+    assert_eq!(enter("https://elsewhere.example").await, StatusCode::FORBIDDEN);
+    assert_eq!(enter("http://localhost:1").await, StatusCode::FORBIDDEN, "the port counts");
+    // The request names the host `localhost` and no port.
+    assert_eq!(enter("https://localhost").await, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn a_link_to_a_self_signed_certificate_comes_with_its_fingerprint() {
+    let relay = free();
+    let world = World::with(&format!("[derp]\nlisten = [\"{relay}\"]\n")).await;
+    let link = world.command(Method::POST, "admin/link", json!(null)).await;
+    let origin = format!("https://localhost:{}/", relay.port());
+    assert!(link["link"].as_str().unwrap().starts_with(&origin), "{link}");
+    let file = world.folder().join("derp-localhost.pem");
+    let hash = Sha256::digest(CertificateDer::from_pem_file(file).unwrap());
+    let pairs: Vec<String> = hash.iter().map(|byte| format!("{byte:02X}")).collect();
+    assert_eq!(link["certificate_fingerprint"], pairs.join(":"));
+    let plain = World::new().await.command(Method::POST, "admin/link", json!(null)).await;
+    assert_eq!(plain["certificate_fingerprint"], json!(null));
 }
 
 #[tokio::test]

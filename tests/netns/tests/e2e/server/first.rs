@@ -21,7 +21,11 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
         let words = [program.as_str(), "--config", &file, "serve"];
         Service::start(&host, "alone", words)
     };
-    let server = serve().until(|| says("/admin/login#"));
+    let is_fingerprint = |word: &str| word.split(':').filter(|pair| pair.len() == 2).count() == 32;
+    // It stands behind the link.
+    let server = serve().until(|| {
+        says("SHA-256 fingerprint") && host.read(LOG).split_whitespace().any(is_fingerprint)
+    });
     let text = host.read(LOG);
     let told = |before: &str| {
         let line = text.lines().find(|line| line.contains(before)).expect("the command is printed");
