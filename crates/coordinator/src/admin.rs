@@ -58,16 +58,16 @@ impl State {
         Ok(user)
     }
 
-    /// The owner of the network: who was made so, or else the first user.
+    /// The owner of the network: the user that was made the owner, or else the first user.
     pub fn owner(&self) -> Option<&User> {
         let made = self.users.values().find(|user| user.is_owner);
         made.or_else(|| self.users.values().next())
     }
 
-    /// Makes a user the owner of the network, instead of who is.
+    /// Makes a user the owner of the network instead of its current owner.
     ///
     /// # Errors
-    /// There is no such user.
+    /// The user does not exist.
     pub fn make_owner(&mut self, id: UserId) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?;
         let owner = User { is_owner: true, ..user.clone() };
@@ -94,7 +94,7 @@ impl State {
     /// A user is gone, with the keys that make nodes of theirs.
     ///
     /// # Errors
-    /// There is no such user, they have nodes, or they own the network, which has other users.
+    /// The user does not exist, has nodes, or owns a network with other users.
     pub fn delete_user(&mut self, id: UserId) -> Result<(), Refusal> {
         if !self.users.contains_key(&id) {
             return Err(Refusal::NoUser(id.to_string()));

@@ -232,7 +232,7 @@ impl State {
     /// Answers a node, in JSON. One that changes something is an entry of the audit.
     ///
     /// # Errors
-    /// It is not done. [`Refusal::Moved`]: what was verified was verified with another head.
+    /// It is not done. [`Refusal::Moved`]: the head has changed since [`Asked::verify`].
     pub fn ask_lock(&mut self, id: NodeId, asked: &Asked, now: Time) -> Result<String, Refusal> {
         let answer = match asked {
             Asked::Begin(checkpoint) => self.begin_lock(id, checkpoint, now)?,

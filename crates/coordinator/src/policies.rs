@@ -223,7 +223,7 @@ impl State {
         user.identity.is_none() || self.settings.trusts_usernames
     }
 
-    /// The names in the policy that mean nobody, though a user has them: they are the provider's.
+    /// The names of the policy that a user has from a provider, and that match no user for this reason.
     pub fn distrusted_names(&self) -> Vec<&str> {
         let text = self.policy().map_or("", |policy| &policy.text);
         let is_named = |name: &str| {

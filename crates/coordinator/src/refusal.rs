@@ -25,7 +25,7 @@ pub enum Refusal {
     BadName(String),
     /// The user has nodes.
     HasNodes(UserId, usize),
-    /// The user owns the network, and there are others who can.
+    /// The user owns the network, and another user has to own it first.
     IsOwner(UserId),
     /// A tag begins with `tag:` and is a label.
     BadTag(String),

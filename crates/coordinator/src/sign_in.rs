@@ -21,8 +21,8 @@ const NAMES: u32 = 1000;
 pub struct Profile {
     /// Who it is.
     pub identity: Identity,
-    /// What they call themselves; the provider may give it to another later. A policy means nobody by it,
-    /// unless [`Settings::trusts_usernames`](crate::Settings::trusts_usernames).
+    /// What they call themselves; the provider may give it to another later. It gives rights only with
+    /// [`Settings::trusts_usernames`](crate::Settings::trusts_usernames).
     pub username: String,
     /// The name that is shown.
     pub display_name: String,

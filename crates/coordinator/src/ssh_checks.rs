@@ -7,8 +7,8 @@
 //!       └──► Held, under a number ──► decide_ssh
 //! ```
 //!
-//! All of it is memory: a server that starts again asks again. Who has more and more logins wait has its own
-//! forgotten, not others': at one node, whose logins most are; of all, at whose nodes most are.
+//! All of it is memory: a server that starts again asks again. If too many logins wait, the party with the most
+//! loses its oldest: at one node, the user with the most logins; of all nodes, the owner of the nodes.
 
 use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
@@ -77,13 +77,13 @@ pub(crate) struct SshDecision {
 #[derive(Debug)]
 struct Waiting {
     login: SshLogin,
-    /// Whose the node is that is logged in to.
+    /// The owner of the node that is logged in to.
     holder: Party,
     since: Time,
     decision: Option<bool>,
 }
 
-/// Who has nodes: a user, or a node with tags, which is nobody's.
+/// The owner of nodes: a user, or a single node with tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Party {
     User(UserId),

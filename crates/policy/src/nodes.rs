@@ -113,7 +113,7 @@ impl Nodes {
     pub fn user(&self, name: &str) -> Option<&User> {
         let name = name.strip_suffix('@').unwrap_or(name);
         let is_named = |user: &&User| user.email.eq_ignore_ascii_case(name) || user.name == name;
-        // Who has no name or address is not meant by none.
+        // An empty name matches no user.
         self.users.iter().find(|user| !name.is_empty() && is_named(user))
     }
 }

@@ -98,7 +98,7 @@ pub fn host(text: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The host and the port of a text that may have a port: `None` if what stands in its place is none.
+/// Splits a host from its port, if it has one: `None` for an invalid port.
 fn split(text: &str) -> Option<(&str, Option<u16>)> {
     let (bare, port) = match text.strip_prefix('[') {
         Some(rest) => {

@@ -92,9 +92,9 @@ pub enum Users {
         #[arg(short = 'r', long)]
         new_name: String,
     },
-    /// Make a user the owner of the network, whom a policy means by autogroup:owner.
+    /// Make a user the owner of the network: autogroup:owner in the policy.
     MakeOwner(Who),
-    /// Delete a user, who has no nodes and is not the owner.
+    /// Delete a user without nodes, except the owner.
     #[command(aliases = ["delete", "rm"])]
     Destroy {
         #[command(flatten)]

@@ -251,7 +251,7 @@ impl Configuration {
     pub fn shown_secret(&self, file: Option<&Path>) -> Option<String> {
         let (key, instead) = self.secret_key()?;
         let path = file.unwrap_or(Path::new(FILE));
-        // One that cannot be looked at was read before, or there is none.
+        // Without a file, the default was read.
         let mode = whole_file::mode_for_all(path).ok()??;
         Some(format!(
             "{}: any user may access this file and the secret in it, `{key}` (mode {mode:03o}): take \

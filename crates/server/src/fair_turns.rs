@@ -21,7 +21,7 @@ pub struct FairTurns<K> {
 
 /// A turn, which lasts until it is dropped.
 pub struct Turn<'a, K: Eq + Hash> {
-    // Dropped before `_place`, which counts who else has the semaphore.
+    // Dropped before `_place`, which counts the other users of the semaphore.
     _own: OwnedSemaphorePermit,
     _all: SemaphorePermit<'a>,
     _place: Place<'a, K>,
@@ -65,7 +65,7 @@ impl<K> FairTurns<K> {
 impl<K: Eq + Hash> Drop for Place<'_, K> {
     fn drop(&mut self) {
         let mut sources = self.turns.lock();
-        // The table has one, and everybody who waits or has a turn another.
+        // The table has one reference, and each waiting task and each turn has another.
         if sources.get(&self.source).is_some_and(|own| Arc::strong_count(own) == 1) {
             sources.remove(&self.source);
         }

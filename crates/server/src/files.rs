@@ -19,17 +19,31 @@ pub const NETWORKS: &str = "networks";
 /// The key of the relay.
 pub const RELAY: &str = "derp.key";
 
-/// Makes a folder that only the server's user may enter, if there is none. The files of one that was there
-/// are for the server's user from then on, if they were for all: the store and the keys are among them.
+/// Files with secrets begin so: the store, the keys, and an authority's account and certificate.
+const SECRETS: [&str; 4] = [STORE, NOISE, "derp", "cached_"];
+
+/// Makes a folder that only the server's user may enter, if it does not exist. If it exists, its files with
+/// secrets become private if any user could access them.
 ///
 /// # Errors
-/// It cannot be made or read.
+/// It cannot be made.
 pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let name = || folder.display().to_string();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(name)?;
-    for file in fs::read_dir(folder).with_context(name)? {
-        let file = file.with_context(name)?.path();
+    let files = match fs::read_dir(folder) {
+        Ok(files) => files,
+        Err(error) => {
+            tracing::warn!("{}: its files cannot be checked: {error}", name());
+            return Ok(());
+        }
+    };
+    let is_secret = |file: &fs::DirEntry| {
+        let name = file.file_name();
+        SECRETS.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()))
+    };
+    for file in files.flatten().filter(is_secret) {
+        let file = file.path();
         let name = file.display();
         match whole_file::make_private(&file) {
             Ok(None) => {}
@@ -119,12 +133,16 @@ mod tests {
         let file = |name: &str| folder.path().join(name);
         let set = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode));
         set(folder.path(), 0o755).unwrap();
-        for name in [STORE, "store.sqlite-wal", NOISE] {
+        for name in [STORE, "store.sqlite-wal", NOISE, "derp-a.test.pem", "cached_account"] {
             fs::write(file(name), "").unwrap();
             set(&file(name), 0o644).unwrap();
         }
+        fs::write(file("notes"), "").unwrap();
+        set(&file("notes"), 0o644).unwrap();
         make_folder(folder.path()).unwrap();
-        for name in [STORE, "store.sqlite-wal", NOISE] {
+        let notes = fs::metadata(file("notes")).unwrap().permissions().mode();
+        assert_eq!(notes & 0o777, 0o644, "another file stays as it is");
+        for name in [STORE, "store.sqlite-wal", NOISE, "derp-a.test.pem", "cached_account"] {
             let mode = fs::metadata(file(name)).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{name}");
         }

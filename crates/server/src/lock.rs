@@ -47,7 +47,7 @@ pub async fn answer(
     let Some(id) = server.network.read(|state| state.owned_by(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
     };
-    // One that asks for much waits for its own alone.
+    // A machine with many requests waits for its own requests alone.
     let _turn = match needs_turn(&asked) {
         true => Some(TURNS.take(machine).await?),
         false => None,
@@ -67,12 +67,12 @@ pub async fn answer(
     })
 }
 
-/// Whether it costs so much that its machine waits for a turn.
+/// Whether it is costly: its machine waits for a turn.
 fn needs_turn(asked: &LockAsked) -> bool {
     asked.needs_hash() || asked.needs_verifying() || matches!(asked, LockAsked::Affected(_))
 }
 
-/// Does what is asked. What is to be verified is verified before, and the network goes on meanwhile.
+/// Changes tailnet lock. Signatures are verified before the writer runs the command.
 async fn done(
     network: &Network,
     id: NodeId,

@@ -160,12 +160,12 @@ impl Network {
         self.counted
     }
 
-    /// Warns of names in the policy that mean nobody, because the provider gave them.
+    /// Warns of names in the policy that match no user, because a provider gave them.
     pub fn warn_of_names(&self) {
         let names = self.read(|state| state.distrusted_names().join(", "));
         if !names.is_empty() {
             tracing::warn!(
-                "the policy means nobody by {names}: users have these names from the provider, and may \
+                "these names in the policy match no user: {names}. Users have them from the provider, and may \
                  have chosen them. Name users by address, or set `oidc.trust_usernames`"
             );
         }

@@ -1,6 +1,6 @@
-//! Keys that headscale made, of which only bcrypt's hash is known. One at a time is compared, and the
-//! sources that bring such keys take turns: who guesses at them costs one core at most, and delays nobody
-//! else by more than one comparison. A source with too many wrong keys has none compared.
+//! Keys that headscale made, of which only bcrypt's hash is known. One comparison runs at a time, and sources
+//! take turns: guesses cost one core at most, and delay another source by one comparison. After too many
+//! wrong keys, a source has to wait.
 
 use std::{net::IpAddr, sync::LazyLock};
 
@@ -20,7 +20,7 @@ pub async fn prove(
     from: IpAddr,
     find: impl Fn(&State, Time) -> Option<Unproved>,
 ) -> anyhow::Result<()> {
-    // Most keys are none of these, or are known by a fast hash already.
+    // Most keys have a fast hash.
     if network.read(|state| find(state, now())).is_none() {
         return Ok(());
     }
@@ -86,7 +86,7 @@ mod tests {
         }
         assert!(!shows(guesser, "abcdefg.right").await);
         assert!(shows(other, "abcdefg.right").await);
-        // From here on it takes no slow hash.
+        // Now it has a fast hash.
         assert!(shows(guesser, "abcdefg.right").await);
     }
 }

@@ -49,8 +49,8 @@ pub fn make_new_files_private() {
     umask(Mode::from_bits_truncate(ALL_BUT_OWNER));
 }
 
-/// Takes the rights of all others at a file that any user may access, and returns its former mode. A file
-/// that is for its owner or its group stays as it is, and so does what is no file.
+/// Makes a file private to its owner if any user may access it, and returns its former mode. Files for a
+/// group, links and folders stay unchanged.
 ///
 /// # Errors
 /// It stays as it was.

@@ -58,7 +58,7 @@ pub struct Send {
     pub(super) head: UpdateHash,
     pub(super) updates: Vec<Text>,
     pub(super) is_interactive: bool,
-    /// Once [`Asked::verify`] has verified them.
+    /// Set by [`Asked::verify`].
     pub(super) verified: Option<Arc<Verified>>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Verified {
 #[derive(Clone, Debug)]
 pub struct Sign {
     pub(super) signature: Text,
-    /// Once [`Asked::verify`] has verified it: the head that it was verified with, and whose key it signs.
+    /// Set by [`Asked::verify`]: the head at that time, and the node key that is signed.
     pub(super) verified: Option<(UpdateHash, NodePublic)>,
 }
 
@@ -211,15 +211,15 @@ impl Asked {
         }
     }
 
-    /// Whether it has what is to be verified before it is answered.
+    /// Whether its signatures have to be verified before the answer.
     pub fn needs_verifying(&self) -> bool {
         matches!(self, Self::Send(_) | Self::Sign(_))
     }
 
-    /// Verifies what it has. Takes some time for each update, and may so for one that does not count.
+    /// Verifies its signatures. This takes some time for each update, and also for an invalid one.
     ///
     /// # Errors
-    /// It does not count, or follows another head.
+    /// A signature is invalid, or an update follows another head.
     pub fn verify(&mut self, known: &Authority) -> Result<(), Refusal> {
         match self {
             Self::Send(send) => send.verified = Some(Arc::new(send.verify(known)?)),
@@ -238,7 +238,7 @@ impl Asked {
 impl Send {
     pub(super) fn verify(&self, known: &Authority) -> Result<Verified, Refusal> {
         let before = known.head();
-        // What a person has just made is to follow what there is, or to be made again.
+        // A person's update has to follow the current head. Otherwise the person makes it again.
         if self.is_interactive && self.head != before {
             return Err(Refusal::Moved);
         }

@@ -283,7 +283,7 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(LockRefusal::OtherChain));
 }
 
-/// What a node asks, as it is read.
+/// A request of a node.
 fn read(by: &Machine, path: &str, mut body: Value) -> LockAsked {
     (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
     LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap().1

@@ -183,7 +183,7 @@ impl Agent {
         let own_status = own.map(|node| self.own_status(node));
         let addresses = own.map(|node| node.addresses.iter().map(IpNet::addr).collect());
         let peer = match peers {
-            // A peer with this node's own key is none.
+            // A peer with this node's own key is invalid.
             true => {
                 let others = self.map.peers().filter(|peer| peer.key != self.own.key);
                 others.map(|peer| (peer.key, self.peer_status(peer))).collect()

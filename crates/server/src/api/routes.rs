@@ -110,7 +110,7 @@ fn of_people_and_keys() -> Vec<Route> {
             .by(post(users::rename)),
         Route::post("user/{user}/owner", "Make a user the owner of the network.", "User")
             .by(post(users::make_owner)),
-        Route::delete("user/{user}", "Delete a user, who has no nodes and is not the owner.")
+        Route::delete("user/{user}", "Delete a user without nodes, except the owner.")
             .by(delete(users::delete)),
         Route::get("preauthkey", "All pre-auth keys, without what is secret.", "PreAuthKeys")
             .by(get(keys::list)),

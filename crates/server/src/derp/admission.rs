@@ -203,7 +203,7 @@ mod tests {
         let (client, of_flood) = clients.split_first().unwrap();
         let flood = of_flood.iter().map(|client| admission.admits(client, HERE));
         let flood = futures_util::future::join_all(flood);
-        // Questions about the flood have no answer.
+        // Questions about the flood stay unanswered.
         let answers = async {
             let mut unanswered = Vec::new();
             loop {

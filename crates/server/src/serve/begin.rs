@@ -150,7 +150,7 @@ impl Beginning {
             Arc::new(Relay::new(key, mesh, admission, counted, threads))
         });
         let admin_origin = admin_origin(configuration, &url);
-        // Only the relay has a certificate of its own.
+        // The page is at the port of the relay, which signed its certificate itself.
         let own = self.certificate.as_ref().filter(|_| admin_origin != url);
         let server = Arc::new(Server {
             admin_fingerprint: own.map(|own| own.fingerprint()),

@@ -18,10 +18,10 @@ pub trait Record: DeserializeOwned {
     /// The longest text of one, in bytes.
     const LONGEST: usize;
 
-    /// Whether it can be what it should be.
+    /// Checks that the record makes sense.
     ///
     /// # Errors
-    /// It cannot: why.
+    /// The reason why it does not.
     fn check(&self) -> Result<(), &'static str> {
         Ok(())
     }
