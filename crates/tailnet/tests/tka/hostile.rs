@@ -35,7 +35,8 @@ fn node(number: u16, signature: &[u8]) -> Value {
     let [high, low] = number.to_be_bytes();
     let address = format!("100.64.{high}.{low}/32");
     json!({
-        "ID": number, "StableID": number.to_string(), "Name": format!("n{number}.tail.net."),
+        "ID": u32::from(number) + 1, "StableID": number.to_string(),
+        "Name": format!("n{number}.tail.net."),
         "Key": key(number), "Addresses": [address], "AllowedIPs": [address],
         "KeySignature": Base64::encode_string(signature),
     })
