@@ -8,12 +8,14 @@ use anyhow::Context;
 use member::agent::control::{Command, Event, Settings, dial, run};
 use tailnet::{
     control::{
+        dial::ControlUrl,
         messages::{Announced, EndpointKind},
         proxy::Proxies,
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
     messages::Node,
+    scope::Scope,
 };
 use tokio::{
     sync::mpsc,
@@ -41,13 +43,14 @@ fn announced(port: u16, disco_key: DiscoPublic) -> Box<Announced> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().context("a URL is needed")?.parse()?;
+    let url: ControlUrl = arguments.next().context("a URL is needed")?.parse()?;
     let auth_key = arguments.next().filter(|file| !file.is_empty()).map(std::fs::read_to_string);
     let seconds = arguments.next().map_or(Ok(10), |text| text.parse())?;
     let machine_key = MachineKey::new(Box::new(Zeroizing::new(random()?)));
     let (node_key, disco_key) = (NodePublic(random()?), DiscoPublic(random()?));
     let proxies = Proxies::new(|name| std::env::var(name).ok());
-    let dialer = dial::Dialer::new(proxies, dial::system_tls(), None);
+    let scope = Scope::of_control(&url, "");
+    let dialer = dial::Dialer::new(proxies, dial::system_tls(), None).within(scope);
     let server_key = MachinePublic::default();
     let settings = Settings { url, server_key, machine_key, dialer };
     let (commands, to_do) = mpsc::channel(8);

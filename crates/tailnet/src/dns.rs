@@ -26,7 +26,7 @@ mod table;
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -35,6 +35,8 @@ use std::{
 pub use forward::{BadReply, Forward, Reply};
 use fqdn::Fqdn;
 use table::Table;
+
+use crate::scope::Scope;
 
 /// Where every node's resolver is, beside its own addresses.
 pub const SERVICE_IPV4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
@@ -76,6 +78,18 @@ pub struct Config {
     pub aaaa: bool,
 }
 
+impl Config {
+    /// The resolvers that are not asked, as a coordinator may not name them.
+    pub fn refused(&self) -> BTreeSet<SocketAddr> {
+        let all = self.routes.iter().map(|(_, list)| list).chain([&self.defaults, &self.fallback]);
+        let refused = |resolver: &Resolver| match resolver {
+            Resolver::Refused(at) => Some(*at),
+            Resolver::Plain(_) | Resolver::Https { .. } => None,
+        };
+        all.flatten().filter_map(refused).collect()
+    }
+}
+
 /// A node, as far as its name goes.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
@@ -110,6 +124,8 @@ pub enum Resolver {
         /// `BootstrapResolution` of the map.
         addresses: Vec<IpAddr>,
     },
+    /// One that is not asked, at an address that a coordinator may not name ([`Scope`]).
+    Refused(SocketAddr),
 }
 
 /// A resolver's address that is none of those known here.
@@ -125,13 +141,11 @@ impl fmt::Display for BadResolver {
 impl std::error::Error for BadResolver {}
 
 impl Resolver {
-    /// What a map calls a resolver (`types/dnstype`).
-    pub fn parse(text: &str, bootstrap: &[IpAddr]) -> Result<Self, BadResolver> {
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Plain(SocketAddr::new(address, 53)));
-        }
-        if let Ok(address) = text.parse::<SocketAddr>() {
-            return Ok(Self::Plain(address));
+    /// What the map of a coordinator calls a resolver (`types/dnstype`).
+    pub fn parse(text: &str, bootstrap: &[IpAddr], scope: Scope) -> Result<Self, BadResolver> {
+        let address = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
+        if let Ok(at) = address.or_else(|_| text.parse::<SocketAddr>()) {
+            return Ok(if scope.admits(at.ip()) { Self::Plain(at) } else { Self::Refused(at) });
         }
         if text.starts_with("https://") {
             return Ok(Self::Https { url: text.to_owned(), addresses: bootstrap.to_vec() });

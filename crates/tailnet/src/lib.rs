@@ -19,6 +19,7 @@ pub mod paths;
 pub mod peer_relay;
 pub mod portmap;
 pub mod prefs;
+pub mod scope;
 pub mod settings;
 pub mod stun;
 pub mod tka;

@@ -3,6 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ipnet::IpNet;
+
+use crate::wish;
+
 /// The name whose addresses tell the prefix (RFC 7050 section 3).
 pub const NAME: &str = "ipv4only.arpa";
 
@@ -33,6 +37,10 @@ impl Prefix {
     }
 
     fn behind(address: Ipv6Addr) -> Option<Self> {
+        // All that is embedded behind it would be of this machine, or of a link.
+        if wish::is_reserved(&IpNet::from(IpAddr::V6(address))) {
+            return None;
+        }
         LENGTHS.into_iter().find_map(|length| {
             let mut bytes = address.octets();
             bytes[length / 8..].fill(0);
@@ -114,7 +122,15 @@ mod tests {
 
     #[test]
     fn what_no_name_server_made_tells_no_prefix() {
-        for address in ["192.0.0.170", "2001:db8::1", "64:ff9b::192.0.0.172", "::", "fe80::1"] {
+        for address in [
+            "192.0.0.170",
+            "2001:db8::1",
+            "64:ff9b::192.0.0.172",
+            "::",
+            "fe80::1",
+            "::ffff:192.0.0.170",
+            "fe80::192.0.0.170",
+        ] {
             assert_eq!(discovered(address), None, "{address}");
         }
     }
@@ -141,6 +157,7 @@ mod tests {
             prefix.bytes[RESERVED] = 0;
             let at = SocketAddr::new(IpAddr::from(v4), port);
             prop_assert_eq!(prefix.inward(prefix.outward(at)), at);
+            prop_assume!(!wish::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
             // A shorter prefix may be read where more zeros follow, but never another.
             let found = Prefix::behind(prefix.embed(KNOWN[0])).unwrap();
             prop_assert_eq!(found.embed(KNOWN[1]), prefix.embed(KNOWN[1]));

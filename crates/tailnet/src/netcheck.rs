@@ -32,6 +32,7 @@ pub use self::report::{NetInfo, Report, Sighting};
 use self::{nat::Hairpin, plan::Set};
 use crate::{
     messages::{DerpMap, DerpNode, DerpRegion, RelayAddress},
+    scope::Scope,
     stun::{self, REQUEST_LEN, TxId},
 };
 
@@ -53,6 +54,7 @@ const SIGHTINGS: usize = 64;
 /// Finds out what this machine's network is like.
 pub struct Netcheck {
     regions: BTreeMap<u16, DerpRegion>,
+    scope: Scope,
     families: Families,
     /// What names stand for; nothing if they could not be looked up.
     addresses: BTreeMap<String, Vec<IpAddr>>,
@@ -110,6 +112,7 @@ impl Netcheck {
     pub fn new(rng: Box<dyn CryptoRng + Send>) -> Self {
         Self {
             regions: BTreeMap::new(),
+            scope: Scope::default(),
             families: Families { v4: true, v6: true },
             addresses: BTreeMap::new(),
             wanted: BTreeSet::new(),
@@ -124,8 +127,10 @@ impl Netcheck {
         }
     }
 
-    /// Takes the relays of a map. The next check is one of all regions.
-    pub fn set_map(&mut self, map: &DerpMap) {
+    /// Takes the relays of a map, of which those at other addresses than the scope's are not asked. The
+    /// next check is one of all regions.
+    pub fn set_map(&mut self, map: &DerpMap, scope: Scope) {
+        self.scope = scope;
         let regions = map.regions.iter().flatten();
         self.regions = regions.filter_map(|(id, region)| Some((*id, region.clone()?))).collect();
         let names = |region: &DerpRegion, name: &String| {
@@ -227,6 +232,10 @@ impl Netcheck {
             return true;
         }
         let Ok((tx, own)) = stun::read_response(datagram) else { return false };
+        // The hairpin test sends a request to this address.
+        if !self.scope.admits(own.ip()) {
+            return false;
+        }
         let Some(check) = &mut self.check else { return false };
         let Some(InFlight { set, server, sent }) = check.in_flight.remove(&tx) else {
             return false;
@@ -280,7 +289,7 @@ impl Netcheck {
                     set.pop();
                     continue;
                 };
-                let server = match server(node, set.v6, &self.addresses) {
+                let server = match server(node, set.v6, &self.addresses, self.scope) {
                     Whereabouts::At(server) => server,
                     Whereabouts::Unknown => break,
                     Whereabouts::Nowhere => {
@@ -306,7 +315,8 @@ impl Netcheck {
         let is_known = |set: &&Set| {
             let node = set.due().and_then(|probe| self.node(set.region, probe.node));
             node.is_none_or(|node| {
-                !matches!(server(node, set.v6, &self.addresses), Whereabouts::Unknown)
+                let at = server(node, set.v6, &self.addresses, self.scope);
+                !matches!(at, Whereabouts::Unknown)
             })
         };
         let dues = probes.filter(is_known).filter_map(|set| set.due().map(|probe| probe.at));
@@ -407,14 +417,21 @@ fn address(node: &DerpNode, v6: bool) -> RelayAddress<IpAddr> {
     }
 }
 
-fn server(node: &DerpNode, v6: bool, addresses: &BTreeMap<String, Vec<IpAddr>>) -> Whereabouts {
+fn server(
+    node: &DerpNode,
+    v6: bool,
+    addresses: &BTreeMap<String, Vec<IpAddr>>,
+    scope: Scope,
+) -> Whereabouts {
     let Some(port) = node.stun_port() else { return Whereabouts::Nowhere };
     let ip = match address(node, v6) {
-        RelayAddress::At(ip) => Some(ip),
+        RelayAddress::At(ip) => Some(ip).filter(|ip| scope.admits(*ip)),
         RelayAddress::Nowhere => None,
         RelayAddress::ByName => match addresses.get(&node.host_name) {
             None => return Whereabouts::Unknown,
-            Some(found) => found.iter().find(|ip| ip.is_ipv6() == v6).copied(),
+            Some(found) => {
+                found.iter().find(|ip| ip.is_ipv6() == v6 && scope.admits(**ip)).copied()
+            }
         },
     };
     match ip {

@@ -22,13 +22,14 @@ use crate::{
     paths::{PeerInfo, PeerRelay},
     peer_relay,
     prefs::Prefs,
+    scope::{OF_THIS_MACHINE, Scope},
     tka::Authority,
     wish,
 };
 
 /// More routes to single peers than this are one to the network of all.
 const MOST_ROUTES: usize = 10_000;
-/// The most peers that one problem names.
+/// The most peers or servers that problems name.
 const TOLD: usize = 5;
 /// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
 const AAAA: &str = "magicdns-aaaa";
@@ -121,6 +122,8 @@ pub struct Around<'a> {
     pub answers: bool,
     /// What is known of tailnet lock.
     pub lock: Lock<'a>,
+    /// Which addresses the coordinator may name.
+    pub scope: Scope,
 }
 
 /// What is known of tailnet lock.
@@ -171,6 +174,8 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let compiled = rules(map, own, prefs, around, all.iter().copied().zip(&peers));
     problems.extend(compiled.problems.iter().map(ToString::to_string));
     let names = names(map, own, prefs, exit.is_some(), around);
+    let refused = names.refused().into_iter().take(TOLD);
+    problems.extend(refused.map(|at| format!("DNS server {at}: {OF_THIS_MACHINE}")));
     let host = HostWish {
         addresses: own.addresses.clone(),
         routes: routes(&peers),
@@ -346,7 +351,9 @@ fn names(
         subdomains: node.may(SUBDOMAINS),
     };
     let resolvers = |list: &[Resolver]| -> Vec<dns::Resolver> {
-        let read = |one: &Resolver| dns::Resolver::parse(&one.addr, &one.bootstrap_resolution).ok();
+        let read = |one: &Resolver| {
+            dns::Resolver::parse(&one.addr, &one.bootstrap_resolution, around.scope).ok()
+        };
         list.iter().filter_map(read).collect()
     };
     let route = |(suffix, list): (&String, &Option<Vec<Resolver>>)| {

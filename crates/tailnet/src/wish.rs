@@ -104,7 +104,8 @@ pub fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-fn is_reserved(net: &IpNet) -> bool {
+/// Whether a network has addresses that are never a node's.
+pub(crate) fn is_reserved(net: &IpNet) -> bool {
     reserved().any(|reserved| reserved.contains(net) || net.contains(&reserved))
 }
 

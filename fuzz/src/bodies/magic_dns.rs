@@ -1,6 +1,9 @@
 //! What a tailnet's resolver reads: queries of anybody on the host, replies of resolvers.
 
-use tailnet::dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN};
+use tailnet::{
+    dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN},
+    scope::Scope,
+};
 
 use super::take;
 
@@ -10,7 +13,7 @@ fn names() -> Names {
         addresses: vec![[100, 64, 0, last].into()],
         subdomains: last == 3,
     };
-    let resolver = Resolver::parse("192.0.2.1", &[]).expect("an address");
+    let resolver = Resolver::parse("192.0.2.1", &[], Scope::default()).expect("an address");
     let config = Config {
         suffix: "tail.example".into(),
         magic: true,

@@ -7,6 +7,7 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
+    scope::Scope,
     settings::{Around, Lock, settings},
 };
 
@@ -27,6 +28,7 @@ pub fn network_map(data: &[u8]) {
         servers: &[],
         answers: true,
         lock: Lock::Unknown,
+        scope: Scope::default(),
     };
     let mut map = NetworkMap::default();
     for text in rest.split(|byte| *byte == b'\n').take(16) {

@@ -28,6 +28,7 @@ impl Agent {
             servers: &self.servers,
             answers: self.has_interface,
             lock: self.lock.around(),
+            scope: self.scope(),
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
         let new =

@@ -17,6 +17,7 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
+    scope::Scope,
     settings::Settings,
 };
 use tokio::sync::mpsc;
@@ -40,6 +41,8 @@ use super::{
     tunnel_pings::TunnelPings,
 };
 
+/// The names that this machine's user gives to addresses (hosts(5)).
+const HOSTS: &str = "/etc/hosts";
 /// The map is kept so long after it changed: changes come in crowds.
 const KEEP_AFTER: Duration = Duration::from_secs(2);
 
@@ -469,9 +472,17 @@ impl Agent {
     }
 
     fn relays_changed(&mut self) {
-        self.relays.set_map(self.map.derp_map().clone());
-        self.mesh.set_relays(self.map.derp_map(), self.clock.now);
-        self.relay_server.set_relays(self.map.derp_map());
+        let scope = self.scope();
+        self.relays.set_map(self.map.derp_map().clone(), scope);
+        self.mesh.set_relays(self.map.derp_map(), scope, self.clock.now);
+        self.relay_server.set_relays(self.map.derp_map(), scope);
+    }
+
+    /// Which addresses the coordinator may have this node speak to.
+    pub fn scope(&self) -> Scope {
+        let Ok(url) = self.prefs.control_url.parse() else { return Scope::default() };
+        let hosts = std::fs::read(HOSTS).unwrap_or_default();
+        Scope::of_control(&url, &String::from_utf8_lossy(&hosts))
     }
 
     /// The operator may write beside root.

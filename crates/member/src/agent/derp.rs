@@ -27,6 +27,7 @@ use bytes::Bytes;
 use tailnet::{
     keys::NodePublic,
     messages::{DerpMap, DerpRegion},
+    scope::Scope,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -48,8 +49,8 @@ pub struct Settings {
 /// What relays are told.
 #[derive(Debug)]
 pub enum Command {
-    /// The relays there are. A map that has none says nothing.
-    Map(DerpMap),
+    /// All relays, and the scope of their addresses. An empty map changes nothing.
+    Map(DerpMap, Scope),
     /// The region that is home.
     Home(Option<u16>),
     /// Send datagrams to a peer.
@@ -141,7 +142,8 @@ pub async fn run(
 ) {
     let limit: Hook = Arc::new(|socket| sys::unsent::limit_unsent(socket, UNSENT));
     let dialer = settings.dialer.also(limit);
-    let mut relays = Relays { dialer, events, home: None, regions: BTreeMap::new() };
+    let (scope, home, regions) = (Scope::default(), None, BTreeMap::new());
+    let mut relays = Relays { dialer, scope, events, home, regions };
     while let Some(command) = commands.recv().await {
         relays.handle(command);
     }
@@ -149,6 +151,7 @@ pub async fn run(
 
 struct Relays {
     dialer: Dialer,
+    scope: Scope,
     events: mpsc::Sender<Event>,
     home: Option<u16>,
     regions: BTreeMap<u16, (Arc<DerpRegion>, Option<Handle>)>,
@@ -157,7 +160,7 @@ struct Relays {
 impl Relays {
     fn handle(&mut self, command: Command) {
         match command {
-            Command::Map(map) => self.set_map(map),
+            Command::Map(map, scope) => self.set_map(map, scope),
             Command::Home(home) => self.set_home(home),
             Command::Send { region, to, bytes, segment, bundled } => {
                 let Some(handle) = self.open(region) else { return };
@@ -176,15 +179,17 @@ impl Relays {
     }
 
     /// Connections to relays that are in the new map as they were in the old are kept.
-    fn set_map(&mut self, map: DerpMap) {
+    fn set_map(&mut self, map: DerpMap, scope: Scope) {
         let regions = map.regions.unwrap_or_default();
         let mut regions: BTreeMap<u16, DerpRegion> =
             regions.into_iter().filter_map(|(id, region)| Some((id, region?))).collect();
         if regions.is_empty() {
             return;
         }
+        let is_same = std::mem::replace(&mut self.scope, scope) == scope;
+        self.dialer = self.dialer.clone().within(scope);
         self.regions.retain(|id, (relays, _)| {
-            regions.get(id).is_some_and(|region| region.nodes == relays.nodes)
+            is_same && regions.get(id).is_some_and(|region| region.nodes == relays.nodes)
         });
         regions.retain(|id, _| !self.regions.contains_key(id));
         let new = regions.into_iter().map(|(id, region)| (id, (Arc::new(region), None)));

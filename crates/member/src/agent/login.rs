@@ -138,7 +138,7 @@ impl Agent {
             url,
             server_key: self.prefs.server_key,
             machine_key: self.machine_key.clone(),
-            dialer: Dialer::of_environment(self.hook.clone()),
+            dialer: Dialer::of_environment(self.hook.clone()).within(self.scope()),
         };
         let (commands, inbox) = mpsc::channel(64);
         let (events, mut heard) = mpsc::channel(16);

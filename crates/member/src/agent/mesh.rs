@@ -32,6 +32,7 @@ use tailnet::{
     netcheck::{Nat, NetInfo, Netcheck, Report, SeenByPeers, Sighting},
     paths::{Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
     peer_relay::{GENEVE_LEN, Geneve},
+    scope::Scope,
     stun,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -202,8 +203,8 @@ impl Mesh {
         differs
     }
 
-    pub fn set_relays(&mut self, map: &DerpMap, now: Duration) {
-        self.netcheck.set_map(map);
+    pub fn set_relays(&mut self, map: &DerpMap, scope: Scope, now: Duration) {
+        self.netcheck.set_map(map, scope);
         self.homes.set_map(map);
         // Where there is no choice, nothing has to be measured first.
         if map.regions.iter().flatten().count() == 1 {

@@ -19,6 +19,7 @@ use tailnet::{
     netcheck::{Families, Netcheck, Report},
     paths::{To, Transmit},
     peer_relay::MAY_ALLOCATE,
+    scope::Scope,
     settings::may,
 };
 use tokio::sync::mpsc;
@@ -75,8 +76,8 @@ impl RelayServer {
         self.tell(ToRelayServer::Hello);
     }
 
-    pub fn set_relays(&mut self, map: &DerpMap) {
-        self.netcheck.set_map(map);
+    pub fn set_relays(&mut self, map: &DerpMap, scope: Scope) {
+        self.netcheck.set_map(map, scope);
     }
 
     /// A look-up is done.

@@ -1,7 +1,9 @@
 //! What relays and the coordinator's session are told. A command that finds no room is kept until
 //! there is some; of each state that is the latest.
 
-use tailnet::{control::messages::Announced, messages::DerpMap, tka::follow::Question};
+use tailnet::{
+    control::messages::Announced, messages::DerpMap, scope::Scope, tka::follow::Question,
+};
 use tokio::sync::mpsc;
 
 use super::{control, derp};
@@ -9,7 +11,7 @@ use super::{control, derp};
 /// What tells the relays.
 pub(super) struct ToRelays {
     commands: mpsc::Sender<derp::Command>,
-    map: Option<DerpMap>,
+    map: Option<(DerpMap, Scope)>,
     home: Option<Option<u16>>,
     key_changed: bool,
     network_changed: bool,
@@ -30,8 +32,8 @@ impl ToRelays {
         Self { commands, map: None, home: None, key_changed: false, network_changed: false }
     }
 
-    pub fn set_map(&mut self, map: DerpMap) {
-        self.map = Some(map);
+    pub fn set_map(&mut self, map: DerpMap, scope: Scope) {
+        self.map = Some((map, scope));
     }
 
     pub fn set_home(&mut self, home: Option<u16>) {
@@ -56,7 +58,7 @@ impl ToRelays {
     /// Sends all that was set.
     pub async fn flush(&mut self) {
         let commands = [
-            self.map.take().map(derp::Command::Map),
+            self.map.take().map(|(map, scope)| derp::Command::Map(map, scope)),
             self.home.take().map(derp::Command::Home),
             std::mem::take(&mut self.key_changed).then_some(derp::Command::KeyChanged),
             std::mem::take(&mut self.network_changed).then_some(derp::Command::NetworkChanged),

@@ -120,7 +120,7 @@ impl Records {
 impl Resolver {
     fn https(&self) -> Option<&str> {
         match self {
-            Self::Plain(_) => None,
+            Self::Plain(_) | Self::Refused(_) => None,
             Self::Https { url, .. } => Some(url),
         }
     }

@@ -16,7 +16,7 @@ fn record(name: &str, kind: &str, value: &str) -> ExtraRecord {
 }
 
 fn upstream(last: u8) -> Vec<Resolver> {
-    vec![Resolver::parse(&format!("192.0.2.{last}"), &[]).unwrap()]
+    vec![Resolver::parse(&format!("192.0.2.{last}"), &[], Scope::default()).unwrap()]
 }
 
 fn config() -> Config {
@@ -262,7 +262,8 @@ fn bad_parts_of_a_configuration_are_told_and_cost_nothing_else() {
     config.extra.push(record("x.example", "TXT", "hello"));
     config.extra.push(record("y.example", "A", "1.2.3"));
     config.routes.push(("..".into(), vec![]));
-    config.defaults = vec![Resolver::parse("https://dns.example/q", &[]).unwrap()];
+    let https = Resolver::parse("https://dns.example/q", &[], Scope::default());
+    config.defaults = vec![https.unwrap()];
     let (names, skipped) = Names::new(&config);
     let expected = [
         Skipped::RecordType("x.example".into()),
@@ -412,11 +413,16 @@ fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
 
 #[test]
 fn resolvers_are_addresses_or_https() {
-    let parse = |text: &str| Resolver::parse(text, &[]);
+    let parse = |text: &str| Resolver::parse(text, &[], Scope::default());
     assert_eq!(parse("192.0.2.1"), Ok(Resolver::Plain("192.0.2.1:53".parse().unwrap())));
     assert_eq!(parse("2001:db8::1"), Ok(Resolver::Plain("[2001:db8::1]:53".parse().unwrap())));
     assert_eq!(parse("192.0.2.1:54"), Ok(Resolver::Plain("192.0.2.1:54".parse().unwrap())));
     assert!(matches!(parse("https://dns.example/q"), Ok(Resolver::Https { .. })));
+    for text in
+        ["127.0.0.53", "[::1]:54", "::ffff:127.0.0.1", "169.254.169.254", "224.0.0.251:5353"]
+    {
+        assert!(matches!(parse(text), Ok(Resolver::Refused(_))), "{text}");
+    }
     for text in ["", "tls://dns.example", "dns.example", "http://100.64.0.1:80/dns-query"] {
         assert_eq!(parse(text), Err(BadResolver(text.into())), "{text}");
     }

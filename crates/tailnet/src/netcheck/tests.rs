@@ -52,7 +52,7 @@ fn six() -> World {
 impl World {
     fn new(map: &DerpMap, servers: BTreeMap<SocketAddr, (u64, SocketAddr)>) -> Self {
         let mut netcheck = Netcheck::new(Box::new(ChaCha8Rng::seed_from_u64(1)));
-        netcheck.set_map(map);
+        netcheck.set_map(map, Scope::default());
         let (now, asked) = (Duration::from_secs(1000), Vec::new());
         Self { netcheck, now, servers, asked, lost: 0, tcp: BTreeMap::new() }
     }
@@ -240,4 +240,56 @@ fn the_next_check_is_due_after_20_to_26_seconds() {
     world.check();
     let wait = world.netcheck.due() - world.now;
     assert!((EVERY..EVERY + Duration::from_secs(6)).contains(&wait), "{wait:?}");
+}
+
+#[test]
+fn servers_at_addresses_of_this_machine_are_asked_for_a_coordinator_on_it_alone() {
+    let by = |ipv4: &str, ipv6: &str, test_ip: &str| DerpNode {
+        stun_test_ip: test_ip.into(),
+        ..node("relay.example", ipv4, ipv6)
+    };
+    let map = map([
+        (1, vec![by("127.0.0.1", "::1", "")]),
+        (2, vec![by("", "", "127.0.0.1")]),
+        (3, vec![by("none", "::ffff:127.0.0.1", "")]),
+        (4, vec![node("127.0.0.1", "", "none")]),
+        (
+            5,
+            vec![
+                by("0.0.0.0", "::", ""),
+                by("224.0.0.1", "ff02::1", ""),
+                by("255.255.255.255", "", ""),
+            ],
+        ),
+        // By the answer of a resolver.
+        (6, vec![by("", "", "")]),
+        (7, vec![by("192.0.2.1", "none", "")]),
+    ]);
+    let here = Scope::of_control(&"http://127.0.0.1".parse().unwrap(), "");
+    for (scope, is_here) in [(Scope::default(), false), (here, true)] {
+        let mut world = World::new(&map, BTreeMap::new());
+        world.netcheck.set_map(&map, scope);
+        let found = ["127.0.0.1", "::1"].map(|text| text.parse().unwrap()).to_vec();
+        world.netcheck.handle_address("relay.example", found);
+        world.check();
+        let asked: BTreeSet<SocketAddr> = world.asked.iter().copied().collect();
+        let expected: &[&str] = match is_here {
+            false => &["192.0.2.1:3478"],
+            true => &["127.0.0.1:3478", "192.0.2.1:3478", "[::1]:3478", "[::ffff:127.0.0.1]:3478"],
+        };
+        let expected: BTreeSet<SocketAddr> = expected.iter().map(|text| addr(text)).collect();
+        assert_eq!(asked, expected);
+    }
+}
+
+#[test]
+fn a_server_that_sees_this_machine_at_an_address_of_itself_is_not_believed() {
+    for own in ["127.0.0.1:631", "169.254.169.254:80", "224.0.0.251:5353", "[::1]:631"] {
+        let mut world = six();
+        world.servers.values_mut().for_each(|(_, seen)| *seen = addr(own));
+        let report = world.check();
+        assert_eq!((report.udp, &report.sightings[..]), (false, &[][..]), "{own}");
+        let asked = |at: &SocketAddr| *at == addr(own);
+        assert!(!world.asked.iter().any(asked), "{own}: {:?}", world.asked);
+    }
 }

@@ -1,7 +1,7 @@
 //! Where a peer may be: addresses of its map entry, of its last call, and those it was heard from.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use super::{
     rank::Rank,
     timing::{AGAIN, CALL_CANDIDATES, HEARD, HEARD_CANDIDATES, MAP_CANDIDATES},
 };
+use crate::scope::Scope;
 
 /// All candidates of a peer, IPv6 first.
 #[derive(Clone, Debug, Default)]
@@ -217,17 +218,13 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Link-local IPv6 needs an interface, which nobody says; a node's own tailnet address would lead
-/// into the tunnel.
+/// No peer is at an address of this machine or of its links alone, which nodes do not announce where
+/// they have another; a node's own tailnet address would lead into the tunnel.
 pub fn may_be_reached(addr: &SocketAddr) -> bool {
     let ip = addr.ip();
-    let usable = match ip {
-        IpAddr::V4(v4) => v4 != Ipv4Addr::BROADCAST,
-        IpAddr::V6(v6) => {
-            !v6.is_unicast_link_local() && v6.segments()[..3] != [0xfd7a, 0x115c, 0xa1e0]
-        }
-    };
-    usable && addr.port() != 0 && !ip.is_unspecified() && !ip.is_multicast()
+    let leads_into_tunnel =
+        matches!(ip, IpAddr::V6(v6) if v6.segments()[..3] == [0xfd7a, 0x115c, 0xa1e0]);
+    addr.port() != 0 && !leads_into_tunnel && Scope::default().admits(ip)
 }
 
 fn is_public(ip: IpAddr) -> bool {

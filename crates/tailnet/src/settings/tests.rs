@@ -35,6 +35,7 @@ fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
             servers: &[],
             answers: true,
             lock: Lock::Unknown,
+            scope: Scope::default(),
         },
     )
 }
@@ -155,6 +156,7 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
         servers: &[],
         answers: true,
         lock: Lock::Unknown,
+        scope: Scope::default(),
     };
     let shy = settings(&map, &Prefs::new(), &around);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
@@ -206,8 +208,15 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         "TKAInfo": {"Disabled": true},
     }));
     let lock = Lock::On { authority: &authority, own_key: "tlpub:07" };
-    let around =
-        Around { now: NOW, connected: &[], ranges: &[], servers: &[], answers: true, lock };
+    let around = Around {
+        now: NOW,
+        connected: &[],
+        ranges: &[],
+        servers: &[],
+        answers: true,
+        lock,
+        scope: Scope::default(),
+    };
     let settings = settings(&map, &Prefs::new(), &around);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
     assert_eq!(keys, [50, 52]);
@@ -222,7 +231,44 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
 fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
     let lock = Lock::Damaged;
-    let around =
-        Around { now: NOW, connected: &[], ranges: &[], servers: &[], answers: true, lock };
+    let around = Around {
+        now: NOW,
+        connected: &[],
+        ranges: &[],
+        servers: &[],
+        answers: true,
+        lock,
+        scope: Scope::default(),
+    };
     assert!(settings(&map, &Prefs::new(), &around).peers.is_empty());
+}
+
+#[test]
+fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
+    let map = map(json!({"Node": node(1, json!({})), "DNSConfig": {
+        "Proxied": true,
+        "Resolvers": [{"Addr": "127.0.0.1"}, {"Addr": "9.9.9.9"}],
+        "Routes": {"corp.": [{"Addr": "[::ffff:169.254.169.254]:53"}]},
+    }}));
+    let here = Scope::of_control(&"http://127.0.0.1".parse().unwrap(), "");
+    let of = |scope| {
+        // The resolver that the machine had before is its user's.
+        let servers = ["127.0.0.53".parse().unwrap()];
+        let around = Around {
+            now: NOW,
+            connected: &[],
+            ranges: &[],
+            servers: &servers,
+            answers: true,
+            lock: Lock::Unknown,
+            scope,
+        };
+        settings(&map, &Prefs::new(), &around)
+    };
+    let far = of(Scope::default());
+    let refused: Vec<String> = far.names.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["127.0.0.1:53", "[::ffff:169.254.169.254]:53"]);
+    assert!(far.problems[0].starts_with("DNS server 127.0.0.1:53: an address of this machine"));
+    assert_eq!(far.names.system, [dns::Resolver::Plain("127.0.0.53:53".parse().unwrap())]);
+    assert_eq!(of(here).names.refused().len(), 1, "a link is not this machine");
 }

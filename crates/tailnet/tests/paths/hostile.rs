@@ -187,6 +187,10 @@ fn addresses_that_lead_nowhere_are_no_candidates() {
         "224.0.0.1:41641",
         "255.255.255.255:41641",
         "0.0.0.0:41641",
+        "127.0.0.1:41641",
+        "[::1]:41641",
+        "[::ffff:127.0.0.1]:41641",
+        "169.254.169.254:80",
         "192.0.2.1:0",
     ];
     let nowhere = nowhere.map(|text| text.parse().unwrap()).to_vec();

@@ -12,7 +12,10 @@ use std::{
 };
 
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
-use tailnet::control::proxy::{Proxies, Proxy};
+use tailnet::{
+    control::proxy::{Proxies, Proxy},
+    scope::Scope,
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -51,23 +54,36 @@ pub struct Target {
     pub address: Option<IpAddr>,
 }
 
+impl Target {
+    /// Its address, unless a name is all that is known.
+    fn literal(&self) -> Option<IpAddr> {
+        self.address.or_else(|| self.host.parse().ok())
+    }
+}
+
 /// Makes connections.
 #[derive(Clone)]
 pub struct Dialer {
     hook: Option<Hook>,
     proxies: Arc<Proxies>,
     tls: Arc<ClientConfig>,
+    scope: Scope,
 }
 
 impl Dialer {
     /// With these proxies, these roots of trust, and a hook for each socket.
     pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<Hook>) -> Self {
-        Self { hook, proxies: Arc::new(proxies), tls }
+        Self { hook, proxies: Arc::new(proxies), tls, scope: Scope::default() }
     }
 
     /// With the proxies and roots of trust that this process's environment says.
     pub fn of_environment(hook: Option<Hook>) -> Self {
         Self::new(Proxies::new(|name| std::env::var(name).ok()), system_tls(), hook)
+    }
+
+    /// The same, to addresses of this scope alone. The user's proxies may be anywhere.
+    pub fn within(self, scope: Scope) -> Self {
+        Self { scope, ..self }
     }
 
     /// The same, which does this to each socket as well.
@@ -105,7 +121,13 @@ impl Dialer {
         let proxy = self.proxy(target)?;
         let stream: Box<dyn Stream> = match proxy {
             Some(proxy) => self.through(proxy, target).await?,
-            None => Box::new(self.connect(&target.host, target.port, target.address).await?),
+            None => {
+                let addresses = match target.address {
+                    Some(address) => vec![SocketAddr::new(address, target.port)],
+                    None => find(&target.host, target.port).await?,
+                };
+                Box::new(self.connect(self.admit(&target.host, addresses)?).await?)
+            }
         };
         if target.tls { self.secure(&target.host, stream).await } else { Ok(stream) }
     }
@@ -115,7 +137,11 @@ impl Dialer {
         proxy: &Proxy,
         target: &Target,
     ) -> Result<Box<dyn Stream>, Trouble> {
-        let tcp = self.connect(&proxy.host, proxy.port, None).await?;
+        // The proxy resolves names.
+        if let Some(address) = target.literal() {
+            self.admit(&target.host, vec![(address, target.port).into()])?;
+        }
+        let tcp = self.connect(find(&proxy.host, proxy.port).await?).await?;
         let mut stream: Box<dyn Stream> =
             if proxy.tls { self.secure(&proxy.host, Box::new(tcp)).await? } else { Box::new(tcp) };
         let host = target.address.map_or_else(|| target.host.clone(), |at| at.to_string());
@@ -137,16 +163,26 @@ impl Dialer {
         }
     }
 
-    async fn connect(
+    /// Those of a host's addresses that may be dialled.
+    ///
+    /// # Errors
+    /// All are out of scope.
+    pub(in crate::agent) fn admit(
         &self,
         host: &str,
-        port: u16,
-        address: Option<IpAddr>,
-    ) -> Result<TcpStream, Trouble> {
-        let addresses = match address.or_else(|| host.parse().ok()) {
-            Some(address) => vec![SocketAddr::new(address, port)],
-            None => look_up(host, port).await?,
-        };
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, Trouble> {
+        let (admitted, refused): (Vec<_>, Vec<_>) =
+            addresses.into_iter().partition(|at| self.scope.admits(at.ip()));
+        match refused.first() {
+            Some(refused) if admitted.is_empty() => {
+                Err(Trouble::OutOfScope(host.to_owned(), refused.ip()))
+            }
+            _ => Ok(admitted),
+        }
+    }
+
+    async fn connect(&self, addresses: Vec<SocketAddr>) -> Result<TcpStream, Trouble> {
         let attempts = addresses.into_iter().zip(0u32..).map(|(to, number)| {
             let hook = self.hook.clone();
             (ADDRESS_DELAY * number, connect_to(to, hook))
@@ -172,6 +208,14 @@ pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Arc::new(config)
+}
+
+/// The addresses of a host that is a name or an address.
+async fn find(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+    match host.parse() {
+        Ok(address) => Ok(vec![SocketAddr::new(address, port)]),
+        Err(_) => look_up(host, port).await,
+    }
 }
 
 /// The addresses of a host, the families in turns and IPv6 first (RFC 8305, section 4).

@@ -1,11 +1,12 @@
 //! What keeps a member from its coordinator, each in a line that says what to do.
 
-use std::{fmt, io, time::Duration};
+use std::{fmt, io, net::IpAddr, time::Duration};
 
 use rustls::CertificateError;
 use tailnet::{
     control::{noise::HandshakeError, proxy::UnusableProxy},
     keys::MachinePublic,
+    scope::OF_THIS_MACHINE,
 };
 
 /// Why the coordinator is not reached, or no more.
@@ -15,6 +16,8 @@ pub enum Trouble {
     NoSuchHost(String),
     /// The name servers could not be asked.
     Lookup(String, io::Error),
+    /// The host is at an address that a coordinator may not name.
+    OutOfScope(String, IpAddr),
     /// No connection; to whom.
     Connect(String, io::Error),
     /// No answer in time; of whom, and to what.
@@ -89,6 +92,9 @@ impl fmt::Display for Trouble {
             Self::NoSuchHost(host) => write!(f, "{host}: no such host; check the URL"),
             Self::Lookup(host, error) => {
                 write!(f, "{host}: the name cannot be resolved: {}", said(error))
+            }
+            Self::OutOfScope(host, address) => {
+                write!(f, "{host} is at {address}: {OF_THIS_MACHINE}")
             }
             Self::Connect(to, error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 write!(f, "{to}: connection refused: nothing listens there")

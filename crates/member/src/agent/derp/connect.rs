@@ -142,6 +142,7 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
             (node.ipv4() != RelayAddress::Nowhere, node.ipv6() != RelayAddress::Nowhere);
         addresses.retain(|address| if address.is_ipv4() { has_v4 } else { has_v6 });
     }
+    let mut addresses = dialer.admit(&node.host_name, addresses)?;
     // IPv6 first, in the order of the name server otherwise.
     addresses.sort_by_key(SocketAddr::is_ipv4);
     let first_v4 = addresses.iter().position(SocketAddr::is_ipv4).unwrap_or(0);

@@ -13,6 +13,7 @@ use tailnet::{
     derp::seal_login,
     keys::NodePublic,
     messages::{DerpMap, DerpNode, DerpRegion},
+    scope::Scope,
 };
 use tokio::{
     sync::mpsc,
@@ -107,9 +108,16 @@ fn node(relay: SocketAddr) -> DerpNode {
     }
 }
 
+/// Relays that a coordinator on this machine named.
 fn map(regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> Command {
+    map_of("http://127.0.0.1", regions)
+}
+
+/// Relays that the coordinator at this URL named.
+fn map_of(url: &str, regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> Command {
     let regions = regions
         .into_iter()
         .map(|(id, nodes)| (id, Some(DerpRegion { region_id: id, nodes, ..<_>::default() })));
-    Command::Map(DerpMap { regions: Some(regions.collect()), ..DerpMap::default() })
+    let scope = Scope::of_control(&url.parse().unwrap(), "");
+    Command::Map(DerpMap { regions: Some(regions.collect()), ..DerpMap::default() }, scope)
 }

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use tailnet::dns::{Forward, Reply, Resolver};
+use tailnet::{
+    dns::{Forward, Reply, Resolver},
+    scope::OF_THIS_MACHINE,
+};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpSocket, UdpSocket},
@@ -42,6 +45,8 @@ pub enum AskError {
     BadReply(tailnet::dns::BadReply),
     /// DNS over HTTPS is not spoken here.
     NoHttps(String),
+    /// It may not be asked.
+    Refused(SocketAddr),
     /// There was nobody to ask.
     NoResolver,
 }
@@ -53,6 +58,7 @@ impl fmt::Display for AskError {
             Self::Timeout => f.write_str("no answer in time"),
             Self::BadReply(error) => error.fmt(f),
             Self::NoHttps(url) => write!(f, "{url}: DNS over HTTPS is not supported"),
+            Self::Refused(at) => write!(f, "{at}: {OF_THIS_MACHINE}"),
             Self::NoResolver => f.write_str("no resolver"),
         }
     }
@@ -106,6 +112,7 @@ impl Forwarder {
         let server = match resolver {
             Resolver::Plain(server) => *server,
             Resolver::Https { url, .. } => return Err(AskError::NoHttps(url.clone())),
+            Resolver::Refused(at) => return Err(AskError::Refused(*at)),
         };
         let mut udp = pin!(self.by_udp(forward, server));
         match timeout(TCP_JOINS, &mut udp).await {

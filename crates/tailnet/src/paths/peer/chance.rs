@@ -478,7 +478,7 @@ impl Peer {
 
 /// Whether it is an address of IPv4 at which a box may be, and not that of our own.
 fn may_be_met(at: SocketAddr, cx: &Context<'_>) -> bool {
-    matches!(at.ip(), IpAddr::V4(v4) if !v4.is_loopback() && !v4.is_link_local())
+    at.is_ipv4()
         && may_be_reached(&at)
         && cx.own.meeting.place.is_none_or(|place| place.at.ip() != at.ip())
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer};
-use tailnet::control::proxy::Proxies;
+use tailnet::{control::proxy::Proxies, scope::Scope};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -66,7 +66,12 @@ fn dialer(authority: &Issuer, variables: &[(&str, String)]) -> Dialer {
         let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;
         Some(value.clone())
     });
-    Dialer::new(proxies, tls(roots), None)
+    Dialer::new(proxies, tls(roots), None).within(here())
+}
+
+/// The scope of a coordinator on this machine.
+fn here() -> Scope {
+    Scope::of_control(&"http://127.0.0.1".parse().unwrap(), "")
 }
 
 fn target(host: &str, port: u16) -> Target {
@@ -138,7 +143,7 @@ async fn a_hook_sees_each_socket_and_may_refuse_it() {
     });
     let mut roots = RootCertStore::empty();
     roots.add(authority.der().clone()).unwrap();
-    let dialer = Dialer::new(Proxies::default(), tls(roots), Some(hook));
+    let dialer = Dialer::new(Proxies::default(), tls(roots), Some(hook)).within(here());
     assert!(dialer.dial(&target("control.example", port)).await.is_ok());
     let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap();
     assert!(trouble.to_string().contains("no mark"), "{trouble}");
@@ -232,4 +237,35 @@ async fn that_the_key_is_another_one_is_reported_whatever_else_failed() {
         let lost = race([attempt(0, order[0]), attempt(5, order[1])]).await.unwrap_err();
         assert!(matches!(lost, Trouble::OtherKey { .. }), "{lost}");
     }
+}
+
+#[tokio::test]
+async fn an_address_of_this_machine_is_dialled_for_a_coordinator_on_it_alone() {
+    let authority = authority();
+    let port = listens(&authority, "control.example", (2000, 2100)).await;
+    let at = |host: &str, address: Option<&str>| Target {
+        host: host.into(),
+        port,
+        tls: true,
+        address: address.map(|address| address.parse().unwrap()),
+    };
+    let targets = [
+        at("control.example", Some("127.0.0.1")),
+        at("control.example", Some("::ffff:127.0.0.1")),
+        at("control.example", Some("0.0.0.0")),
+        at("127.0.0.1", None),
+        // By the answer of a resolver.
+        at("localhost", None),
+    ];
+    let (proxy_port, _serving) = proxy(None).await;
+    let proxied = [("HTTPS_PROXY", format!("127.0.0.1:{proxy_port}"))];
+    for (target, variables) in targets.iter().flat_map(|at| [(at, &[][..]), (at, &proxied[..])]) {
+        let far = dialer(&authority, variables).within(Scope::default());
+        let trouble = far.dial(target).await.err().expect("it is refused").to_string();
+        assert!(trouble.contains("an address of this machine"), "{target:?}: {trouble}");
+    }
+    // The user's proxy may be there.
+    let unspecified = dialer(&authority, &[]).dial(&targets[2]).await.err().unwrap().to_string();
+    assert!(unspecified.contains("an address of this machine"), "{unspecified}");
+    assert!(dialer(&authority, &proxied).dial(&targets[0]).await.is_ok());
 }

@@ -198,3 +198,30 @@ async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
         assert_eq!(paths(&rig.told()).is_none(), stays, "late by {late:?}");
     }
 }
+
+#[tokio::test]
+async fn addresses_of_this_machine_are_asked_where_the_coordinator_is_on_it() {
+    for (url, is_asked) in [(URL, false), ("http://127.0.0.1:8080", true)] {
+        let mut rig = Rig::new(if is_asked { "near" } else { "far" });
+        rig.agent.prefs = Prefs { control_url: url.into(), want_running: true, ..Prefs::new() };
+        rig.plane(hello(KEY)).await;
+        let mut map = map_of(&[2]);
+        map["DERPMap"]["Regions"]["1"]["Nodes"][0]["IPv4"] = json!("127.0.0.1");
+        map["DNSConfig"] = json!({"Proxied": true, "Resolvers": [{"Addr": "127.0.0.1"}]});
+        rig.stream(map).await;
+        let told: Vec<bool> = rig
+            .relays_told()
+            .await
+            .into_iter()
+            .filter_map(|command| match command {
+                derp::Command::Map(_, scope) => Some(scope.admits([127, 0, 0, 1].into())),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, [is_asked], "{url}");
+        let is_local = rig.sessions.lock().unwrap().last().unwrap().is_local;
+        assert_eq!(is_local, is_asked, "{url}");
+        assert_eq!(!asked(&rig.told()).is_empty(), is_asked, "{url}");
+        assert_eq!(rig.health("DNS server").await.is_empty(), is_asked, "{url}");
+    }
+}

@@ -39,7 +39,7 @@ async fn the_last_words_to_relays_arrive_however_many_there_were() {
     }
     let told = rig.relays_told().await;
     let last = told.iter().rev().find_map(|command| match command {
-        derp::Command::Map(map) => map.regions.clone(),
+        derp::Command::Map(map, _) => map.regions.clone(),
         _ => None,
     });
     assert_eq!(last.unwrap()[&1].as_ref().unwrap().region_code, "code-499");

@@ -130,7 +130,7 @@ async fn a_map_without_relays_closes_none_and_another_relay_is_connected_anew() 
     member.tell(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     client.next().await;
-    member.tell(Command::Map(DerpMap::default())).await;
+    member.tell(Command::Map(DerpMap::default(), Scope::default())).await;
     member.tell(map([(1, vec![node(relay.at)])])).await;
     member.send(1, NodePublic([3; 32]), &b"same"[..], 4).await;
     assert_eq!(client.packet().await.1, &b"same"[..]);

@@ -143,3 +143,39 @@ async fn a_relay_that_takes_nothing_costs_a_bounded_queue() {
     tokio::time::pause();
     assert!(member.disconnected().await.contains("no answer"));
 }
+
+#[tokio::test]
+async fn a_relay_at_an_address_of_this_machine_is_not_connected_for_a_coordinator_elsewhere() {
+    let relay = Relay::new().await;
+    let by = |host: &str, ipv4: &str, ipv6: &str| DerpNode {
+        host_name: host.into(),
+        ipv4: ipv4.into(),
+        ipv6: ipv6.into(),
+        ..node(relay.at)
+    };
+    let named = [
+        by("relay.example", "127.0.0.1", "none"),
+        by("relay.example", "none", "::ffff:127.0.0.1"),
+        by("relay.example", "0.0.0.0", "none"),
+        by("127.0.0.1", "", "none"),
+        by("localhost", "", "none"),
+    ];
+    for about in named {
+        let mut member = Node::new(1, &relay);
+        member.tell(map_of("https://control.example", [(1, vec![about.clone()])])).await;
+        let (reply, latency) = tokio::sync::oneshot::channel();
+        member.tell(Command::Measure { region: 1, reply }).await;
+        assert_eq!(latency.await.unwrap(), None, "{about:?}");
+        member.tell(Command::Home(Some(1))).await;
+        let why = tokio::select! {
+            why = member.disconnected() => why,
+            _ = relay.asked() => panic!("it connects: {about:?}"),
+        };
+        assert!(why.contains("an address of this machine"), "{why}");
+        // It is told again, by a coordinator on this machine.
+        if about.ipv4 == "127.0.0.1" {
+            member.tell(map([(1, vec![about])])).await;
+            relay.asked().await;
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Which addresses may be spoken to that a coordinator, its map of relays, a name server or a peer
+//! named: none that leads back to this machine, or to its links alone.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::{control::dial::ControlUrl, wish};
+
+/// What users are told of an address that is not admitted.
+pub const OF_THIS_MACHINE: &str = "an address of this machine, of its links or of no single host, which a \
+                                   coordinator elsewhere may not have this node speak to";
+
+/// The addresses that others may name. [`Scope::default`] has those that are reached by networks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    loopback: bool,
+    link_local: bool,
+}
+
+impl Scope {
+    /// The scope of a coordinator. It has loopback or link-local addresses only if the host of the URL
+    /// is such an address, `localhost`, or a name with such an address in `hosts`, the text of hosts(5).
+    /// Answers of name servers for the host do not count.
+    pub fn of_control(url: &ControlUrl, hosts: &str) -> Self {
+        let host = &*url.host;
+        let mut scope = Self::default();
+        match host.parse() {
+            Ok(address) => scope.admit(address),
+            Err(_) => addresses_in(hosts, host).for_each(|address| scope.admit(address)),
+        }
+        scope.loopback |= host == "localhost" || host.ends_with(".localhost");
+        scope
+    }
+
+    fn admit(&mut self, address: IpAddr) {
+        let address = address.to_canonical();
+        self.loopback |= address.is_loopback();
+        self.link_local |= is_link_local(address);
+    }
+
+    /// Whether an address may be spoken to.
+    pub fn admits(self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            address if address.is_loopback() => self.loopback,
+            address if is_link_local(address) => self.link_local,
+            // Unspecified, multicast and broadcast ones among them.
+            address => !wish::is_reserved(&IpNet::from(address)),
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// The addresses of a name in the text of hosts(5).
+fn addresses_in<'a>(hosts: &'a str, name: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
+    hosts.lines().filter_map(move |line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_ascii_whitespace();
+        // Behind a `%` is the interface of a link-local address.
+        let address = words.next()?.split('%').next()?.parse().ok()?;
+        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: &str = "127.0.0.1 localhost\n127.0.1.1 desk.example desk # this machine\n\
+                         fe80::1%eth0 gateway\n192.0.2.7 far # 127.0.0.1 far\n";
+
+    fn scope(url: &str) -> Scope {
+        Scope::of_control(&url.parse().unwrap(), HOSTS)
+    }
+
+    fn admits(scope: Scope, address: &str) -> bool {
+        scope.admits(address.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_that_networks_reach_are_admitted_for_each_coordinator() {
+        for address in
+            ["192.0.2.1", "10.0.0.1", "100.64.0.1", "2001:db8::1", "fd00::1", "64:ff9b::1"]
+        {
+            assert!(admits(scope("https://control.example"), address), "{address}");
+            assert!(admits(scope("http://127.0.0.1:8080"), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_this_machine_and_of_no_single_host_are_admitted_for_no_far_coordinator() {
+        for url in
+            ["https://control.example", "http://192.168.1.1", "https://far", "https://[fd00::1]"]
+        {
+            for address in [
+                "127.0.0.1",
+                "127.255.0.9",
+                "::1",
+                "::ffff:127.0.0.1",
+                "::127.0.0.1",
+                "::ffff:0:127.0.0.1",
+                "169.254.169.254",
+                "::ffff:169.254.169.254",
+                "fe80::1",
+                "0.0.0.0",
+                "0.0.0.9",
+                "::",
+                "::ffff:0.0.0.0",
+                "224.0.0.251",
+                "::ffff:224.0.0.1",
+                "ff02::1",
+                "255.255.255.255",
+            ] {
+                assert!(!admits(scope(url), address), "{url}: {address}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_coordinator_on_this_machine_may_name_loopback_addresses_and_no_others() {
+        for url in [
+            "http://127.0.0.1:8080",
+            "https://[::1]",
+            "http://[::ffff:127.0.0.1]",
+            "http://localhost:8080",
+            "http://net.localhost",
+            "https://DESK",
+            "https://desk.example",
+        ] {
+            assert!(admits(scope(url), "127.0.0.1") && admits(scope(url), "::1"), "{url}");
+            assert!(admits(scope(url), "::ffff:127.0.0.1"), "{url}");
+            for address in ["169.254.1.1", "fe80::1", "0.0.0.0", "::", "224.0.0.1"] {
+                assert!(!admits(scope(url), address), "{url}: {address}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_coordinator_on_a_link_may_name_addresses_of_links() {
+        for url in ["http://169.254.1.1", "https://[fe80::1]", "http://gateway"] {
+            assert!(admits(scope(url), "169.254.1.2") && admits(scope(url), "fe80::2"), "{url}");
+            assert!(!admits(scope(url), "127.0.0.1"), "{url}");
+        }
+    }
+}
