@@ -33,18 +33,18 @@ impl Names {
     /// What a query gets.
     pub fn answer(&self, query: &[u8], transport: Transport) -> Answer {
         let Ok(request) = Message::from_vec(query) else { return reply::format_error(query) };
-        if request.message_type() != MessageType::Query {
+        if request.metadata.message_type != MessageType::Query {
             return Answer::Ignore;
         }
         let reply = Reply::new(&request, transport);
-        if request.op_code() != OpCode::Query {
+        if request.metadata.op_code != OpCode::Query {
             return reply.refuse(ResponseCode::NotImp);
         }
-        if request.extensions().as_ref().is_some_and(|edns| edns.version() > 0) {
+        if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
             return reply.refuse(ResponseCode::BADVERS);
         }
         // More than one question has no meaning (RFC 9619).
-        let [question] = request.queries() else { return reply.refuse(ResponseCode::FormErr) };
+        let [question] = &request.queries[..] else { return reply.refuse(ResponseCode::FormErr) };
         if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
             return reply.refuse(ResponseCode::Refused);
         }

@@ -3,11 +3,14 @@
 use std::fmt;
 
 use hickory_proto::{
-    op::{Edns, Header, Message, MessageType, Query, ResponseCode},
+    op::{Edns, Header, Message, MessageType, OpCode, Query, ResponseCode},
     serialize::binary::{BinDecodable, BinDecoder},
 };
 
-use super::{Resolver, UDP_LEN, reply::PLAIN_UDP_LEN};
+use super::{
+    Resolver, UDP_LEN,
+    reply::{PLAIN_UDP_LEN, response},
+};
 
 /// A query to pass on.
 ///
@@ -61,34 +64,30 @@ impl std::error::Error for BadReply {}
 
 impl Forward {
     pub(super) fn new(request: &Message, resolvers: &[Resolver], limit: u16) -> Option<Self> {
-        let question = request.query()?.clone();
-        let mut query = Message::new();
-        query
-            .set_message_type(MessageType::Query)
-            .set_recursion_desired(request.recursion_desired())
-            .set_checking_disabled(request.checking_disabled())
-            .set_authentic_data(request.authentic_data())
-            .add_query(question.clone());
-        if let Some(edns) = request.extensions() {
+        let question = request.queries.first()?.clone();
+        let mut query = Message::new(0, MessageType::Query, OpCode::Query);
+        query.metadata.recursion_desired = request.metadata.recursion_desired;
+        query.metadata.checking_disabled = request.metadata.checking_disabled;
+        query.metadata.authentic_data = request.metadata.authentic_data;
+        query.add_query(question.clone());
+        if let Some(edns) = &request.edns {
             let mut own = Edns::new();
             own.set_max_payload(UDP_LEN).set_dnssec_ok(edns.flags().dnssec_ok);
             query.set_edns(own);
         }
-        let mut failed = Message::new();
-        failed
-            .set_header(Header::response_from_request(request.header()))
-            .set_recursion_available(request.recursion_desired())
-            .set_response_code(ResponseCode::ServFail)
-            .add_query(question.clone());
-        let mut cut = failed.clone();
-        cut.set_response_code(ResponseCode::NoError).set_truncated(true);
+        let [failed, mut cut] = [ResponseCode::ServFail, ResponseCode::NoError].map(|code| {
+            let mut message = response(request, code);
+            message.add_query(question.clone());
+            message
+        });
+        cut.metadata.truncation = true;
         Some(Self {
             resolvers: resolvers.to_vec(),
             query: query.to_vec().ok()?,
             question,
-            id: request.id().to_be_bytes(),
+            id: request.metadata.id.to_be_bytes(),
             limit,
-            asked: if request.extensions().is_some() { UDP_LEN } else { PLAIN_UDP_LEN },
+            asked: if request.edns.is_some() { UDP_LEN } else { PLAIN_UDP_LEN },
             failed: failed.to_vec().ok()?,
             cut: cut.to_vec().ok()?,
         })
@@ -109,23 +108,24 @@ impl Forward {
     /// Reads what came back for [`Self::query`] with this id.
     pub fn read(&self, id: u16, reply: &[u8]) -> Result<Reply, BadReply> {
         let mut decoder = BinDecoder::new(reply);
-        let header = Header::read(&mut decoder).map_err(|_| BadReply::Malformed)?;
-        if header.message_type() != MessageType::Response {
+        let Header { metadata, counts } =
+            Header::read(&mut decoder).map_err(|_| BadReply::Malformed)?;
+        if metadata.message_type != MessageType::Response {
             return Err(BadReply::Malformed);
         }
-        if header.id() != id {
+        if metadata.id != id {
             return Err(BadReply::OtherId);
         }
-        let code = header.response_code();
+        let code = metadata.response_code;
         // Some send the header alone when they refuse.
-        let bare = header.query_count() == 0 && code != ResponseCode::NoError;
+        let bare = counts.queries == 0 && code != ResponseCode::NoError;
         if !bare {
             let question = Query::read(&mut decoder).map_err(|_| BadReply::Malformed)?;
-            if header.query_count() != 1 || question != self.question {
+            if counts.queries != 1 || question != self.question {
                 return Err(BadReply::OtherQuestion);
             }
         }
-        Ok(Reply { bytes: reply.to_vec(), truncated: header.truncated(), code })
+        Ok(Reply { bytes: reply.to_vec(), truncated: metadata.truncation, code })
     }
 
     /// Whether to ask again by TCP: a longer reply exists, and the client would take one.

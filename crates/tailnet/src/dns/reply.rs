@@ -1,7 +1,7 @@
 //! Answers as messages: their header, records, EDNS and what fits.
 
 use hickory_proto::{
-    op::{Edns, Header, Message, OpCode, ResponseCode},
+    op::{Edns, Message, Metadata, OpCode, ResponseCode},
     rr::{RData, Record, rdata::SOA},
 };
 
@@ -24,7 +24,7 @@ pub(super) struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     pub(super) fn new(request: &'a Message, transport: Transport) -> Self {
-        let limit = match (transport, request.extensions()) {
+        let limit = match (transport, &request.edns) {
             (Transport::Tcp, _) => u16::MAX,
             (Transport::Udp, None) => PLAIN_UDP_LEN,
             (Transport::Udp, Some(edns)) => edns.max_payload().clamp(PLAIN_UDP_LEN, UDP_LEN),
@@ -45,8 +45,8 @@ impl<'a> Reply<'a> {
     /// A name that exists, with its records of the type asked for, if there are any.
     pub(super) fn data(&self, data: Vec<RData>, zone: impl FnOnce() -> Fqdn) -> Answer {
         let mut message = self.message(ResponseCode::NoError);
-        message.set_authoritative(true);
-        match self.request.query() {
+        message.metadata.authoritative = true;
+        match self.request.queries.first() {
             Some(question) if !data.is_empty() => {
                 let owner = question.name();
                 message.add_answers(
@@ -61,27 +61,31 @@ impl<'a> Reply<'a> {
     /// A name that does not exist.
     pub(super) fn no_name(&self, zone: &Fqdn) -> Answer {
         let mut message = self.message(ResponseCode::NXDomain);
-        message.set_authoritative(true);
+        message.metadata.authoritative = true;
         add_soa(&mut message, zone);
         encode(&message, self.limit)
     }
 
     fn message(&self, code: ResponseCode) -> Message {
         let request = self.request;
-        let mut message = Message::new();
-        message
-            .set_header(Header::response_from_request(request.header()))
-            .set_recursion_available(request.recursion_desired())
-            .set_authentic_data(false)
-            .set_response_code(code)
-            .add_queries(request.queries().iter().take(1).cloned());
-        if request.extensions().is_some() {
+        let mut message = response(request, code);
+        message.add_queries(request.queries.iter().take(1).cloned());
+        if request.edns.is_some() {
             let mut edns = Edns::new();
             edns.set_max_payload(UDP_LEN);
             message.set_edns(edns);
         }
         message
     }
+}
+
+/// A response with nothing but its header.
+pub(super) fn response(request: &Message, code: ResponseCode) -> Message {
+    let mut message = Message::response(request.metadata.id, request.metadata.op_code);
+    message.metadata = Metadata::response_from_request(&request.metadata);
+    message.metadata.recursion_available = request.metadata.recursion_desired;
+    message.metadata.response_code = code;
+    message
 }
 
 /// The record by which others know how long to remember that there is nothing (RFC 2308). Nobody
@@ -94,7 +98,7 @@ pub(super) fn soa(zone: &Fqdn) -> Option<SOA> {
 
 fn add_soa(message: &mut Message, zone: &Fqdn) {
     if let (Ok(name), Some(soa)) = (zone.to_name(), soa(zone)) {
-        message.add_name_server(Record::from_rdata(name, NEGATIVE_TTL, RData::SOA(soa)));
+        message.add_authority(Record::from_rdata(name, NEGATIVE_TTL, RData::SOA(soa)));
     }
 }
 

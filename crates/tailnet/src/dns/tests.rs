@@ -52,9 +52,10 @@ fn names(config: &Config) -> Names {
 }
 
 fn query(name: &str, kind: RecordType) -> Message {
-    let mut message = Message::new();
+    let mut message = Message::new(77, MessageType::Query, OpCode::Query);
     let name = Name::from_ascii(name).unwrap();
-    message.set_id(77).set_recursion_desired(true).add_query(Query::query(name, kind));
+    message.metadata.recursion_desired = true;
+    message.add_query(Query::query(name, kind));
     message
 }
 
@@ -75,29 +76,29 @@ fn forwarded(names: &Names, query: &Message) -> Forward {
 /// The addresses of a name that exists, all with the time to live of answers.
 fn addresses(names: &Names, name: &str, kind: RecordType) -> Vec<String> {
     let reply = reply_to(names, &query(name, kind));
-    assert_eq!(reply.response_code(), ResponseCode::NoError, "{name}");
-    assert!(reply.authoritative() && reply.recursion_available());
-    assert_eq!(reply.id(), 77);
-    if reply.answers().is_empty() {
+    assert_eq!(reply.metadata.response_code, ResponseCode::NoError, "{name}");
+    assert!(reply.metadata.authoritative && reply.metadata.recursion_available);
+    assert_eq!(reply.metadata.id, 77);
+    if reply.answers.is_empty() {
         assert_negative(&reply);
     }
-    let answers = reply.answers().iter().inspect(|record| assert_eq!(record.ttl(), 5));
-    answers.map(|record| record.data().to_string()).collect()
+    let answers = reply.answers.iter().inspect(|record| assert_eq!(record.ttl, 5));
+    answers.map(|record| record.data.to_string()).collect()
 }
 
 fn assert_negative(reply: &Message) {
-    let [soa] = reply.name_servers() else { panic!("no SOA in {reply}") };
-    assert_eq!(soa.ttl(), 10);
-    let RData::SOA(data) = soa.data() else { panic!("no SOA in {reply}") };
-    assert_eq!(data.minimum(), 10);
-    let query = reply.query().unwrap().name();
-    assert!(soa.name().zone_of(query), "{} is not above {query}", soa.name());
+    let [soa] = &reply.authorities[..] else { panic!("no SOA in {reply}") };
+    assert_eq!(soa.ttl, 10);
+    let RData::SOA(data) = &soa.data else { panic!("no SOA in {reply}") };
+    assert_eq!(data.minimum, 10);
+    let query = reply.queries[0].name();
+    assert!(soa.name.zone_of(query), "{} is not above {query}", soa.name);
 }
 
 fn assert_no_name(names: &Names, name: &str) {
     let reply = reply_to(names, &query(name, RecordType::A));
-    assert_eq!(reply.response_code(), ResponseCode::NXDomain, "{name}");
-    assert!(reply.answers().is_empty());
+    assert_eq!(reply.metadata.response_code, ResponseCode::NXDomain, "{name}");
+    assert!(reply.answers.is_empty());
     assert_negative(&reply);
 }
 
@@ -188,8 +189,8 @@ fn the_longest_suffix_chooses_the_resolvers() {
 #[test]
 fn without_anybody_to_ask_a_query_fails() {
     let reply = reply_to(&names(&config()), &query("www.example.", RecordType::A));
-    assert_eq!(reply.response_code(), ResponseCode::ServFail);
-    assert_eq!(reply.query().unwrap().name().to_string(), "www.example.");
+    assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
+    assert_eq!(reply.queries[0].name().to_string(), "www.example.");
 }
 
 #[test]
@@ -214,7 +215,7 @@ fn who_does_not_accept_dns_has_names_but_no_zones() {
     assert_eq!(addresses(&names, "peer.tail.example.", RecordType::A), ["100.64.0.2"]);
     for name in ["nobody.tail.example.", "a.corp.example."] {
         let reply = reply_to(&names, &query(name, RecordType::A));
-        assert_eq!(reply.response_code(), ResponseCode::ServFail, "{name}");
+        assert_eq!(reply.metadata.response_code, ResponseCode::ServFail, "{name}");
     }
     assert!(names.match_domains().is_empty());
 }
@@ -286,41 +287,40 @@ fn a_reply_that_is_too_long_is_cut_over_udp_alone() {
     let names = names(&config);
     let mut query = query("many.example.", RecordType::A);
     let reply = reply_to(&names, &query);
-    assert!(reply.truncated() && reply.answers().is_empty());
+    assert!(reply.metadata.truncation && reply.answers.is_empty());
     let Answer::Reply(whole) = names.answer(&query.to_vec().unwrap(), Transport::Tcp) else {
         panic!("no reply");
     };
     let whole_reply = Message::from_vec(&whole).unwrap();
-    assert!(!whole_reply.truncated() && whole_reply.extensions().is_none());
-    assert_eq!(whole_reply.answers().len(), 60);
+    assert!(!whole_reply.metadata.truncation && whole_reply.edns.is_none());
+    assert_eq!(whole_reply.answers.len(), 60);
 
     let mut edns = Edns::new();
     edns.set_max_payload(4096);
     query.set_edns(edns);
     let reply = reply_to(&names, &query);
-    assert_eq!((reply.truncated(), reply.answers().len()), (false, 60));
-    assert_eq!(reply.extensions().as_ref().unwrap().max_payload(), UDP_LEN);
+    assert_eq!((reply.metadata.truncation, reply.answers.len()), (false, 60));
+    assert_eq!(reply.edns.as_ref().unwrap().max_payload(), UDP_LEN);
 }
 
 #[test]
 fn what_is_no_plain_question_is_refused_by_its_code() {
     let names = names(&config());
     let mut update = query("peer.tail.example.", RecordType::A);
-    update.set_op_code(OpCode::Status);
-    assert_eq!(reply_to(&names, &update).response_code(), ResponseCode::NotImp);
-    let mut none = Message::new();
-    none.set_id(77);
-    assert_eq!(reply_to(&names, &none).response_code(), ResponseCode::FormErr);
+    update.metadata.op_code = OpCode::Status;
+    assert_eq!(reply_to(&names, &update).metadata.response_code, ResponseCode::NotImp);
+    let none = Message::new(77, MessageType::Query, OpCode::Query);
+    assert_eq!(reply_to(&names, &none).metadata.response_code, ResponseCode::FormErr);
     let mut two = query("peer.tail.example.", RecordType::A);
-    two.add_query(two.queries()[0].clone());
-    assert_eq!(reply_to(&names, &two).response_code(), ResponseCode::FormErr);
+    two.add_query(two.queries[0].clone());
+    assert_eq!(reply_to(&names, &two).metadata.response_code, ResponseCode::FormErr);
     let mut chaos = query("version.bind.", RecordType::TXT);
-    chaos.queries_mut()[0].set_query_class(DNSClass::CH);
-    assert_eq!(reply_to(&names, &chaos).response_code(), ResponseCode::Refused);
+    chaos.queries[0].set_query_class(DNSClass::CH);
+    assert_eq!(reply_to(&names, &chaos).metadata.response_code, ResponseCode::Refused);
     let mut later = query("peer.tail.example.", RecordType::A);
     later.set_edns(Edns::new().set_version(1).clone());
     // BADVERS has its number in common with BADSIG.
-    assert_eq!(u16::from(reply_to(&names, &later).response_code()), 16);
+    assert_eq!(u16::from(reply_to(&names, &later).metadata.response_code), 16);
 }
 
 #[test]
@@ -333,13 +333,16 @@ fn a_reply_and_half_a_header_get_nothing_and_half_a_query_an_error() {
             Answer::Ignore => assert!(len < 12, "{len}"),
             Answer::Reply(reply) => {
                 let reply = Message::from_vec(&reply).unwrap();
-                assert_eq!((reply.id(), reply.response_code()), (77, ResponseCode::FormErr));
+                assert_eq!(
+                    (reply.metadata.id, reply.metadata.response_code),
+                    (77, ResponseCode::FormErr)
+                );
                 assert!(len >= 12, "{len}");
             }
             Answer::Forward(_) => panic!("{len} bytes are forwarded"),
         }
     }
-    query.set_message_type(MessageType::Response);
+    query.metadata.message_type = MessageType::Response;
     let reply = query.to_vec().unwrap();
     for bytes in [&reply[..], &reply[..15]] {
         assert!(matches!(names.answer(bytes, Transport::Udp), Answer::Ignore));
@@ -355,10 +358,10 @@ fn a_forwarded_query_has_the_question_and_nothing_else_of_the_client() {
     asked.set_edns(edns);
     let forward = forwarded(&names(&config()), &asked);
     let sent = Message::from_vec(&forward.query(4711)).unwrap();
-    assert_eq!(sent.id(), 4711);
-    assert_eq!(sent.queries(), asked.queries());
-    assert!(sent.recursion_desired());
-    let edns = sent.extensions().as_ref().unwrap();
+    assert_eq!(sent.metadata.id, 4711);
+    assert_eq!(sent.queries, asked.queries);
+    assert!(sent.metadata.recursion_desired);
+    let edns = sent.edns.as_ref().unwrap();
     assert_eq!(edns.max_payload(), UDP_LEN);
     assert!(edns.flags().dnssec_ok && edns.options().as_ref().is_empty());
 }
@@ -369,24 +372,25 @@ fn only_the_reply_to_the_question_counts() {
     let forward = forwarded(&names, &query("www.corp.example.", RecordType::A));
     let mut reply = Message::from_vec(&forward.query(9)).unwrap();
     assert_eq!(forward.read(9, &reply.to_vec().unwrap()).unwrap_err(), BadReply::Malformed);
-    reply.set_message_type(MessageType::Response);
+    reply.metadata.message_type = MessageType::Response;
     let bytes = reply.to_vec().unwrap();
     assert_eq!(forward.read(8, &bytes).unwrap_err(), BadReply::OtherId);
     let mut upper = reply.clone();
-    upper.queries_mut()[0].set_name(Name::from_ascii("WWW.corp.example.").unwrap());
+    upper.queries[0].set_name(Name::from_ascii("WWW.corp.example.").unwrap());
     forward.read(9, &upper.to_vec().unwrap()).unwrap();
     let mut other = reply.clone();
-    other.queries_mut()[0].set_name(Name::from_ascii("evil.corp.example.").unwrap());
+    other.queries[0].set_name(Name::from_ascii("evil.corp.example.").unwrap());
     let read = forward.read(9, &other.to_vec().unwrap());
     assert_eq!(read.unwrap_err(), BadReply::OtherQuestion);
     let good = forward.read(9, &bytes).unwrap();
     assert!(!good.is_refusal());
-    assert_eq!(Message::from_vec(&forward.reply(good)).unwrap().id(), 77);
+    assert_eq!(Message::from_vec(&forward.reply(good)).unwrap().metadata.id, 77);
 
-    reply.set_response_code(ResponseCode::Refused).take_queries();
+    reply.metadata.response_code = ResponseCode::Refused;
+    reply.queries.clear();
     assert!(forward.read(9, &reply.to_vec().unwrap()).unwrap().is_refusal());
     let failed = Message::from_vec(&forward.failed()).unwrap();
-    assert_eq!((failed.id(), failed.response_code()), (77, ResponseCode::ServFail));
+    assert_eq!((failed.metadata.id, failed.metadata.response_code), (77, ResponseCode::ServFail));
 }
 
 #[test]
@@ -398,7 +402,8 @@ fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
         panic!("not forwarded");
     };
     let mut cut = Message::from_vec(&udp.query(1)).unwrap();
-    cut.set_message_type(MessageType::Response).set_truncated(true);
+    cut.metadata.message_type = MessageType::Response;
+    cut.metadata.truncation = true;
     let cut = cut.to_vec().unwrap();
     assert!(!udp.wants_more(&udp.read(1, &cut).unwrap()));
     assert!(tcp.wants_more(&tcp.read(1, &cut).unwrap()));
@@ -407,7 +412,7 @@ fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
     long[2] |= 0x80;
     long.resize(600, 0);
     let reply = udp.reply(udp.read(1, &long).unwrap());
-    assert!(Message::from_vec(&reply).unwrap().truncated());
+    assert!(Message::from_vec(&reply).unwrap().metadata.truncation);
     assert_eq!(tcp.reply(tcp.read(1, &long).unwrap()).len(), 600);
 }
 
