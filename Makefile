@@ -18,7 +18,8 @@
 #               full disk, a failover by Patroni; as root
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
-# make advisories       known vulnerabilities in dependencies (fetches RustSec's database)
+# make advisories       known vulnerabilities in dependencies (fetches RustSec's database; builds cargo-deny
+#               where it is not installed, as make test-all does)
 # make build    the binary, target/release/linerate
 # make server   the coordinator, target/release/linerate-server
 # make deb      the Debian packages, target/deb/linerate_*.deb and linerate-server_*.deb
@@ -81,7 +82,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
         test-bench test-modes test-apart test-all check timings test-offloads test-clients kernel-test arm-test replicas \
         smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
-        advisories fuzz clean
+        advisories cargo-deny fuzz clean
 
 demo: deps $(if $(BESIDE),peers)
 	cargo build --profile demo -p linerate-cli -p linerate-netns --bin linerate --bin demo
@@ -190,7 +191,7 @@ timings: deps
 # lines list what ran, and what was skipped.
 test-all:
 	@mkdir -p $(TARGET); passed=true; { $(STAGES); \
-	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
+	for what in test cargo-deny lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
 	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
 	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE); \
@@ -356,13 +357,20 @@ lint:
 	stage clippy cargo clippy --workspace --all-targets -- -D warnings; \
 	stage 'the library alone' cargo clippy -p linerate-tunnel --lib -- -D warnings; \
 	stage 'the library as a node' cargo clippy -p linerate-tunnel --lib --features tailnet -- -D warnings; \
+	left_out=; \
 	if command -v cargo-deny >/dev/null; then stage cargo-deny cargo deny check bans licenses sources; \
-	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi; \
-	all_passed
+	else left_out='SKIPPED: cargo-deny is not installed (make cargo-deny), so licenses and sources of dependencies are not checked'; fi; \
+	passed=true; all_passed || passed=false; \
+	[ -z "$$left_out" ] || printf '\n%s\n\n' "$$left_out" >&2; \
+	$$passed
 
-advisories:
+advisories: cargo-deny
 	cargo deny check advisories
 	cd fuzz && cargo deny check advisories
+
+# Cargo builds it, which takes longer than all lints of a change: make lint does without, and says so.
+cargo-deny:
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 
 clean:
 	cargo clean
