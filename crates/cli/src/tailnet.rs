@@ -13,7 +13,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use anyhow::{Context, bail};
 use clap::Args;
 use member::client::Client;
-use process::member::local_socket;
+use process::member::{local_socket, system_socket};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::{
@@ -58,26 +58,31 @@ impl Which {
     /// There is no such node.
     pub fn client(&self) -> anyhow::Result<Client> {
         let name = self.name()?;
-        let socket = local_socket(&name);
-        if !socket.exists() {
-            bail!("{name}: no node of a tailnet runs there");
+        match sockets(&name).into_iter().find(|socket| socket.exists()) {
+            Some(socket) => Ok(Client::new(socket)),
+            None => bail!("{name}: no node of a tailnet runs there"),
         }
-        Ok(Client::new(socket))
     }
+}
+
+/// The sockets of nodes with this name: the user's own, then root's, which is for operators too.
+fn sockets(name: &str) -> [PathBuf; 2] {
+    [local_socket(name), system_socket(name)]
 }
 
 /// The names of the nodes that run.
 fn running() -> Vec<String> {
-    let folder = local_socket("").parent().map(PathBuf::from);
-    let entries = folder.into_iter().flat_map(fs::read_dir).flatten().flatten();
+    let folders = sockets("").into_iter().filter_map(|socket| Some(socket.parent()?.to_owned()));
+    let entries = folders.flat_map(fs::read_dir).flatten().flatten();
     let name =
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
     let mut names: Vec<String> = entries.filter_map(name).collect();
     names.sort();
+    names.dedup();
     names
 }
 
-/// Whether a node of this name runs.
+/// Whether a node of this name runs, of this user's own.
 pub(crate) fn is_member(name: &str) -> bool {
     local_socket(name).exists()
 }

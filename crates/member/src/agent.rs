@@ -68,6 +68,8 @@ pub struct Options {
     pub address_ranges: Vec<IpNet>,
     /// Whether there is an interface, which the steward cares for.
     pub has_interface: bool,
+    /// Whether it runs as a user that only agents have, and that may not change settings.
+    pub has_own_user: bool,
 }
 
 /// Whom it speaks to on this machine.

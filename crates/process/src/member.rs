@@ -74,7 +74,16 @@ pub fn local_socket(name: &str) -> PathBuf {
     let own =
         || std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("linerate"));
     let folder = if process::is_root() { None } else { own() };
-    folder.unwrap_or_else(|| SOCKETS.into()).join(format!("{name}.tailscaled.sock"))
+    folder.map_or_else(|| system_socket(name), |folder| folder.join(socket_name(name)))
+}
+
+/// The socket of a member that runs as root.
+pub fn system_socket(name: &str) -> PathBuf {
+    Path::new(SOCKETS).join(socket_name(name))
+}
+
+fn socket_name(name: &str) -> String {
+    format!("{name}.tailscaled.sock")
 }
 
 /// A member's parts of a process with an interface or a stack.

@@ -486,10 +486,17 @@ impl Agent {
     }
 
     /// The operator may write beside root.
-    pub fn set_operator(&self) {
+    pub fn set_operator(&mut self) {
         let name = &self.prefs.operator_user;
         let number = (!name.is_empty()).then(|| sys::process::user_number(name)).flatten();
         self.writers.set_operator(number);
+        match number.is_none() && !name.is_empty() {
+            true => {
+                let problem = format!("the operator {name:?} is no user of this machine");
+                self.problems.insert("operator", problem);
+            }
+            false => drop(self.problems.remove("operator")),
+        }
     }
 
     async fn flush(&mut self) {

@@ -8,7 +8,8 @@
 //!                           └─► by its path ─► Request ─► the agent        routes.rs
 //! ```
 //!
-//! Everybody on the machine may read; root, the user of this process and the operator may write.
+//! All users of the machine may read; root and the operator may write, and the user that started this
+//! process without root.
 //! What is not there says so in an error that the command prints. A program that the agent is a part
 //! of makes its requests itself, and there is no socket.
 
@@ -272,15 +273,15 @@ impl Watcher {
 /// Who may write beside root.
 #[derive(Debug)]
 pub struct Writers {
-    own: u32,
+    user: Option<u32>,
     /// A user's number; more than 32 bits for nobody.
     operator: AtomicU64,
 }
 
 impl Writers {
-    /// The user of this process, and no operator yet.
-    pub fn new(own: u32) -> Self {
-        Self { own, operator: AtomicU64::new(u64::MAX) }
+    /// This user, if any, and no operator yet.
+    pub fn new(user: Option<u32>) -> Self {
+        Self { user, operator: AtomicU64::new(u64::MAX) }
     }
 
     /// Makes a user the operator ([`Prefs::operator_user`]), or nobody.
@@ -289,6 +290,6 @@ impl Writers {
     }
 
     fn has(&self, user: u32) -> bool {
-        user == 0 || user == self.own || u64::from(user) == self.operator.load(Relaxed)
+        user == 0 || self.user == Some(user) || u64::from(user) == self.operator.load(Relaxed)
     }
 }

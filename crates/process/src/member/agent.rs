@@ -127,6 +127,7 @@ impl AgentProcess {
             mark: job.mark,
             address_ranges: job.address_ranges,
             has_interface: job.has_interface,
+            has_own_user: job.user.is_some(),
         };
         agent::run(
             options,

@@ -47,9 +47,11 @@ const BACKGROUND: &str = "background";
 const JSON: &str = "json";
 /// This program, even if its file was replaced.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
-/// The first of the numbers that systemd, too, gives to users without a name
-/// (systemd.exec(5), `DynamicUser=`), and how many there are.
-const USERS: (u32, u32) = (61_184, 4_336);
+/// The first number of users without names, which neither systemd (its `UIDS-GIDS.md`) nor a package of
+/// Debian's uses, and below 65,536, so that a container has them. The range ends before 61,184.
+const USERS: u32 = 60_706;
+/// How many of them are for each [`Role`].
+const USERS_OF_A_ROLE: u32 = 239;
 /// How long a new agent has to live for the pause before the next one to be short again.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
 /// The pause before an agent that died is started again, at first and at most.
@@ -248,12 +250,12 @@ impl Serving {
         };
         let socket = local_socket(&job.name);
         let folder = socket.parent().unwrap_or(Path::new("/"));
-        make_folder(folder, 0o755).with_context(|| folder.display().to_string())?;
+        open_folder(folder).with_context(|| folder.display().to_string())?;
         let (listener, file) =
             SocketFile::listen(&socket).with_context(|| socket.display().to_string())?;
         // Who may do what is told by the client's credentials.
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
-        let user = user_of(&job.name);
+        let user = user_of(&job.name, Role::Relay);
         let relay_server = KeptRelay::new(user, job.mark, log_style).context("relay")?;
         let mut serving = Self {
             job,
@@ -355,7 +357,7 @@ impl Serving {
         let (channel, theirs) = Channel::pair()?;
         let own = self.job.state.join(agent::FOLDER);
         make_folder(&own, 0o700).with_context(|| own.display().to_string())?;
-        let user = user_of(&self.job.name);
+        let user = user_of(&self.job.name, Role::Agent);
         if let Some(user) = user {
             give_all(&own, user).with_context(|| own.display().to_string())?;
         }
@@ -432,14 +434,35 @@ fn answer(agent: &Channel, done: &FromSteward) -> bool {
     line::write(done, |part| agent.send(part)).is_ok()
 }
 
-/// The user that the agent and the relay of a member become; `None` where they stay who they are.
-fn user_of(name: &str) -> Option<u32> {
-    process::is_root().then(|| USERS.0 + hash(name) % USERS.1)
+/// A kind of process without rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Agent,
+    Relay,
+}
+
+/// The user that a process of a member becomes; `None` keeps the user.
+fn user_of(name: &str, role: Role) -> Option<u32> {
+    process::is_root().then(|| user_number(name, role))
+}
+
+fn user_number(name: &str, role: Role) -> u32 {
+    USERS + role as u32 * USERS_OF_A_ROLE + hash(name) % USERS_OF_A_ROLE
 }
 
 /// A number for a name, the same at each start (FNV-1a).
 fn hash(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Makes the folder of the sockets, and lets all users enter it. An undo log or the umask may have made it
+/// for root only. Secrets in it are in closed folders and files.
+fn open_folder(folder: &Path) -> io::Result<()> {
+    make_folder(folder, 0o755)?;
+    if process::owns(folder) {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 /// Gives a folder and what is in it to a user: of a former name, maybe.
@@ -461,7 +484,31 @@ mod tests {
     #[test]
     fn each_name_has_the_same_user_at_each_start() {
         assert_eq!(hash("home"), hash("home"));
-        assert_ne!(hash("home") % USERS.1, hash("work") % USERS.1);
+        for role in [Role::Agent, Role::Relay] {
+            assert_ne!(user_number("home", role), user_number("work", role));
+        }
+    }
+
+    #[test]
+    fn agents_and_relays_are_different_users_outside_of_the_ranges_of_systemd() {
+        // UIDS-GIDS.md, and greeters.
+        const TAKEN: [(u32, u32); 6] = [
+            (0, 60_000),
+            (60_001, 60_513),
+            (60_514, 60_577),
+            (60_578, 60_705),
+            (61_184, 65_519),
+            (65_520, u32::MAX),
+        ];
+        let numbers = |role| -> Vec<u32> {
+            (0..2_000).map(|name| user_number(&format!("tailnet{name}"), role)).collect()
+        };
+        let [agents, relays] = [Role::Agent, Role::Relay].map(numbers);
+        assert!(agents.iter().all(|agent| !relays.contains(agent)));
+        for number in agents.iter().chain(&relays) {
+            let is_taken = |(first, last): &(u32, u32)| (*first..=*last).contains(number);
+            assert!(!TAKEN.iter().any(is_taken), "{number}");
+        }
     }
 
     #[test]
@@ -472,6 +519,20 @@ mod tests {
         assert!(answer(&ours, &done));
         assert!((0..1_000_000).any(|_| !answer(&ours, &done)));
         drop(theirs);
+    }
+
+    #[test]
+    fn the_folder_of_the_sockets_is_open_to_all_users_whoever_made_it() {
+        let folder = std::env::temp_dir().join(format!("linerate-sockets-{}", std::process::id()));
+        let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o777;
+        // As `linerate up` makes it for its undo log.
+        make_folder(&folder.join("up"), 0o700).unwrap();
+        assert_eq!(mode(), 0o700);
+        open_folder(&folder).unwrap();
+        let opened =
+            (mode(), fs::metadata(folder.join("up")).unwrap().permissions().mode() & 0o777);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(opened, (0o755, 0o700));
     }
 
     #[test]

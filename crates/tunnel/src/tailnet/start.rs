@@ -93,6 +93,7 @@ impl Agent {
             mark: 0,
             address_ranges: Vec::new(),
             has_interface: false,
+            has_own_user: false,
         };
         let lines =
             Lines { plane, steward: None, relay_server: None, clients: Clients::Own(asked) };

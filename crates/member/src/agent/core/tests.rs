@@ -108,7 +108,7 @@ impl Rig {
             control_events,
             found,
             port_mapping: PortMapping::new(want),
-            writers: Arc::new(Writers::new(0)),
+            writers: Arc::new(Writers::new(None)),
             effects: Effects {
                 addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
                 ways: Box::new(Default::default),

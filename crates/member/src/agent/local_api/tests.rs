@@ -27,7 +27,7 @@ const OPERATOR: u32 = 4243;
 const OWN: u32 = 4244;
 
 fn api(requests: Sender<Request>) -> Arc<Api> {
-    let writers = Writers::new(OWN);
+    let writers = Writers::new(Some(OWN));
     writers.set_operator(Some(OPERATOR));
     Arc::new(Api::new(Arc::new(writers), requests))
 }
@@ -119,6 +119,8 @@ async fn preferences_are_read_by_all_and_changed_by_writers() {
         let (code, prefs) = writer.ask(Method::PATCH, "prefs", Some(&edits)).await;
         assert_eq!((code, &prefs["Hostname"]), (200, &json!("new")));
     }
+    // The user of an agent that root started.
+    assert!(!Writers::new(None).has(OWN) && Writers::new(None).has(ROOT));
     api.writers.set_operator(None);
     let mut former = Program::new(&api, OPERATOR).await;
     assert_eq!(former.ask(Method::PATCH, "prefs", Some(&edits)).await.0, 403);

@@ -1,6 +1,8 @@
 //! linerate's own commands for a node.
 
-use netns::{Family, Host, Member, MemberKind, Tailnet, Uplink, eventually, linerate};
+use netns::{
+    Family, Host, Implementation, Member, MemberKind, Tailnet, Uplink, eventually, linerate,
+};
 
 use crate::tailnet::PATIENCE;
 
@@ -100,4 +102,73 @@ fn names_are_resolved_still_where_another_program_wrote_over_the_servers() {
     });
     says(&node.host, &format!("down {}", Member::INTERFACE));
     assert_eq!(node.host.run("cat /etc/resolv.conf"), "nameserver 192.0.2.54\n");
+}
+
+/// Runs a command on a host as a user with this number.
+fn as_user(host: &Host, user: u32, command: &str) -> netns::Outcome {
+    host.attempt(format!("setpriv --reuid={user} --regid={user} --clear-groups {command}"))
+}
+
+#[test]
+fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do() {
+    if netns::lacks_users() {
+        return;
+    }
+    let Some(tailnet) = Tailnet::start() else { return };
+    let host = tailnet.host("node", Uplink::Switch);
+    // As `linerate up` leaves the folder.
+    host.run("install -d -m 700 /run/linerate");
+    let flags = "--operator=nobody --relay-server-port=0";
+    let node = Member::join(&tailnet, host, MemberKind::Linerate, flags);
+    let number = |program: &str| -> u32 {
+        let mut found = None;
+        eventually(&format!("{program} runs as a user of its own"), PATIENCE, || {
+            // /proc itself is root's, as these processes cannot be dumped.
+            let asked = format!("grep ^Uid: /proc/$(pgrep -f ^{program})/status | cut -f 2");
+            found = node.host.attempt(&asked).stdout.trim().parse().ok().filter(|user| *user != 0);
+            found.is_some()
+        });
+        found.expect("it runs")
+    };
+    let [agent, relay] = ["linerate-agent", "linerate-relay"].map(number);
+    assert_ne!(agent, relay);
+    const NOBODY: u32 = 65_534;
+    const DAEMON: u32 = 1;
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    let set = |user, value: &str| {
+        let command = format!("{program} set {} --hostname={value}", Member::INTERFACE);
+        as_user(&node.host, user, &command)
+    };
+    let hostname = || {
+        let prefs = node.tailscale("debug prefs").stdout;
+        let prefs: serde_json::Value = serde_json::from_str(&prefs).expect("preferences");
+        prefs["Hostname"].clone()
+    };
+    for user in [DAEMON, agent, relay] {
+        let refused = set(user, "stolen");
+        let said = refused.stdout.clone() + &refused.stderr;
+        assert!(
+            !refused.ok && said.contains("only root and the operator may"),
+            "{user}: {refused:?}"
+        );
+        let shown = as_user(&node.host, user, &format!("{program} status"));
+        assert!(shown.ok && shown.stdout.contains("this machine"), "{user}: {shown:?}");
+    }
+    assert_eq!(hostname(), "node");
+    let done = set(NOBODY, "renamed");
+    assert!(done.ok, "{done:?}");
+    assert_eq!(hostname(), "renamed");
+    // tailscale(1) by the operator.
+    let socket = format!("/run/linerate/{}.tailscaled.sock", Member::INTERFACE);
+    let tailscale = netns::peer("tailscale").expect("the tailnet started with it");
+    let command = format!("{} --socket={socket} set --hostname=again", tailscale.display());
+    let done = as_user(&node.host, NOBODY, &command);
+    assert!(done.ok, "{done:?}");
+    assert_eq!(hostname(), "again");
+    let unknown = linerate(&node.host, &format!("set {} --operator=nosuchuser", Member::INTERFACE));
+    assert!(unknown.ok, "{unknown:?}");
+    let status = says(&node.host, "status");
+    assert!(status.contains("the operator \"nosuchuser\" is no user of this machine"), "{status}");
+    assert!(!set(NOBODY, "stolen").ok);
 }

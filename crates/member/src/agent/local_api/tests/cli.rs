@@ -42,7 +42,8 @@ impl Tailscale {
         fs::create_dir(&folder).unwrap();
         let listener = StdListener::bind(folder.join("socket")).unwrap();
         let own = fs::metadata(&folder).unwrap().uid();
-        let server = Server::start(listener, Writers::new(own).into(), canned.start()).unwrap();
+        let server =
+            Server::start(listener, Writers::new(Some(own)).into(), canned.start()).unwrap();
         Some(Self { program, folder, _server: server })
     }
 
