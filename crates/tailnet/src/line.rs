@@ -310,6 +310,9 @@ pub struct Activity {
     pub heard_from: Option<Path>,
     /// How long a packet may be on its path, where that is known to be less than usual.
     pub path_mtu: Option<u16>,
+    /// When the secret of its session against quantum computers was agreed on, since 1970; `None` for a
+    /// session without a secret.
+    pub post_quantum: Option<Duration>,
 }
 
 /// [`Policy`] as it is sent.

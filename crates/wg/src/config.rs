@@ -112,6 +112,8 @@ pub struct PeerTraffic {
     pub heard_from: Option<Endpoint>,
     /// As [`PeerState::path_mtu`].
     pub path_mtu: Option<u16>,
+    /// As [`PeerState::post_quantum`].
+    pub post_quantum: Option<Duration>,
 }
 
 impl PeerState {

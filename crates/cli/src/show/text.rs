@@ -51,7 +51,7 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
     }
     own.and_then(sandbox).into_iter().for_each(|text| line("sandbox", &text));
     for peer in &interface.peers {
-        describe_peer(&mut text, peer, style);
+        describe_peer(&mut text, peer, own.is_some(), style);
     }
     if let Some(own) = own {
         text += &describe_own(own, style);
@@ -69,7 +69,8 @@ fn sandbox(own: &Stats) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn describe_peer(text: &mut String, peer: &PeerState, style: Style) {
+/// `is_ours`: whether linerate runs the interface, which knows of secrets against quantum computers.
+fn describe_peer(text: &mut String, peer: &PeerState, is_ours: bool, style: Style) {
     let _ = writeln!(text, "\n{}: {}", style.bold("peer"), peer.public_key.to_base64());
     let mut line = |key: &str, value: &str| style.line(text, key, value);
     if peer.preshared_key != PresharedKey::default() {
@@ -96,9 +97,13 @@ fn describe_peer(text: &mut String, peer: &PeerState, style: Style) {
     if let Some(mtu) = peer.path_mtu {
         line("path mtu", &format!("{mtu} inside the tunnel"));
     }
-    if let Some(then) = peer.post_quantum {
-        let ago = sys::clock::wall().saturating_sub(then);
-        line("post-quantum", &format!("yes, agreed {} ago", duration(ago)));
+    match peer.post_quantum {
+        Some(then) => {
+            let ago = sys::clock::wall().saturating_sub(then);
+            line("post-quantum", &format!("yes, agreed {} ago", duration(ago)));
+        }
+        None if is_ours && peer.last_handshake.is_some() => line("post-quantum", "no"),
+        None => {}
     }
 }
 
@@ -163,6 +168,21 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
         }
+    }
+
+    #[test]
+    fn a_session_without_a_secret_against_quantum_computers_is_shown_as_such() {
+        let peer = |handshake: u64| {
+            format!(
+                "public_key={}\nlast_handshake_time_sec={handshake}\nerrno=0\n\n",
+                "a8".repeat(32)
+            )
+        };
+        let ours = Some("version=1.2.3\n");
+        assert!(described(&peer(1_700_000_000), ours).contains("  post-quantum: no\n"));
+        assert!(!described(&peer(0), ours).contains("post-quantum"), "there is no session");
+        let of_others = described(&peer(1_700_000_000), None);
+        assert!(!of_others.contains("post-quantum"), "others do not tell");
     }
 
     #[test]

@@ -94,7 +94,8 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
         Some(_) => "tagged".to_owned(),
         None => user.and_then(Value::as_str).unwrap_or("-").to_owned(),
     };
-    let path = format!("{path}{rates}{}", expiry(peer));
+    let secret = if peer["PostQuantum"].is_string() { "; post-quantum" } else { "" };
+    let path = format!("{path}{rates}{secret}{}", expiry(peer));
     [address, name, user, word("OS"), path].map(|cell| in_a_line(&cell))
 }
 
@@ -129,6 +130,7 @@ mod tests {
                 "nodekey:1": {
                     "DNSName": "b.net.", "TailscaleIPs": ["100.64.0.2"], "OS": "linux", "Online": true,
                     "CurAddr": "192.0.2.1:41641", "RxBytes": 2048, "TxBytes": 1,
+                    "PostQuantum": "2026-01-01T00:00:00Z",
                 },
                 "nodekey:2": {"DNSName": "c.net.", "TailscaleIPs": ["100.64.0.3"], "Online": true, "Relay": "r1"},
                 "nodekey:3": {"DNSName": "d.net.", "TailscaleIPs": ["100.64.0.4"], "Expired": true},
@@ -145,6 +147,8 @@ mod tests {
                 && lines[0].ends_with("this machine")
         );
         assert!(lines[1].contains("direct 192.0.2.1:41641; 2.00 KiB in"), "{text}");
+        assert!(lines[1].ends_with("; post-quantum"), "{text}");
+        assert_eq!(text.matches("post-quantum").count(), 1, "{text}");
         assert!(
             lines[2].ends_with("relay r1") && lines[3].ends_with("offline; its key has expired")
         );

@@ -271,6 +271,9 @@ impl Agent {
                 .and_then(|one| one.last_handshake)
                 .map(|at| Timestamp::from_unix(at.as_secs()))
                 .unwrap_or_default(),
+            post_quantum: activity
+                .and_then(|one| one.post_quantum)
+                .map(|at| Timestamp::from_unix(at.as_secs())),
             active: ago.is_some_and(|ago| ago < ACTIVE),
             in_magic_sock: path.is_some(),
             in_engine: activity.is_some(),

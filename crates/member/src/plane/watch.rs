@@ -159,6 +159,7 @@ fn report(one: &PeerTraffic, places: &Places) -> Activity {
         last_handshake: one.last_handshake,
         heard_from: one.heard_from.as_ref().and_then(|from| places.path_of(from)),
         path_mtu: one.path_mtu,
+        post_quantum: one.post_quantum,
     }
 }
 

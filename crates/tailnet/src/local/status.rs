@@ -224,6 +224,10 @@ pub struct PeerStatus {
     /// When its key does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_expiry: Option<Timestamp>,
+    /// When the secret of its session against quantum computers was agreed on, if there is one. A field of
+    /// linerate's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub post_quantum: Option<Timestamp>,
     /// Where it is (`tailcfg.Location`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<Value>,

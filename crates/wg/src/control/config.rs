@@ -87,6 +87,7 @@ impl<R: CryptoRng> Control<R> {
                 last_handshake: entry.last_handshake,
                 heard_from: entry.peer.heard_from(),
                 path_mtu: entry.path.found(),
+                post_quantum: entry.agreed(),
             }
         })
     }

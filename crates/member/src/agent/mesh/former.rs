@@ -106,7 +106,15 @@ mod tests {
 
     fn activity(heard_from: Option<Path>) -> Activity {
         let (received, sent, last_handshake, path_mtu) = (1, 1, None, None);
-        Activity { peer: PEER, received, sent, last_handshake, heard_from, path_mtu }
+        Activity {
+            peer: PEER,
+            received,
+            sent,
+            last_handshake,
+            heard_from,
+            path_mtu,
+            post_quantum: None,
+        }
     }
 
     #[test]

@@ -105,6 +105,7 @@ async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_no
         last_handshake: None,
         heard_from: Some(Path::Direct(from)),
         path_mtu: None,
+        post_quantum: None,
     };
     rig.plane(ToAgent::Activity(vec![active])).await;
     let heard = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
@@ -185,6 +186,7 @@ async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
             last_handshake: None,
             heard_from: None,
             path_mtu: None,
+            post_quantum: None,
         };
         rig.plane(ToAgent::Activity(vec![active])).await;
         let told = rig.told();

@@ -95,6 +95,7 @@ async fn what_a_former_agent_told_stays_until_the_coordinators_map_or_for_a_whil
             last_handshake: None,
             heard_from,
             path_mtu: None,
+            post_quantum: None,
         };
         rig.plane(ToAgent::Activity(vec![active])).await;
         let told = rig.told();
