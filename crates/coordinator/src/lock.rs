@@ -138,7 +138,10 @@ impl Lock {
             self.authority = self.read()?.map(Arc::new);
             self.is_stale = false;
         } else if !news.is_empty() {
-            self.read_on(&news)?;
+            let read = self.read_on(&news);
+            // After a refusal all updates are read again.
+            self.is_stale = read.is_err();
+            read?;
         }
         match (self.kept.is_on, &self.authority) {
             (true, None) => Err((0, tka::Refused::NoCheckpoint)),
@@ -158,12 +161,13 @@ impl Lock {
 
     /// Verifies these alone: those before them were verified when they came.
     fn read_on(&mut self, news: &[LockUpdateId]) -> Result<(), (i64, tka::Refused)> {
-        let Some(authority) = &mut self.authority else { return Ok(()) };
-        let authority = Arc::make_mut(authority);
+        let Some(authority) = &self.authority else { return Ok(()) };
+        let mut authority = Authority::clone(authority);
         for update in news.iter().filter_map(|id| self.updates.get(id)) {
             let text = decoded(update)?;
             authority.gather(&[text]).map_err(|why| (update.id.0, why))?;
         }
+        self.authority = Some(Arc::new(authority));
         Ok(())
     }
 
@@ -232,7 +236,7 @@ impl State {
     /// Answers a node, in JSON. One that changes something is an entry of the audit.
     ///
     /// # Errors
-    /// It is not done. [`Refusal::Moved`]: the head has changed since [`Asked::verify`].
+    /// It is not done. [`Refusal::Moved`]: there are new updates since [`Asked::verify`].
     pub fn ask_lock(&mut self, id: NodeId, asked: &Asked, now: Time) -> Result<String, Refusal> {
         let answer = match asked {
             Asked::Begin(checkpoint) => self.begin_lock(id, checkpoint, now)?,
@@ -337,7 +341,7 @@ impl State {
     fn send_lock(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, Refusal> {
         let known = self.lock.on()?;
         let verified = match &send.verified {
-            Some(verified) if verified.before == known.head() => Arc::clone(verified),
+            Some(verified) if Arc::ptr_eq(&verified.before, known) => Arc::clone(verified),
             Some(_) => return Err(Refusal::Moved),
             None => Arc::new(send.verify(known)?),
         };
@@ -378,8 +382,8 @@ impl State {
 
     fn sign_by_lock(&mut self, id: NodeId, sign: &Sign, now: Time) -> Result<Value, Refusal> {
         let known = self.lock.on()?;
-        let node = match sign.verified {
-            Some((before, node)) if before == known.head() => node,
+        let node = match &sign.verified {
+            Some((before, node)) if Arc::ptr_eq(before, known) => *node,
             Some(_) => return Err(Refusal::Moved),
             None => sign.verify(known)?,
         };

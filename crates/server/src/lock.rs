@@ -47,19 +47,21 @@ pub async fn answer(
     let Some(id) = server.network.read(|state| state.owned_by(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
     };
-    // A machine with many requests waits for its own requests alone.
-    let _turn = match needs_turn(&asked) {
-        true => Some(TURNS.take(machine).await?),
-        false => None,
-    };
-    // A secret is hashed for a node of the network, and where there is a lock to turn off.
+    // A machine with many requests waits for its own requests alone. A secret is hashed for a node of the network, and where there is a lock to turn off.
     let asked = match asked.needs_hash() && server.network.read(State::is_locked) {
-        true => hashed(asked).await?,
+        true => {
+            let _turn = TURNS.take(machine).await?;
+            hashed(asked).await?
+        }
         false => asked,
     };
-    let answered = match asked.is_question() {
-        true => server.network.read(|state| state.answer_lock(&asked)),
-        false => done(&server.network, id, asked).await?,
+    let answered = match &asked {
+        LockAsked::Affected(_) => {
+            let _turn = TURNS.take(machine).await?;
+            server.network.read(|state| state.answer_lock(&asked))
+        }
+        asked if asked.is_question() => server.network.read(|state| state.answer_lock(asked)),
+        _ => done(&server.network, (machine, id), asked).await?,
     };
     Ok(match answered {
         Ok(answer) => json(StatusCode::OK, answer),
@@ -67,15 +69,10 @@ pub async fn answer(
     })
 }
 
-/// Whether it is costly: its machine waits for a turn.
-fn needs_turn(asked: &LockAsked) -> bool {
-    asked.needs_hash() || asked.needs_verifying() || matches!(asked, LockAsked::Affected(_))
-}
-
 /// Changes tailnet lock. Signatures are verified before the writer runs the command.
 async fn done(
     network: &Network,
-    id: NodeId,
+    (machine, id): (MachinePublic, NodeId),
     asked: LockAsked,
 ) -> anyhow::Result<Result<String, LockRefusal>> {
     for _ in 0..TRIES {
@@ -83,6 +80,8 @@ async fn done(
         if asked.needs_verifying()
             && let Some(known) = network.read(State::lock_authority)
         {
+            // The turn ends before the writer is waited for.
+            let _turn = TURNS.take(machine).await?;
             let verified =
                 tokio::task::spawn_blocking(move || asked.verify(&known).map(|()| asked));
             asked = match verified.await? {

@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
-use sys::process::{close_named, disinherit};
+use sys::process::disinherit;
 
 /// Host a network for linerate and for Tailscale's clients.
 #[derive(Debug, Parser)]
@@ -84,7 +84,8 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line asks.
 pub fn main() -> ExitCode {
-    if let Err(error) = disinherit(|_| false) {
+    // The library of PostgreSQL reads what its URL leaves out, such as `PGSSLMODE`.
+    if let Err(error) = disinherit(|name| name.starts_with("PG")) {
         eprintln!("linerate-server: what the caller left cannot be closed: {error}");
         return ExitCode::FAILURE;
     }
@@ -105,7 +106,6 @@ pub fn main() -> ExitCode {
 fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()> {
     ensure!(common.network.is_none(), "the server serves all of its networks: leave --network out");
     let configuration = Configuration::read(common.config.as_deref())?.with(flags);
-    close_named();
     log::start(configuration.log_format, configuration.log_level.clone());
     if let Some(warning) = configuration.shown_secret(common.config.as_deref()) {
         tracing::warn!("{warning}");

@@ -16,7 +16,7 @@ mod trouble;
 mod watch;
 mod writes;
 
-use std::{fs, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
 
 use anyhow::Context;
 use coordinator::object::{Kind, Stored};
@@ -244,8 +244,11 @@ impl Store {
 
     async fn open_file(file: &Path) -> anyhow::Result<Engine> {
         // The database and its log have keys in them. SQLite makes the log with the database's mode.
-        let made = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file);
-        made.with_context(|| format!("{}", file.display()))?;
+        // Only a new file is opened here: a close would end the locks of another store of this process.
+        match fs::OpenOptions::new().append(true).create_new(true).mode(0o600).open(file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => drop(made.with_context(|| format!("{}", file.display()))?),
+        }
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)

@@ -65,8 +65,8 @@ pub struct Send {
 /// Updates that were verified.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// The head that they were verified with.
-    pub before: UpdateHash,
+    /// Who could sign before. Updates of a fork that loses change this and leave the head as it is.
+    pub before: Arc<Authority>,
     /// Who may sign by them.
     pub authority: Arc<Authority>,
     /// Those that were new.
@@ -77,8 +77,8 @@ pub(super) struct Verified {
 #[derive(Clone, Debug)]
 pub struct Sign {
     pub(super) signature: Text,
-    /// Set by [`Asked::verify`]: the head at that time, and the node key that is signed.
-    pub(super) verified: Option<(UpdateHash, NodePublic)>,
+    /// Set by [`Asked::verify`]: who could sign at that time, and the node key that is signed.
+    pub(super) verified: Option<(Arc<Authority>, NodePublic)>,
 }
 
 /// Bytes as Go writes them.
@@ -220,10 +220,10 @@ impl Asked {
     ///
     /// # Errors
     /// A signature is invalid, or an update follows another head.
-    pub fn verify(&mut self, known: &Authority) -> Result<(), Refusal> {
+    pub fn verify(&mut self, known: &Arc<Authority>) -> Result<(), Refusal> {
         match self {
             Self::Send(send) => send.verified = Some(Arc::new(send.verify(known)?)),
-            Self::Sign(sign) => sign.verified = Some((known.head(), sign.verify(known)?)),
+            Self::Sign(sign) => sign.verified = Some((Arc::clone(known), sign.verify(known)?)),
             _ => {}
         }
         Ok(())
@@ -236,14 +236,14 @@ impl Asked {
 }
 
 impl Send {
-    pub(super) fn verify(&self, known: &Authority) -> Result<Verified, Refusal> {
-        let before = known.head();
+    pub(super) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, Refusal> {
         // A person's update has to follow the current head. Otherwise the person makes it again.
-        if self.is_interactive && self.head != before {
+        if self.is_interactive && self.head != known.head() {
             return Err(Refusal::Moved);
         }
-        let mut authority = known.clone();
+        let mut authority = Authority::clone(known);
         let taken = authority.gather(&self.updates)?;
+        let before = Arc::clone(known);
         Ok(Verified { before, authority: Arc::new(authority), taken })
     }
 }

@@ -167,7 +167,10 @@ pub fn is_from_here(server: &Server, headers: &HeaderMap) -> bool {
     let is_own = text(ORIGIN).is_none_or(|origin| {
         let Ok(origin) = origin.parse::<ServerUrl>() else { return false };
         let of_page = server.admin_origin.is_same_place(&origin);
-        of_page || text(HOST).is_some_and(|host| origin.is_at(host))
+        // Others can change a page that comes without TLS, though its name is the same.
+        let is_weaker = server.admin_origin.is_https() && !origin.is_https();
+        let is_weaker = is_weaker && origin.host() == server.admin_origin.host();
+        of_page || !is_weaker && text(HOST).is_some_and(|host| origin.is_at(host))
     });
     is_same_site && is_own
 }

@@ -22,9 +22,10 @@ const GOOD: Duration = Duration::from_secs(10 * 60);
 const GOOD_WITHOUT_ANSWER: Duration = Duration::from_secs(24 * 3600);
 /// The most clients of which a yes is kept.
 const MOST: usize = 1 << 16;
-/// How many questions are asked at once, and about clients of one source.
+/// How many questions are asked at once, and about clients of one source. All clients behind a proxy are one
+/// source; two questions are left for others.
 const AT_ONCE: usize = 16;
-const EACH: usize = 2;
+const EACH: usize = 14;
 /// Within this there is an answer, and so long a question waits for its turn: both together are less
 /// than a login may take.
 const PATIENCE: Duration = Duration::from_secs(3);
