@@ -228,23 +228,27 @@ pub fn command() -> clap::Command {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let key = tailnet::take_key_argument();
-    if let Err(error) = disinherit(tailnet::is_auth_key_variable) {
-        eprintln!("linerate: what the caller left cannot be closed: {error}");
-        return ExitCode::FAILURE;
-    }
+    let left = disinherit(tailnet::is_auth_key_variable).context("what the caller left");
     if Helper::is_requested(env::args_os()) {
         // It reports errors to the peer.
-        return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        let served = left.and_then(|()| Ok(helper::serve_standard_input()?));
+        return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     map_large_apart();
     let (log, done) = match guard::requested() {
-        Some((style, run)) => (Log::of(style), guard::run(style, run).map(|()| ExitCode::SUCCESS)),
+        Some((style, run)) => {
+            let done = left.and_then(|()| guard::run(style, run));
+            (Log::of(style), done.map(|()| ExitCode::SUCCESS))
+        }
         None => {
             let mut cli = Cli::parse();
             if let Some(Command::Join(join)) = &mut cli.command {
                 join.set_key(key);
             }
-            (cli.log(), execute(cli))
+            // A command that only prints also works without /proc, as in the build of an image.
+            let only_prints = cli.command.as_ref().is_some_and(Command::only_prints);
+            let left = if only_prints { Ok(()) } else { left };
+            (cli.log(), left.and_then(|()| execute(cli)))
         }
     };
     done.unwrap_or_else(|error| {

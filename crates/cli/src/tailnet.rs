@@ -70,16 +70,16 @@ fn sockets(name: &str) -> [PathBuf; 2] {
     [local_socket(name), system_socket(name)]
 }
 
-/// The names of the nodes that run.
+/// The names of the user's own nodes that run, or else of root's.
 fn running() -> Vec<String> {
-    let folders = sockets("").into_iter().filter_map(|socket| Some(socket.parent()?.to_owned()));
-    let entries = folders.flat_map(fs::read_dir).flatten().flatten();
     let name =
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
-    let mut names: Vec<String> = entries.filter_map(name).collect();
-    names.sort();
-    names.dedup();
-    names
+    let names_in = |socket: PathBuf| -> Vec<String> {
+        let entries = socket.parent().map(fs::read_dir).into_iter().flatten();
+        entries.flatten().flatten().filter_map(name).collect()
+    };
+    let all = sockets("").map(names_in);
+    all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
 }
 
 /// Whether a node of this name runs, of this user's own.

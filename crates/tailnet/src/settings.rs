@@ -6,10 +6,11 @@ mod lock;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
+    sync::LazyLock,
     time::Duration,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use self::lock::{locked_out, signature};
 use crate::{
@@ -156,7 +157,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
-    let own_of = |peer: &Node| own_addresses(peer, around.connected);
+    let own_of = |peer: &Node| own_addresses(peer, around);
     let mut peers: Vec<Peer> =
         all.iter().map(|peer| wireguard(peer, &own_of(peer), prefs, exit)).collect();
     let first = [(own.key, own.addresses.clone())].into_iter();
@@ -186,7 +187,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
         relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
-    let (host, refused) = wish::accept(&host, around.ranges, is_in(around.connected));
+    let (host, refused) = wish::accept(&host, own_ranges(around), is_in(around.connected));
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     let peer_relays = peer_relays(&all, own, &grants);
@@ -288,9 +289,17 @@ fn exit_node(
 
 /// A node's addresses: of a tailnet, or private ones that are in none of this machine's networks.
 /// Any other is a network like those behind the node.
-fn own_addresses(node: &Node, connected: &[IpNet]) -> Vec<IpNet> {
-    let is_its = |net: &&IpNet| wish::is_address(net, &[], is_in(connected));
+fn own_addresses(node: &Node, around: &Around<'_>) -> Vec<IpNet> {
+    let is_its = |net: &&IpNet| wish::is_address(net, around.ranges, is_in(around.connected));
     node.addresses.iter().filter(is_its).copied().collect()
+}
+
+/// The networks of which this node's addresses may be. Without an interface they are no addresses of the
+/// machine.
+fn own_ranges<'a>(around: &Around<'a>) -> &'a [IpNet] {
+    static ALL: LazyLock<[IpNet; 2]> =
+        LazyLock::new(|| [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]);
+    if around.answers { around.ranges } else { &*ALL }
 }
 
 /// Whether an address is in one of these networks.

@@ -82,7 +82,7 @@ impl Shown {
                         let mtu = first.parse().expect("an MTU is a number");
                         shown.path_mtus.insert(peer.to_owned(), mtu);
                     }
-                    ("post-quantum", Some(peer)) => {
+                    ("post-quantum", Some(peer)) if first.starts_with("yes") => {
                         shown.post_quantum.insert(peer.to_owned());
                     }
                     _ => {}

@@ -12,6 +12,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read as _, Write as _},
+    os::fd::AsFd as _,
     path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
@@ -224,7 +225,10 @@ impl Join {
     fn take_auth_key(&mut self) -> anyhow::Result<Option<Zeroizing<String>>> {
         let variables = KEY_VARIABLES.map(take_variable);
         let key = match self.auth_key.as_deref().map(|argument| argument.split_once(':')) {
-            _ if self.only_log_in => Some(read_key(io::stdin())?),
+            _ if self.only_log_in => {
+                let input = io::stdin().as_fd().try_clone_to_owned()?;
+                Some(read_key(File::from(input))?)
+            }
             None => variables.into_iter().flatten().next(),
             Some(Some(("file", path))) => {
                 let key = File::open(path).map_err(Into::into).and_then(read_key);

@@ -8,7 +8,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     route::{
         RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol,
-        RouteScope, RouteType,
+        RouteScope, RouteType, RouteVia,
     },
 };
 
@@ -208,8 +208,9 @@ impl Netlink {
         Ok(best.map(|(_, hop)| hop))
     }
 
-    /// Destinations and next hops of a family's routes that lead through other links than `but`, without
-    /// destinations of default routes.
+    /// Destinations and next hops of a family's routes to this machine and to others that lead through other
+    /// links than `but`. Left out are the destinations of default routes, and of the two halves of all
+    /// addresses, by which some VPNs replace a default route.
     pub(super) fn routed_networks(
         &self,
         family: Family,
@@ -217,16 +218,12 @@ impl Netlink {
     ) -> Result<Vec<IpNet>, NetlinkError> {
         let mut networks = Vec::new();
         self.dump_routes(family, |message| {
-            if NextHop::from_message(message).device == Some(but) {
+            let is_used = matches!(message.header.kind, RouteType::Unicast | RouteType::Local);
+            if !is_used || NextHop::from_message(message).device == Some(but) {
                 return;
             }
-            networks.extend(destination_of(message).filter(|net| net.prefix_len() > 0));
-            let next_hop = message.attributes.iter().find_map(|attribute| match attribute {
-                RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
-                RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
-                _ => None,
-            });
-            networks.extend(next_hop.map(IpNet::from));
+            networks.extend(destination_of(message).filter(|net| net.prefix_len() > 1));
+            gateways(&message.attributes, &mut networks);
         })?;
         Ok(networks)
     }
@@ -289,6 +286,22 @@ impl Route {
             table: table_of(message),
             metric: metric_of(message),
         })
+    }
+}
+
+/// Adds the next hops of a route.
+fn gateways(attributes: &[RouteAttribute], to: &mut Vec<IpNet>) {
+    for attribute in attributes {
+        match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(v4))
+            | RouteAttribute::Via(RouteVia::Inet(v4)) => to.push(IpAddr::from(*v4).into()),
+            RouteAttribute::Gateway(RouteAddress::Inet6(v6))
+            | RouteAttribute::Via(RouteVia::Inet6(v6)) => to.push(IpAddr::from(*v6).into()),
+            RouteAttribute::MultiPath(hops) => {
+                hops.iter().for_each(|hop| gateways(&hop.attributes, to));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -137,12 +137,19 @@ fn networks_in_use_are_addresses_routes_and_next_hops_of_other_links() {
         run("route add 10.20.0.0/16 via 192.168.7.1");
         run("route add default via 172.31.1.1 dev lan0 onlink");
         run("route add 10.9.1.0/24 dev lr0");
+        run(
+            "route add 10.30.0.0/16 nexthop via 192.168.7.1 nexthop via 172.31.1.3 dev lan0 onlink",
+        );
+        run("route add 0.0.0.0/1 via 192.168.7.1");
+        run("route add blackhole 172.16.0.0/13");
         let in_use = netlink.networks_in_use(tunnel.index).unwrap();
         let is_in_use = |text: &str| in_use.iter().any(|network| network.contains(&net(text)));
-        for address in ["192.168.7.9/32", "10.20.3.4/32", "172.31.1.1/32"] {
+        for address in ["192.168.7.9/32", "10.20.3.4/32", "172.31.1.1/32", "172.31.1.3/32"] {
             assert!(is_in_use(address), "{address}: {in_use:?}");
         }
-        for address in ["10.9.0.1/32", "10.9.1.7/32", "172.31.1.2/32", "10.21.0.1/32"] {
+        for address in
+            ["10.9.0.1/32", "10.9.1.7/32", "172.31.1.2/32", "10.21.0.1/32", "172.16.0.1/32"]
+        {
             assert!(!is_in_use(address), "{address}: {in_use:?}");
         }
     });

@@ -141,7 +141,7 @@ pub fn take_variable(name: &str) -> Option<Zeroizing<String>> {
 /// Removes variables. Overwrites their values in the memory that /proc/PID/environ shows. The caller checked that this thread is the only one.
 fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
     unsafe extern "C" {
-        static environ: *const *mut libc::c_char;
+        static mut environ: *const *mut libc::c_char;
     }
     let mut wiped = Vec::new();
     // SAFETY: libc sets it, and no other thread exists that would.
@@ -156,7 +156,8 @@ fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
             let (name, value) = bytes.split_at_mut(end);
             let name = OsStr::from_bytes(name);
             if is_wiped(name) {
-                wiped.push(name.to_owned());
+                // No name can be removed that is empty.
+                wiped.extend((end > 0).then(|| name.to_owned()));
                 value[1..].zeroize();
             }
         }

@@ -272,3 +272,26 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
     assert_eq!(far.names.system, [dns::Resolver::Plain("127.0.0.53:53".parse().unwrap())]);
     assert_eq!(of(here).names.refused().len(), 1, "a link is not this machine");
 }
+
+#[test]
+fn addresses_of_a_range_that_the_user_named_are_accepted_of_this_node_and_its_peers() {
+    let addressed = |address: &str| json!({"Addresses": [address], "AllowedIPs": [address]});
+    let map = map(json!({
+        "Node": node(1, addressed("203.0.113.1/32")),
+        "Peers": [node(2, addressed("203.0.113.2/32"))],
+    }));
+    let range = ["203.0.113.0/24".parse().unwrap()];
+    let of = |ranges, answers| {
+        let lock = Lock::Unknown;
+        let scope = Scope::default();
+        let around =
+            Around { now: NOW, connected: &[], ranges, servers: &[], answers, lock, scope };
+        settings(&map, &Prefs::new(), &around)
+    };
+    let named = of(&range[..], true);
+    assert_eq!(named.host.addresses, ["203.0.113.1/32".parse().unwrap()]);
+    assert_eq!(allowed(&named, 2), ["203.0.113.2/32"]);
+    assert!(of(&[], true).host.addresses.is_empty());
+    // Without an interface the machine does not have the address.
+    assert_eq!(of(&[], false).host.addresses, named.host.addresses);
+}

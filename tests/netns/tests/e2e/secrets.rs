@@ -331,6 +331,13 @@ fn a_key_to_join_with_is_in_no_process_but_the_agent() {
             });
             let secrets = Secrets::new().with_texts("the key", &bytes);
             let mut holders = 0;
+            let agent_has_it = || {
+                let all = processes(&host);
+                let mut agents =
+                    all.iter().filter(|&&(_, pid)| command(pid).starts_with("linerate-agent"));
+                agents.any(|&(_, pid)| !secrets.found_in(&host, pid).is_empty())
+            };
+            eventually("the agent has the key", PATIENCE, agent_has_it);
             eventually("the command that joins has ended", PATIENCE, || {
                 !processes(&host).iter().any(|&(_, pid)| command(pid).contains("--only-log-in"))
             });
