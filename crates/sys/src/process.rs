@@ -1,7 +1,8 @@
 //! The process itself: its start in the background, its privileges, its signals, its service
 //! manager.
 //!
-//! The order matters. [`disinherit`] comes first. Everything but waiting for signals happens before any thread is started:
+//! The order matters. [`disinherit`] comes first.
+//! Everything but waiting for signals happens before any thread is started:
 //! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 

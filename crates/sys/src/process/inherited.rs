@@ -138,7 +138,8 @@ pub fn take_variable(name: &str) -> Option<Zeroizing<String>> {
     value
 }
 
-/// Removes variables. Overwrites their values in the memory that /proc/PID/environ shows. The caller checked that this thread is the only one.
+/// Removes variables. Overwrites their values in the memory that /proc/PID/environ shows. The caller
+/// checked that this thread is the only one.
 fn wipe_variables(is_wiped: impl Fn(&OsStr) -> bool) {
     unsafe extern "C" {
         static mut environ: *const *mut libc::c_char;
