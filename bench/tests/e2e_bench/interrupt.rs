@@ -10,8 +10,8 @@ use netns::{Implementation, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// All that the bench starts has it in its environment.
-const MARK: &str = "LINERATE_BENCH_MARK";
+/// All that the bench starts has it in its environment. linerate keeps variables that begin with `WG_`.
+const MARK: &str = "WG_BENCH_MARK";
 
 /// Until the tunnel is up and traffic runs, and until all is over.
 const PATIENCE: Duration = Duration::from_secs(20);
