@@ -16,7 +16,6 @@ use rustls::{
     server::{Acceptor, ResolvesServerCert},
 };
 use rustls_acme::acme::ACME_TLS_ALPN_NAME;
-use sys::keepalive::limit_unacknowledged;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -41,9 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_HEAD: usize = 8 << 10;
 /// The most bytes of a client's TLS handshake. A ClientHello with a key share of ML-KEM has 2 KiB.
 const LONGEST_HANDSHAKE: usize = 12 << 10;
-/// A client that reads none of its answers for this time is disconnected. One of a member may be
-/// without a network for a while.
-const UNREAD: Duration = Duration::from_secs(120);
 /// How many connections may wait to be accepted: behind a restart all members come within seconds. The
 /// kernel has a limit of its own, 4096 by default.
 const BACKLOG: u32 = 16 << 10;
@@ -115,7 +111,6 @@ pub async fn serve(
         };
         // A sealed record or a relayed datagram is not held back for the next.
         let _ = stream.set_nodelay(true);
-        let _ = limit_unacknowledged(&stream, UNREAD);
         let visitor = Arc::new(networks.visitors.arrive(from.ip()));
         let (networks, tls) = (Arc::clone(&networks), tls.clone());
         control_plane.spawn(async move {

@@ -33,10 +33,3 @@ pub fn keep_alive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()> {
     setsockopt(socket, sockopt::TcpKeepInterval, &seconds(keepalive.interval))?;
     Ok(setsockopt(socket, sockopt::TcpKeepCount, &keepalive.probes)?)
 }
-
-/// Closes the connection when sent data stays unacknowledged, or the other end's receive window closed,
-/// for this time (tcp(7), `TCP_USER_TIMEOUT`).
-pub fn limit_unacknowledged(socket: &impl AsFd, time: Duration) -> io::Result<()> {
-    let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-    Ok(setsockopt(socket, sockopt::TcpUserTimeout, &milliseconds)?)
-}
