@@ -3,6 +3,10 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll},
 };
 
@@ -11,19 +15,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A stream with a limit of the bytes that can be read, which can be lifted.
 pub struct FirstBytes<S> {
     stream: S,
-    /// The bytes that may still be read; `None` without a limit.
-    left: Option<usize>,
+    limit: Limit,
+}
+
+/// The bytes that can still be read.
+#[derive(Clone)]
+pub struct Limit(Arc<AtomicUsize>);
+
+impl Limit {
+    /// Lifts the limit.
+    pub fn lift(&self) {
+        self.0.store(usize::MAX, Relaxed);
+    }
 }
 
 impl<S> FirstBytes<S> {
     /// Reads fail after `most` bytes. The last read that succeeds can exceed the limit.
-    pub fn new(stream: S, most: usize) -> Self {
-        Self { stream, left: Some(most) }
-    }
-
-    /// Lifts the limit.
-    pub fn lift(&mut self) {
-        self.left = None;
+    pub fn new(stream: S, most: usize) -> (Self, Limit) {
+        let limit = Limit(Arc::new(AtomicUsize::new(most)));
+        (Self { stream, limit: limit.clone() }, limit)
     }
 }
 
@@ -33,13 +43,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for FirstBytes<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.left == Some(0) {
+        let left = self.limit.0.load(Relaxed);
+        if left == 0 {
             return Poll::Ready(Err(io::Error::other("the handshake is too long")));
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         let read = buffer.filled().len() - before;
-        self.left = self.left.map(|left| left.saturating_sub(read));
+        if left < usize::MAX {
+            self.limit.0.store(left.saturating_sub(read), Relaxed);
+        }
         polled
     }
 }

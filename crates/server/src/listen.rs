@@ -38,8 +38,8 @@ const HTTP: &[u8] = b"http/1.1";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of a request, in bytes: the least that the library can read.
 const LONGEST_HEAD: usize = 8 << 10;
-/// The most bytes of a client's TLS handshake. A ClientHello with a key share of ML-KEM has 2 KiB.
-const LONGEST_HANDSHAKE: usize = 12 << 10;
+/// The most bytes of a ClientHello. With a key share of ML-KEM it has 2 KiB.
+const LONGEST_HELLO: usize = 12 << 10;
 /// How many connections may wait to be accepted: behind a restart all members come within seconds. The
 /// kernel has a limit of its own, 4096 by default.
 const BACKLOG: u32 = 16 << 10;
@@ -147,13 +147,13 @@ async fn shake_hands(
     stream: TcpStream,
     visitor: &Visitor,
 ) -> io::Result<TlsStream<FirstBytes<TcpStream>>> {
-    let stream = FirstBytes::new(stream, LONGEST_HANDSHAKE);
+    let (stream, limit) = FirstBytes::new(stream, LONGEST_HELLO);
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
     let start = timeout(PATIENCE, hello).await??;
+    // A request may follow the client's last message at once.
+    limit.lift();
     let rest = visitor.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
-    let mut stream = timeout(PATIENCE, rest).await??;
-    stream.get_mut().0.lift();
-    Ok(stream)
+    timeout(PATIENCE, rest).await?
 }
 
 async fn converse(
