@@ -1,4 +1,5 @@
-//! Turns at something costly. Each source has few at once, so one that asks for many delays only itself.
+//! Turns at something costly, such as handshakes and slow hashes. Each source has few at once, so one that asks
+//! for many delays only itself.
 //!
 //! ```text
 //!   take ──► one of its source's turns ──► one of all turns ──► the work

@@ -3,13 +3,15 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use anyhow::Context;
 use coordinator::{Time, secret::Hash};
+
+use crate::visitors::source;
 
 /// The name of a session's cookie. What begins so a browser takes only from the origin itself, by TLS.
 pub const COOKIE_NAME: &str = "__Host-linerate";
@@ -111,7 +113,7 @@ impl Sessions {
     /// Whether too many wrong keys came from there lately.
     pub fn is_guessing(&self, from: IpAddr, now: Time) -> bool {
         let kept = self.kept();
-        let of_source = kept.wrong.get(&network_of(from));
+        let of_source = kept.wrong.get(&source(from));
         of_source.is_some_and(|(count, since)| *count > WRONG && now.since(*since) < WINDOW)
     }
 
@@ -125,7 +127,7 @@ impl Sessions {
         if kept.wrong.len() >= COUNTED {
             return true;
         }
-        let (count, since) = kept.wrong.entry(network_of(from)).or_insert((0, now));
+        let (count, since) = kept.wrong.entry(source(from)).or_insert((0, now));
         if now.since(*since) >= WINDOW {
             (*count, *since) = (0, now);
         }
@@ -141,16 +143,6 @@ impl Sessions {
 fn make_room<T>(of: &mut Vec<T>) {
     if of.len() >= MOST {
         of.remove(0);
-    }
-}
-
-/// A host of IPv6 has as many addresses as it likes in its network of 64 bits.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        v4 => v4,
     }
 }
 

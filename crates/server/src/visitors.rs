@@ -27,12 +27,15 @@ use std::{
 use sys::process::release_heap;
 use tailnet::keys::MachinePublic;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch},
+    sync::{Semaphore, SemaphorePermit, watch},
     task::spawn_blocking,
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::lock;
+use crate::{
+    fair_turns::{FairTurns, Turn},
+    lock,
+};
 
 /// The most connections of strangers: a network of 10,000 nodes whose server starts again comes at
 /// once, maybe all from one address.
@@ -64,7 +67,7 @@ pub struct Visitors {
 
 struct Shared {
     table: Mutex<Table>,
-    handshakes: Semaphore,
+    handshakes: FairTurns<IpAddr>,
     limits: Limits,
 }
 
@@ -110,8 +113,8 @@ struct Table {
 }
 
 /// An address with strangers.
+#[derive(Default)]
 struct Source {
-    handshakes: Arc<Semaphore>,
     memory: usize,
     visitors: BTreeMap<u64, Stranger>,
 }
@@ -126,8 +129,8 @@ pub struct Visitor {
     shared: Arc<Shared>,
     number: u64,
     machine: Mutex<Option<MachinePublic>>,
-    /// Locked behind `machine`, if both are.
-    place: Mutex<Place>,
+    /// The address that it is counted for. Locked behind `machine`, if both are.
+    source: Mutex<IpAddr>,
     is_to_leave: watch::Receiver<bool>,
     /// The bytes of its bodies.
     bodies: AtomicUsize,
@@ -147,18 +150,6 @@ pub struct Asking<'a> {
     body: usize,
 }
 
-/// Where a connection counts.
-struct Place {
-    source: IpAddr,
-    handshakes: Arc<Semaphore>,
-}
-
-/// Leave to compute a handshake.
-struct Turn<'a> {
-    _own: OwnedSemaphorePermit,
-    _all: SemaphorePermit<'a>,
-}
-
 impl Default for Visitors {
     fn default() -> Self {
         Self::within(Limits { strangers: MOST_STRANGERS, memory: MEMORY })
@@ -167,7 +158,7 @@ impl Default for Visitors {
 
 impl Visitors {
     fn within(limits: Limits) -> Self {
-        let (table, handshakes) = (Mutex::default(), Semaphore::new(HANDSHAKES));
+        let (table, handshakes) = (Mutex::default(), FairTurns::new(HANDSHAKES, HANDSHAKES_EACH));
         Self { shared: Arc::new(Shared { table, handshakes, limits }) }
     }
 
@@ -190,14 +181,14 @@ impl Visitors {
         table.last += 1;
         let number = table.last;
         let stage = Stage::Accepted;
-        let handshakes = table.note_stranger(source, number, Stranger { stage, leave });
+        table.note_stranger(source, number, Stranger { stage, leave });
         table.make_room(self.shared.limits);
         drop(table);
         let (shared, machine) = (Arc::clone(&self.shared), Mutex::default());
-        let place = Mutex::new(Place { source, handshakes });
+        let source = Mutex::new(source);
         let (bodies, first_maps) = (AtomicUsize::new(0), Semaphore::new(1));
         let requests = Mutex::new(Requests { count: 0, last: Instant::now() });
-        Visitor { shared, number, machine, place, is_to_leave, bodies, first_maps, requests }
+        Visitor { shared, number, machine, source, is_to_leave, bodies, first_maps, requests }
     }
 }
 
@@ -213,21 +204,21 @@ impl Visitor {
 
     /// It comes from this address, though its connection may come from a proxy.
     pub fn comes_from(&self, client: IpAddr) {
-        let source = source(client);
-        let mut place = self.place();
-        if place.source == source {
+        let client = source(client);
+        let mut source = self.lock_source();
+        if *source == client {
             return;
         }
         let mut table = self.shared.lock();
         // A machine's of the network, and one that was told to leave, are in the table no more.
-        if let Some(stranger) = table.forget_stranger(place.source, self.number) {
-            place.handshakes = table.note_stranger(source, self.number, stranger);
+        if let Some(stranger) = table.forget_stranger(*source, self.number) {
+            table.note_stranger(client, self.number, stranger);
         }
-        place.source = source;
+        *source = client;
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_source(&self) -> MutexGuard<'_, IpAddr> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It is a machine's of the network.
@@ -252,7 +243,7 @@ impl Visitor {
 
     /// The address, or the network of IPv6, that it comes from.
     pub fn source(&self) -> IpAddr {
-        self.place().source
+        *self.lock_source()
     }
 
     /// Whether it has not shown that it is of the network.
@@ -266,11 +257,8 @@ impl Visitor {
         compute()
     }
 
-    async fn turn(&self) -> Option<Turn<'_>> {
-        let own = Arc::clone(&self.place().handshakes);
-        let own = own.acquire_owned().await.ok()?;
-        let all = self.shared.handshakes.acquire().await.ok()?;
-        Some(Turn { _own: own, _all: all })
+    async fn turn(&self) -> Option<Turn<'_, IpAddr>> {
+        self.shared.handshakes.take(self.source()).await.ok()
     }
 
     /// Waits until no other stream of the connection is sent its first map.
@@ -406,18 +394,13 @@ impl Table {
         networks.into_values().max_by_key(|(sum, ..)| *sum).map(|(.., largest)| largest)
     }
 
-    fn note_stranger(&mut self, source: IpAddr, number: u64, stranger: Stranger) -> Arc<Semaphore> {
-        let of_source = self.sources.entry(source).or_insert_with(|| Source {
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_EACH)),
-            memory: 0,
-            visitors: BTreeMap::new(),
-        });
+    fn note_stranger(&mut self, source: IpAddr, number: u64, stranger: Stranger) {
+        let of_source = self.sources.entry(source).or_default();
         self.strangers += 1;
         self.memory += stranger.stage.weight();
         self.most_memory = self.most_memory.max(self.memory);
         of_source.memory += stranger.stage.weight();
         of_source.visitors.insert(number, stranger);
-        Arc::clone(&of_source.handshakes)
     }
 
     fn note_stage(&mut self, source: IpAddr, number: u64, stage: Stage) {
