@@ -27,7 +27,6 @@ mod derp;
 mod fair_turns;
 mod fetch;
 mod files;
-mod first_bytes;
 mod health;
 mod http;
 pub mod import;

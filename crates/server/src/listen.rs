@@ -13,20 +13,19 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
     ConfigBuilder, ServerConfig, WantsVerifier,
     pki_types::{CertificateDer, PrivateKeyDer},
-    server::{Acceptor, ResolvesServerCert},
+    server::{Accepted, Acceptor, ResolvesServerCert},
 };
 use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::Handle,
     time::{sleep, timeout},
 };
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
+use tokio_rustls::{StartHandshake, TlsAcceptor, server::TlsStream};
 
 use crate::{
     api::Arrival,
-    first_bytes::FirstBytes,
     http,
     networks::Networks,
     visitors::{Stage, Visitor},
@@ -144,16 +143,46 @@ async fn greet(
 /// relayed in that time.
 async fn shake_hands(
     tls: &TlsAcceptor,
-    stream: TcpStream,
+    mut stream: TcpStream,
     visitor: &Visitor,
-) -> io::Result<TlsStream<FirstBytes<TcpStream>>> {
-    let (stream, limit) = FirstBytes::new(stream, LONGEST_HELLO);
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
-    let start = timeout(PATIENCE, hello).await??;
-    // A request may follow the client's last message at once.
-    limit.lift();
+) -> io::Result<TlsStream<TcpStream>> {
+    let hello = timeout(PATIENCE, read_hello(&mut stream)).await??;
+    let start = StartHandshake::from_parts(hello, stream);
     let rest = visitor.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
     timeout(PATIENCE, rest).await?
+}
+
+/// Reads a ClientHello of at most [`LONGEST_HELLO`] bytes, in as many records as the client likes.
+async fn read_hello(stream: &mut TcpStream) -> io::Result<Accepted> {
+    let (mut acceptor, mut read) = (Acceptor::default(), 0);
+    while read <= LONGEST_HELLO {
+        stream.readable().await?;
+        match acceptor.read_tls(&mut Readable(stream)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            more => read += more?,
+        }
+        match acceptor.accept() {
+            Ok(Some(hello)) => return Ok(hello),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut text = Vec::new();
+                alert.write_all(&mut text)?;
+                stream.write_all(&text).await?;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "the ClientHello is too long"))
+}
+
+/// Reads the bytes that a socket has received, without waiting.
+struct Readable<'a>(&'a TcpStream);
+
+impl io::Read for Readable<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
 }
 
 async fn converse(
