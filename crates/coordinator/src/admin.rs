@@ -59,9 +59,9 @@ impl State {
     }
 
     /// The owner of the network: the user that was made the owner, or else the first user.
-    pub fn owner(&self) -> Option<&User> {
+    pub fn owner(&self) -> Option<UserId> {
         let made = self.users.values().find(|user| user.is_owner);
-        made.or_else(|| self.users.values().next())
+        made.or_else(|| self.users.values().next()).map(|user| user.id)
     }
 
     /// Makes a user the owner of the network instead of its current owner.
@@ -103,7 +103,7 @@ impl State {
         if nodes > 0 {
             return Err(Refusal::HasNodes(id, nodes));
         }
-        if self.users.len() > 1 && self.owner().is_some_and(|owner| owner.id == id) {
+        if self.users.len() > 1 && self.owner() == Some(id) {
             return Err(Refusal::IsOwner(id));
         }
         let is_theirs = |key: &&PreAuthKey| key.user == Some(id);

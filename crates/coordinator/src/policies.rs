@@ -1,6 +1,6 @@
 //! The network's policy: which one is in force, and what it lets nodes do unasked.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use ipnet::IpNet;
 use policy::{Compiled, Nodes, Policy, Role};
@@ -208,7 +208,7 @@ impl State {
 
     /// All users, as a policy knows them: without names that they may have chosen themselves.
     fn policy_users(&self) -> Vec<policy::User> {
-        let owner = self.owner().map(|user| user.id);
+        let owner = self.owner();
         let users = self.users.values().map(|user| policy::User {
             id: user.id.0.unsigned_abs(),
             name: if self.may_be_named(user) { user.name.clone() } else { String::new() },
@@ -226,12 +226,16 @@ impl State {
     /// The names of the policy that a user has from a provider, and that match no user for this reason.
     pub fn distrusted_names(&self) -> Vec<&str> {
         let text = self.policy().map_or("", |policy| &policy.text);
-        let is_named = |name: &str| {
+        let name_before = |at: usize| {
+            let (before, behind) = (&text[..at], &text[at + 1..]);
             // Alone, or with ports.
-            ['"', ':'].iter().any(|end| text.contains(&format!("\"{name}@{end}")))
+            let is_name = behind.starts_with(['"', ':']);
+            before.rsplit_once('"').filter(|_| is_name).map(|(_, name)| name)
         };
+        let named = text.match_indices('@').filter_map(|(at, _)| name_before(at));
+        let named: HashSet<&str> = named.collect();
         let users = self.users.values().filter(|user| !self.may_be_named(user));
-        users.map(|user| user.name.as_str()).filter(|name| is_named(name)).collect()
+        users.map(|user| user.name.as_str()).filter(|name| named.contains(name)).collect()
     }
 
     /// What a policy knows of the node at a place; nothing where there is none.

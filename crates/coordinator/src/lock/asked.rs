@@ -77,7 +77,7 @@ pub(super) struct Verified {
 #[derive(Clone, Debug)]
 pub struct Sign {
     pub(super) signature: Text,
-    /// Set by [`Asked::verify`]: who could sign at that time, and the node key that is signed.
+    /// Set by [`Asked::verify`]: the authority at that time, and the signed node key.
     pub(super) verified: Option<(Arc<Authority>, NodePublic)>,
 }
 

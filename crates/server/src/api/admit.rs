@@ -166,11 +166,11 @@ pub fn is_from_here(server: &Server, headers: &HeaderMap) -> bool {
     let is_same_site = text(FETCH_SITE).is_none_or(|site| site == "same-origin");
     let is_own = text(ORIGIN).is_none_or(|origin| {
         let Ok(origin) = origin.parse::<ServerUrl>() else { return false };
-        let of_page = server.admin_origin.is_same_place(&origin);
+        let page = &server.admin_origin;
         // Others can change a page that comes without TLS, though its name is the same.
-        let is_weaker = server.admin_origin.is_https() && !origin.is_https();
-        let is_weaker = is_weaker && origin.host() == server.admin_origin.host();
-        of_page || !is_weaker && text(HOST).is_some_and(|host| origin.is_at(host))
+        let is_weaker = page.is_https() && !origin.is_https() && page.host() == origin.host();
+        page.is_same_place(&origin)
+            || !is_weaker && text(HOST).is_some_and(|host| origin.is_at(host))
     });
     is_same_site && is_own
 }

@@ -22,7 +22,7 @@ pub fn user(user: &User, owner: Option<UserId>) -> Value {
 
 fn owner(state: &State, id: Option<UserId>) -> Value {
     let found = state.users().find(|user| Some(user.id) == id);
-    found.map_or(Value::Null, |found| user(found, state.owner().map(|owner| owner.id)))
+    found.map_or(Value::Null, |found| user(found, state.owner()))
 }
 
 /// A pre-auth key; all of it only when it was just made.

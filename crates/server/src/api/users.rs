@@ -1,9 +1,6 @@
 //! Users.
 
-use coordinator::{
-    State,
-    object::{User, UserId},
-};
+use coordinator::object::User;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -24,7 +21,7 @@ pub struct NewUser {
 
 pub async fn list(desk: Desk) -> Answered {
     desk.read(|state| {
-        let owner = owner(state);
+        let owner = state.owner();
         Ok(state.users().map(|user| shown::user(user, owner)).collect())
     })
 }
@@ -34,7 +31,7 @@ pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
     let user = User { name, display_name, email, picture_url, ..User::default() };
     desk.run(format!("create user {}", user.name), move |state, now| {
         let user = state.create_user(user.clone(), now)?;
-        Ok(shown::user(&user, owner(state)))
+        Ok(shown::user(&user, state.owner()))
     })
     .await
 }
@@ -43,7 +40,7 @@ pub async fn rename(desk: Desk, Named((user, name)): Named<(String, String)>) ->
     desk.run(format!("rename user {user} to {name}"), move |state, _| {
         let id = state.find_user(&user)?.id;
         let user = state.rename_user(id, &name)?;
-        Ok(shown::user(&user, owner(state)))
+        Ok(shown::user(&user, state.owner()))
     })
     .await
 }
@@ -52,7 +49,7 @@ pub async fn make_owner(desk: Desk, Named(user): Named<String>) -> Answered {
     desk.run(format!("make user {user} the owner"), move |state, _| {
         let id = state.find_user(&user)?.id;
         let user = state.make_owner(id)?;
-        Ok(shown::user(&user, owner(state)))
+        Ok(shown::user(&user, state.owner()))
     })
     .await
 }
@@ -63,8 +60,4 @@ pub async fn delete(desk: Desk, Named(user): Named<String>) -> Answered {
         Ok(json!(state.delete_user(id)?))
     })
     .await
-}
-
-fn owner(state: &State) -> Option<UserId> {
-    state.owner().map(|owner| owner.id)
 }

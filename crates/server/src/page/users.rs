@@ -37,7 +37,7 @@ struct User {
 pub async fn list(visitor: Visitor) -> Response {
     let frame = visitor.frame("users");
     let look = |state: &State| {
-        let owner = state.owner().map(|owner| owner.id);
+        let owner = state.owner();
         state.users().map(|one| user(state, one, owner, now())).collect()
     };
     let users = visitor.server.network.read(look);
@@ -48,7 +48,7 @@ pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
     let frame = visitor.frame("users");
     let found = visitor.server.network.read(|state| {
         let found = state.users().find(|user| user.id.0 == id)?;
-        Some(user(state, found, state.owner().map(|owner| owner.id), now()))
+        Some(user(state, found, state.owner(), now()))
     });
     found.map_or_else(nothing, |user| shown(&One { frame, user }))
 }
