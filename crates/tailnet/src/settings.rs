@@ -6,11 +6,10 @@ mod lock;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::LazyLock,
     time::Duration,
 };
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 pub use self::lock::{locked_out, signature};
 use crate::{
@@ -109,7 +108,7 @@ impl Settings {
 }
 
 /// What is known beside map and preferences.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Around<'a> {
     /// The time, since 1970.
     pub now: Duration,
@@ -187,7 +186,9 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
         relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
-    let (host, refused) = wish::accept(&host, own_ranges(around), is_in(around.connected));
+    // Without an interface the machine does not have the node's addresses.
+    let ranges = if around.answers { around.ranges } else { &wish::ALL };
+    let (host, refused) = wish::accept(&host, ranges, is_in(around.connected));
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     let peer_relays = peer_relays(&all, own, &grants);
@@ -294,14 +295,6 @@ fn own_addresses(node: &Node, around: &Around<'_>) -> Vec<IpNet> {
     node.addresses.iter().filter(is_its).copied().collect()
 }
 
-/// The networks of which this node's addresses may be. Without an interface they are no addresses of the
-/// machine.
-fn own_ranges<'a>(around: &Around<'a>) -> &'a [IpNet] {
-    static ALL: LazyLock<[IpNet; 2]> =
-        LazyLock::new(|| [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]);
-    if around.answers { around.ranges } else { &*ALL }
-}
-
 /// Whether an address is in one of these networks.
 fn is_in(networks: &[IpNet]) -> impl Fn(&IpNet) -> bool {
     |address| networks.iter().any(|network| network.contains(address))
@@ -338,9 +331,8 @@ fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
     if routes.len() > MOST_ROUTES {
-        let whole: Vec<IpNet> = wish::tailnets().collect();
-        routes.retain(|net| !whole.iter().any(|all| all.contains(net)));
-        routes.extend(whole);
+        routes.retain(|net| !wish::TAILNETS.iter().any(|all| all.contains(net)));
+        routes.extend(wish::TAILNETS);
     }
     routes.into_iter().collect()
 }

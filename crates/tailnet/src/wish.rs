@@ -2,26 +2,33 @@
 //! root, takes nothing of its wish that could lead the machine's own traffic elsewhere, or that its
 //! tools could take for something else.
 
-use std::{collections::BTreeSet, fmt::Display, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    fmt::Display,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::line::{HostWish, NamesWish};
 
-/// The addresses of tailnets.
-const TAILNETS: [&str; 2] = ["100.64.0.0/10", "fd7a:115c:a1e0::/48"];
+/// All addresses.
+pub const ALL: [IpNet; 2] = [v4([0; 4], 0), v6(0, 0)];
+/// The addresses of tailnets: 100.64.0.0/10 (RFC 6598) and fd7a:115c:a1e0::/48, Tailscale's part of the unique
+/// local ones.
+pub const TAILNETS: [IpNet; 2] = [v4([100, 64, 0, 0], 10), v6(0xfd7a_115c_a1e0 << 80, 48)];
 /// Never a node's, nor behind one: this host, its links, and no single host.
-const RESERVED: [&str; 8] = [
-    "0.0.0.0/8",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
+const RESERVED: [IpNet; 8] = [
+    v4([0, 0, 0, 0], 8),
+    v4([127, 0, 0, 0], 8),
+    v4([169, 254, 0, 0], 16),
     // Multicast and all above it.
-    "224.0.0.0/3",
+    v4([224, 0, 0, 0], 3),
     // With addresses of IPv4 in IPv6's words.
-    "::/64",
-    "fe80::/10",
-    "fec0::/10",
-    "ff00::/8",
+    v6(0, 64),
+    v6(0xfe80 << 112, 10),
+    v6(0xfec0 << 112, 10),
+    v6(0xff00 << 112, 8),
 ];
 /// Shorter prefixes are most of the Internet: that is what an exit node is for. The shortest that
 /// networks have of their own are 10.0.0.0/8 and fc00::/7.
@@ -47,7 +54,7 @@ pub fn accept(
     let mut refused = Refused::default();
     let addresses = refused
         .pass(&wish.addresses, ADDRESSES, "address", |net| is_address(net, ranges, &is_in_use));
-    let offered = |net: &IpNet| !reserved().any(|reserved| reserved.contains(net));
+    let offered = |net: &IpNet| !RESERVED.iter().any(|reserved| reserved.contains(net));
     let mut names = wish.names.as_ref().map(|names| {
         let is_own = |server: &IpAddr| addresses.iter().any(|own| own.addr() == *server);
         NamesWish {
@@ -81,12 +88,9 @@ pub fn is_address(net: &IpNet, ranges: &[IpNet], is_in_use: impl Fn(&IpNet) -> b
     let is_named = || ranges.iter().any(|range| range.contains(net));
     net.prefix_len() == net.max_prefix_len()
         && !is_reserved(net)
-        && (tailnets().any(|all| all.contains(net)) || is_named() || is_private && !is_in_use(net))
-}
-
-/// The networks that all addresses of tailnets are in.
-pub fn tailnets() -> impl Iterator<Item = IpNet> {
-    TAILNETS.iter().filter_map(|net| net.parse().ok())
+        && (TAILNETS.iter().any(|all| all.contains(net))
+            || is_named()
+            || is_private && !is_in_use(net))
 }
 
 /// Whether a network may be behind a node, and be reached there beside all else.
@@ -106,11 +110,15 @@ pub fn is_name(name: &str) -> bool {
 
 /// Whether a network has addresses that are never a node's.
 pub(crate) fn is_reserved(net: &IpNet) -> bool {
-    reserved().any(|reserved| reserved.contains(net) || net.contains(&reserved))
+    RESERVED.iter().any(|reserved| reserved.contains(net) || net.contains(reserved))
 }
 
-fn reserved() -> impl Iterator<Item = IpNet> {
-    RESERVED.iter().filter_map(|net| net.parse().ok())
+const fn v4([a, b, c, d]: [u8; 4], prefix: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
+}
+
+const fn v6(bits: u128, prefix: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), prefix))
 }
 
 #[derive(Default)]

@@ -7,8 +7,7 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
-    scope::Scope,
-    settings::{Around, Lock, settings},
+    settings::{Around, settings},
 };
 
 use super::take;
@@ -21,15 +20,7 @@ pub fn network_map(data: &[u8]) {
     let prefs = preferences(flags);
     let (now, lan) = (Duration::from_secs(1_800_000_000), ["203.0.113.7/24", "2001:db8::7/64"]);
     let connected = lan.map(|net| net.parse().expect("a network"));
-    let around = Around {
-        now,
-        connected: &connected,
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock: Lock::Unknown,
-        scope: Scope::default(),
-    };
+    let around = Around { now, connected: &connected, answers: true, ..Around::default() };
     let mut map = NetworkMap::default();
     for text in rest.split(|byte| *byte == b'\n').take(16) {
         let Ok(response) = MapResponse::read(text) else { continue };

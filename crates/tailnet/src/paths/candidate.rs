@@ -218,8 +218,8 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// No peer is at an address of this machine or of its links alone, which nodes do not announce where
-/// they have another; a node's own tailnet address would lead into the tunnel.
+/// Whether a peer may be at an address. It is not at loopback, link-local, unspecified, multicast or broadcast
+/// addresses. A node's own tailnet address would lead into the tunnel.
 pub fn may_be_reached(addr: &SocketAddr) -> bool {
     let ip = addr.ip();
     let leads_into_tunnel =

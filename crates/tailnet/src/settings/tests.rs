@@ -25,19 +25,7 @@ fn node(id: u8, more: Value) -> Value {
 }
 
 fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
-    settings(
-        map,
-        prefs,
-        &Around {
-            now: NOW,
-            connected: &[],
-            ranges: &[],
-            servers: &[],
-            answers: true,
-            lock: Lock::Unknown,
-            scope: Scope::default(),
-        },
-    )
+    settings(map, prefs, &Around { now: NOW, answers: true, ..Around::default() })
 }
 
 fn allowed(settings: &Settings, id: u8) -> Vec<String> {
@@ -149,15 +137,7 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
         "Peers": [node(2, greedy), node(3, thief), node(4, second)],
     }));
     let connected = ["192.168.1.7/24".parse().unwrap()];
-    let around = Around {
-        now: NOW,
-        connected: &connected,
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock: Lock::Unknown,
-        scope: Scope::default(),
-    };
+    let around = Around { now: NOW, connected: &connected, answers: true, ..Around::default() };
     let shy = settings(&map, &Prefs::new(), &around);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
     let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &around);
@@ -208,15 +188,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         "TKAInfo": {"Disabled": true},
     }));
     let lock = Lock::On { authority: &authority, own_key: "tlpub:07" };
-    let around = Around {
-        now: NOW,
-        connected: &[],
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock,
-        scope: Scope::default(),
-    };
+    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
     let settings = settings(&map, &Prefs::new(), &around);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
     assert_eq!(keys, [50, 52]);
@@ -231,15 +203,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
 fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
     let lock = Lock::Damaged;
-    let around = Around {
-        now: NOW,
-        connected: &[],
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock,
-        scope: Scope::default(),
-    };
+    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
     assert!(settings(&map, &Prefs::new(), &around).peers.is_empty());
 }
 
@@ -254,15 +218,8 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
     let of = |scope| {
         // The resolver that the machine had before is its user's.
         let servers = ["127.0.0.53".parse().unwrap()];
-        let around = Around {
-            now: NOW,
-            connected: &[],
-            ranges: &[],
-            servers: &servers,
-            answers: true,
-            lock: Lock::Unknown,
-            scope,
-        };
+        let around =
+            Around { now: NOW, servers: &servers, answers: true, scope, ..Around::default() };
         settings(&map, &Prefs::new(), &around)
     };
     let far = of(Scope::default());
@@ -282,10 +239,7 @@ fn addresses_of_a_range_that_the_user_named_are_accepted_of_this_node_and_its_pe
     }));
     let range = ["203.0.113.0/24".parse().unwrap()];
     let of = |ranges, answers| {
-        let lock = Lock::Unknown;
-        let scope = Scope::default();
-        let around =
-            Around { now: NOW, connected: &[], ranges, servers: &[], answers, lock, scope };
+        let around = Around { now: NOW, ranges, answers, ..Around::default() };
         settings(&map, &Prefs::new(), &around)
     };
     let named = of(&range[..], true);

@@ -8,7 +8,6 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
-    scope::Scope,
     settings::{Around, Lock, settings},
     tka::{NewKey, first_checkpoint, hash_of_secret, sign},
 };
@@ -79,15 +78,7 @@ fn authority() -> Authority {
 fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
     let authority = authority();
     let lock = Lock::On { authority: &authority, own_key: "tlpub:00" };
-    let around = Around {
-        now: NOW,
-        connected: &[],
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock,
-        scope: Scope::default(),
-    };
+    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
     // One that renewed its key is in the network rightly.
     let renewed = signer(100).renewed(&key(2001), &sign(&signer(1), &key(2000), &signer(100).id()));
     let mut signed: Vec<Value> = (0..NODES)
@@ -146,15 +137,7 @@ fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     let first = json!({ "Node": node(1, &[]), "Peers": nodes });
     map.apply_first(read(&first), NOW);
     let lock = Lock::Unknown;
-    let around = Around {
-        now: NOW,
-        connected: &[],
-        ranges: &[],
-        servers: &[],
-        answers: true,
-        lock,
-        scope: Scope::default(),
-    };
+    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
     assert_eq!(settings(&map, &Prefs::new(), &around).peers.len(), inserted.len());
 }
 
