@@ -57,6 +57,9 @@ const INITIAL_STATE: u32 = 1 << 1;
 /// How often it is tried whether a node that was just started answers.
 const STEP: Duration = Duration::from_millis(20);
 
+/// The life of a node, which reports when it is ready.
+type Run = Box<dyn FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>>;
+
 /// Whether this process is `linerate join`, and may read its key from this variable.
 pub(crate) fn is_auth_key_variable(name: &str) -> bool {
     let named = format!("env:{name}");
@@ -180,25 +183,24 @@ impl Join {
         let member = Some(member_process::Options { state, address_ranges });
         let name = name.to_owned();
         let (means, sandbox) = (self.machine.means()?, self.sandbox.is_on());
-        if !self.userspace {
-            let options = Options { name, member, means, sandbox, ..Options::default() };
-            let options = Options { log_style: self.log.style(!self.foreground), ..options };
-            return crate::start_with(self.log, self.foreground, |ready| {
-                drop(key.take());
-                life::run(options, ready)
-            });
-        }
-        let mut conf = Conf::new(Interface::default(), Vec::new());
-        let proxy = &mut conf.interface.proxy;
-        let socks = self.socks.iter().cloned();
-        proxy.socks = socks.map(|value| with_origin("--socks", value)).collect();
-        let http = self.http.iter().cloned();
-        proxy.http = http.map(|value| with_origin("--http", value)).collect();
-        let (stack, log_style) = (StackChoice::InProcess, self.log.style(!self.foreground));
-        let options = proxy::Options { name, conf, means, stack, sandbox, member, log_style };
+        let log_style = self.log.style(!self.foreground);
+        let run: Run = if self.userspace {
+            let mut conf = Conf::new(Interface::default(), Vec::new());
+            let proxy = &mut conf.interface.proxy;
+            let socks = self.socks.iter().cloned();
+            proxy.socks = socks.map(|value| with_origin("--socks", value)).collect();
+            let http = self.http.iter().cloned();
+            proxy.http = http.map(|value| with_origin("--http", value)).collect();
+            let stack = StackChoice::InProcess;
+            let options = proxy::Options { name, conf, means, stack, sandbox, member, log_style };
+            Box::new(|ready| proxy::run(options, ready))
+        } else {
+            let options = Options { name, member, means, sandbox, log_style, ..Options::default() };
+            Box::new(|ready| life::run(options, ready))
+        };
         crate::start_with(self.log, self.foreground, |ready| {
             drop(key.take());
-            proxy::run(options, ready)
+            run(ready)
         })
     }
 
