@@ -106,7 +106,7 @@ fn split(text: &str) -> Option<(&str, Option<u16>)> {
             let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
             (bare, port)
         }
-        // An address of IPv6 without brackets has no port.
+        // An IPv6 address without brackets has no port.
         None if text.bytes().filter(|letter| *letter == b':').count() > 1 => (text, None),
         None => match text.split_once(':') {
             Some((bare, port)) => (bare, Some(port)),

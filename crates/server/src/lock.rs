@@ -47,8 +47,8 @@ pub async fn answer(
     let Some(id) = server.network.read(|state| state.owned_by(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
     };
-    // Costly requests take turns by machine. A secret is hashed for a node of the network, and where there is
-    // a lock to turn off.
+    // Costly requests take turns by machine. A secret is hashed only for a node of the network, while tailnet
+    // lock is on.
     let asked = match asked.needs_hash() && server.network.read(State::is_locked) {
         true => {
             let _turn = TURNS.take(machine).await?;

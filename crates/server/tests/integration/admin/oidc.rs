@@ -11,7 +11,7 @@ use super::world::{Said, World};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
-/// A network with a login provider, and a machine whose registration waits.
+/// A network with a login provider, and a waiting registration.
 struct Rig {
     world: World,
     provider: Arc<Provider>,

@@ -1,4 +1,4 @@
-//! The functions of our own cryptography in a running linerate, which end the process when one is called.
+//! Traps in the functions of our own cryptography: a call of one ends the process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
