@@ -30,15 +30,27 @@ fn ask_without_keeping(
     world: &mut World,
     by: &Machine,
     path: &str,
-    mut body: Value,
+    body: Value,
 ) -> Result<Value, LockRefusal> {
-    (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
-    let (key, mut asked) = LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap();
-    assert_eq!(key, by.key);
+    let mut asked = read(by, path, body);
     asked.hash();
     let (id, now) = (by.id, world.now);
     let answer = world.state.ask_lock(id, &asked, now);
     answer.map(|text| serde_json::from_str(&text).unwrap())
+}
+
+/// A request of a node.
+fn read(by: &Machine, path: &str, mut body: Value) -> LockAsked {
+    (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
+    let (key, asked) = LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap();
+    assert_eq!(key, by.key);
+    asked
+}
+
+/// The body of a request that sends updates behind a head.
+fn send(head: &str, updates: &[Vec<u8>], interactive: bool) -> Value {
+    let updates: Vec<String> = updates.iter().map(|text| base64(text)).collect();
+    json!({ "Head": head, "MissingAUMs": updates, "Interactive": interactive })
 }
 
 fn checkpoint() -> Vec<u8> {
@@ -239,10 +251,8 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     // What a key signed that is trusted no more does not count, though it is kept.
     let known = followed(&mut world, &one);
     let made = known.edited(&signer(1), &[], &[signer(2).id()]).unwrap();
-    let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
     let head = known.head().to_string();
-    let send = json!({ "Head": head, "MissingAUMs": made, "Interactive": true });
-    ask(&mut world, &one, "sync/send", send).unwrap();
+    ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
     assert_eq!(affected(&mut world, &one), expected(vec![signature(1, &one), renewed]));
     assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-3", "host-4"]));
     assert_ne!(unsigned.id, third.id);
@@ -253,10 +263,6 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     let (mut world, mut one, other) = locked();
     let known = followed(&mut world, &one);
     let head = known.head().to_string();
-    let send = |head: &str, updates: &[Vec<u8>], interactive: bool| {
-        let updates: Vec<String> = updates.iter().map(|text| base64(text)).collect();
-        json!({ "Head": head, "MissingAUMs": updates, "Interactive": interactive })
-    };
     let add = |number: u8| [NewKey::new(signer(number).id(), 1)];
     let made = known.edited(&signer(2), &add(3), &[]).unwrap();
     let answer = ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
@@ -283,20 +289,13 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(LockRefusal::OtherChain));
 }
 
-/// A request of a node.
-fn read(by: &Machine, path: &str, mut body: Value) -> LockAsked {
-    (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
-    LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
-}
-
 #[test]
 fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
     let (mut world, one, other) = locked();
     let known = followed(&mut world, &one);
     let adds = |by: u8, key: u8| {
         let made = known.edited(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
-        let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
-        json!({ "Head": known.head().to_string(), "MissingAUMs": made })
+        send(&known.head().to_string(), &made, false)
     };
     let mut asked = [
         read(&one, "sync/send", adds(1, 3)),
@@ -334,8 +333,7 @@ fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
     for key in 3..6 {
         let (known, version) = (followed(&mut world, &one), world.version);
         let made = known.edited(&signer(1), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
-        let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
-        let send = json!({ "Head": known.head().to_string(), "MissingAUMs": made });
+        let send = send(&known.head().to_string(), &made, false);
         ask(&mut world, &one, "sync/send", send).unwrap();
         other.apply(&world.since(version), now).unwrap();
         let heads = [&world.state, &other].map(|state| state.lock_authority().unwrap().head());
@@ -414,7 +412,7 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
     };
     let known = followed(&mut world, &one);
     let made = known.edited(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
-    let send = json!({ "Head": known.head().to_string(), "MissingAUMs": [base64(&made[0])] });
+    let send = send(&known.head().to_string(), &made, false);
     let disable = json!({ "Head": "", "DisablementSecret": base64(SECRET) });
     let before = said(&world.state);
     ask_without_keeping(&mut world, &one, "sync/send", send.clone()).unwrap();
