@@ -25,15 +25,24 @@ impl ServerUrl {
         Self { is_https: true, host: self.host.clone(), port: Some(port) }
     }
 
+    /// Whether a request comes from a page at this URL, or from one at the `Host` that it names. A page of this
+    /// host without TLS is foreign if this URL has TLS: others can change it.
+    pub fn is_origin(&self, origin: &Self, named: Option<&str>) -> bool {
+        let is_weaker = self.is_https && !origin.is_https && self.has_host_of(origin);
+        self.is_same_place(origin) || !is_weaker && named.is_some_and(|host| origin.is_at(host))
+    }
+
     /// Whether both are one origin.
-    pub fn is_same_place(&self, other: &Self) -> bool {
-        self.is_https == other.is_https
-            && host(&self.host) == host(&other.host)
-            && self.port() == other.port()
+    fn is_same_place(&self, other: &Self) -> bool {
+        self.is_https == other.is_https && self.has_host_of(other) && self.port() == other.port()
+    }
+
+    fn has_host_of(&self, other: &Self) -> bool {
+        host(&self.host) == host(&other.host)
     }
 
     /// Whether a request that names this `Host` is to the same host and port.
-    pub fn is_at(&self, named: &str) -> bool {
+    fn is_at(&self, named: &str) -> bool {
         split(named).is_some_and(|(bare, port)| {
             let usual = if self.is_https { 443 } else { 80 };
             host(bare) == host(&self.host) && port.unwrap_or(usual) == self.port()
@@ -196,6 +205,25 @@ mod tests {
             assert_eq!(url("https://a").is_at(named), is_there, "{named}");
         }
         assert!(url("http://[fd00::1]:8080").is_at("[fd00:0::1]:8080"));
+    }
+
+    #[test]
+    fn a_page_of_the_same_name_without_tls_is_foreign_if_the_own_page_has_tls() {
+        let url = |text: &str| text.parse::<ServerUrl>().unwrap();
+        let (https, http) = (url("https://net.example.com"), url("http://net.example.com"));
+        for (page, origin, named, is_own) in [
+            (&https, "https://net.example.com", None, true),
+            (&https, "http://net.example.com", Some("net.example.com"), false),
+            (&https, "http://net.example.com.", Some("net.example.com."), false),
+            (&https, "http://net.example.com:8080", Some("net.example.com:8080"), false),
+            (&https, "http://192.0.2.1:8080", Some("192.0.2.1:8080"), true),
+            (&https, "http://192.0.2.1:8080", Some("192.0.2.2:8080"), false),
+            (&http, "http://net.example.com", Some("net.example.com"), true),
+            (&http, "https://net.example.com", Some("net.example.com"), true),
+            (&http, "https://net.example.com", None, false),
+        ] {
+            assert_eq!(page.is_origin(&url(origin), named), is_own, "{page} {origin} {named:?}");
+        }
     }
 
     #[test]

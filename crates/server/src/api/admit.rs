@@ -165,12 +165,8 @@ pub fn is_from_here(server: &Server, headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| Some(headers.get(name)?.to_str().unwrap_or_default());
     let is_same_site = text(FETCH_SITE).is_none_or(|site| site == "same-origin");
     let is_own = text(ORIGIN).is_none_or(|origin| {
-        let Ok(origin) = origin.parse::<ServerUrl>() else { return false };
-        let page = &server.admin_origin;
-        // Others can change a page that comes without TLS, though its name is the same.
-        let is_weaker = page.is_https() && !origin.is_https() && page.host() == origin.host();
-        page.is_same_place(&origin)
-            || !is_weaker && text(HOST).is_some_and(|host| origin.is_at(host))
+        let origin = origin.parse::<ServerUrl>();
+        origin.is_ok_and(|origin| server.admin_origin.is_origin(&origin, text(HOST)))
     });
     is_same_site && is_own
 }
