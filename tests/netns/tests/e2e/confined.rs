@@ -82,6 +82,12 @@ fn the_agent_of_a_member_may_ask_for_no_more_than_its_list() {
 }
 
 #[test]
+fn a_server_keeps_the_variables_of_postgresql_and_an_interface_does_not() {
+    let keeps = |life: Life| life.peer().environment().contains("PGSSLMODE=prefer");
+    assert!(keeps(Life::server("")) && !keeps(Life::interface("wg0")));
+}
+
+#[test]
 fn a_member_and_its_steward_have_nothing_of_their_caller() {
     let life = Life::member();
     life.peer();

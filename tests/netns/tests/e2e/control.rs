@@ -285,6 +285,14 @@ fn the_socket_is_for_its_owner_alone() {
 }
 
 #[test]
+fn keys_are_made_where_proc_is_not_mounted() {
+    let (host, linerate) = (Host::new("alone"), Implementation::Linerate.path());
+    let line = format!("mount -t tmpfs none /proc && {} genkey", linerate.display());
+    let key = host.run(format!("unshare --mount sh -c '{line}'"));
+    assert_eq!(key.trim().len(), 44, "{key}");
+}
+
+#[test]
 fn genkey_genpsk_and_pubkey_agree_with_wg() {
     let host = Host::new("alone");
     let program = Implementation::Linerate.path();

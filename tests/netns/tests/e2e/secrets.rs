@@ -325,25 +325,24 @@ fn a_key_to_join_with_is_in_no_process_but_the_agent() {
             // No piece of it is in the text of this test.
             let key = base64(&bytes);
             host.attempt(way(&join, &key) + foreground);
-            let command = |pid| host.read(&format!("/proc/{pid}/cmdline"));
-            eventually("there is an agent", PATIENCE, || {
-                processes(&host).iter().any(|&(_, pid)| command(pid).starts_with("linerate-agent"))
-            });
-            let secrets = Secrets::new().with_texts("the key", &bytes);
-            let mut holders = 0;
-            let agent_has_it = || {
-                let all = processes(&host);
-                let mut agents =
-                    all.iter().filter(|&&(_, pid)| command(pid).starts_with("linerate-agent"));
-                agents.any(|&(_, pid)| !secrets.found_in(&host, pid).is_empty())
+            // Empty once the process has ended.
+            let command = |pid| {
+                let path = host.outside(format!("/proc/{pid}/cmdline"));
+                std::fs::read_to_string(path).unwrap_or_default()
             };
-            eventually("the agent has the key", PATIENCE, agent_has_it);
+            let is_agent = |pid| command(pid).starts_with("linerate-agent");
+            let secrets = Secrets::new().with_texts("the key", &bytes);
+            eventually("the agent has the key", PATIENCE, || {
+                let has_key = |pid| !secrets.found_in(&host, pid).is_empty();
+                processes(&host).iter().any(|&(_, pid)| is_agent(pid) && has_key(pid))
+            });
             eventually("the command that joins has ended", PATIENCE, || {
                 !processes(&host).iter().any(|&(_, pid)| command(pid).contains("--only-log-in"))
             });
+            let mut holders = 0;
             for (_, pid) in processes(&host) {
                 let found = secrets.found_in(&host, pid);
-                if command(pid).starts_with("linerate-agent") {
+                if is_agent(pid) {
                     holders += usize::from(!found.is_empty());
                 } else {
                     let who = command(pid);

@@ -115,7 +115,7 @@ impl Life {
         host.write_secret("callers", "secret");
         let line = format!(
             "exec 9</run/rig/callers; export {CALLERS_VARIABLE}=secret LINERATE_AUTH_KEY=secret; \
-             echo $$ >/run/rig/pid; exec {command}"
+             export PGSSLMODE=prefer; echo $$ >/run/rig/pid; exec {command}"
         );
         let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
         let mut command = host.command("bash");
@@ -213,13 +213,17 @@ impl Confined {
 
     /// Neither the caller's open file nor a secret of the caller's environment.
     fn has_nothing_of_the_caller(&self) {
-        let path = format!("/proc/{}/environ", self.0);
-        let environment = fs::read(path).expect("root may look");
-        let environment = String::from_utf8_lossy(&environment);
+        let environment = self.environment();
         assert!(environment.contains("PATH="), "{environment:?}");
         assert!(!environment.contains("secret"), "{environment:?}");
         let open = self.descriptors();
         assert!(open.iter().all(|(_, target)| !target.ends_with("/callers")), "{open:?}");
+    }
+
+    /// Its environment, with a zero behind each variable.
+    pub fn environment(&self) -> String {
+        let environment = fs::read(format!("/proc/{}/environ", self.0)).expect("root may look");
+        String::from_utf8_lossy(&environment).into_owned()
     }
 
     /// Its main thread, which makes calls for us.
