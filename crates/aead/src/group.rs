@@ -292,7 +292,7 @@ fn abreast<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>;
 /// A verdict is no secret, which memcheck cannot know.
 fn public(verdict: bool) -> bool {
     #[cfg(test)]
-    let verdict = crate::tests::memcheck::shown(verdict);
+    let verdict = memcheck::shown(verdict);
     verdict
 }
 

@@ -4,7 +4,7 @@
 mod batch;
 mod long;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod memcheck;
+mod memcheck;
 mod poly1305;
 mod specification;
 #[cfg(target_arch = "x86_64")]

@@ -63,3 +63,23 @@ proptest! {
         prop_assert_eq!(hash_each(&messages), expected);
     }
 }
+
+/// It tests the crate blake2: the processor that valgrind emulates has no AVX-512.
+#[test]
+#[ignore = "by make memcheck, under valgrind"]
+fn memcheck_finds_no_decision_by_a_key_or_a_message() {
+    memcheck::begin();
+    let (key, input) = ([7; 32], [9; INPUT_MOST]);
+    let expected = (hash(&[&key, &input]), derive::<3>(Job { key: &key, input: &input }));
+    memcheck::hide(&key);
+    memcheck::hide(&input);
+    let (mut hashed, mut derived) = ([0; 32], <[Secret; 3]>::default());
+    let decisions = memcheck::decisions(|| {
+        hashed = hash(&[&key, &input]);
+        derived = derive(Job { key: &key, input: &input });
+    });
+    assert_eq!(decisions, 0);
+    memcheck::show(&hashed);
+    derived.iter().for_each(|secret| memcheck::show(&secret[..]));
+    assert_eq!((hashed, derived), expected);
+}

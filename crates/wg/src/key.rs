@@ -329,4 +329,42 @@ mod tests {
         );
         assert_eq!(text, "PrivateKey(hidden) PresharedKey(hidden)");
     }
+
+    #[test]
+    #[ignore = "by make memcheck, under valgrind"]
+    fn memcheck_finds_no_decision_by_a_key_that_is_written_or_compared() {
+        memcheck::begin();
+        let bytes = [0x5a; KEY_LEN];
+        let expected = PrivateKey::from_bytes(&bytes);
+        memcheck::hide(&bytes);
+        let key = PrivateKey::from_bytes(&bytes);
+        let (mut base64, mut hex, mut is_same) = (String::new(), String::new(), [false]);
+        let decisions = memcheck::decisions(|| {
+            base64.push_str(&key.to_base64());
+            hex.push_str(&key.to_hex());
+            is_same[0] = key == expected;
+        });
+        assert_eq!(decisions, 0);
+        [&base64, &hex].into_iter().for_each(|text| memcheck::show(text.as_bytes()));
+        assert_eq!((&*base64, &*hex), (&**expected.to_base64(), &**expected.to_hex()));
+        assert!(memcheck::shown(is_same[0]));
+    }
+
+    /// The decisions are whether all characters are of the alphabet and, of base64, whether the last ones have
+    /// no bits beyond the key.
+    #[test]
+    #[ignore = "by make memcheck, under valgrind"]
+    fn memcheck_finds_no_decision_by_a_key_that_is_read_but_whether_it_is_one() {
+        memcheck::begin();
+        let expected = PrivateKey::from_bytes(&[0x5a; KEY_LEN]);
+        let (base64, hex) = (expected.to_base64(), expected.to_hex());
+        // The end of a text is padding.
+        memcheck::hide(&base64.as_bytes()[..42]);
+        memcheck::hide(hex.as_bytes());
+        let mut keys = Vec::new();
+        let mut read = |read: &dyn Fn() -> PrivateKey| memcheck::decisions(|| keys.push(read()));
+        assert_eq!(read(&|| PrivateKey::from_base64(&base64).unwrap()), 2);
+        assert_eq!(read(&|| PrivateKey::from_hex(&hex).unwrap()), 1);
+        assert!(keys.iter().all(|key| memcheck::shown(*key == expected)));
+    }
 }

@@ -160,3 +160,20 @@ fn minus(mut number: [u8; 32], less: u8) -> [u8; 32] {
     }
     number
 }
+
+/// It tests dalek: the processor that valgrind emulates has neither ADX nor AVX-512.
+#[test]
+#[ignore = "by make memcheck, under valgrind"]
+fn memcheck_finds_no_decision_by_a_private_key() {
+    memcheck::begin();
+    let (private, public) = random_pair(&mut ChaCha20Rng::seed_from_u64(6));
+    let expected = (portable::public_key(&private), portable::diffie_hellman(&private, &public));
+    memcheck::hide(&private);
+    let (mut own, mut shared) = ([0; 32], None);
+    assert_eq!(memcheck::decisions(|| own = public_key(&private)), 0);
+    // The decision is whether the result is zero, which the caller learns, too.
+    assert_eq!(memcheck::decisions(|| shared = diffie_hellman(&private, &public)), 1);
+    memcheck::show(&own);
+    shared.iter().for_each(|shared| memcheck::show(&shared[..]));
+    assert_eq!((own, shared), expected);
+}

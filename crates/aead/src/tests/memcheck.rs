@@ -1,80 +1,16 @@
-//! No branch and no address depends on a secret: memcheck takes secrets for undefined
-//! memory and counts what is decided by them.
-//!
-//! ```text
-//!   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='valgrind -q' \
-//!       cargo test -p linerate-aead --lib -- --ignored memcheck
-//! ```
-//!
-//! Valgrind knows no AVX-512, so that this is about AVX2, Poly1305 without SIMD, and the
-//! library.
-#![expect(unsafe_code, reason = "valgrind's client requests")]
+//! No branch and no address of AVX2 code, of Poly1305 without SIMD and of the library depends on a secret.
+//! [`timing`](super::timing) measures AVX-512, which valgrind cannot run.
 
-use std::{arch::asm, hint::black_box, ptr};
+use std::hint::black_box;
+
+use ::memcheck::{decisions, hide, show};
 
 use super::{batch::*, *};
 
-/// `RUNNING_ON_VALGRIND`, `VALGRIND_COUNT_ERRORS` of `valgrind.h`, and two of `memcheck.h`.
-const RUNNING: usize = 0x1001;
-const COUNT_ERRORS: usize = 0x1201;
-const MAKE_UNDEFINED: usize = 0x4d43_0001;
-const MAKE_DEFINED: usize = 0x4d43_0002;
-
-/// What `VALGRIND_DO_CLIENT_REQUEST_EXPR` does: without valgrind, nothing, and 0.
-fn request(request: usize, address: usize, len: usize) -> usize {
-    let arguments = [request, address, len, 0, 0, 0];
-    let mut result = 0;
-    // SAFETY: the rotations add up to 128 bits, and the exchange is with itself: nothing
-    // changes but under valgrind, which reads the arguments and sets the result.
-    unsafe {
-        asm!(
-            "rol rdi, 3",
-            "rol rdi, 13",
-            "rol rdi, 61",
-            "rol rdi, 51",
-            "xchg rbx, rbx",
-            inout("rdi") 0usize => _,
-            in("rax") ptr::from_ref(&arguments),
-            inout("rdx") result,
-        );
-    }
-    result
-}
-
-fn hide(bytes: &[u8]) {
-    request(MAKE_UNDEFINED, bytes.as_ptr().addr(), bytes.len());
-}
-
-fn show(bytes: &[u8]) {
-    request(MAKE_DEFINED, bytes.as_ptr().addr(), bytes.len());
-}
-
-/// The same, and memcheck knows it.
-pub(crate) fn shown(verdict: bool) -> bool {
-    let place = [u8::from(verdict)];
-    show(black_box(&place));
-    black_box(&place)[0] == 1
-}
-
-/// How often `work` decided by what is undefined.
-fn decisions(work: impl FnOnce()) -> usize {
-    let before = request(COUNT_ERRORS, 0, 0);
-    work();
-    request(COUNT_ERRORS, 0, 0) - before
-}
-
 #[test]
-#[ignore = "under valgrind only; see the module"]
+#[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_no_decision_by_a_secret() {
-    assert!(request(RUNNING, 0, 0) > 0, "this runs under valgrind");
-    let secret = black_box([3u8; 32]);
-    hide(&secret);
-    let branch = decisions(|| {
-        if black_box(&secret)[7] == 3 {
-            black_box(&secret);
-        }
-    });
-    assert_eq!(branch, 1, "memcheck sees a decision where there is one");
+    ::memcheck::begin();
     for variant in variants() {
         for lens in [vec![200; 16], vec![64; 20], (0..13).map(|index| 51 * index).collect()] {
             for keys in [1, 2] {
@@ -136,9 +72,9 @@ fn seal_hidden(variant: Variant, packets: &mut [Packet], keys: usize) -> usize {
 
 /// Tags are compared without a decision but the last, about the whole of them.
 #[test]
-#[ignore = "under valgrind only; see the module"]
+#[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_one_decision_about_tags() {
-    assert!(request(RUNNING, 0, 0) > 0, "this runs under valgrind");
+    ::memcheck::begin();
     for differs in 0..=TAG_LEN {
         let (ours, mut theirs) = ([7u8; TAG_LEN], [7u8; TAG_LEN]);
         theirs.iter_mut().skip(differs).take(1).for_each(|byte| *byte ^= 1);

@@ -67,7 +67,7 @@ fn private(hex: &str) -> PrivateKey {
 }
 
 /// The initiator's handshake by the vector, up to its message.
-fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
+fn start(identity: &Identity, ephemeral: PrivateKey) -> (Initiator, InitiationParts, Vec<u8>) {
     let remote = PublicKey::from(key(vector::INIT_REMOTE_STATIC));
     let static_static = identity.private.diffie_hellman(&remote).unwrap();
     let payload = bytes(vector::MESSAGES[0].0);
@@ -75,7 +75,7 @@ fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
     let (initiator, parts) = Initiator::start_with(
         &bytes(vector::PROLOGUE),
         Statics { identity, remote: &remote, shared: &static_static },
-        private(vector::INIT_EPHEMERAL),
+        ephemeral,
         &payload,
         &mut sealed,
     )
@@ -124,7 +124,7 @@ fn the_vectors_names_belong_to_its_keys() {
 #[test]
 fn the_initiator_writes_and_reads_the_vectors_messages() {
     let identity = Identity::new(private(vector::INIT_STATIC));
-    let (initiator, parts, sealed) = start(&identity);
+    let (initiator, parts, sealed) = start(&identity, private(vector::INIT_EPHEMERAL));
     let message = [parts.ephemeral.as_bytes(), &parts.static_key[..], &sealed].concat();
     assert_eq!(message, bytes(vector::MESSAGES[0].1));
 
@@ -190,7 +190,7 @@ fn check_transport(keys: &TransportKeys, initiator: bool) {
 #[test]
 fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
     let identity = Identity::new(private(vector::INIT_STATIC));
-    let (initiator, _, _) = start(&identity);
+    let (initiator, _, _) = start(&identity, private(vector::INIT_EPHEMERAL));
     let response = bytes(vector::MESSAGES[1].1);
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     for at in 0..response.len() {
@@ -220,7 +220,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
 #[test]
 fn another_preshared_key_fails_at_the_response() {
     let identity = Identity::new(private(vector::INIT_STATIC));
-    let (initiator, _, _) = start(&identity);
+    let (initiator, _, _) = start(&identity, private(vector::INIT_EPHEMERAL));
     let response = bytes(vector::MESSAGES[1].1);
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let mut payload = vec![0; response.len() - 32 - TAG];
@@ -276,4 +276,68 @@ fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
     let (deep, wiped) = (8 * deep, 8 * stack::HANDSHAKE);
     assert!(deep < wiped * 3 / 4, "{deep} of {wiped} bytes");
     assert!(deep > 4096, "{deep} bytes: the test sees nothing of it");
+}
+
+/// A private key of the vector. Its bytes are secret for memcheck.
+fn hidden(hex: &str) -> PrivateKey {
+    let bytes = key(hex);
+    memcheck::hide(&bytes);
+    PrivateKey::from_bytes(&bytes)
+}
+
+#[test]
+#[ignore = "by make memcheck, under valgrind"]
+fn memcheck_finds_that_an_initiator_decides_by_its_verdicts_alone() {
+    memcheck::begin();
+    let identity = Identity::new(hidden(vector::INIT_STATIC));
+    let psk = key(vector::PSK);
+    memcheck::hide(&psk);
+    let psk = PresharedKey::from_bytes(&psk);
+
+    // Each Diffie-Hellman has a verdict: whether the result is zero.
+    let mut started = None;
+    let begin = || started = Some(start(&identity, hidden(vector::INIT_EPHEMERAL)));
+    assert_eq!(memcheck::decisions(begin), 2);
+    let (initiator, parts, sealed) = started.unwrap();
+    let message = [parts.ephemeral.as_bytes(), &parts.static_key[..], &sealed].concat();
+    memcheck::show(&message);
+    assert_eq!(message, bytes(vector::MESSAGES[0].1));
+
+    // So does the response: whether it is authentic.
+    let response = bytes(vector::MESSAGES[1].1);
+    let ephemeral = PublicKey::from(array::<32>(&response[..32]));
+    let mut payload = vec![0; response.len() - 32 - TAG];
+    let mut keys = None;
+    let finish = || {
+        let answered = initiator.answered(&identity, &ephemeral).unwrap();
+        keys = answered.finish(&psk, &response[32..], &mut payload);
+    };
+    assert_eq!(memcheck::decisions(finish), 3);
+    let keys = keys.unwrap();
+    [&keys.send, &keys.recv].into_iter().for_each(|key| memcheck::show(&key[..]));
+    check_transport(&keys, true);
+}
+
+#[test]
+#[ignore = "by make memcheck, under valgrind"]
+fn memcheck_finds_no_decision_by_a_secret_in_an_answer() {
+    memcheck::begin();
+    let identity = responder();
+    let initiation = bytes(vector::MESSAGES[0].1);
+    let opened = opened(&identity, &initiation).unwrap();
+    let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
+    let (_, responder) = proved(&opened, &static_static, &initiation).unwrap();
+    let ephemeral = Ephemeral::with(&[(hidden(vector::RESP_EPHEMERAL), &responder)]);
+    let ephemeral = ephemeral.into_iter().next().flatten().unwrap();
+    let question = Question {
+        responder: &responder,
+        ephemeral: &ephemeral,
+        psk: &PresharedKey::from_bytes(&key(vector::PSK)),
+    };
+    let mut answers = Vec::new();
+    let payload = bytes(vector::MESSAGES[1].0);
+    let answer = || answers = Answer::each(&[question], &payload);
+    assert_eq!(memcheck::decisions(answer), 0);
+    memcheck::show(&answers[0].sealed);
+    assert_eq!(answers[0].sealed, bytes(vector::MESSAGES[1].1)[32..]);
 }
