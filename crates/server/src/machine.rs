@@ -124,7 +124,9 @@ async fn register(
     };
     server.network.read_on().await;
     let find = |state: &State, now| state.unproved(&request, now);
-    slow_hash::prove(&server.network, &server.sessions, client.from, find).await?;
+    if slow_hash::prove(&server.network, &server.sessions, client.from, find).await? {
+        server.sessions.wrong_from(client.from, now());
+    }
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
     let deadline = Instant::now() + HOLD;

@@ -10,35 +10,34 @@ use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessi
 
 static TURNS: LazyLock<FairTurns<IpAddr>> = LazyLock::new(|| FairTurns::new(1, 1));
 
-/// Has a key be known by a fast hash from here on, if its secret is the one that was hashed slowly.
+/// Gives a key a fast hash if its secret has the slow one. Returns whether a secret was wrong, which the caller
+/// counts.
 ///
 /// # Errors
-/// It could not be kept.
+/// The fast hash was not stored.
 pub async fn prove(
     network: &Network,
     sessions: &Sessions,
     from: IpAddr,
     find: impl Fn(&State, Time) -> Option<Unproved>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     // Most keys have a fast hash.
     if network.read(|state| find(state, now())).is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let _turn = TURNS.take(visitors::source(from)).await?;
     if sessions.is_guessing(from, now()) {
-        return Ok(());
+        return Ok(false);
     }
     // Another request may have brought the same key meanwhile.
-    let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(()) };
+    let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(false) };
     let compared = tokio::task::spawn_blocking(move || {
         let is_good = bcrypt::verify(&unproved.secret, &unproved.bcrypt);
         is_good.unwrap_or(false).then_some(unproved)
     });
-    let Some(proved) = compared.await? else {
-        sessions.wrong_from(from, now());
-        return Ok(());
-    };
-    network.run(move |state, _| state.prove(&proved)).await
+    let Some(proved) = compared.await? else { return Ok(true) };
+    network.run(move |state, _| state.prove(&proved)).await?;
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -75,7 +74,9 @@ mod tests {
         let [guesser, other] = [7, 8].map(|host| IpAddr::from([192, 0, 2, host]));
         let shows = async |from, text: &str| {
             let find = |state: &State, now| state.unproved_api(text, now);
-            prove(&network, &sessions, from, find).await.unwrap();
+            if prove(&network, &sessions, from, find).await.unwrap() {
+                sessions.wrong_from(from, now());
+            }
             network.read(|state| state.api_key_of(text, now()).is_some())
         };
         let mut guesses = 0;

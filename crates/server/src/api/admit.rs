@@ -87,6 +87,7 @@ pub async fn admit(
     {
         let find = |state: &coordinator::State, now| state.unproved_api(text, now);
         let proved = slow_hash::prove(&server.network, &server.sessions, from.ip(), find);
+        // `by_key` counts a wrong key.
         if let Err(error) = proved.await {
             tracing::warn!("an API key: {error:#}");
         }
