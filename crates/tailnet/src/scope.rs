@@ -7,9 +7,10 @@ use ipnet::IpNet;
 
 use crate::{control::dial::ControlUrl, wish};
 
-/// What users are told of an address that is not admitted.
-pub const OF_THIS_MACHINE: &str = "an address of this machine, of its links or of no single host, which a \
-                                   coordinator elsewhere may not have this node speak to";
+/// The reason why an address is refused, and the remedy.
+pub const OF_THIS_MACHINE: &str = "an address of this machine, of its links or of no single host. A coordinator \
+                                   may name addresses of this machine if the host of its URL is localhost, \
+                                   is one of them, or has one of them in /etc/hosts";
 
 /// The addresses that others may name. [`Scope::default`] has those that are reached by networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
