@@ -49,6 +49,7 @@ mod ssh_checks;
 mod state;
 mod telling;
 mod time;
+mod timers;
 mod undo;
 mod waiting;
 mod why;

@@ -2,22 +2,7 @@
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
-use crate::{log::Parts, object::NodeId, state::State, time::Time};
-
-/// What is to be looked at when its time comes. It may have become void by then.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    /// A node without a stream.
-    Offline(NodeId),
-    /// An ephemeral node without one for longer.
-    Ephemeral(NodeId),
-    /// A key that expires.
-    Expiry(NodeId),
-    /// A node that said that it has no endpoints.
-    Endpoints(NodeId),
-    /// A registration that waits for an administrator.
-    Waiting(String),
-}
+use crate::{log::Parts, object::NodeId, state::State, time::Time, timers::Timer};
 
 /// The number of a stream of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +74,7 @@ impl State {
             return;
         }
         self.connected.lose(id, since);
-        self.timers.insert((since.after(self.settings.offline_after), Timer::Offline(id)));
+        self.timers.set(Timer::Offline(id), since.after(self.settings.offline_after));
         self.set_ephemeral_timer(id);
     }
 
@@ -117,7 +102,7 @@ impl State {
 
     /// When [`State::handle_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.next()
     }
 
     /// Does what is due.
@@ -125,10 +110,7 @@ impl State {
         if mem::take(&mut self.reroutes) {
             self.choose_primaries();
         }
-        while let Some((at, _)) = self.timers.first()
-            && *at <= now
-        {
-            let Some((_, timer)) = self.timers.pop_first() else { return };
+        while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Offline(id) => self.go_offline(id, now),
                 Timer::Ephemeral(id) => self.forget_ephemeral(id, now),
@@ -145,14 +127,14 @@ impl State {
     pub(crate) fn set_timers(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get(&id) else { return };
         if let Some(at) = entry.node.expires.filter(|at| *at > now) {
-            self.timers.insert((at, Timer::Expiry(id)));
+            self.timers.set(Timer::Expiry(id), at);
         }
         self.set_ephemeral_timer(id);
     }
 
     fn set_ephemeral_timer(&mut self, id: NodeId) {
         if let Some(at) = self.forgotten_at(id) {
-            self.timers.insert((at, Timer::Ephemeral(id)));
+            self.timers.set(Timer::Ephemeral(id), at);
         }
     }
 
@@ -183,9 +165,7 @@ impl State {
     fn forget_ephemeral(&mut self, id: NodeId, now: Time) {
         match self.forgotten_at(id) {
             Some(at) if at <= now => self.remove_node(id),
-            Some(at) => {
-                self.timers.insert((at, Timer::Ephemeral(id)));
-            }
+            Some(at) => self.timers.set(Timer::Ephemeral(id), at),
             None => {}
         }
     }

@@ -24,13 +24,13 @@ use crate::{
     names,
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
     policies::policy_node,
-    presence::Timer,
     refusal::Refusal,
     request::RegisterRequest,
     secret::{self, Hash},
     shown::{login_of, user_of},
     state::State,
     time::Time,
+    timers::Timer,
     waiting::Pending,
 };
 
@@ -375,10 +375,10 @@ impl State {
         }
         let pending = Arc::new(Pending { machine, request: request.clone(), from, since: now });
         self.undo.waiting(&self.waiting);
-        if let Some((gone, pending)) = self.waiting.insert(number.to_owned(), pending) {
-            self.timers.remove(&(pending.since.after(LONGEST_WAIT), Timer::Waiting(gone)));
+        if let Some((gone, _)) = self.waiting.insert(number.to_owned(), pending) {
+            self.timers.clear(Timer::Waiting(gone));
         }
-        self.timers.insert((now.after(LONGEST_WAIT), Timer::Waiting(number.to_owned())));
+        self.timers.set(Timer::Waiting(number.to_owned()), now.after(LONGEST_WAIT));
         Registered::Now(answer(number))
     }
 

@@ -23,10 +23,10 @@ use crate::{
     merged::{Merged, Merges},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     places::Places,
-    presence::Timer,
     settings::Settings,
     ssh_checks::SshChecks,
     time::Time,
+    timers::Timers,
     undo::Undo,
     waiting::WaitingRoom,
 };
@@ -84,7 +84,7 @@ pub struct State {
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
-    pub(crate) timers: BTreeSet<(Time, Timer)>,
+    pub(crate) timers: Timers,
     pub(crate) waiting: WaitingRoom,
     pub(crate) connected: Connected,
     pub(crate) ssh_checks: SshChecks,
@@ -124,7 +124,7 @@ impl State {
             frames: Shared::default(),
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             waiting: WaitingRoom::default(),
             connected: Connected::default(),
             ssh_checks: SshChecks::default(),
@@ -419,6 +419,7 @@ impl State {
         self.blocks.touch(place);
         self.places.leave(place, node);
         self.connected.forget(id);
+        self.timers.clear_node(id);
         self.note(Change::Node { id, place, parts: Parts::GONE });
     }
 

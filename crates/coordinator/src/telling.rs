@@ -9,10 +9,10 @@ use crate::{
     log::Parts,
     names,
     object::{Node, NodeId},
-    presence::Timer,
     request::MapRequest,
     state::State,
     time::Time,
+    timers::Timer,
 };
 
 /// A program that starts again says that it has no endpoints before it has looked. Peers that were
@@ -35,7 +35,7 @@ impl State {
             let since = entry.without_endpoints.unwrap_or(now);
             entry.without_endpoints = has_lost_all.then_some(since);
             if has_lost_all {
-                self.timers.insert((since.after(WITHOUT_ENDPOINTS), Timer::Endpoints(id)));
+                self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
             }
         }
     }
@@ -44,7 +44,7 @@ impl State {
     pub(crate) fn look_for_endpoints(&mut self, id: NodeId) {
         let entry = self.nodes.get(&id);
         if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
-            self.timers.insert((since.after(WITHOUT_ENDPOINTS), Timer::Endpoints(id)));
+            self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
         }
     }
 

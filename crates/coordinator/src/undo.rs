@@ -10,11 +10,12 @@ use crate::{
     loading::Held,
     log::{Change, Parts},
     object::{Kind, Node, NodeId},
-    presence::{StreamId, Timer},
+    presence::StreamId,
     register::LONGEST_WAIT,
     ssh_checks::SshDecision,
     state::State,
     time::Time,
+    timers::Timer,
     waiting::{Pending, WaitingRoom},
 };
 
@@ -90,10 +91,9 @@ impl State {
             redo.gone = waiting.without(&self.waiting).map(|(number, _)| number.clone()).collect();
             let come = self.waiting.without(&waiting);
             redo.come = come.map(|(number, own)| (number.clone(), Arc::clone(own))).collect();
-            let timer = |(number, since): (&String, Time)| {
-                (since.after(LONGEST_WAIT), Timer::Waiting(number.clone()))
-            };
-            self.timers.extend(waiting.all().map(timer));
+            for (number, since) in waiting.all() {
+                self.timers.set(Timer::Waiting(number.clone()), since.after(LONGEST_WAIT));
+            }
             self.waiting = waiting;
         }
         // A node that is there again is not told to be gone, whatever comes behind it.
@@ -133,7 +133,7 @@ impl State {
             self.waiting.remove(&number);
         }
         for (number, pending) in redo.come {
-            self.timers.insert((pending.since.after(LONGEST_WAIT), Timer::Waiting(number.clone())));
+            self.timers.set(Timer::Waiting(number.clone()), pending.since.after(LONGEST_WAIT));
             self.waiting.insert(number, pending);
         }
         self.reroutes = true;

@@ -1,0 +1,87 @@
+//! What is due, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{object::NodeId, time::Time};
+
+/// What is to be looked at when its time comes. It may have become void by then.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// A node without a stream.
+    Offline(NodeId),
+    /// An ephemeral node without one for longer.
+    Ephemeral(NodeId),
+    /// A key that expires.
+    Expiry(NodeId),
+    /// A node that said that it has no endpoints.
+    Endpoints(NodeId),
+    /// A registration that waits for an administrator.
+    Waiting(String),
+}
+
+/// All timers. Each has one time, so a node has four of them at most, whatever it does.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    due: BTreeSet<(Time, Timer)>,
+    times: BTreeMap<Timer, Time>,
+}
+
+impl Timers {
+    /// Sets a timer, or moves it.
+    pub fn set(&mut self, timer: Timer, at: Time) {
+        if let Some(before) = self.times.insert(timer.clone(), at) {
+            self.due.remove(&(before, timer.clone()));
+        }
+        self.due.insert((at, timer));
+    }
+
+    /// Removes a timer.
+    pub fn clear(&mut self, timer: Timer) {
+        if let Some(at) = self.times.remove(&timer) {
+            self.due.remove(&(at, timer));
+        }
+    }
+
+    /// Removes all timers of a node.
+    pub fn clear_node(&mut self, id: NodeId) {
+        for timer in [Timer::Offline, Timer::Ephemeral, Timer::Expiry, Timer::Endpoints] {
+            self.clear(timer(id));
+        }
+    }
+
+    /// When the next is due.
+    pub fn next(&self) -> Option<Time> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes one that is due.
+    pub fn take_due(&mut self, now: Time) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        let (_, timer) = self.due.pop_first()?;
+        self.times.remove(&timer);
+        Some(timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_that_is_set_again_is_due_at_its_last_time_alone() {
+        let (mut timers, node) = (Timers::default(), NodeId(1));
+        for at in 1..1000 {
+            timers.set(Timer::Expiry(node), Time(at));
+            timers.set(Timer::Offline(node), Time(2 * at));
+        }
+        assert_eq!((timers.due.len(), timers.times.len(), timers.next()), (2, 2, Some(Time(999))));
+        assert_eq!(timers.take_due(Time(998)), None);
+        assert_eq!(timers.take_due(Time(999)), Some(Timer::Expiry(node)));
+        timers.set(Timer::Endpoints(NodeId(2)), Time(5));
+        timers.clear_node(node);
+        assert_eq!(timers.take_due(Time(9999)), Some(Timer::Endpoints(NodeId(2))));
+        assert_eq!((timers.take_due(Time(9999)), timers.times.len()), (None, 0));
+    }
+}
