@@ -102,7 +102,7 @@ pub enum Refused {
     NoCheckpoint,
     /// It is of another chain.
     OtherChain,
-    /// There are too many updates.
+    /// There are too many updates, or too many bytes of them.
     TooMany,
     /// It is a signature of another node's key.
     OtherNode,
@@ -127,9 +127,10 @@ impl fmt::Display for Refused {
             Self::OtherChain => f.write_str("it is of another chain"),
             Self::TooMany => write!(
                 f,
-                "the chain has the most updates that it may have, {}: turn tailnet lock off and on \
+                "the chain is too long, with at most {} updates and {} MiB: turn tailnet lock off and on \
                  again, which begins another",
-                chain::MOST
+                chain::MOST,
+                chain::MOST_BYTES >> 20
             ),
             Self::OtherNode => f.write_str("it is the signature of another node's key"),
             Self::Credential => {

@@ -14,12 +14,16 @@ const MANY: usize = 256;
 const LAST: usize = 24;
 /// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
 pub(super) const MOST: usize = 2000;
+/// The most bytes of the updates that are kept: some 100 of the longest checkpoints.
+pub(super) const MOST_BYTES: usize = 8 << 20;
 
 /// The updates that are known: a tree that begins with a checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     oldest: UpdateHash,
     updates: BTreeMap<UpdateHash, Update>,
+    /// The bytes of all updates, as they are written.
+    bytes: usize,
     children: BTreeMap<UpdateHash, BTreeSet<UpdateHash>>,
 }
 
@@ -27,9 +31,9 @@ impl Chain {
     /// A chain that begins with a checkpoint, and the state there.
     pub fn new(first: Update) -> Result<(Self, State), Refused> {
         let Kind::Checkpoint(state) = &first.kind else { return Err(Refused::NoCheckpoint) };
-        let (state, oldest) = (state.clone(), first.hash());
+        let (state, oldest, bytes) = (state.clone(), first.hash(), first.text().len());
         let updates = BTreeMap::from([(oldest, first)]);
-        Ok((Self { oldest, updates, children: BTreeMap::new() }, state))
+        Ok((Self { oldest, updates, bytes, children: BTreeMap::new() }, state))
     }
 
     pub fn oldest(&self) -> UpdateHash {
@@ -73,9 +77,11 @@ impl Chain {
     /// Takes an update, which is signed and follows a known one.
     pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), Refused> {
         let parent = update.parent.filter(|parent| self.has(parent)).ok_or(Refused::NoParent)?;
-        if self.updates.len() >= MOST {
+        let bytes = self.bytes + update.text().len();
+        if self.updates.len() >= MOST || bytes > MOST_BYTES {
             return Err(Refused::TooMany);
         }
+        self.bytes = bytes;
         self.children.entry(parent).or_default().insert(hash);
         self.updates.insert(hash, update);
         Ok(())
@@ -129,8 +135,56 @@ impl Chain {
                 kept.insert(hash);
             }
             self.updates.retain(|hash, _| kept.contains(hash));
+            self.bytes = self.updates.values().map(|update| update.text().len()).sum();
             self.children.retain(|hash, _| kept.contains(hash));
             self.oldest = oldest;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{key::Key, own::OwnKey},
+        *,
+    };
+
+    /// The updates that a chain takes of those that `kind` makes, one behind the other, and the bytes of all.
+    fn taken(kind: impl Fn(u64) -> Kind) -> (usize, usize) {
+        let signer = OwnKey::new(&[1; 32]);
+        let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0)));
+        let (mut last, mut bytes) = (first.hash(), first.text().len());
+        let (mut chain, _) = Chain::new(first).unwrap();
+        for number in 1.. {
+            let update = Update::by(&signer, Some(last), kind(number));
+            let (hash, length) = (update.hash(), update.text().len());
+            match chain.insert(hash, update) {
+                Ok(()) => (last, bytes) = (hash, bytes + length),
+                Err(refused) => {
+                    assert_eq!(refused, Refused::TooMany);
+                    break;
+                }
+            }
+        }
+        (chain.updates.len(), bytes)
+    }
+
+    fn state(keys: u64, number: u64) -> State {
+        let key = |key: u64| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&key.to_be_bytes());
+            Key { id, votes: 1, notes: None }
+        };
+        let keys = (0..keys).map(key).collect();
+        State { keys, disablers: vec![[1; 32]], numbers: (1, number) }
+    }
+
+    #[test]
+    fn short_updates_are_bounded_by_their_number_and_long_ones_by_their_bytes() {
+        let (number, bytes) = taken(|_| Kind::Nothing(3));
+        assert!(number == MOST && bytes < MOST_BYTES / 8, "{number} updates of {bytes} bytes");
+        let (number, bytes) = taken(|number| Kind::Checkpoint(state(512, number)));
+        assert!(number < MOST && bytes <= MOST_BYTES, "{number} updates of {bytes} bytes");
+        assert!(bytes > MOST_BYTES - (64 << 10), "{bytes} bytes");
     }
 }
