@@ -29,6 +29,8 @@ use super::{
 const FLOWS: usize = 4096;
 /// Bytes of one client that wait while its way is opened. What is more is dropped.
 const WAITING: usize = 16 * 1024;
+/// The memory of a datagram that waits, beside its bytes.
+const OVERHEAD: usize = 64;
 
 /// A client's way.
 struct Flow<B> {
@@ -166,8 +168,8 @@ impl<B: Datagrams> Flow<B> {
         let far = match &mut *lock(&self.way) {
             Way::Open(far) => far.clone(),
             Way::Opening(waiting) => {
-                let held: usize = waiting.iter().map(Vec::len).sum();
-                if held + datagram.len() > WAITING {
+                let held: usize = waiting.iter().map(|other| OVERHEAD + other.len()).sum();
+                if held + OVERHEAD + datagram.len() > WAITING {
                     return Err(io::Error::other("too much waits for its way"));
                 }
                 waiting.push(datagram.to_vec());
