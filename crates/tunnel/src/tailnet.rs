@@ -142,12 +142,12 @@ impl Member {
                 Ok(told) => told.ok_or(JoinError::Ended)?,
                 Err(_) => return Err(self.late().await),
             };
-            let Notify { err_message, browse_to_url, state, .. } = told;
+            let Notify { err_message, browse_to_url, state, .. } = &*told;
             if let Some(why) = err_message {
-                return Err(JoinError::Refused(plain(&why)));
+                return Err(JoinError::Refused(plain(why)));
             }
-            match (browse_to_url.filter(|page| !page.is_empty()), &on_page) {
-                (Some(page), Some(on_page)) => on_page(&page),
+            match (browse_to_url.as_deref().filter(|page| !page.is_empty()), &on_page) {
+                (Some(page), Some(on_page)) => on_page(page),
                 (Some(_), None) => return Err(JoinError::NeedsLogin),
                 (None, _) => {}
             }

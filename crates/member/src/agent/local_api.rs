@@ -31,7 +31,10 @@ mod tests;
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use hyper::StatusCode;
@@ -248,11 +251,11 @@ impl fmt::Display for Refusal {
 /// A program that is told news.
 #[derive(Clone, Debug)]
 pub struct Watcher {
-    news: mpsc::Sender<Notify>,
+    news: mpsc::Sender<Arc<Notify>>,
 }
 
 /// A watcher, and what it is told.
-pub fn watcher() -> (Watcher, mpsc::Receiver<Notify>) {
+pub fn watcher() -> (Watcher, mpsc::Receiver<Arc<Notify>>) {
     let (news, told) = mpsc::channel(NEWS);
     (Watcher { news }, told)
 }
@@ -261,7 +264,13 @@ impl Watcher {
     /// Tells news; false once the program has gone or does not read: it is to be forgotten then.
     #[must_use]
     pub fn notify(&self, notify: &Notify) -> bool {
-        self.news.try_send(notify.clone()).is_ok()
+        self.share(&Arc::new(notify.clone()))
+    }
+
+    /// The same of news whose memory several programs share.
+    #[must_use]
+    pub fn share(&self, notify: &Arc<Notify>) -> bool {
+        self.news.try_send(Arc::clone(notify)).is_ok()
     }
 
     /// Whether the program has gone.

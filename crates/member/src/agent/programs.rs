@@ -1,6 +1,6 @@
 //! The programs of this machine that wait for news, or for the answer to a ping.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tailnet::{
     keys::NodePublic,
@@ -14,6 +14,8 @@ use super::local_api::{Reply, Watcher};
 
 /// How long a ping is waited for (`ipn/localapi`).
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The most pings that wait for an answer.
+const MOST_PINGS: usize = 64;
 
 /// See the module.
 #[derive(Default)]
@@ -43,7 +45,8 @@ impl Programs {
     }
 
     fn tell(&mut self, news: &Notify) {
-        self.watchers.retain(|watcher| watcher.notify(news));
+        let news = Arc::new(news.clone());
+        self.watchers.retain(|watcher| watcher.share(&news));
     }
 
     /// How far the node has come.
@@ -96,6 +99,14 @@ impl Programs {
         reply: Reply<PingResult>,
         now: Duration,
     ) {
+        // Whoever asked may have gone.
+        self.unsent.retain(|(_, waiting)| !waiting.reply.is_closed());
+        self.pings.retain(|_, waiting| !waiting.reply.is_closed());
+        if self.pings.len() + self.unsent.len() >= MOST_PINGS {
+            let err = "too many pings wait for an answer".to_owned();
+            let _ = reply.send(Ok(PingResult { err, ..result }));
+            return;
+        }
         self.unsent.push((peer, Waiting { result, regions, reply, until: now + PATIENCE }));
     }
 

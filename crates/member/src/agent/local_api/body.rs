@@ -22,7 +22,7 @@ use super::{Refusal, Watcher, watcher};
 
 pub(super) enum Body {
     Whole(Full<Bytes>),
-    Lines { news: mpsc::Receiver<Notify>, _permit: OwnedSemaphorePermit },
+    Lines { news: mpsc::Receiver<Arc<Notify>>, _permit: OwnedSemaphorePermit },
 }
 
 /// A watcher and the answer that it feeds, unless there are too many.
@@ -76,7 +76,7 @@ impl hyper::body::Body for Body {
         match self.get_mut() {
             Self::Whole(body) => Pin::new(body).poll_frame(context),
             Self::Lines { news, .. } => {
-                let line = |notify: Notify| Ok(Frame::data(notify.line().into()));
+                let line = |notify: Arc<Notify>| Ok(Frame::data(notify.line().into()));
                 news.poll_recv(context).map(|notify| notify.map(line))
             }
         }

@@ -12,6 +12,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::Mesh;
 use crate::agent::{derp, portmap::Router, told::ToRelays};
 
+/// The most addresses of a relay's name.
+const ADDRESSES: usize = 16;
+
 /// What a task found out for a check of the network.
 #[derive(Debug)]
 pub(in crate::agent) enum Found {
@@ -92,7 +95,8 @@ pub(in crate::agent) fn look_up(found: &mpsc::Sender<Found>, name: String) {
     let found = found.clone();
     tokio::spawn(async move {
         let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
-        let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
+        let addresses = looked_up.into_iter().flatten().map(|at| at.ip());
+        let addresses = addresses.take(ADDRESSES).collect();
         let _ = found.send(Found::Addresses(name, addresses)).await;
     });
 }
