@@ -66,7 +66,7 @@ impl State {
         let (_, previous) = self.audit_head();
         let id = AuditId(self.next_number(Kind::AuditEntry));
         let cut = |text: &str| text[..text.floor_char_boundary(LONGEST)].to_owned();
-        let (who, what) = (cut(who), cut(what));
+        let (who, what, refused) = (cut(who), cut(what), refused.as_deref().map(cut));
         let entry = AuditEntry { id, at: now, who, what, refused, previous: Some(previous) };
         self.keep(&entry);
         self.audit.push(entry);
@@ -83,13 +83,16 @@ mod tests {
         let mut state = State::new(Settings::default());
         let long = "é".repeat(LONGEST);
         for at in 0..KEPT as u64 + 2 {
-            state.note_deed("API key x", &long, None, Time(at));
+            state.note_deed("API key x", &long, Some(long.clone()), Time(at));
         }
         let written = state.take_writes();
         assert_eq!(written.len(), KEPT + 2);
         let ids: Vec<i64> = state.audit().map(|entry| entry.id.0).collect();
         assert_eq!((ids.len(), ids[0], ids[KEPT - 1]), (KEPT, KEPT as i64 + 2, 3));
-        assert!(state.audit().all(|entry| entry.what.len() <= LONGEST));
+        let refused = |entry: &AuditEntry| entry.refused.as_ref().unwrap().len();
+        assert!(
+            state.audit().all(|entry| entry.what.len() <= LONGEST && refused(entry) <= LONGEST)
+        );
         let entries: Vec<AuditEntry> = written
             .iter()
             .map(|stored| serde_json::from_str(stored.body.as_ref().unwrap()).unwrap())

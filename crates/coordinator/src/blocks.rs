@@ -32,6 +32,11 @@ impl Block {
         Self { texts, before_each: ",", packed: OnceLock::new() }
     }
 
+    /// The bytes of its text, without what is before each part.
+    pub fn bytes(&self) -> usize {
+        self.texts.iter().map(|text| text.len()).sum()
+    }
+
     /// Its text.
     pub fn text(&self) -> String {
         self.texts.iter().flat_map(|text| [self.before_each, text]).collect()

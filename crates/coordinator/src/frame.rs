@@ -1,7 +1,7 @@
 //! Frames of a stream: a map, or what changed of it, in parts that many streams share.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::{
     blocks::Block,
+    cache::Cache,
     log::Parts,
     object::{Node, NodeId},
     state::{Entry, State},
@@ -57,7 +58,24 @@ pub(crate) enum Told {
     Parts(Parts),
 }
 
+impl FrameKey {
+    /// Its bytes in memory.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.told[..])
+    }
+}
+
 impl Frame {
+    /// The bytes of its text.
+    fn bytes(&self) -> usize {
+        let len = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Shared(text) => text.len(),
+            Part::Block(block) => block.bytes(),
+        };
+        self.parts.iter().map(len).sum()
+    }
+
     /// All of it.
     pub fn text(&self) -> String {
         let mut all = String::new();
@@ -73,11 +91,16 @@ impl Frame {
 }
 
 /// What several streams are told in the same words is put together once.
-#[derive(Default)]
 pub(crate) struct Shared {
-    frames: Mutex<HashMap<FrameKey, Arc<[Part]>>>,
+    frames: Mutex<Cache<FrameKey, Arc<[Part]>>>,
     /// By how far the log is told, and the first of neighbours.
-    blocks: Mutex<HashMap<(u64, NodeId), Arc<Block>>>,
+    blocks: Mutex<Cache<(u64, NodeId), Arc<Block>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { frames: Mutex::new(Cache::new(KEPT)), blocks: Mutex::new(Cache::new(KEPT_BLOCKS)) }
+    }
 }
 
 impl Shared {
@@ -88,11 +111,7 @@ impl Shared {
             return Frame { parts: Arc::clone(parts), key: Some(key) };
         }
         let frame = make(&key);
-        let mut kept = kept();
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(key.clone(), Arc::clone(&frame.parts));
+        kept().insert(key.clone(), Arc::clone(&frame.parts), key.bytes() + frame.bytes());
         Frame { key: Some(key), ..frame }
     }
 
@@ -105,11 +124,12 @@ impl Shared {
         nodes: impl Iterator<Item = Arc<str>>,
     ) -> Arc<Block> {
         let mut kept = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT_BLOCKS {
-            kept.clear();
+        if let Some(block) = kept.get(&(end, first)) {
+            return Arc::clone(block);
         }
-        let new = || Arc::new(Block::of_nodes(nodes.collect()));
-        Arc::clone(kept.entry((end, first)).or_insert_with(new))
+        let block = Arc::new(Block::of_nodes(nodes.collect()));
+        kept.insert((end, first), Arc::clone(&block), block.bytes());
+        block
     }
 }
 

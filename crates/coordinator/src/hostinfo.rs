@@ -9,8 +9,10 @@ use tailnet::messages::nil;
 const LONGEST: usize = 256;
 /// The longest key of SSH as one line, in bytes: RSA of 16,384 bits.
 const LONGEST_KEY: usize = 3 << 10;
-/// The most networks, tags, services and keys of SSH.
+/// The most networks and tags.
 const MOST: usize = 256;
+/// The most keys of SSH: OpenSSH makes three kinds.
+const MOST_KEYS: usize = 16;
 /// The most services of the protocol itself: there are four kinds.
 const MOST_SERVICES: usize = 8;
 
@@ -87,7 +89,7 @@ impl Hostinfo {
         });
         self.services.truncate(MOST_SERVICES);
         self.ssh_keys.retain(|key| key.len() <= LONGEST_KEY);
-        self.ssh_keys.truncate(MOST);
+        self.ssh_keys.truncate(MOST_KEYS);
         // A list of empty items was many times as large as its text.
         self.tags.shrink_to_fit();
         self.services.shrink_to_fit();
@@ -134,11 +136,13 @@ mod tests {
                 .flat_map(|a| [format!("10.{a}.0.0/16"), format!("11.{a}.0.0/16")])
                 .map(|net| net.parse().unwrap())
                 .collect(),
-            ssh_keys: vec!["k".repeat(LONGEST_KEY + 1)],
+            ssh_keys: [LONGEST_KEY + 1, 9].map(|length| vec!["k".repeat(length); 99]).concat(),
+            services: vec![Service { proto: "peerapi4".into(), port: 1 }; 2 * MOST_SERVICES],
             ..Hostinfo::default()
         };
         let kept = said.bounded();
+        assert_eq!((kept.services.len(), kept.ssh_keys.len()), (MOST_SERVICES, MOST_KEYS));
         assert!(kept.hostname.len() <= LONGEST && kept.routable.len() == MOST);
-        assert_eq!((kept.tags, kept.ssh_keys), (vec!["tag:a".to_owned()], vec![]));
+        assert_eq!((kept.tags, &*kept.ssh_keys[0]), (vec!["tag:a".to_owned()], "kkkkkkkkk"));
     }
 }

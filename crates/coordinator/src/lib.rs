@@ -21,6 +21,7 @@ mod admin;
 mod api_keys;
 mod audit;
 mod blocks;
+mod cache;
 mod connected;
 mod frame;
 mod hostinfo;
@@ -63,6 +64,7 @@ pub use self::{
         shown as audit_line,
     },
     blocks::Block,
+    cache::Cache,
     frame::{Frame, FrameKey, Part},
     hostinfo::Hostinfo,
     import::{Import, Skipped},

@@ -18,6 +18,8 @@ use crate::{
 
 /// The policies that are kept; older ones are forgotten.
 const KEPT: usize = 100;
+/// The most approved routes of a node. Beyond them, those that it does not offer lose their approval.
+const MOST_APPROVED: usize = 1024;
 
 /// A policy that passed its tests in this network, beside the one in force.
 #[derive(Debug)]
@@ -194,6 +196,10 @@ impl State {
         let more: Vec<IpNet> = offered.into_iter().filter(may).collect();
         if !more.is_empty() {
             self.change_node(id, now, |node| {
+                if node.approved.len() + more.len() > MOST_APPROVED {
+                    let offered = &node.hostinfo.routable;
+                    node.approved.retain(|net| offered.contains(net));
+                }
                 node.approved.extend(more);
                 Parts::WHOLE
             });

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error};
 use tailnet::keys::{DiscoPublic, NodePublic};
 
 use crate::{hostinfo::Hostinfo, time::Time};
 
 /// The most endpoints of a node that are kept.
 const MOST_ENDPOINTS: usize = 64;
+/// The longest text of a registration, in bytes. A signature by tailnet lock has up to fifteen others inside.
+const LONGEST: usize = 8 << 10;
 
 /// Asks to be a node, or to be one no more (tailscale `tailcfg.RegisterRequest`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -23,8 +25,10 @@ pub struct RegisterRequest {
     #[serde(deserialize_with = "or_default")]
     auth: Auth,
     /// When it should expire; in the past: now.
+    #[serde(deserialize_with = "bounded")]
     pub expiry: String,
     /// The URL of the login that it waits for.
+    #[serde(deserialize_with = "bounded")]
     pub followup: String,
     /// What it says of itself.
     #[serde(deserialize_with = "or_default")]
@@ -32,16 +36,17 @@ pub struct RegisterRequest {
     /// Whether it is to be forgotten when it goes.
     pub ephemeral: bool,
     /// The public half of its key of tailnet lock.
-    #[serde(rename = "NLKey", deserialize_with = "or_default")]
+    #[serde(rename = "NLKey", deserialize_with = "bounded")]
     pub lock_key: String,
     /// The signature of its node key by tailnet lock, in base64.
-    #[serde(rename = "NodeKeySignature", deserialize_with = "or_default")]
+    #[serde(rename = "NodeKeySignature", deserialize_with = "bounded")]
     pub signature: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Auth {
+    #[serde(deserialize_with = "bounded")]
     auth_key: String,
 }
 
@@ -91,7 +96,7 @@ pub struct MapRequest {
     #[serde(deserialize_with = "readable")]
     pub endpoints: Vec<SocketAddr>,
     /// The stream that it followed before, if it could go on with it.
-    #[serde(rename = "MapSessionHandle")]
+    #[serde(rename = "MapSessionHandle", deserialize_with = "bounded")]
     pub former_stream: String,
     /// The last map that it took of that one.
     #[serde(rename = "MapSessionSeq")]
@@ -122,6 +127,12 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// A text of bounded length.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text: String = or_default(deserializer)?;
+    if text.len() <= LONGEST { Ok(text) } else { Err(D::Error::custom("a text is too long")) }
+}
+
 /// Those that can be read: one on a link of the machine's own has a name in it.
 fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
     let texts = Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default();
@@ -149,11 +160,28 @@ mod tests {
     }
 
     #[test]
+    fn a_registration_with_a_text_that_is_too_long_is_refused() {
+        for field in ["Expiry", "Followup", "NLKey", "NodeKeySignature", "AuthKey"] {
+            let read = |length| {
+                let text = "x".repeat(length);
+                let auth =
+                    serde_json::json!({ "AuthKey": if field == "AuthKey" { &text } else { "" } });
+                let request = serde_json::json!({ "Auth": auth, field: text });
+                RegisterRequest::read(request.to_string().as_bytes())
+            };
+            assert!(read(LONGEST).is_ok() && read(LONGEST + 1).is_err(), "{field}");
+        }
+    }
+
+    #[test]
     fn a_stream_tells_nothing_of_its_node() {
         let text = r#"{"Version":131,"NodeKey":"","DiscoKey":null,"Stream":true,"KeepAlive":true,
             "Endpoints":["192.0.2.1:1","[fe80::1%eth0]:1",""],"EndpointTypes":[1],"Hostinfo":{}}"#;
         let read = MapRequest::read(text.as_bytes()).unwrap();
         assert!(!read.tells() && read.endpoints.len() == 1 && read.hostinfo.is_some());
+        let many = serde_json::json!({ "Endpoints": vec!["192.0.2.1:1"; 2 * MOST_ENDPOINTS] });
+        let read = MapRequest::read(many.to_string().as_bytes()).unwrap();
+        assert_eq!(read.endpoints.len(), MOST_ENDPOINTS);
         assert!(MapRequest::read(b"{\"OmitPeers\":true}").unwrap().tells());
         assert!(MapRequest::read(b"7").is_err());
     }

@@ -34,26 +34,41 @@ pub struct Profile {
     pub groups: Vec<String>,
 }
 
+impl Profile {
+    /// Without texts and groups that are too long or too many.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        for text in [&mut self.display_name, &mut self.email, &mut self.picture_url] {
+            *text = bounded(text);
+        }
+        if self.username.len() > LONGEST {
+            self.username = String::new();
+        }
+        self.groups.retain(|group| !group.is_empty() && group.len() <= LONGEST_GROUP);
+        self.groups.sort_unstable();
+        self.groups.dedup();
+        self.groups.truncate(MOST_GROUPS);
+        self.groups.shrink_to_fit();
+        self
+    }
+}
+
 impl State {
     /// The user of an identity, who is made if there is none, as the provider describes them now.
     ///
     /// # Errors
     /// There is no name for them.
     pub fn sign_in(&mut self, profile: &Profile, now: Time) -> Result<UserId, Refusal> {
-        let mut groups = profile.groups.clone();
-        groups.retain(|group| !group.is_empty() && group.len() <= LONGEST_GROUP);
-        groups.sort_unstable();
-        groups.dedup();
-        groups.truncate(MOST_GROUPS);
+        let profile = &profile.clone().bounded();
         let known = self.user_of_identity(&profile.identity).cloned();
         let user = User {
             id: known.as_ref().map_or(UserId(0), |user| user.id),
             name: self.name_of(profile, known.as_ref())?,
-            display_name: bounded(&profile.display_name),
-            email: bounded(&profile.email),
-            picture_url: bounded(&profile.picture_url),
+            display_name: profile.display_name.clone(),
+            email: profile.email.clone(),
+            picture_url: profile.picture_url.clone(),
             identity: Some(profile.identity.clone()),
-            groups,
+            groups: profile.groups.clone(),
             is_owner: known.as_ref().is_some_and(|user| user.is_owner),
             created: known.as_ref().map_or(now, |user| user.created),
         };

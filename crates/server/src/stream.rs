@@ -4,13 +4,12 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
     sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
-use coordinator::{Frame, FrameKey, Part, Polled, Session};
+use coordinator::{Cache, Frame, FrameKey, Part, Polled, Session};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
@@ -47,23 +46,25 @@ thread_local! {
 }
 
 /// Frames that several are told are packed once.
-#[derive(Default)]
-pub struct Packed(Mutex<HashMap<FrameKey, Parts>>);
+pub struct Packed(Mutex<Cache<FrameKey, Parts>>);
+
+impl Default for Packed {
+    fn default() -> Self {
+        Self(Mutex::new(Cache::new(KEPT)))
+    }
+}
 
 impl Packed {
     fn encode(&self, frame: &Frame) -> Parts {
         let Some(key) = &frame.key else { return encode_frame(frame) };
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bytes) = kept().get(key) {
-            return bytes.clone();
+        if let Some(parts) = kept().get(key) {
+            return parts.clone();
         }
-        let bytes = encode_frame(frame);
-        let mut kept = kept();
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(key.clone(), bytes.clone());
-        bytes
+        let parts = encode_frame(frame);
+        let bytes = key.bytes() + parts.iter().map(Bytes::len).sum::<usize>();
+        kept().insert(key.clone(), parts.clone(), bytes);
+        parts
     }
 }
 

@@ -221,6 +221,23 @@ fn a_saved_policy_approves_what_is_offered_already() {
 }
 
 #[test]
+fn a_router_that_offers_other_networks_each_time_has_a_bounded_number_approved() {
+    let mut world = World::new();
+    let gate = tagged(&mut world, "tag:gate");
+    let approvers = json!({ "routes": { "10.0.0.0/8": ["tag:gate"] } });
+    save(&mut world, &policy(&json!({ "autoApprovers": approvers })));
+    let mut router = Machine::new(1);
+    assert_eq!(world.register(&mut router, &gate), "");
+    for second in 0..12 {
+        let nets: Vec<String> = (0..200).map(|third| format!("10.{second}.{third}.0/24")).collect();
+        router.hostinfo["RoutableIPs"] = json!(nets);
+        world.tell(&router, json!({}));
+        let node = &world.state.node(router.id).unwrap().node;
+        assert!(node.routes().count() == 200 && node.approved.len() <= 1024);
+    }
+}
+
+#[test]
 fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
     let mut world = World::new();
     let key = world.reusable();

@@ -196,7 +196,10 @@ impl Link<'_> {
             *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if kind == kind::PEER_PRESENT {
                 if let Some(key) = read_present(&contents).filter(|key| !self.is_own(key)) {
-                    self.relay.table.arrive(&self.client, key);
+                    anyhow::ensure!(
+                        self.relay.table.arrive(&self.client, key),
+                        "it has more clients than a relay may have"
+                    );
                 }
                 continue;
             }

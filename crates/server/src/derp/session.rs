@@ -352,7 +352,7 @@ mod tests {
         sends(&mut session, &[(2, 11)]);
         assert_eq!((heard(&first), heard(&second)), (vec![], vec![11]));
         let link = Arc::new(Client::new(NodePublic([100; 32]), first.at, true, relay.counted));
-        relay.table.arrive(&link, second.key);
+        assert!(relay.table.arrive(&link, second.key));
         relay.table.remove(&second);
         sends(&mut session, &[(2, 12)]);
         assert!(heard(&second).is_empty());

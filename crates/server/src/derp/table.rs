@@ -33,8 +33,11 @@ use tokio::sync::Notify;
 use super::queue::Queue;
 use crate::counted;
 
-/// The most receivers of one far client that are told when it goes.
+/// The most clients of other relays: more than one network has.
+const MOST_FAR: usize = 1 << 17;
+/// The most receivers of one far client that are told when it goes, and of all far clients.
 const MOST_HEARD: usize = 4096;
+const MOST_HEARD_OF_ALL: usize = 1 << 16;
 
 /// A connection: a client's, or this relay's own to another.
 #[derive(Debug)]
@@ -77,6 +80,8 @@ struct All {
     watchers: Vec<Arc<Client>>,
     /// By far client: the near ones that it sent to.
     heard: HashMap<NodePublic, HashSet<NodePublic>>,
+    /// The number of these near ones.
+    pairs: usize,
 }
 
 impl Client {
@@ -178,13 +183,18 @@ impl Table {
         }
     }
 
-    /// A client is connected to the relay that this link leads to.
-    pub fn arrive(&self, link: &Arc<Client>, key: NodePublic) {
+    /// A client is connected to the relay that this link leads to. Returns false if there are too many.
+    #[must_use]
+    pub fn arrive(&self, link: &Arc<Client>, key: NodePublic) -> bool {
         let mut all = self.write();
+        if all.far.len() >= MOST_FAR && !all.far.contains_key(&key) {
+            return false;
+        }
         let links = all.far.entry(key).or_default();
         if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
             links.push(Arc::clone(link));
         }
+        true
     }
 
     /// It is not any more.
@@ -219,10 +229,10 @@ impl Table {
     pub fn hear(&self, from: NodePublic, to: NodePublic) {
         // No way is another by that.
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        if all.far.contains_key(&from) {
+        if all.far.contains_key(&from) && all.pairs < MOST_HEARD_OF_ALL {
             let heard = all.heard.entry(from).or_default();
-            if heard.len() < MOST_HEARD {
-                heard.insert(to);
+            if heard.len() < MOST_HEARD && heard.insert(to) {
+                all.pairs += 1;
             }
         }
     }
@@ -254,6 +264,7 @@ impl All {
         }
         self.far.remove(key);
         let heard = self.heard.remove(key).unwrap_or_default();
+        self.pairs -= heard.len();
         if self.near.contains_key(key) {
             return;
         }
@@ -360,8 +371,8 @@ mod tests {
     #[test]
     fn a_far_client_is_reached_by_a_link_until_that_ends_and_near_is_before_far() {
         let (table, one, other, near) = (Table::default(), client(100), client(101), client(1));
-        table.arrive(&one, near.key);
-        table.arrive(&other, near.key);
+        assert!(table.arrive(&one, near.key));
+        assert!(table.arrive(&other, near.key));
         assert!(is_by(&table, 1, &one));
         table.insert(&near);
         assert!(is_near(&table, &near));
@@ -378,16 +389,39 @@ mod tests {
         let far = NodePublic([2; 32]);
         table.insert(&near);
         table.hear(far, near.key);
-        table.arrive(&link, far);
+        assert!(table.arrive(&link, far));
         table.leave(&link, &far);
         assert_eq!(told(&near), [], "it was none of the mesh's when it was heard");
-        table.arrive(&link, far);
-        table.arrive(&other, far);
+        assert!(table.arrive(&link, far));
+        assert!(table.arrive(&other, far));
         table.hear(far, near.key);
         table.lose(&link);
         assert_eq!(told(&near), []);
         table.lose(&other);
         assert_eq!(told(&near), [(2, false)]);
+    }
+
+    #[test]
+    fn what_another_relay_says_of_its_clients_has_bounded_memory() {
+        let (table, link) = (Table::default(), client(100));
+        let key = |number: usize| {
+            let mut key = [3; 32];
+            key[..8].copy_from_slice(&number.to_be_bytes());
+            NodePublic(key)
+        };
+        assert!((0..MOST_FAR).all(|number| table.arrive(&link, key(number))));
+        assert!(!table.arrive(&link, key(MOST_FAR)) && table.arrive(&link, key(0)));
+        for to in 0..MOST_HEARD + 9 {
+            table.hear(key(0), key(to));
+        }
+        assert_eq!(table.read().pairs, MOST_HEARD);
+        for to in 0..2 * MOST_HEARD_OF_ALL {
+            table.hear(key(1 + to % 100), key(to));
+        }
+        assert_eq!(table.read().pairs, MOST_HEARD_OF_ALL);
+        table.lose(&link);
+        let all = table.read();
+        assert_eq!((all.far.len(), all.heard.len(), all.pairs), (0, 0, 0));
     }
 
     #[test]

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::{provider::Others, table::OidcTable, trouble::Trouble};
 
+/// The longest `sub`, in bytes. Providers may have 255 letters (OpenID Connect Core, section 2).
+const LONGEST_SUBJECT: usize = 1 << 10;
+
 /// What a provider says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
@@ -91,8 +94,11 @@ impl Said {
         {
             return Err(Trouble::NotAllowed);
         }
+        if self.subject.len() > LONGEST_SUBJECT {
+            return Err(Trouble::Broken("the user's number is too long"));
+        }
         let is_email = trusted && domain.is_some();
-        Ok(Profile {
+        let profile = Profile {
             identity: Identity { issuer: self.issuer, subject: self.subject },
             username: self.username,
             display_name: self.name,
@@ -101,7 +107,8 @@ impl Said {
                 .filter(|url| url.starts_with("https://"))
                 .unwrap_or_default(),
             groups: self.groups,
-        })
+        };
+        Ok(profile.bounded())
     }
 }
 
@@ -198,6 +205,24 @@ mod tests {
             }
             assert_eq!(said().profile(&table("")).unwrap().email, "");
         }
+    }
+
+    #[test]
+    fn a_login_has_bounded_memory_whatever_the_provider_says() {
+        let text = || "x".repeat(64 << 10);
+        let groups = (0..2000).map(|number| format!("{number}")).chain([text()]);
+        let said = Said {
+            username: text(),
+            name: text(),
+            email: format!("{}@net.test", text()),
+            picture: format!("https://net.test/{}", text()),
+            groups: groups.collect(),
+            ..said()
+        };
+        let profile = said.clone().profile(&table("")).unwrap();
+        assert_eq!((profile.groups.len(), &*profile.username, &*profile.email), (1000, "", ""));
+        assert_eq!((&*profile.display_name, &*profile.picture_url), ("", ""));
+        assert!(Said { subject: text(), ..said }.profile(&table("")).is_err());
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! Values that several clients need, with a bound of their bytes.
+
+use std::{collections::HashMap, hash::Hash};
+
+/// The most bytes of one cache: members decide how long their texts are.
+pub(crate) const MOST_BYTES: usize = 16 << 20;
+
+/// The last values. It forgets all of them before there are too many.
+#[derive(Debug)]
+pub struct Cache<K, V> {
+    values: HashMap<K, V>,
+    bytes: usize,
+    most: usize,
+}
+
+impl<K: Eq + Hash, V> Cache<K, V> {
+    /// A cache of so many values.
+    pub fn new(most: usize) -> Self {
+        Self { values: HashMap::new(), bytes: 0, most }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.values.get(key)
+    }
+
+    /// Stores a value of so many bytes.
+    pub fn insert(&mut self, key: K, value: V, bytes: usize) {
+        if self.values.len() >= self.most || self.bytes + bytes > MOST_BYTES {
+            self.values.clear();
+            self.bytes = 0;
+        }
+        if bytes <= MOST_BYTES && self.values.insert(key, value).is_none() {
+            self.bytes += bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_bounded_by_number_and_by_bytes() {
+        let mut cache = Cache::new(64);
+        for key in 0..1000 {
+            cache.insert(key, key, 1 << 10);
+            assert!(cache.values.len() <= 64 && cache.get(&key) == Some(&key));
+        }
+        let mut cache = Cache::new(64);
+        for key in 0..1000 {
+            cache.insert(key, key, MOST_BYTES / 4 - 1);
+            assert!(cache.values.len() <= 4 && cache.get(&key) == Some(&key));
+        }
+        cache.insert(7, 7, MOST_BYTES + 1);
+        assert_eq!(cache.get(&7), None);
+    }
+}
