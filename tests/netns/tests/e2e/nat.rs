@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The same with a stock node, whose first handshake is lost, and repeated after 5 s.
 const STOCK_PATIENCE: Duration = Duration::from_secs(12);
 
+/// Within this a ping is answered.
+const ANSWERED: Duration = Duration::from_secs(2);
+
 /// Seconds for which two try that cannot.
 const LATER: u32 = 10;
 
@@ -130,8 +133,9 @@ fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
     });
     for (ends, meet) in pairs {
         for [from, to] in [*ends, [ends[1], ends[0]]] {
-            let pings =
-                ping(&from.host, format!("-c 2 -i 0.2 -W 2 {}", to.addresses.of(Family::V4)));
+            let patience = deadline(ANSWERED).as_secs();
+            let target = to.addresses.of(Family::V4);
+            let pings = ping(&from.host, format!("-c 2 -i 0.2 -W {patience} {target}"));
             let mut path = from.path_to(to);
             if *meet && !matches!(path, Path::Direct(_)) {
                 wait_until_direct([from, to]);

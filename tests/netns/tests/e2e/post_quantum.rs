@@ -38,7 +38,9 @@ struct Up {
 }
 
 impl Up {
+    /// Without UDP GSO of the cable, so that a capture has each datagram by itself.
     fn new(host: Host, number: u8) -> Self {
+        host.run("ethtool -K eth0 tx-udp-segmentation off");
         Self { host, key: Key::generate(), number }
     }
 
