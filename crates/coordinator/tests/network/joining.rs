@@ -6,7 +6,10 @@ use coordinator::{Admission, NewKey, Refusal, object::RegisterMethod};
 use serde_json::json;
 use tailnet::keys::NodePublic;
 
-use crate::world::{Machine, URL, World};
+use crate::{
+    policy::{policy, save},
+    world::{Machine, URL, World},
+};
 
 #[test]
 fn a_key_that_is_used_up_still_serves_the_machine_that_used_it() {
@@ -83,6 +86,32 @@ fn a_machine_that_comes_for_another_user_is_another_node() {
     assert_eq!(world.register(&mut machine, &other), "");
     assert_ne!(machine.id, first);
     assert_eq!(world.state.nodes().count(), 2);
+}
+
+#[test]
+fn a_node_key_that_comes_for_another_user_after_a_logout_leaves_its_previous_node() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let first = machine.id;
+    let user = Some(world.add_user("ben"));
+    let other = world.auth_key(NewKey { user, reusable: true, ..NewKey::default() });
+    world.ask(&machine, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
+    assert_eq!(world.register(&mut machine, &other), "");
+    assert!(world.state.node(first).is_none());
+    assert_eq!(world.state.nodes().map(|view| view.node.user).collect::<Vec<_>>(), [user]);
+}
+
+#[test]
+fn a_node_that_requests_a_tag_later_is_no_users_any_more_and_never_expires() {
+    let mut world = World::new();
+    save(&mut world, &policy(&json!({})));
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    machine.hostinfo["RequestTags"] = json!(["tag:web"]);
+    assert_eq!(world.register(&mut machine, &key), "");
+    let node = world.state.node(machine.id).unwrap().node;
+    assert_eq!((node.user, node.expires, &*node.tags), (None, None, &["tag:web".to_owned()][..]));
 }
 
 #[test]

@@ -477,3 +477,25 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_registration_with_a_signature_of_an_untrusted_key_leaves_the_node_unsigned() {
+    let (mut world, ..) = locked();
+    let key = world.reusable();
+    for (number, signer, is_signed) in [(3, 9, false), (4, 1, true)] {
+        let machine = Machine::new(number);
+        let own = base64(&signature(signer, &machine));
+        world.ask(&machine, json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": own }));
+        let id = world.state.owned_by(&machine.machine, &machine.key).unwrap();
+        assert_eq!(!world.state.node(id).unwrap().node.signature.is_empty(), is_signed);
+    }
+}
+
+#[test]
+fn the_signature_of_another_machines_node_is_not_given_away() {
+    let (mut world, _, other) = locked();
+    let key = world.reusable();
+    let thief = Machine::new(7);
+    let answer = world.ask(&thief, json!({ "OldNodeKey": other.key, "Auth": { "AuthKey": key } }));
+    assert_eq!(answer["NodeKeySignature"].as_str().unwrap_or_default(), "", "{answer}");
+}

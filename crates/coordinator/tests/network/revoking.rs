@@ -1,8 +1,12 @@
 //! Keys that are revoked, and keys of users that are deleted: also after a restart.
 
+use std::time::Duration;
+
 use coordinator::{NewKey, Refusal, secret};
 
 use crate::world::{Machine, World};
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A key of another user's that makes nodes.
 fn bens(world: &mut World) -> String {
@@ -10,9 +14,10 @@ fn bens(world: &mut World) -> String {
     world.auth_key(NewKey { user, reusable: true, ..NewKey::default() })
 }
 
+/// An API key, with an end an hour later.
 fn api_key(world: &mut World) -> String {
-    let text = secret::write_api(&[7; 38]);
-    world.state.create_api_key(None, &text, world.now);
+    let (text, end) = (secret::write_api(&[7; 38]), world.now.after(HOUR));
+    world.state.create_api_key(Some(end), &text, world.now);
     world.keep();
     text
 }
@@ -27,15 +32,19 @@ fn registered(world: &mut World, number: u8, key: &str) -> String {
 
 #[test]
 fn an_auth_key_that_was_expired_makes_no_node_also_after_a_restart() {
-    let mut world = World::new();
-    let key = world.reusable();
-    assert_eq!(registered(&mut world, 1, &key), "");
-    let id = world.state.keys().next().unwrap().id;
-    world.state.expire_key(id, world.now).unwrap();
-    world.keep();
-    assert_eq!(world.state.keys().next().unwrap().expires, Some(world.now));
-    assert_eq!(registered(&mut world, 2, &key), "the auth key has expired");
-    assert_eq!(world.state.nodes().count(), 1);
+    for lifetime in [None, Some(HOUR)] {
+        let mut world = World::new();
+        let expires = lifetime.map(|lifetime| world.now.after(lifetime));
+        let new = NewKey { user: Some(world.user), reusable: true, expires, ..NewKey::default() };
+        let key = world.auth_key(new);
+        assert_eq!(registered(&mut world, 1, &key), "");
+        let id = world.state.keys().next().unwrap().id;
+        world.state.expire_key(id, world.now).unwrap();
+        world.keep();
+        assert_eq!(world.state.keys().next().unwrap().expires, Some(world.now));
+        assert_eq!(registered(&mut world, 2, &key), "the auth key has expired");
+        assert_eq!(world.state.nodes().count(), 1);
+    }
 }
 
 #[test]

@@ -48,6 +48,8 @@ fn a_network_is_routed_once_it_is_offered_and_approved() {
     gate.hostinfo["RoutableIPs"] = json!([NET]);
     world.tell(&gate, json!({}));
     assert_eq!(routes(&mut watcher, &mut world, &gate), (true, true), "it stays approved");
+    approve(&mut world, &gate, &[]);
+    assert_eq!(routes(&mut watcher, &mut world, &gate), (false, false), "until that is withdrawn");
 }
 
 #[test]

@@ -5,10 +5,14 @@ use std::{collections::BTreeSet, time::Duration};
 use coordinator::{
     MapRequest, NewKey, Polled, Session, State,
     object::{Kind, Stored},
+    secret,
 };
 use serde_json::{Value, json};
 
-use crate::world::{Machine, World, kept};
+use crate::{
+    policy::{key_of, policy, save},
+    world::{Machine, World, kept},
+};
 
 /// Another server with what the store has.
 fn other(world: &World) -> State {
@@ -292,4 +296,60 @@ fn move_to(server: &mut State, machine: &Machine, version: i64, world: &World) {
     server.hear(machine.id, &request, world.now);
     server.take_writes();
     server.publish(version, world.now);
+}
+
+/// What changes at one server decides at another who reaches whom, as at a server that has just started.
+#[test]
+fn rights_that_change_at_one_server_change_at_another() {
+    let mut world = World::new();
+    let ben = world.add_user("ben");
+    let (annas, bens) = (world.reusable(), key_of(&mut world, ben));
+    let rules = json!({ "acls": [
+        { "action": "accept", "src": ["ben@"], "dst": ["tag:db:22"] },
+        { "action": "accept", "src": ["carl@"], "dst": ["tag:web:22"] },
+        { "action": "accept", "src": ["autogroup:owner"], "dst": ["tag:gate:22"] },
+    ] });
+    save(&mut world, &policy(&rules));
+    let bases = [1, 2, 3].map(|number| world.join(number, &annas));
+    let client = world.join(9, &bens);
+    let tag = |world: &mut World, at: usize, tag: &str| {
+        world.state.tag_node(bases[at].id, &[tag.to_owned()], world.now).unwrap();
+    };
+    let changes: [&dyn Fn(&mut World); 5] = [
+        &|world| tag(world, 0, "tag:db"),
+        &|world| tag(world, 1, "tag:web"),
+        &|world| tag(world, 2, "tag:gate"),
+        &|world| drop(world.state.rename_user(ben, "carl").unwrap()),
+        &|world| drop(world.state.make_owner(ben).unwrap()),
+    ];
+    let (mut server, mut version) = (other(&world), world.version);
+    let peers = |state: &State, world: &World| {
+        let frame = first(state, world, &client, (String::new(), 0));
+        frame["Peers"].as_array().map_or(0, Vec::len)
+    };
+    // What was compiled is not to be used again.
+    assert_eq!(peers(&server, &world), 0);
+    for (change, expected) in changes.iter().zip([1, 1, 1, 1, 2]) {
+        change(&mut world);
+        world.keep();
+        read_on(&world, &mut server, version);
+        version = world.version;
+        assert_eq!(peers(&server, &world), expected);
+        assert_eq!(peers(&other(&world), &world), expected);
+    }
+}
+
+#[test]
+fn an_api_key_that_is_deleted_at_one_server_is_good_at_no_other() {
+    let mut world = World::new();
+    let text = secret::write_api(&[7; 38]);
+    world.state.create_api_key(None, &text, world.now);
+    world.keep();
+    let (mut server, version) = (other(&world), world.version);
+    let id = server.api_key_of(&text, world.now).unwrap().id;
+    world.state.delete_api_key(&id.to_string()).unwrap();
+    world.keep();
+    read_on(&world, &mut server, version);
+    assert_eq!(server.api_key_of(&text, world.now), None);
+    assert_eq!(kept(&server), kept(&world.state));
 }

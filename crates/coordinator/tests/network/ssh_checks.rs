@@ -63,7 +63,22 @@ fn where_each_login_is_checked_a_confirmation_is_good_for_one() {
         assert_eq!(ask(&mut world, ends, None, number), held(number));
         world.state.decide_ssh(number, true, world.now).unwrap();
         assert_eq!(ask(&mut world, ends, Some(number), next), SshOutcome::Accepted);
+        assert_eq!(ask(&mut world, ends, Some(number), "again"), held("again"));
     }
+}
+
+#[test]
+fn an_account_whose_name_is_too_long_is_refused() {
+    let (mut world, ends) = two();
+    let mut policy = check("always");
+    policy["ssh"][0]["users"] = json!(["autogroup:nonroot"]);
+    save(&mut world, &policy);
+    let mut login = |length: usize, number| {
+        let account = "a".repeat(length);
+        world.state.ssh_login(ends, &account, None, number, world.now)
+    };
+    assert_eq!(login(256, "a"), held("a"));
+    assert!(matches!(login(257, "b"), SshOutcome::Refused(_)));
 }
 
 #[test]

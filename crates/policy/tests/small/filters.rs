@@ -1,6 +1,6 @@
 //! Filters, peers, attributes and approvals.
 
-use policy::{Compiled, Policy, to_json};
+use policy::{Compiled, Nodes, Policy, Role, to_json};
 use serde_json::{Value, json};
 
 use crate::network::{ADA, ADA_PHONE, BASE, BEN, EXIT, ROUTER, WEB, compile, network, parse};
@@ -32,6 +32,36 @@ fn a_rule_reaches_the_nodes_that_it_names_and_no_other() {
     assert_eq!(peers(&compiled, WEB), [BEN]);
     assert_eq!(peers(&compiled, BEN), [WEB]);
     assert!(peers(&compiled, ADA).is_empty());
+}
+
+/// The peers of the web server if this source may reach it, in the network after `change`.
+fn let_in(source: &str, change: impl FnOnce(&mut Nodes)) -> Vec<usize> {
+    let mut nodes = network();
+    change(&mut nodes);
+    let rule = json!({"action": "accept", "src": [source], "dst": ["tag:web:22"]});
+    peers(&parse(&json!({"acls": [rule]})).compile(&nodes), WEB)
+}
+
+#[test]
+fn the_owner_is_no_other_user_whatever_that_users_role() {
+    for role in [Role::Admin, Role::Member] {
+        let found = let_in("autogroup:owner", |nodes| nodes.users[1].role = Some(role));
+        assert_eq!(found, [ADA, ADA_PHONE], "{role:?}");
+    }
+}
+
+#[test]
+fn a_user_of_a_domain_with_a_longer_name_is_not_of_this_one() {
+    for (email, is_in) in [("ben@Example.net", true), ("ben@evil-example.net", false)] {
+        let found = let_in("user:*@example.net", |nodes| nodes.users[1].email = email.into());
+        assert_eq!(found.contains(&BEN), is_in, "{email}");
+    }
+}
+
+#[test]
+fn no_user_is_named_by_an_empty_address() {
+    assert!(let_in("@", |nodes| nodes.users[1].email.clear()).is_empty());
+    assert!(let_in("@", |nodes| nodes.users[1].name.clear()).is_empty());
 }
 
 #[test]
@@ -146,7 +176,7 @@ fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
     }}));
     let approves = |node, net: &str| policy.approves(&network(), node, &net.parse().unwrap());
     assert!(approves(ROUTER, "10.9.0.0/16"));
-    assert!(!approves(ROUTER, "11.0.0.0/8"));
+    assert!(!approves(ROUTER, "11.0.0.0/8") && !approves(ROUTER, "8.0.0.0/5"));
     assert!(!approves(WEB, "10.9.0.0/16"));
     assert!(!approves(EXIT, "0.0.0.0/0") && !approves(EXIT, "::/0"));
     assert!(approves(BEN, "::/0") && approves(ADA, "0.0.0.0/0"));

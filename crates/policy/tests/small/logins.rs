@@ -5,7 +5,7 @@ use std::time::Duration;
 use policy::{SshCheck, SshRule};
 use serde_json::{Value, json};
 
-use crate::network::{ADA, BASE, BEN, WEB, compile};
+use crate::network::{ADA, BASE, BEN, WEB, compile, network, parse};
 
 fn rules(ssh: Value, node: usize) -> Vec<SshRule> {
     compile(&json!({"ssh": ssh})).ssh(node, "https://control")
@@ -63,6 +63,17 @@ fn a_mail_address_names_an_account_of_its_user_alone() {
 }
 
 #[test]
+fn a_mail_address_of_another_domain_names_no_account() {
+    let rule = json!({"action": "accept", "src": ["autogroup:member"], "dst": ["tag:web"],
+        "users": ["localpart:*@example.net"]});
+    let mut nodes = network();
+    nodes.users[1].email = "ben@other.test".into();
+    let found = parse(&json!({"ssh": [rule]})).compile(&nodes).ssh(WEB, "https://control");
+    let has = |account| found.iter().any(|rule| rule.ssh_users.contains_key(account));
+    assert!(has("ada") && !has("ben"));
+}
+
+#[test]
 fn whether_a_login_is_checked_and_for_how_long_a_check_is_good_is_known() {
     let rule = |action: Value| {
         let mut rule = json!({"src": ["ben@example.net"], "dst": ["tag:web"], "users": ["www"]});
@@ -82,4 +93,7 @@ fn whether_a_login_is_checked_and_for_how_long_a_check_is_good_is_known() {
     let always = rule(json!({"action": "check", "checkPeriod": "always"}));
     assert_eq!(check(always, BEN, WEB, "www"), Some(SshCheck { period: None }));
     assert_eq!(check(rule(json!({"action": "accept"})), BEN, WEB, "www"), None);
+    let others = rule(json!({"action": "check", "users": ["autogroup:nonroot"]}));
+    assert_eq!(check(others.clone(), BEN, WEB, "root"), None);
+    assert!(check(others, BEN, WEB, "git").is_some());
 }

@@ -42,6 +42,18 @@ fn what_is_not_supported_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_login_to_a_users_nodes_is_for_that_user_alone() {
+    let rule = |sources: &[&str]| {
+        json!({"ssh": [{"action": "accept", "src": sources, "dst": ["ada@example.net"],
+            "users": ["root"]}]})
+    };
+    parse(&rule(&["ada@example.net"]));
+    for sources in [&["ben@example.net"][..], &["ada@example.net", "ben@example.net"]] {
+        assert!(refused(&rule(sources)).contains("ssh[0]"), "{sources:?}");
+    }
+}
+
+#[test]
 fn names_must_be_defined_and_be_where_they_may() {
     let acl = |src: &str, dst: &str| {
         refused(&json!({"acls": [{"action": "accept", "src": [src], "dst": [dst]}]}))
