@@ -97,6 +97,15 @@ mod tests {
     }
 
     #[test]
+    fn a_source_that_ends_one_of_its_turns_has_one_more_and_no_new_share() {
+        let turns = FairTurns::new(9, 2);
+        let mut taken: Vec<_> = (0..2).map(|_| turns.take(1).now_or_never().unwrap()).collect();
+        taken.pop();
+        taken.push(turns.take(1).now_or_never().unwrap());
+        assert!(turns.take(1).now_or_never().is_none());
+    }
+
+    #[test]
     fn two_turns_of_a_source_leave_one_for_another() {
         let turns = FairTurns::new(3, 2);
         let taken: Vec<_> = (0..2).map(|_| turns.take(1).now_or_never().unwrap()).collect();

@@ -168,6 +168,13 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_of_too_many_links_makes_room() {
+        let sessions = Sessions::default();
+        let links: Vec<String> = (0..=MOST).map(|_| sessions.make_link(NOW).unwrap()).collect();
+        assert!(!sessions.use_link(&links[0], NOW) && sessions.use_link(&links[1], NOW));
+    }
+
+    #[test]
     fn a_session_is_found_by_its_cookie_until_it_ends() {
         let sessions = Sessions::default();
         let cookie = sessions.open("link".into(), None, NOW).unwrap();
@@ -211,6 +218,10 @@ mod tests {
             sessions.wrong_from(std::net::Ipv4Addr::from_bits(number).into(), NOW);
         }
         assert_eq!(sessions.kept().wrong.len(), COUNTED);
+        assert!(
+            sessions.wrong_from("192.0.2.1".parse().unwrap(), NOW),
+            "too many come from everywhere"
+        );
         assert!(!sessions.wrong_from("192.0.2.1".parse().unwrap(), NOW.after(WINDOW)));
     }
 }

@@ -523,6 +523,18 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_from_the_subnets_of_a_site_ends_its_own_connections_and_no_others() {
+        let visitors = up_to(10);
+        let elsewhere = |number: u8| IpAddr::from([198, 51, number, 1]);
+        let others: Vec<Visitor> =
+            (0..4).map(|number| visitors.arrive(elsewhere(number))).collect();
+        let subnet = |number: u16| IpAddr::from([0x2001, 0xdb8, 1, number, 0, 0, 0, 1]);
+        let flood: Vec<Visitor> = (0..100).map(|number| visitors.arrive(subnet(number))).collect();
+        assert!(!others.iter().any(has_to_leave));
+        assert_eq!(flood.iter().filter(|one| !has_to_leave(one)).count(), 6);
+    }
+
+    #[test]
     fn the_bodies_of_a_strangers_connection_are_bounded_together() {
         let visitors = Visitors::default();
         let visitor = visitors.arrive(FLOOD);

@@ -25,6 +25,8 @@ pub struct Provider {
     at: SocketAddr,
     key: EcdsaKeyPair,
     claims: Mutex<Value>,
+    /// The user's info, if it is not just the subject of the claims.
+    info: Mutex<Option<Value>>,
 }
 
 impl Provider {
@@ -38,7 +40,7 @@ impl Provider {
         let key = EcdsaKeyPair::generate_pkcs8(kind, &random).expect("randomness");
         let key = EcdsaKeyPair::from_pkcs8(kind, key.as_ref(), &random).expect("its own key");
         let at = listener.local_addr().expect("an address");
-        let provider = Arc::new(Self { at, key, claims: Mutex::default() });
+        let provider = Arc::new(Self { at, key, claims: Mutex::default(), info: Mutex::default() });
         let own = Arc::clone(&provider);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -64,6 +66,11 @@ impl Provider {
         *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = claims;
     }
 
+    /// Sets the answer of the user's info.
+    pub fn informs(&self, info: Value) {
+        *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+    }
+
     fn answer(&self, path: &str) -> Value {
         let (url, encoded) = (self.url(), Base64UrlUnpadded::encode_string);
         let point = self.key.public_key().as_ref();
@@ -75,8 +82,13 @@ impl Provider {
             "/token" => {
                 json!({ "access_token": "a", "token_type": "Bearer", "id_token": self.token() })
             }
+            "/userinfo" => {
+                let info = self.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+                info.unwrap_or_else(|| json!({ "sub": claims["sub"] }))
+            }
             _ => json!({
-                "issuer": url, "authorization_endpoint": format!("{url}/login"),
+                "issuer": url, "userinfo_endpoint": format!("{url}/userinfo"), "authorization_endpoint": format!("{url}/login"),
                 "token_endpoint": format!("{url}/token"), "jwks_uri": format!("{url}/jwks"),
                 "response_types_supported": ["code"], "subject_types_supported": ["public"],
                 "id_token_signing_alg_values_supported": ["ES256"],

@@ -85,3 +85,17 @@ async fn converse(routes: Router, stream: UnixStream) {
         tracing::debug!("a command: {error}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_for_the_servers_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let file = folder.path().join("socket");
+        let _listener = bind(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

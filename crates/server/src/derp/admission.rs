@@ -160,8 +160,13 @@ mod tests {
         String::from_utf8(request).unwrap()
     }
 
-    async fn answer(mut stream: TcpStream) {
-        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"Allow\":true}";
+    async fn answer(stream: TcpStream) {
+        say(stream, r#"{"Allow":true}"#).await;
+    }
+
+    async fn say(mut stream: TcpStream, body: &str) {
+        let length = body.len();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(answer.as_bytes()).await.unwrap();
     }
 
@@ -193,6 +198,28 @@ mod tests {
         assert!(asked.elapsed() >= PATIENCE, "it is asked again");
         advance(GOOD_WITHOUT_ANSWER).await;
         assert!(!admission.admits(&before, HERE).await);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_was_refused_is_not_admitted_while_the_server_does_not_answer() {
+        let (listener, admission) = listening().await;
+        let client = NodePublic([1; 32]);
+        let admits = async |body: &str| {
+            let answer = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                request(&mut stream).await;
+                say(stream, body).await;
+            };
+            tokio::join!(admission.admits(&client, HERE), answer).0
+        };
+        assert!(admits(r#"{"Allow":true}"#).await);
+        pause();
+        advance(GOOD).await;
+        assert!(!admits(r#"{"Allow":false}"#).await);
+        let (is_admitted, ()) = tokio::join!(admission.admits(&client, HERE), async {
+            drop(listener.accept().await.unwrap());
+        });
+        assert!(!is_admitted);
     }
 
     #[tokio::test]

@@ -364,6 +364,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_datagram_that_was_forwarded_is_forwarded_to_no_third_relay() {
+        let relay = relay();
+        let [other, link] = [100, 101].map(|number| client(&relay, number, true));
+        let far = NodePublic([5; 32]);
+        assert!(relay.table.arrive(&link, far));
+        let datagram = [&[7; KEY][..], &far.0, b"x"].concat();
+        says(&mut Session::new(&relay, &other), kind::FORWARD_PACKET, &datagram).unwrap();
+        assert!(told(&link).is_empty());
+    }
+
+    #[tokio::test]
     async fn only_a_client_with_the_meshs_key_watches_closes_and_forwards() {
         let relay = relay();
         let [node, victim] = [1, 2].map(|number| client(&relay, number, false));

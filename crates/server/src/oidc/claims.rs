@@ -167,6 +167,30 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_the_users_info_is_verified_by_what_is_said_with_it() {
+        let token = serde_json::json!({
+            "iss": "https://id.test", "sub": "1", "aud": ["net"], "exp": 1, "iat": 0,
+            "email": "anna@net.test", "email_verified": true,
+        });
+        let token: IdTokenClaims<Others, CoreGenderClaim> = serde_json::from_value(token).unwrap();
+        for (email, verified, is_verified) in [
+            ("boss@net.test", None, false),
+            ("boss@net.test", Some(true), true),
+            ("anna@net.test", None, true),
+            ("anna@net.test", Some(false), false),
+        ] {
+            let mut info = serde_json::json!({ "sub": "1", "email": email });
+            if let Some(verified) = verified {
+                info["email_verified"] = verified.into();
+            }
+            let info = info.to_string();
+            let info = UserInfoClaims::from_json::<std::io::Error>(info.as_bytes(), None).unwrap();
+            let said = Said::of(&token, Some(&info), "groups");
+            assert_eq!((&*said.email, said.email_verified), (email, is_verified));
+        }
+    }
+
+    #[test]
     fn all_that_is_demanded_must_hold() {
         for (more, allowed) in [
             ("", true),

@@ -9,9 +9,9 @@ use tailnet::{
     control::frame::FrameReader,
     keys::{DiscoPublic, NodePublic},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::world::{World, said_by_machine};
+use super::world::{World, asked_by_machine, said_by_machine};
 
 /// A network of machines with these numbers.
 async fn network(numbers: &[u8]) -> World {
@@ -59,5 +59,55 @@ async fn of_whole_maps_that_are_asked_for_once_a_connection_is_sent_one_at_a_tim
         let map = map(body).await;
         assert_eq!(map["Peers"].as_array().unwrap().len(), 1, "{map}");
         assert!(map["Node"]["Name"].as_str().unwrap().starts_with("host-1."), "{map}");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_asks_about_logins_at_itself_alone() {
+    let world = network(&[1, 2, 3]).await;
+    for (number, status) in
+        [(3, StatusCode::FORBIDDEN), (1, StatusCode::FORBIDDEN), (2, StatusCode::OK)]
+    {
+        let mut machine = world.machine(number).await;
+        let said = asked_by_machine(&mut machine, "ssh/action/1/to/2?local_user=root").await;
+        assert_eq!(said.status, status, "machine {number}: {}", said.body);
+    }
+}
+
+#[tokio::test]
+async fn a_machine_answers_its_own_questions_alone() {
+    let world = network(&[1, 2]).await;
+    let mut machine = world.machine(1).await;
+    let follow = json!({ "Version": 131, "NodeKey": NodePublic([1; 32]), "Stream": true, "Compress": "zstd" });
+    let response = machine.send_request(said_by_machine("map", &follow)).await.unwrap();
+    let (mut body, mut reader) = (response.into_body(), FrameReader::default());
+    let mut question = async || loop {
+        while let Some(frame) = reader.poll_frame().unwrap() {
+            let frame: Value = serde_json::from_slice(&frame).unwrap();
+            if let Some(url) = frame["PingRequest"]["URL"].as_str() {
+                return url.split_once("/machine/").unwrap().1.to_owned();
+            }
+        }
+        let frame = body.frame().await.unwrap().unwrap();
+        reader.handle_bytes(frame.data_ref().unwrap());
+    };
+    let asks = async {
+        // Until it has its first map, it is not connected.
+        loop {
+            world.try_command(Method::GET, "node/1/health").await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let answered = async {
+        let path = question().await;
+        let mut other = world.machine(2).await;
+        for (of, status) in [(&mut other, StatusCode::NOT_FOUND), (&mut machine, StatusCode::OK)] {
+            let said = of.send_request(said_by_machine(&path, &json!({}))).await.unwrap();
+            assert_eq!(said.status(), status);
+        }
+    };
+    tokio::select! {
+        () = asks => {}
+        () = answered => {}
     }
 }

@@ -7,7 +7,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tailnet::keys::NodePublic;
 
-use super::world::{Said, World};
+use super::world::{Said, World, asked_by_machine};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
@@ -28,9 +28,14 @@ struct Login {
 
 impl Rig {
     async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// One with more lines in the provider's table.
+    async fn with(lines: &str) -> Self {
         let provider = Provider::start().await;
         let issuer = provider.url();
-        let table = format!("[oidc]\nissuer = {issuer:?}\nclient_id = \"net\"\n");
+        let table = format!("[oidc]\nissuer = {issuer:?}\nclient_id = \"net\"\n{lines}\n");
         let world = World::with(&table).await;
         let body = json!({
             "Version": 131, "NodeKey": NodePublic([1; 32]), "Hostinfo": { "Hostname": "laptop" },
@@ -41,9 +46,13 @@ impl Rig {
         Self { world, provider, link }
     }
 
-    /// A browser opens the link.
+    /// A browser opens the link of the machine.
     async fn begin(&self) -> Login {
-        let said = self.world.ask(Method::GET, &self.link, &[], "").await;
+        self.open(&self.link).await
+    }
+
+    async fn open(&self, link: &str) -> Login {
+        let said = self.world.ask(Method::GET, link, &[], "").await;
         assert_eq!(said.status, StatusCode::FOUND, "{}", said.body);
         let location = said.headers["location"].to_str().unwrap();
         let query = location.split_once('?').unwrap().1;
@@ -77,8 +86,21 @@ impl Rig {
     }
 
     async fn nodes(&self) -> usize {
-        let nodes = self.world.command(Method::GET, "node", json!(null)).await;
-        nodes.as_array().unwrap().len()
+        self.list("node").await.len()
+    }
+
+    /// All nodes or users.
+    async fn list(&self, of: &str) -> Vec<Value> {
+        self.world.command(Method::GET, of, json!(null)).await.as_array().unwrap().clone()
+    }
+
+    /// A login from its beginning to its end, by an honest token.
+    async fn log_in(&self) {
+        let login = self.begin().await;
+        self.provider.says(self.honest(&login));
+        let question = self.back(&login, &login.cookie, "").await;
+        assert_eq!(question.status, StatusCode::OK, "{}", question.body);
+        assert_eq!(self.confirm(&question, &login.cookie).await.status, StatusCode::OK);
     }
 }
 
@@ -153,4 +175,48 @@ async fn an_answer_in_another_browser_or_tab_is_refused() {
         assert_eq!(again.status, StatusCode::GONE, "a question is asked once");
     }
     assert_eq!(rig.nodes().await, 0);
+}
+
+#[tokio::test]
+async fn a_machine_that_came_in_by_a_login_expires_when_the_configuration_says() {
+    for (lines, expires) in [("expiry = \"30d\"", true), ("", false)] {
+        let rig = Rig::with(lines).await;
+        rig.log_in().await;
+        assert_eq!(rig.list("node").await[0]["expiry"].is_string(), expires, "{lines}");
+    }
+}
+
+#[tokio::test]
+async fn the_info_of_another_subject_describes_nobody() {
+    for (subject, name) in [("1", "boss"), ("2", "anna")] {
+        let rig = Rig::new().await;
+        rig.provider.informs(json!({ "sub": subject, "preferred_username": "boss" }));
+        rig.log_in().await;
+        let users = rig.list("user").await;
+        assert_eq!(users[0]["name"], name, "{users:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_machine_confirms_no_login_from_a_tagged_machine() {
+    let rig = Rig::new().await;
+    let policy = json!({
+        "tagOwners": { "tag:a": [], "tag:b": [] },
+        "ssh": [{ "action": "check", "src": ["tag:a"], "dst": ["tag:b"], "users": ["www"] }],
+    });
+    rig.world.command(Method::PUT, "policy", json!({ "policy": policy.to_string() })).await;
+    for (number, tag) in [(2, "tag:a"), (3, "tag:b")] {
+        let key = rig.world.command(Method::POST, "preauthkey", json!({ "acl_tags": [tag] })).await;
+        rig.world.join(number, key["key"].as_str().unwrap(), json!({ "Hostname": tag })).await;
+    }
+    let mut machine = rig.world.machine(3).await;
+    let path = "ssh/action/1/to/2?local_user=www";
+    let said = asked_by_machine(&mut machine, path).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    let message = said.json()["message"].as_str().unwrap().to_owned();
+    let number = message.split_once("/ssh/").unwrap().1.split_whitespace().next().unwrap();
+    let login = rig.open(&format!("/ssh/{number}")).await;
+    rig.provider.says(rig.honest(&login));
+    let refused = rig.back(&login, &login.cookie, "").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
 }

@@ -39,8 +39,10 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
     assert_eq!(create(vec![own.clone()]).await, StatusCode::FORBIDDEN);
     let wrong = ("x-csrf-token", "0".repeat(64));
     assert_eq!(create(vec![own.clone(), wrong]).await, StatusCode::FORBIDDEN);
-    let elsewhere = vec![own.clone(), shown.clone(), from("cross-site")];
-    assert_eq!(create(elsewhere).await, StatusCode::FORBIDDEN);
+    for site in ["cross-site", "same-site", "none"] {
+        let elsewhere = vec![own.clone(), shown.clone(), from(site)];
+        assert_eq!(create(elsewhere).await, StatusCode::FORBIDDEN, "{site}");
+    }
     let at = |origin: &str| ("origin", origin.to_owned());
     let port = world.address.port();
     for foreign in [
@@ -96,14 +98,20 @@ async fn a_link_to_a_self_signed_certificate_comes_with_its_fingerprint() {
 #[tokio::test]
 async fn a_session_of_an_api_key_ends_with_the_key() {
     let world = World::new().await;
-    let (prefix, bearer) = world.api_key().await;
-    let entered = world.ask_to_enter(bearer.strip_prefix("Bearer ").unwrap()).await;
-    let cookie = entered.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
-    let cookie = [("cookie", cookie)];
-    assert_eq!(world.ask(Method::GET, "/admin/keys", &cookie, "").await.status, StatusCode::OK);
-    world.command(Method::DELETE, &format!("apikey/{prefix}"), json!(null)).await;
-    let late = world.ask(Method::GET, "/admin/keys", &cookie, "").await;
-    assert_eq!(late.status, StatusCode::SEE_OTHER);
+    for is_deleted in [true, false] {
+        let (prefix, bearer) = world.api_key().await;
+        let entered = world.ask_to_enter(bearer.strip_prefix("Bearer ").unwrap()).await;
+        let cookie = entered.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+        let cookie = [("cookie", cookie)];
+        assert_eq!(world.ask(Method::GET, "/admin/keys", &cookie, "").await.status, StatusCode::OK);
+        let (method, path) = match is_deleted {
+            true => (Method::DELETE, format!("apikey/{prefix}")),
+            false => (Method::POST, format!("apikey/{prefix}/expire")),
+        };
+        world.command(method, &path, json!(null)).await;
+        let late = world.ask(Method::GET, "/admin/keys", &cookie, "").await;
+        assert_eq!(late.status, StatusCode::SEE_OTHER);
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use base64ct::{Base64, Encoding};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    HeaderMap, Method, Request, StatusCode,
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::Incoming,
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -43,6 +44,13 @@ pub struct Said {
 }
 
 impl Said {
+    async fn of(response: Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        Self { status: head.status, headers: head.headers, body }
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
@@ -196,6 +204,13 @@ pub fn said_by_machine(path: &str, body: &Value) -> Request<Full<Bytes>> {
     request.body(Full::new(Bytes::from(body.to_string()))).unwrap()
 }
 
+/// The answer to a question of a machine.
+pub async fn asked_by_machine(machine: &mut http2::SendRequest<Full<Bytes>>, path: &str) -> Said {
+    let request = Request::get(format!("https://a/machine/{path}"));
+    let response = machine.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+    Said::of(response).await
+}
+
 async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
@@ -211,11 +226,7 @@ async fn ask(
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from(body))).unwrap();
-    let response = sender.send_request(request).await.unwrap();
-    let (head, body) = response.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
-    let body = String::from_utf8(body.to_vec()).unwrap();
-    Said { status: head.status, headers: head.headers, body }
+    Said::of(sender.send_request(request).await.unwrap()).await
 }
 
 /// Noise, behind an upgrade by POST.
