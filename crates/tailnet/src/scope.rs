@@ -143,6 +143,13 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_only_ends_like_localhost_is_far() {
+        for url in ["https://notlocalhost", "https://localhost.example"] {
+            assert!(!admits(scope(url), "127.0.0.1"), "{url}");
+        }
+    }
+
+    #[test]
     fn a_coordinator_on_a_link_may_name_addresses_of_links() {
         for url in ["http://169.254.1.1", "https://[fe80::1]", "http://gateway"] {
             assert!(admits(scope(url), "169.254.1.2") && admits(scope(url), "fe80::2"), "{url}");

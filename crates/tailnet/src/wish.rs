@@ -239,6 +239,9 @@ mod tests {
                 "128.0.0.0/1",
                 "127.0.0.1/32",
                 "169.254.169.254/32",
+                "32.0.0.0/3",
+                "8.0.0.0/5",
+                "64.0.0.0/7",
                 "2000::/3",
                 "fe80::/64",
                 "fe00::/7",
@@ -286,10 +289,11 @@ mod tests {
         let wish = HostWish {
             addresses: (0x0a00_0000..0x0a00_0100).map(one).collect(),
             routes: (0x0a00_0000..0x0a02_0000).map(one).collect(),
+            offered: (0x0a00_0000..0x0a00_2000).map(one).collect(),
             ..HostWish::default()
         };
         let (part, problems) = accepted(&wish);
         assert_eq!((part.addresses.len(), part.routes.len()), (ADDRESSES, ROUTES));
-        assert_eq!(problems.len(), 2);
+        assert_eq!((part.offered.len(), problems.len()), (OFFERED, 3));
     }
 }

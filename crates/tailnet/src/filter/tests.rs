@@ -65,6 +65,9 @@ fn an_exit_node_gives_access_to_the_internet_and_not_to_its_own_networks() {
         "10.8.1.1",
         "192.168.1.2",
         "192.168.7.1",
+        "172.16.0.1",
+        "172.17.0.1",
+        "172.31.255.255",
         "203.0.113.8",
         "169.254.1.1",
         "224.0.0.1",
@@ -175,6 +178,8 @@ fn shields_that_are_up_leave_nothing_but_what_is_local() {
     let down = compile(&with(&rules, &own));
     let granted = down.grants.between(at("100.64.0.2"), at("100.64.0.1"));
     assert!(granted.contains_key("x") && down.policy.rules.len() == 1);
+    let has = |name| down.grants.has(at("100.64.0.2"), at("100.64.0.1"), name);
+    assert!(has("x") && !has("x/y") && !has(""));
     let up = compile(&Input { shields_up: true, ..with(&rules, &own) });
     assert!(up.policy.shields_up && up.policy.rules.is_empty() && up.grants.is_empty());
     assert_eq!(texts(up.policy.local), ["100.64.0.1-100.64.0.1"]);

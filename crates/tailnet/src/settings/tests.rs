@@ -2,7 +2,7 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::messages::MapResponse;
+use crate::{messages::MapResponse, peer_relay::MAY_ALLOCATE};
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
@@ -66,11 +66,47 @@ fn nothing_leaves_beside_an_exit_node_that_is_not_there() {
 fn a_peer_whose_key_has_expired_is_none() {
     let expired = json!({"KeyExpiry": "2020-01-01T00:00:00Z"});
     let never = json!({"KeyExpiry": "0001-01-01T00:00:00Z"});
-    let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, expired), node(3, never)]}));
+    let said = json!({"Expired": true});
+    let peers = [node(2, expired), node(3, never), node(4, said)];
+    let map = map(json!({"Node": node(1, json!({})), "Peers": peers}));
     let settings = made(&map, &Prefs::new());
     let keys: Vec<NodePublic> = settings.peers.iter().map(|peer| peer.key).collect();
     assert_eq!(keys, [NodePublic([3; 32])]);
     assert_eq!(settings.paths.len(), 1);
+}
+
+#[test]
+fn a_peers_key_expires_by_the_coordinators_clock() {
+    let expires = json!({"KeyExpiry": "2030-01-01T00:00:00Z"});
+    for (time, peers) in [("2027-01-15T08:00:00Z", 1), ("2031-01-01T00:00:00Z", 0)] {
+        let map = map(json!({
+            "Node": node(1, json!({})), "Peers": [node(2, expires.clone())], "ControlTime": time,
+        }));
+        assert_eq!(made(&map, &Prefs::new()).peers.len(), peers, "{time}");
+    }
+}
+
+#[test]
+fn a_node_that_may_not_relay_for_peers_does_not() {
+    for (caps, port) in [(json!({}), Some(0)), (json!({"disable-relay-server": null}), None)] {
+        let map = map(json!({"Node": node(1, json!({"CapMap": caps}))}));
+        let prefs = Prefs { relay_server_port: Some(0), ..Prefs::new() };
+        assert_eq!(made(&map, &prefs).host.relay_server, port);
+    }
+}
+
+#[test]
+fn a_peer_that_nobody_signs_has_no_capability() {
+    let grant = json!([{"Dsts": ["100.64.0.1/32"], "Caps": [MAY_ALLOCATE]}]);
+    for (more, is_granted) in [(json!({}), true), (json!({"UnsignedPeerAPIOnly": true}), false)] {
+        let map = map(json!({
+            "Node": node(1, json!({})), "Peers": [node(2, more)],
+            "PacketFilter": [{"SrcIPs": ["*"], "CapGrant": grant}],
+        }));
+        let grants = made(&map, &Prefs::new()).grants;
+        let (own, peer) = (map.node().unwrap(), map.peer(&NodePublic([2; 32])).unwrap());
+        assert_eq!(may(peer, own, MAY_ALLOCATE, &grants), is_granted);
+    }
 }
 
 #[test]

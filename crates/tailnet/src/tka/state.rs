@@ -113,3 +113,23 @@ fn are_different<'a>(all: impl Iterator<Item = &'a [u8; 32]>) -> bool {
     let mut seen = std::collections::HashSet::new();
     all.into_iter().all(|one| seen.insert(one))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{own::OwnKey, update::Update},
+        *,
+    };
+
+    #[test]
+    fn a_checkpoint_of_another_chain_is_refused() {
+        let signer = OwnKey::new(&[1; 32]);
+        let key = Key { id: signer.id(), votes: 1, notes: None };
+        let of = |numbers| State { keys: vec![key.clone()], disablers: vec![[1; 32]], numbers };
+        for (numbers, is_own) in [((1, 2), true), ((1, 3), false), ((3, 2), false)] {
+            let update = Update::by(&signer, None, Kind::Checkpoint(of(numbers)));
+            let applied = of((1, 2)).apply(&update);
+            assert_eq!(applied, if is_own { Ok(()) } else { Err(Refused::OtherChain) });
+        }
+    }
+}

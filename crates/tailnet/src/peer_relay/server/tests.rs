@@ -149,7 +149,11 @@ fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
     let challenge = world.begin(0, vni, at(1));
     world.bind(1, vni, at(2));
     // From elsewhere; with a byte changed; by the other client.
-    world.say(0, vni, &Message::BindAnswer(challenge), at(8));
+    let neighbour = Endpoint { local: at(1).local, ..Endpoint::new(([192, 0, 2, 9], 1).into()) };
+    for elsewhere in [at(8), neighbour] {
+        world.say(0, vni, &Message::BindAnswer(challenge), elsewhere);
+        assert_eq!(world.forward(vni, elsewhere), None);
+    }
     let mut changed = challenge;
     changed.challenge[31] ^= 1;
     world.say(0, vni, &Message::BindAnswer(changed), at(1));
