@@ -30,7 +30,10 @@ use std::{
 use forward::Forwarder;
 pub use forward::{AskError, MAX_RESOLVERS};
 use tailnet::dns::Names;
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
 
 /// Queries that are passed on at once; the next are refused with SERVFAIL (tailscale
 /// `net/dns/manager.go`).
@@ -153,6 +156,11 @@ impl Server {
 impl Shared {
     fn served(&self) -> Arc<Served> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A place for a connection of a program of this machine, if there is one.
+    fn admit_stream(&self, sender: IpAddr) -> Option<OwnedSemaphorePermit> {
+        self.admits(sender).then(|| self.streams.clone().try_acquire_owned().ok())?
     }
 
     /// Whether a sender is a program of this machine.

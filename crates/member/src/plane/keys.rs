@@ -77,6 +77,12 @@ impl KeyFile {
         Ok(key)
     }
 
+    /// Removes the key from both slots.
+    fn erase(&mut self) -> io::Result<()> {
+        self.write(&[0; KEY])?;
+        self.write(&[0; KEY])
+    }
+
     fn write(&mut self, key: &[u8; KEY]) -> io::Result<()> {
         let number = self.number + 1;
         let mut slot = Zeroizing::new([0; SLOT]);
@@ -147,9 +153,7 @@ impl Keys {
     pub fn forget(&mut self, node: &Arc<Node>) -> io::Result<()> {
         (self.own, self.candidate) = (None, None);
         self.give(node);
-        // Both slots: none of them may keep the former key.
-        self.file.write(&[0; KEY])?;
-        self.file.write(&[0; KEY])
+        self.file.erase()
     }
 
     /// What is said to a relay at login: nothing where there is no key.
@@ -205,8 +209,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("linerate-no-key-{}", std::process::id()));
         let (mut file, _) = open(&path);
         file.write(&[7; KEY]).unwrap();
-        file.write(&[0; KEY]).unwrap();
-        file.write(&[0; KEY]).unwrap();
+        file.erase().unwrap();
         drop(file);
         assert_eq!(open(&path).1, None);
         assert!(!std::fs::read(&path).unwrap().contains(&7));

@@ -36,6 +36,7 @@ struct Rig {
     agent: Agent,
     folder: Arc<TempFolder>,
     relays: Heard<derp::Command>,
+    relay_server: ToLine<ToRelayServer>,
     from_control: mpsc::Receiver<(u32, control::Event)>,
     wanted: watch::Receiver<Wanted>,
     sessions: Arc<Mutex<Vec<Session>>>,
@@ -84,6 +85,7 @@ impl Rig {
         let (control_events, from_control) = mpsc::channel(64);
         let (found, _) = mpsc::channel(64);
         let (want, wanted) = watch::channel(Wanted::default());
+        let relay_server = ToLine::new();
         let sessions = Arc::<Mutex<Vec<Session>>>::default();
         let begun = sessions.clone();
         let connect = move |settings: control::Settings, commands, events| {
@@ -103,7 +105,7 @@ impl Rig {
             hook: None,
             plane: ToLine::new(),
             steward: None,
-            relay_server: None,
+            relay_server: Some(relay_server.clone()),
             relays,
             control_events,
             found,
@@ -120,6 +122,7 @@ impl Rig {
             agent: agent.unwrap(),
             folder,
             relays: taking(relay_commands),
+            relay_server,
             from_control,
             wanted,
             sessions,

@@ -85,10 +85,7 @@ pub(super) async fn streams(shared: Arc<Shared>, listener: TcpListener) {
             }
         };
         while clients.try_join_next().is_some() {}
-        if !shared.admits(sender.ip()) {
-            continue;
-        }
-        let Ok(permit) = shared.streams.clone().try_acquire_owned() else { continue };
+        let Some(permit) = shared.admit_stream(sender.ip()) else { continue };
         let shared = shared.clone();
         clients.spawn(async move {
             let _permit = permit;

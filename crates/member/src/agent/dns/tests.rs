@@ -181,6 +181,20 @@ async fn who_is_not_of_this_machine_gets_nothing() {
 }
 
 #[tokio::test]
+async fn connections_are_of_this_machine_and_bounded() {
+    let setting = Setting::new(&[]).await;
+    let shared = &setting.server.shared;
+    let [own, stranger]: [IpAddr; 2] = [[127, 0, 0, 1].into(), [192, 168, 1, 1].into()];
+    let mut taken = Vec::new();
+    while let Some(place) = shared.admit_stream(own) {
+        taken.push(place);
+        assert!(taken.len() <= MAX_STREAMS);
+    }
+    taken.pop();
+    assert!(shared.admit_stream(stranger).is_none() && shared.admit_stream(own).is_some());
+}
+
+#[tokio::test]
 async fn a_query_is_passed_on_with_an_id_of_its_own_and_forgeries_are_no_answer() {
     let upstream = Upstream::new().await;
     let setting = Setting::new(&[upstream.address()]).await;

@@ -151,6 +151,10 @@ async fn readers_do_not_log_in_or_out() {
     {
         assert_eq!(reader.post(name, Some(&json!({}))).await.0, 403, "{name}");
     }
+    for name in ["init", "sign", "modify", "disable"] {
+        let said = reader.post(&format!("tka/{name}"), Some(&json!({}))).await;
+        assert_eq!(said.0, 403, "{name}");
+    }
     assert_eq!(reader.get("profiles/").await.0, 403);
     assert_eq!(reader.get("prefs").await.1["WantRunning"], true);
     let mut root = Program::new(&api, ROOT).await;

@@ -227,3 +227,23 @@ async fn addresses_of_this_machine_are_asked_where_the_coordinator_is_on_it() {
         assert_eq!(rig.health("DNS server").await.is_empty(), is_asked, "{url}");
     }
 }
+
+#[tokio::test]
+async fn what_an_ended_session_says_does_not_count() {
+    let mut rig = Rig::joined("ended").await;
+    rig.stream(map_of(&[2])).await;
+    let before = rig.sessions.lock().unwrap().last().unwrap().events.clone();
+    rig.set("WantRunning", false).await;
+    rig.set("WantRunning", true).await;
+    assert_eq!(rig.sessions.lock().unwrap().len(), 2);
+    rig.told();
+    let current = {
+        let mut sessions = rig.sessions.lock().unwrap();
+        std::mem::replace(&mut sessions.last_mut().unwrap().events, before)
+    };
+    rig.stream(map_of(&[9])).await;
+    assert_eq!(peers(&rig.told()), []);
+    rig.sessions.lock().unwrap().last_mut().unwrap().events = current;
+    rig.stream(map_of(&[9])).await;
+    assert_eq!(peers(&rig.told()), [key(9)]);
+}

@@ -88,3 +88,16 @@ async fn a_key_that_expires_by_the_map_asks_for_a_login_until_it_is_extended() {
     assert_eq!(rig.status().await.backend_state, State::Running);
     assert_eq!(rig.health("has expired").await, [""; 0]);
 }
+
+#[tokio::test]
+async fn a_stored_map_of_another_node_key_is_not_used() {
+    let mut rig = Rig::joined("other-key").await;
+    rig.stream(map_of(&[2])).await;
+    rig.agent.keep_map();
+    let rig = rig.restarted().await;
+    assert_eq!(peers(&rig.told()), [key(2)]);
+    let file = rig.folder.0.join("map.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(&KEY.to_string(), &key(9).to_string())).unwrap();
+    assert_eq!(peers(&rig.restarted().await.told()), []);
+}

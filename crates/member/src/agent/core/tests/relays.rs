@@ -1,6 +1,11 @@
-use tailnet::disco::{Disco, Message};
+use tailnet::{
+    disco::{AllocateRequest, Disco, Message},
+    line::relay_server::FromRelayServer,
+    peer_relay::MAY_ALLOCATE,
+};
 
 use super::*;
+use crate::agent::relay_server::Asked;
 
 /// Datagrams of WireGuard's data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {
@@ -77,4 +82,28 @@ async fn a_bundle_goes_to_the_data_plane_as_one() {
     });
     let relayed = relayed.expect("something came");
     assert_eq!((relayed[0].bytes.len(), relayed[0].segment, relayed.len()), (300, 100, 1));
+}
+
+#[tokio::test]
+async fn a_peer_requests_an_endpoint_of_the_relay_for_itself_and_only_if_it_may() {
+    let mut rig = Rig::joined("allocates").await;
+    let mut map = map_of(&[2, 3]);
+    map["PacketFilter"] = json!([{"SrcIPs": ["100.64.0.2/32"], "CapGrant": [
+        {"Dsts": ["100.64.0.1/32"], "Caps": [MAY_ALLOCATE]},
+    ]}]);
+    rig.stream(map).await;
+    rig.set("RelayServerPort", 0).await;
+    let ready = FromRelayServer::Ready { key: DiscoPublic([9; 32]), port: 7 };
+    rig.handle(Input::RelayServer(ready)).await;
+    let mut allocates = |peer: u8, clients: [u8; 2]| {
+        let clients = clients.map(|id| DiscoPublic([id; 32]));
+        let request = AllocateRequest { clients, generation: 1 };
+        let disco = DiscoPublic([peer; 32]);
+        rig.agent.allocate(Asked { region: 1, peer: key(peer), disco, request });
+        let told = std::iter::from_fn(|| rig.relay_server.poll());
+        told.filter(|message| matches!(message, ToRelayServer::Allocate { .. })).count()
+    };
+    assert_eq!(allocates(2, [2, 3]), 1);
+    assert_eq!(allocates(2, [3, 4]), 0, "for others");
+    assert_eq!(allocates(3, [3, 2]), 0, "it may not");
 }
