@@ -253,6 +253,21 @@ mod tests {
     }
 
     #[test]
+    fn a_cookie_proves_one_address_of_an_ipv6_network() {
+        let mut pair = Pair::new();
+        let source = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let first = pair.stamped(at(0));
+        let reply = pair.reply(&first, source("[2001:db8::1]:1000"), at(0));
+        assert!(pair.handle(&CookieReply::parse(reply.as_bytes()).unwrap()));
+        let second = pair.stamped(at(1));
+        for (from, state) in
+            [("[2001:db8::1]:1000", MacState::Mac2), ("[2001:db8::2]:1000", MacState::Mac1)]
+        {
+            assert_eq!(pair.checker.check(second.as_bytes(), source(from), at(1)), state, "{from}");
+        }
+    }
+
+    #[test]
     fn a_cookie_of_a_relayed_source_proves_that_source_alone() {
         let mut pair = Pair::new();
         let [source, other] = [3, 4].map(|index| Remote::Relayed(RelayId::new(index)));

@@ -111,6 +111,16 @@ mod tests {
     }
 
     #[test]
+    fn a_source_that_was_idle_for_an_hour_has_one_burst() {
+        let mut limiter = RateLimiter::default();
+        let source: IpAddr = "192.0.2.1".parse().unwrap();
+        for hour in 0..3 {
+            let allowed = (0..1000).filter(|_| limiter.allow(source, at(hour * 3_600_000))).count();
+            assert_eq!(allowed, HANDSHAKE_BURST as usize, "hour {hour}");
+        }
+    }
+
+    #[test]
     fn the_addresses_of_one_ipv6_site_share_a_bucket() {
         let mut limiter = RateLimiter::default();
         let allowed = (0..100u128)

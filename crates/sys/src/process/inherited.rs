@@ -205,3 +205,22 @@ fn place_of_arguments() -> Option<Range<usize>> {
     let mut address = || fields.next()?.parse().ok();
     Some(address()?..address()?).filter(|place| !place.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_names_one_descriptor_by_all_of_its_number() {
+        for (argument, named) in [
+            ("/dev/fd/63", [63].as_slice()),
+            ("/proc/self/fd/6", &[6]),
+            ("/dev/fd/63/x", &[]),
+            ("6", &[]),
+        ] {
+            let all: Vec<RawFd> =
+                (0..100).filter(|number| names(argument.as_ref(), *number)).collect();
+            assert_eq!(all, named, "{argument}");
+        }
+    }
+}

@@ -9,14 +9,14 @@ use wg::{
 use crate::support::*;
 
 /// Runs for `seconds`, all the while with a host under load.
-fn run_loaded(world: &mut World, host: Id, seconds: u64) {
+pub fn run_loaded(world: &mut World, host: Id, seconds: u64) {
     for _ in 0..seconds * 2 {
         world.act(host, |host, now| host.control.note_load(now.time));
         world.run(millis(500));
     }
 }
 
-fn has_mac2(message: &Sent) -> bool {
+pub fn has_mac2(message: &Sent) -> bool {
     message.bytes[message.bytes.len() - 16..] != [0; 16]
 }
 

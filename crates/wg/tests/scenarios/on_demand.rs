@@ -9,7 +9,10 @@ use wg::{
     message::INITIATION_LEN,
 };
 
-use crate::support::*;
+use crate::{
+    cookies::{has_mac2, run_loaded},
+    support::*,
+};
 
 /// A host B that looks peers up, of which it has none, and A, to which it is one.
 fn world(seed: u64) -> World {
@@ -213,6 +216,23 @@ fn a_flood_keeps_out_neither_peers_nor_a_newcomer_that_answers_from_its_address(
     admit(&mut world, A);
     flood_for(&mut world, 100);
     assert_eq!(world.received(B).len(), 2);
+}
+
+#[test]
+fn a_newcomer_that_floods_with_a_valid_cookie_uses_up_its_own_share_only() {
+    let mut world = world(13);
+    world.send(A, B);
+    run_loaded(&mut world, B, 7);
+    let stamped = world.sent(A, What::Initiation)[1].clone();
+    assert!(has_mac2(&stamped));
+    let before = world.hosts[B].dropped(DropReason::HandshakeRateLimited);
+    for _ in 0..2000 {
+        world.inject(&stamped.bytes, stamped.from, B);
+        world.act(B, |host, now| host.control.note_load(now.time));
+        world.run(millis(1));
+    }
+    let limited = world.hosts[B].dropped(DropReason::HandshakeRateLimited) - before;
+    assert!(limited > 1900, "{limited}");
 }
 
 #[test]

@@ -46,8 +46,11 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     }
     let write = folder.join("write");
     fs::write(&write, "secret").unwrap();
+    let own = folder.join("own");
+    fs::create_dir_all(&own).unwrap();
+    fs::copy("/bin/true", own.join("true")).unwrap();
     let reach = Reach {
-        own: Vec::new(),
+        own: vec![own.clone()],
         listen: Vec::new(),
         read: vec![read.clone(), "/not/there".into()],
         write: vec!["/dev/null".into(), write.clone()],
@@ -65,7 +68,10 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
                 assert_eq!(errno(File::create(read.join("file"))), Some(Errno::EACCES));
                 assert_eq!(errno(fs::remove_file(read.join("file"))), Some(Errno::EACCES));
                 assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::EACCES));
-                assert_eq!(errno(Command::new("/bin/true").status()), Some(Errno::EACCES));
+                for program in ["/bin/true".into(), own.join("true")] {
+                    assert_eq!(errno(Command::new(program).status()), Some(Errno::EACCES));
+                }
+                fs::write(own.join("new"), "text").unwrap();
                 assert!(File::options().write(true).open("/dev/null").is_ok());
                 assert!(File::options().write(true).open(&write).is_ok());
                 assert_eq!(errno(fs::read(&write)), Some(Errno::EACCES));
