@@ -111,6 +111,20 @@ impl World {
 }
 
 #[test]
+fn a_hook_does_not_inherit_the_file_that_an_argument_names() {
+    let host = Host::new("alone");
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nPostUp = ls -l /proc/self/fd >/run/rig/files\n",
+        Key::generate().private
+    );
+    let path = host.write_secret("wg0.conf", &text);
+    let program = Implementation::Linerate.path();
+    host.run(format!("{} up /dev/fd/9 9<{path} </dev/null >/run/rig/log 2>&1", program.display()));
+    let files = host.read("/run/rig/files");
+    assert!(files.contains("/run/rig/files") && !files.contains("wg0.conf"), "{files}");
+}
+
+#[test]
 fn addresses_mtu_and_routes_are_set_and_taken_back() {
     let world = world();
     let file = world.conf("MTU = 1380", "10.9.0.0/24, fd09::/64, 192.0.2.0/24, 2001:db8::/32");

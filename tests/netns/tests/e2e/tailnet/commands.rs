@@ -132,6 +132,8 @@ fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do(
     };
     let [agent, relay] = ["linerate-agent", "linerate-relay"].map(number);
     assert_ne!(agent, relay);
+    let folder = node.host.run(format!("stat -c %a,%u {}/agent", Member::STATE));
+    assert_eq!(folder.trim(), format!("700,{agent}"));
     const NOBODY: u32 = 65_534;
     const DAEMON: u32 = 1;
     let program = Implementation::Linerate.path();
