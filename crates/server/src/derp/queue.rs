@@ -348,6 +348,24 @@ mod tests {
         assert!(held * (64 + 37) >= ROOM - (64 + 37) && held > 10 * DEPTH, "{held}");
     }
 
+    #[test]
+    fn a_queue_has_bounded_memory_whatever_comes() {
+        let long = [&disco::MAGIC[..], &vec![7; (64 << 10) - disco::MAGIC.len()]].concat();
+        for queue in [Queue::new(counted::of_tests()), Queue::of_relay(counted::of_tests())] {
+            for length in [64 << 10, 1 << 10, 64, 0] {
+                for _ in 0..20_000 / (1 + length / 64) + 100 {
+                    let mut filling = queue.fill();
+                    filling.packet(&FROM, &vec![8; length]);
+                    filling.packet(&FROM, &long[..length.max(disco::MAGIC.len())]);
+                    filling.control(&[kind::KEEP_ALIVE, 0, 0, 0, 0]);
+                }
+            }
+            let mut waiting = queue.waiting();
+            let bytes: usize = waiting.lines().iter().map(|line| line.frames.capacity()).sum();
+            assert!(bytes <= 9 << 20, "{bytes}");
+        }
+    }
+
     #[tokio::test]
     async fn of_what_clients_are_connected_nothing_is_lost_without_notice() {
         let (queue, mut out) = (Queue::new(counted::of_tests()), BytesMut::new());
