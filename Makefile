@@ -12,6 +12,7 @@
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
 # make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
 # make smoke    the bench's tests at their full size, which make test has briefly
+# make mutants  that the tests find faults in rights, limits and confinement (NAMES='server-same-site')
 # make memcheck that no branch and no address depends on a secret, by valgrind (minutes)
 # make kernel-test      the kernel's own WireGuard as a peer: Debian's, as a guest of QEMU (minutes)
 # make arm-test         the pure crates' tests as aarch64 programs, under QEMU
@@ -84,8 +85,8 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
-        test-bench test-modes test-apart test-all check timings test-offloads test-clients memcheck kernel-test \
-        arm-test replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
+        test-bench test-modes test-apart test-all check timings test-offloads test-clients memcheck mutants \
+        kernel-test arm-test replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
         advisories cargo-deny fuzz clean
 
 demo: deps $(if $(BESIDE),peers)
@@ -258,6 +259,10 @@ memcheck: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := valgrind -q
 memcheck: deps
 	cargo test --release -p linerate-aead -p linerate-blake2s -p linerate-x25519 -p linerate-wg --lib -- \
 	  --ignored $(ONE_BY_ONE) memcheck
+
+# Faults of tests/mutants in a copy of the last commit, one after the other.
+mutants: deps tailnet-peers
+	tests/mutants/run $(NAMES)
 
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
 kernel-test: DEPS += $(GUEST)
