@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// It tests the crate blake2: the processor that valgrind emulates has no AVX-512.
+/// It tests the crate blake2, because valgrind emulates a processor without AVX-512.
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_no_decision_by_a_key_or_a_message() {

@@ -32,7 +32,7 @@ impl Block {
         Self { texts, before_each: ",", packed: OnceLock::new() }
     }
 
-    /// The bytes of its text, without what is before each part.
+    /// The number of bytes of the text, without separators.
     pub fn bytes(&self) -> usize {
         self.texts.iter().map(|text| text.len()).sum()
     }

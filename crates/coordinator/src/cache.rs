@@ -1,11 +1,11 @@
-//! Values that several clients need, with a bound of their bytes.
+//! A cache of values for several clients, bounded by number and bytes.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// The most bytes of one cache: members decide how long their texts are.
+/// The most bytes of one cache. Members choose the lengths of their texts.
 pub(crate) const MOST_BYTES: usize = 16 << 20;
 
-/// The last values. It forgets all of them before there are too many.
+/// Recent values. When it is full, it forgets all of them.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     values: HashMap<K, V>,
@@ -14,7 +14,7 @@ pub struct Cache<K, V> {
 }
 
 impl<K: Eq + Hash, V> Cache<K, V> {
-    /// A cache of so many values.
+    /// A cache with room for `most` values.
     pub fn new(most: usize) -> Self {
         Self { values: HashMap::new(), bytes: 0, most }
     }
@@ -24,7 +24,7 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         self.values.get(key)
     }
 
-    /// Stores a value of so many bytes.
+    /// Stores a value, of this size in bytes.
     pub fn insert(&mut self, key: K, value: V, bytes: usize) {
         if self.values.len() >= self.most || self.bytes + bytes > MOST_BYTES {
             self.values.clear();

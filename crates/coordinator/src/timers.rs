@@ -1,25 +1,25 @@
-//! What is due, and when.
+//! Timers of nodes and registrations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{object::NodeId, time::Time};
 
-/// What is to be looked at when its time comes. It may have become void by then.
+/// The kind and the node of a timer. When a timer is due, its reason may no longer apply.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// A node without a stream.
+    /// A node without a stream goes offline.
     Offline(NodeId),
-    /// An ephemeral node without one for longer.
+    /// An ephemeral node without a stream is removed.
     Ephemeral(NodeId),
-    /// A key that expires.
+    /// A node key expires.
     Expiry(NodeId),
-    /// A node that said that it has no endpoints.
+    /// A node that reported no endpoints.
     Endpoints(NodeId),
-    /// A registration that waits for an administrator.
+    /// A registration waited too long for an administrator.
     Waiting(String),
 }
 
-/// All timers. Each has one time, so a node has four of them at most, whatever it does.
+/// All timers. Each has one time, so a node has at most four.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     due: BTreeSet<(Time, Timer)>,

@@ -29,7 +29,7 @@ use super::{
 const FLOWS: usize = 4096;
 /// Bytes of one client that wait while its way is opened. What is more is dropped.
 const WAITING: usize = 16 * 1024;
-/// The memory of a datagram that waits, beside its bytes.
+/// Memory of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
 
 /// A client's way.

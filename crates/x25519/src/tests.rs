@@ -161,7 +161,7 @@ fn minus(mut number: [u8; 32], less: u8) -> [u8; 32] {
     number
 }
 
-/// It tests dalek: the processor that valgrind emulates has neither ADX nor AVX-512.
+/// It tests dalek, because valgrind emulates a processor without ADX and AVX-512.
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_no_decision_by_a_private_key() {

@@ -298,7 +298,7 @@ fn move_to(server: &mut State, machine: &Machine, version: i64, world: &World) {
     server.publish(version, world.now);
 }
 
-/// What changes at one server decides at another who reaches whom, as at a server that has just started.
+/// After a change at one server, another server has the same rights as a server that starts.
 #[test]
 fn rights_that_change_at_one_server_change_at_another() {
     let mut world = World::new();

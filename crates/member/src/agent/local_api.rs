@@ -267,7 +267,7 @@ impl Watcher {
         self.share(&Arc::new(notify.clone()))
     }
 
-    /// The same of news whose memory several programs share.
+    /// Sends news without a copy, for several programs; false as above.
     #[must_use]
     pub fn share(&self, notify: &Arc<Notify>) -> bool {
         self.news.try_send(Arc::clone(notify)).is_ok()

@@ -14,7 +14,7 @@ use super::Malformed;
 const DEEPEST: usize = 16;
 /// The most items of a list.
 const MOST_ITEMS: usize = 4096;
-/// The most texts by names: each takes a hundred bytes of memory beside its own.
+/// The most entries of a map of texts. Each needs 100 bytes of memory in addition to its text.
 const MOST_TEXTS: usize = 32;
 /// What the library is to read: one level more than may be, as it counts what is inside.
 const RECURSION: usize = 2 * DEEPEST;

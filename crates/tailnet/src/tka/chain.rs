@@ -14,7 +14,7 @@ const MANY: usize = 256;
 const LAST: usize = 24;
 /// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
 pub(super) const MOST: usize = 2000;
-/// The most bytes of the updates that are kept: some 100 of the longest checkpoints.
+/// The most bytes of the stored updates, enough for 100 of the longest checkpoints.
 pub(super) const MOST_BYTES: usize = 8 << 20;
 
 /// The updates that are known: a tree that begins with a checkpoint.
@@ -22,7 +22,7 @@ pub(super) const MOST_BYTES: usize = 8 << 20;
 pub(super) struct Chain {
     oldest: UpdateHash,
     updates: BTreeMap<UpdateHash, Update>,
-    /// The bytes of all updates, as they are written.
+    /// Bytes of all updates in their written form.
     bytes: usize,
     children: BTreeMap<UpdateHash, BTreeSet<UpdateHash>>,
 }
