@@ -6,6 +6,7 @@ use std::{
     os::{
         fd::AsRawFd as _,
         linux::net::SocketAddrExt as _,
+        unix::fs::PermissionsExt as _,
         unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
     },
     path::Path,
@@ -36,6 +37,32 @@ fn errno<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| crate::errno::errno(&error))
 }
 
+/// A program for x86-64 that ends at once. It needs no dynamic linker, which is out of reach.
+fn static_program() -> Vec<u8> {
+    const CODE: [u8; 9] = [0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05]; // exit(0)
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+    elf.resize(16, 0);
+    for field in [2_u16, 62] {
+        elf.extend(field.to_le_bytes());
+    }
+    elf.extend(1_u32.to_le_bytes());
+    for field in [0x40_0078_u64, 64, 0] {
+        elf.extend(field.to_le_bytes());
+    }
+    elf.extend(0_u32.to_le_bytes());
+    for field in [64_u16, 56, 1, 0, 0, 0] {
+        elf.extend(field.to_le_bytes());
+    }
+    for field in [1_u32, 5] {
+        elf.extend(field.to_le_bytes());
+    }
+    let length = (64 + 56 + CODE.len()) as u64;
+    for field in [0, 0x40_0000, 0x40_0000, length, length, 0x1000] {
+        elf.extend(field.to_le_bytes());
+    }
+    [&elf[..], &CODE].concat()
+}
+
 #[test]
 fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     let folder = std::env::temp_dir().join(format!("linerate-sandbox-{}", std::process::id()));
@@ -48,7 +75,10 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     fs::write(&write, "secret").unwrap();
     let own = folder.join("own");
     fs::create_dir_all(&own).unwrap();
-    fs::copy("/bin/true", own.join("true")).unwrap();
+    let program = own.join("program");
+    fs::write(&program, static_program()).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(Command::new(&program).status().unwrap().success());
     let reach = Reach {
         own: vec![own.clone()],
         listen: Vec::new(),
@@ -68,7 +98,7 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
                 assert_eq!(errno(File::create(read.join("file"))), Some(Errno::EACCES));
                 assert_eq!(errno(fs::remove_file(read.join("file"))), Some(Errno::EACCES));
                 assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::EACCES));
-                for program in ["/bin/true".into(), own.join("true")] {
+                for program in [Path::new("/bin/true"), &program] {
                     assert_eq!(errno(Command::new(program).status()), Some(Errno::EACCES));
                 }
                 fs::write(own.join("new"), "text").unwrap();
