@@ -27,6 +27,7 @@ use std::fmt;
 
 use self::{chain::Chain, state::State, update::Update};
 pub use self::{
+    chain::MOST_BYTES,
     key::KeyId,
     make::{NewKey, first_checkpoint, read_public, sign},
     own::{OwnKey, WrappedAuthKey},
@@ -130,7 +131,7 @@ impl fmt::Display for Refused {
                 "the chain is too long, with at most {} updates and {} MiB: turn tailnet lock off and on \
                  again, which begins another",
                 chain::MOST,
-                chain::MOST_BYTES >> 20
+                MOST_BYTES >> 20
             ),
             Self::OtherNode => f.write_str("it is the signature of another node's key"),
             Self::Credential => {

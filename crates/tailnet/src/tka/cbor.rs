@@ -14,8 +14,6 @@ use super::Malformed;
 const DEEPEST: usize = 16;
 /// The most items of a list.
 const MOST_ITEMS: usize = 4096;
-/// The most entries of a map of texts. Each needs 100 bytes of memory in addition to its text.
-const MOST_TEXTS: usize = 32;
 /// What the library is to read: one level more than may be, as it counts what is inside.
 const RECURSION: usize = 2 * DEEPEST;
 
@@ -132,9 +130,6 @@ impl Texts {
 
     fn of(value: Value) -> Result<Self, Malformed> {
         let Value::Map(pairs) = value else { return Err(Malformed::Field) };
-        if pairs.len() > MOST_TEXTS {
-            return Err(Malformed::Field);
-        }
         let mut texts = BTreeMap::new();
         for pair in pairs {
             let (Value::Text(name), Value::Text(text)) = pair else {

@@ -14,15 +14,18 @@ const MANY: usize = 256;
 const LAST: usize = 24;
 /// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
 pub(super) const MOST: usize = 2000;
-/// The most bytes of the stored updates, enough for 100 of the longest checkpoints.
-pub(super) const MOST_BYTES: usize = 8 << 20;
+/// The most bytes of the stored updates, as [`weight`] counts them. A node without any has all of them in one
+/// answer.
+pub const MOST_BYTES: usize = 2 << 20;
+/// Memory of one note in addition to its text.
+const NOTE: usize = 128;
 
 /// The updates that are known: a tree that begins with a checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     oldest: UpdateHash,
     updates: BTreeMap<UpdateHash, Update>,
-    /// Bytes of all updates in their written form.
+    /// The weight of all updates.
     bytes: usize,
     children: BTreeMap<UpdateHash, BTreeSet<UpdateHash>>,
 }
@@ -31,7 +34,7 @@ impl Chain {
     /// A chain that begins with a checkpoint, and the state there.
     pub fn new(first: Update) -> Result<(Self, State), Refused> {
         let Kind::Checkpoint(state) = &first.kind else { return Err(Refused::NoCheckpoint) };
-        let (state, oldest, bytes) = (state.clone(), first.hash(), first.text().len());
+        let (state, oldest, bytes) = (state.clone(), first.hash(), weight(&first));
         let updates = BTreeMap::from([(oldest, first)]);
         Ok((Self { oldest, updates, bytes, children: BTreeMap::new() }, state))
     }
@@ -77,7 +80,7 @@ impl Chain {
     /// Takes an update, which is signed and follows a known one.
     pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), Refused> {
         let parent = update.parent.filter(|parent| self.has(parent)).ok_or(Refused::NoParent)?;
-        let bytes = self.bytes + update.text().len();
+        let bytes = self.bytes + weight(&update);
         if self.updates.len() >= MOST || bytes > MOST_BYTES {
             return Err(Refused::TooMany);
         }
@@ -135,29 +138,34 @@ impl Chain {
                 kept.insert(hash);
             }
             self.updates.retain(|hash, _| kept.contains(hash));
-            self.bytes = self.updates.values().map(|update| update.text().len()).sum();
+            self.bytes = self.updates.values().map(weight).sum();
             self.children.retain(|hash, _| kept.contains(hash));
             self.oldest = oldest;
         }
     }
 }
 
+/// The bytes of an update: of its text, and of its notes in memory.
+fn weight(update: &Update) -> usize {
+    update.text().len() + NOTE * update.notes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{key::Key, own::OwnKey},
+        super::{cbor::Texts, key::Key, own::OwnKey},
         *,
     };
 
-    /// The updates that a chain takes of those that `kind` makes, one behind the other, and the bytes of all.
+    /// The number of updates of `kind` that a chain takes, and their weight.
     fn taken(kind: impl Fn(u64) -> Kind) -> (usize, usize) {
         let signer = OwnKey::new(&[1; 32]);
         let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0)));
-        let (mut last, mut bytes) = (first.hash(), first.text().len());
+        let (mut last, mut bytes) = (first.hash(), weight(&first));
         let (mut chain, _) = Chain::new(first).unwrap();
         for number in 1.. {
             let update = Update::by(&signer, Some(last), kind(number));
-            let (hash, length) = (update.hash(), update.text().len());
+            let (hash, length) = (update.hash(), weight(&update));
             match chain.insert(hash, update) {
                 Ok(()) => (last, bytes) = (hash, bytes + length),
                 Err(refused) => {
@@ -170,10 +178,16 @@ mod tests {
     }
 
     fn state(keys: u64, number: u64) -> State {
+        state_with(keys, number, 0)
+    }
+
+    /// A state of keys with this number of notes each.
+    fn state_with(keys: u64, number: u64, notes: u8) -> State {
         let key = |key: u64| {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&key.to_be_bytes());
-            Key { id, votes: 1, notes: None }
+            let note = |at: u8| (char::from(b'@' + at).to_string(), String::new());
+            Key { id, votes: 1, notes: Texts::some((0..notes).map(note).collect()) }
         };
         let keys = (0..keys).map(key).collect();
         State { keys, disablers: vec![[1; 32]], numbers: (1, number) }
@@ -182,9 +196,11 @@ mod tests {
     #[test]
     fn short_updates_are_bounded_by_their_number_and_long_ones_by_their_bytes() {
         let (number, bytes) = taken(|_| Kind::Nothing(3));
-        assert!(number == MOST && bytes < MOST_BYTES / 8, "{number} updates of {bytes} bytes");
+        assert!(number == MOST && bytes < MOST_BYTES / 4, "{number} updates of {bytes} bytes");
         let (number, bytes) = taken(|number| Kind::Checkpoint(state(512, number)));
         assert!(number < MOST && bytes <= MOST_BYTES, "{number} updates of {bytes} bytes");
         assert!(bytes > MOST_BYTES - (64 << 10), "{bytes} bytes");
+        let (with_notes, _) = taken(|number| Kind::Checkpoint(state_with(512, number, 32)));
+        assert!(with_notes < number / 20, "{with_notes} updates with notes, {number} without");
     }
 }

@@ -14,6 +14,8 @@ pub(super) const ED25519: u8 = 1;
 const MOST_VOTES: u64 = 4096;
 /// The most bytes of what is noted with a key.
 const MOST_NOTES: usize = 512;
+/// The most notes of a key. Each needs 100 bytes of memory in addition to its text.
+const MOST_NAMES: usize = 32;
 
 /// A key: the public half of Ed25519, which is its number too.
 pub type KeyId = [u8; 32];
@@ -41,8 +43,8 @@ impl Key {
     }
 
     pub fn is_valid(&self) -> bool {
-        let notes = self.notes.as_ref().map_or(0, Texts::len);
-        (1..=MOST_VOTES).contains(&self.votes) && notes <= MOST_NOTES
+        let is_short = |notes: &Texts| notes.len() <= MOST_NOTES && notes.all().len() <= MOST_NAMES;
+        (1..=MOST_VOTES).contains(&self.votes) && self.notes.as_ref().is_none_or(is_short)
     }
 
     pub fn value(&self) -> Value {

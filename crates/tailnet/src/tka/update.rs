@@ -117,6 +117,17 @@ impl Update {
         cbor::write(&fields.some(23, signatures).value())
     }
 
+    /// The number of its notes.
+    pub fn notes(&self) -> usize {
+        let of = |notes: &Option<Texts>| notes.as_ref().map_or(0, |notes| notes.all().len());
+        match &self.kind {
+            Kind::Add(key) => of(&key.notes),
+            Kind::Change { notes, .. } => of(notes),
+            Kind::Checkpoint(state) => state.keys.iter().map(|key| of(&key.notes)).sum(),
+            Kind::Remove(_) | Kind::Nothing(_) => 0,
+        }
+    }
+
     pub fn hash(&self) -> UpdateHash {
         UpdateHash(Blake2s256::digest(self.text()).into())
     }

@@ -17,8 +17,9 @@ use super::{
 };
 
 const WHAT: &str = "tailnet lock";
-/// The longest answer, in bytes: 2000 updates, in base64, of which few name all keys.
+/// The longest answer, in bytes: a whole chain in base64, and as much again for the form.
 const LONGEST_ANSWER: usize = 4 << 20;
+const _: () = assert!(LONGEST_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10));
 /// How long an answer may take (tailscale `ipnlocal/tailnet-lock.go`).
 const ANSWER: Duration = Duration::from_secs(60);
 
