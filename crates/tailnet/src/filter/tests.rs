@@ -142,6 +142,23 @@ fn a_rule_that_accepts_an_unsigned_peer_voids_all() {
 }
 
 #[test]
+fn a_jailed_peer_is_in_no_source_by_its_capability() {
+    let own = nets(&["100.64.0.1/32"]);
+    let cap_map: std::collections::BTreeMap<_, _> = [("x".to_owned(), Json::default())].into();
+    let with_x =
+        |address: &str, is_jailed| Node { is_jailed, cap_map: cap_map.clone(), ..node(&[address]) };
+    let (jailed, free) = (with_x("100.64.0.3/32", true), with_x("100.64.0.4/32", false));
+    let (of_jailed, of_free) = (nets(&["100.64.0.3/32"]), nets(&["100.64.0.4/32"]));
+    let peers = [
+        Peer { node: &jailed, allowed_ips: &of_jailed },
+        Peer { node: &free, allowed_ips: &of_free },
+    ];
+    let rules = [rule(&["cap:x"], "*")];
+    let compiled = compile(&Input { peers: &peers, ..with(&rules, &own) });
+    assert_eq!(texts(compiled.policy.rules[0].sources.clone()), ["100.64.0.4-100.64.0.4"]);
+}
+
+#[test]
 fn a_jailed_peer_is_in_no_source_and_peers_within_its_networks_are() {
     let own = nets(&["100.64.0.1/32"]);
     let jailed = Node { is_jailed: true, ..node(&["100.64.0.3/32"]) };
