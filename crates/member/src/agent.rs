@@ -72,9 +72,6 @@ pub struct Options {
     pub has_own_user: bool,
 }
 
-/// The most names that are resolved at once: each takes a thread with a stack of 2 MiB.
-const BLOCKING_THREADS: usize = 64;
-
 /// Whom it speaks to on this machine.
 #[derive(Debug)]
 pub struct Lines {
@@ -103,11 +100,7 @@ pub enum Clients {
 /// # Errors
 /// Its files cannot be used.
 pub fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .build()
-        .context("runtime")?;
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
     let ended = runtime.block_on(run::run(options, lines));
     // A name may be asked for that no server answers: nobody waits for that.
     runtime.shutdown_background();

@@ -39,6 +39,7 @@ struct Waiting {
 impl Programs {
     /// Takes a program among those that are told news.
     pub fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
+        self.watchers.retain(|other| !other.is_gone());
         if mask == WatchMask::default() || watcher.notify(first) {
             self.watchers.push(watcher);
         }
@@ -156,5 +157,39 @@ impl Programs {
             result.err = "there is no path to it".to_owned();
             let _ = reply.send(Ok(result));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::agent::local_api::watcher;
+
+    #[test]
+    fn programs_that_have_gone_are_forgotten_without_news() {
+        let mut programs = Programs::default();
+        for _ in 0..1000 {
+            let (watcher, _) = watcher();
+            programs.watch(watcher, &Notify::default(), WatchMask::default());
+        }
+        assert_eq!(programs.watchers.len(), 1);
+    }
+
+    #[test]
+    fn pings_that_wait_are_bounded_and_those_of_programs_that_have_gone_make_room() {
+        let mut programs = Programs::default();
+        let mut ask = || {
+            let (reply, answer) = oneshot::channel();
+            let (result, regions) = (PingResult::default(), HashMap::new());
+            programs.ask_ping(NodePublic([2; 32]), result, regions, reply, Duration::ZERO);
+            answer
+        };
+        let mut waiting: Vec<_> = (0..MOST_PINGS).map(|_| ask()).collect();
+        let refused = ask().try_recv().unwrap().unwrap();
+        assert_eq!(refused.err, "too many pings wait for an answer");
+        waiting.pop();
+        assert!(ask().try_recv().is_err(), "it waits");
     }
 }

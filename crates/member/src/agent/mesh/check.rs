@@ -7,13 +7,13 @@ use tailnet::{
     nat64::Prefix,
     netcheck::{Families, Report},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Mesh;
-use crate::agent::{derp, portmap::Router, told::ToRelays};
+use crate::agent::{control::dial, derp, portmap::Router, told::ToRelays};
 
-/// The most addresses of a relay's name.
-const ADDRESSES: usize = 16;
+/// Names of relays that are resolved at once: each takes a thread with a stack of 2 MiB.
+static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
 /// What a task found out for a check of the network.
 #[derive(Debug)]
@@ -94,9 +94,9 @@ impl Mesh {
 pub(in crate::agent) fn look_up(found: &mpsc::Sender<Found>, name: String) {
     let found = found.clone();
     tokio::spawn(async move {
-        let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
-        let addresses = looked_up.into_iter().flatten().map(|at| at.ip());
-        let addresses = addresses.take(ADDRESSES).collect();
+        let Ok(_permit) = LOOKUPS.acquire().await else { return };
+        let looked_up = dial::look_up(&name, 0).await;
+        let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
         let _ = found.send(Found::Addresses(name, addresses)).await;
     });
 }
