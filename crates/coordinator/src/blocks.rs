@@ -32,9 +32,9 @@ impl Block {
         Self { texts, before_each: ",", packed: OnceLock::new() }
     }
 
-    /// The number of bytes of the text, without separators.
+    /// About its bytes in memory, of which half are for the packed text.
     pub fn bytes(&self) -> usize {
-        self.texts.iter().map(|text| text.len()).sum()
+        2 * self.texts.iter().map(|text| text.len()).sum::<usize>()
     }
 
     /// Its text.

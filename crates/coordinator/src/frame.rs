@@ -66,14 +66,14 @@ impl FrameKey {
 }
 
 impl Frame {
-    /// The bytes of its text.
+    /// About its bytes in memory.
     fn bytes(&self) -> usize {
         let len = |part: &Part| match part {
             Part::Text(text) => text.len(),
             Part::Shared(text) => text.len(),
             Part::Block(block) => block.bytes(),
         };
-        self.parts.iter().map(len).sum()
+        self.parts.iter().map(|part| 2 * size_of::<Part>() + len(part)).sum()
     }
 
     /// All of it.
