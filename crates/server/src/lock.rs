@@ -82,9 +82,11 @@ async fn done(
             && let Some(known) = network.read(State::lock_authority)
         {
             // The turn ends before the writer is waited for.
-            let _turn = TURNS.take(machine).await?;
-            let verified =
-                tokio::task::spawn_blocking(move || asked.verify(&known).map(|()| asked));
+            let turn = TURNS.take(machine).await?;
+            let verified = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                asked.verify(&known).map(|()| asked)
+            });
             asked = match verified.await? {
                 Ok(verified) => verified,
                 Err(why) => return Ok(Err(why)),

@@ -124,9 +124,7 @@ async fn register(
     };
     server.network.read_on().await;
     let find = |state: &State, now| state.unproved(&request, now);
-    if slow_hash::prove(&server.network, &server.sessions, client.from, find).await? {
-        server.sessions.wrong_from(client.from, now());
-    }
+    slow_hash::prove(&server.network, &server.sessions, client.from, find).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
     let deadline = Instant::now() + HOLD;

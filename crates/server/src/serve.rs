@@ -77,7 +77,7 @@ pub struct Server {
     /// Turns of clients that are sent a whole map.
     pub(crate) turns: Turns,
     /// Sessions of the page.
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     /// Room for streams of the page.
     pub(crate) streams: Arc<Semaphore>,
     /// Whether all is well.

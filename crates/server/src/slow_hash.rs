@@ -2,7 +2,10 @@
 //! take turns: guesses cost one core at most, and delay another source by one comparison. After too many
 //! wrong keys, a source has to wait.
 
-use std::{net::IpAddr, sync::LazyLock};
+use std::{
+    net::IpAddr,
+    sync::{Arc, LazyLock},
+};
 
 use coordinator::{State, Time, Unproved};
 
@@ -10,14 +13,13 @@ use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessi
 
 static TURNS: LazyLock<FairTurns<IpAddr>> = LazyLock::new(|| FairTurns::new(1, 1));
 
-/// Gives a key a fast hash if its secret has the slow one. Returns whether a secret was wrong, which the caller
-/// counts.
+/// Gives a key a fast hash if its secret has the slow one. Counts a wrong secret, and returns whether it did.
 ///
 /// # Errors
 /// The fast hash was not stored.
 pub async fn prove(
     network: &Network,
-    sessions: &Sessions,
+    sessions: &Arc<Sessions>,
     from: IpAddr,
     find: impl Fn(&State, Time) -> Option<Unproved>,
 ) -> anyhow::Result<bool> {
@@ -25,15 +27,21 @@ pub async fn prove(
     if network.read(|state| find(state, now())).is_none() {
         return Ok(false);
     }
-    let _turn = TURNS.take(visitors::source(from)).await?;
+    let turn = TURNS.take(visitors::source(from)).await?;
     if sessions.is_guessing(from, now()) {
         return Ok(false);
     }
     // Another request may have brought the same key meanwhile.
     let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(false) };
+    let sessions = Arc::clone(sessions);
     let compared = tokio::task::spawn_blocking(move || {
-        let is_good = bcrypt::verify(&unproved.secret, &unproved.bcrypt);
-        is_good.unwrap_or(false).then_some(unproved)
+        // The comparison goes on if the request is given up. So its turn and its count are here.
+        let _turn = turn;
+        let is_good = bcrypt::verify(&unproved.secret, &unproved.bcrypt).unwrap_or(false);
+        if !is_good {
+            sessions.wrong_from(from, now());
+        }
+        is_good.then_some(unproved)
     });
     let Some(proved) = compared.await? else { return Ok(true) };
     network.run(move |state, _| state.prove(&proved)).await?;
@@ -42,8 +50,6 @@ pub async fn prove(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use coordinator::{
         Settings,
         object::{ApiKey, ApiKeyId, Object},
@@ -70,13 +76,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_with_too_many_wrong_keys_has_none_compared_and_another_source_has() {
-        let ((_folder, network), sessions) = (network().await, Sessions::default());
+        let ((_folder, network), sessions) = (network().await, Arc::new(Sessions::default()));
         let [guesser, other] = [7, 8].map(|host| IpAddr::from([192, 0, 2, host]));
         let shows = async |from, text: &str| {
             let find = |state: &State, now| state.unproved_api(text, now);
-            if prove(&network, &sessions, from, find).await.unwrap() {
-                sessions.wrong_from(from, now());
-            }
+            prove(&network, &sessions, from, find).await.unwrap();
             network.read(|state| state.api_key_of(text, now()).is_some())
         };
         let mut guesses = 0;

@@ -192,14 +192,15 @@ impl Link<'_> {
         buffer: &mut BytesMut,
         from: &mut (impl AsyncRead + Unpin),
     ) -> anyhow::Result<()> {
+        let mut is_full = false;
         while let Some((kind, contents)) = next(decoder, buffer, from, LONGEST).await? {
             *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if kind == kind::PEER_PRESENT {
-                if let Some(key) = read_present(&contents).filter(|key| !self.is_own(key)) {
-                    anyhow::ensure!(
-                        self.relay.table.arrive(&self.client, key),
-                        "it has more clients than a relay may have"
-                    );
+                let key = read_present(&contents).filter(|key| !self.is_own(key));
+                let has_room = key.is_none_or(|key| self.relay.table.arrive(&self.client, key));
+                if !has_room && !is_full {
+                    is_full = true;
+                    tracing::warn!("mesh: too many clients, some of {other} are not reached");
                 }
                 continue;
             }

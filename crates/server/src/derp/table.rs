@@ -35,9 +35,10 @@ use crate::counted;
 
 /// The most clients of other relays: more than one network has.
 const MOST_FAR: usize = 1 << 17;
-/// The most receivers of one far client that are told when it goes, and of all far clients.
+/// The most receivers of one far client that are told when it goes.
 const MOST_HEARD: usize = 4096;
-const MOST_HEARD_OF_ALL: usize = 1 << 16;
+/// The same of all far clients. When there are more, all are forgotten.
+const MOST_HEARD_OF_ALL: usize = 1 << 17;
 
 /// A connection: a client's, or this relay's own to another.
 #[derive(Debug)]
@@ -229,7 +230,11 @@ impl Table {
     pub fn hear(&self, from: NodePublic, to: NodePublic) {
         // No way is another by that.
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        if all.far.contains_key(&from) && all.pairs < MOST_HEARD_OF_ALL {
+        if all.far.contains_key(&from) {
+            if all.pairs >= MOST_HEARD_OF_ALL {
+                all.heard.clear();
+                all.pairs = 0;
+            }
             let heard = all.heard.entry(from).or_default();
             if heard.len() < MOST_HEARD && heard.insert(to) {
                 all.pairs += 1;
@@ -418,7 +423,9 @@ mod tests {
         for to in 0..2 * MOST_HEARD_OF_ALL {
             table.hear(key(1 + to % 100), key(to));
         }
-        assert_eq!(table.read().pairs, MOST_HEARD_OF_ALL);
+        let counted: usize = table.read().heard.values().map(HashSet::len).sum();
+        assert_eq!(table.read().pairs, counted);
+        assert!(counted <= MOST_HEARD_OF_ALL, "{counted}");
         table.lose(&link);
         let all = table.read();
         assert_eq!((all.far.len(), all.heard.len(), all.pairs), (0, 0, 0));

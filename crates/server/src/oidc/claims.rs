@@ -95,7 +95,7 @@ impl Said {
             return Err(Trouble::NotAllowed);
         }
         if self.subject.len() > LONGEST_SUBJECT {
-            return Err(Trouble::Broken("the user's number is too long"));
+            return Err(Trouble::Broken("the user's `sub` is too long"));
         }
         let is_email = trusted && domain.is_some();
         let profile = Profile {

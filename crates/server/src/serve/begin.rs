@@ -32,7 +32,6 @@ use crate::{
     own_certificate::OwnCertificate,
     pings::Pings,
     routers,
-    sessions::Sessions,
     store::Store,
     stream::{Packed, Turns},
 };
@@ -166,7 +165,7 @@ impl Beginning {
             held: Held::default(),
             turns: Turns::default(),
             oidc,
-            sessions: Sessions::default(),
+            sessions: Arc::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             health: Health::default(),
             fronts: OnceLock::new(),
