@@ -3,7 +3,6 @@
 //!
 //! `make memcheck` runs these tests. Their names begin with `memcheck`, and without valgrind they are
 //! ignored. Valgrind does not know AVX-512, so code for AVX-512 is not among what runs.
-#![expect(unsafe_code, reason = "valgrind's client requests")]
 
 use std::hint::black_box;
 
@@ -15,6 +14,7 @@ const MAKE_DEFINED: usize = 0x4d43_0002;
 
 /// `VALGRIND_DO_CLIENT_REQUEST_EXPR`: without valgrind it does nothing and returns 0.
 #[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "assembly")]
 fn request(request: usize, address: usize, len: usize) -> usize {
     let arguments = [request, address, len, 0, 0, 0];
     let mut result = 0;

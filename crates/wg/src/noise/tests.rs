@@ -322,18 +322,17 @@ fn memcheck_finds_that_an_initiator_decides_by_its_verdicts_alone() {
 #[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_no_decision_by_a_secret_in_an_answer() {
     memcheck::begin();
-    let identity = responder();
+    let identity = Identity::with_prologue(&bytes(vector::PROLOGUE), hidden(vector::RESP_STATIC));
+    let psk = key(vector::PSK);
+    memcheck::hide(&psk);
+    let psk = PresharedKey::from_bytes(&psk);
     let initiation = bytes(vector::MESSAGES[0].1);
     let opened = opened(&identity, &initiation).unwrap();
     let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
     let (_, responder) = proved(&opened, &static_static, &initiation).unwrap();
     let ephemeral = Ephemeral::with(&[(hidden(vector::RESP_EPHEMERAL), &responder)]);
     let ephemeral = ephemeral.into_iter().next().flatten().unwrap();
-    let question = Question {
-        responder: &responder,
-        ephemeral: &ephemeral,
-        psk: &PresharedKey::from_bytes(&key(vector::PSK)),
-    };
+    let question = Question { responder: &responder, ephemeral: &ephemeral, psk: &psk };
     let mut answers = Vec::new();
     let payload = bytes(vector::MESSAGES[1].0);
     let answer = || answers = Answer::each(&[question], &payload);

@@ -63,6 +63,16 @@ fn static_program() -> Vec<u8> {
     [&elf[..], &CODE].concat()
 }
 
+/// Whether a program runs. A fork of another test may have its file open to write for a moment.
+fn executed(program: &Path) -> bool {
+    loop {
+        match Command::new(program).status() {
+            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) => thread::yield_now(),
+            status => break status.is_ok_and(|status| status.success()),
+        }
+    }
+}
+
 #[test]
 fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     let folder = std::env::temp_dir().join(format!("linerate-sandbox-{}", std::process::id()));
@@ -78,7 +88,9 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     let program = own.join("program");
     fs::write(&program, static_program()).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(Command::new(&program).status().unwrap().success());
+    if cfg!(target_arch = "x86_64") {
+        assert!(executed(&program));
+    }
     let reach = Reach {
         own: vec![own.clone()],
         listen: Vec::new(),
