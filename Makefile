@@ -204,7 +204,7 @@ test-all:
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(SKIP_APART)'; \
 	stage 'the longest frames of a coordinator' \
 	  cargo test --release -p linerate-tailnet --test memory -- --ignored; \
-	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
+	for what in test-offloads smoke test-clients replicas soak memcheck mutants kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \
 	done; \
