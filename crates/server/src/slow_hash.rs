@@ -13,7 +13,7 @@ use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessi
 
 static TURNS: LazyLock<FairTurns<IpAddr>> = LazyLock::new(|| FairTurns::new(1, 1));
 
-/// Gives a key a fast hash if its secret has the slow one. Counts a wrong secret, and returns whether it did.
+/// Gives a key a fast hash if its secret has the slow one. Counts a wrong secret.
 ///
 /// # Errors
 /// The fast hash was not stored.
@@ -22,17 +22,17 @@ pub async fn prove(
     sessions: &Arc<Sessions>,
     from: IpAddr,
     find: impl Fn(&State, Time) -> Option<Unproved>,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<()> {
     // Most keys have a fast hash.
     if network.read(|state| find(state, now())).is_none() {
-        return Ok(false);
+        return Ok(());
     }
     let turn = TURNS.take(visitors::source(from)).await?;
     if sessions.is_guessing(from, now()) {
-        return Ok(false);
+        return Ok(());
     }
     // Another request may have brought the same key meanwhile.
-    let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(false) };
+    let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(()) };
     let sessions = Arc::clone(sessions);
     let compared = tokio::task::spawn_blocking(move || {
         // The comparison goes on if the request is given up. So its turn and its count are here.
@@ -43,9 +43,8 @@ pub async fn prove(
         }
         is_good.then_some(unproved)
     });
-    let Some(proved) = compared.await? else { return Ok(true) };
-    network.run(move |state, _| state.prove(&proved)).await?;
-    Ok(false)
+    let Some(proved) = compared.await? else { return Ok(()) };
+    network.run(move |state, _| state.prove(&proved)).await
 }
 
 #[cfg(test)]

@@ -82,17 +82,16 @@ pub async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut is_counted = false;
     if let Some(Arrival::Network(from)) = request.extensions().get()
         && let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer)
     {
         let find = |state: &coordinator::State, now| state.unproved_api(text, now);
-        match slow_hash::prove(&server.network, &server.sessions, from.ip(), find).await {
-            Ok(counted) => is_counted = counted,
-            Err(error) => tracing::warn!("an API key: {error:#}"),
+        let proved = slow_hash::prove(&server.network, &server.sessions, from.ip(), find);
+        if let Err(error) = proved.await {
+            tracing::warn!("an API key: {error:#}");
         }
     }
-    match who(&server, &request, is_counted) {
+    match who(&server, &request) {
         Ok(who) => {
             request.extensions_mut().insert(who);
             next.run(request).await
@@ -101,8 +100,7 @@ pub async fn admit(
     }
 }
 
-/// `is_counted`: a wrong key of the request was counted already.
-fn who(server: &Server, request: &Request, is_counted: bool) -> Result<Who, Refused> {
+fn who(server: &Server, request: &Request) -> Result<Who, Refused> {
     let from = match request.extensions().get() {
         Some(Arrival::Socket { user: Some(user) }) => {
             return Ok(Who(format!("command line, user {user}")));
@@ -112,7 +110,7 @@ fn who(server: &Server, request: &Request, is_counted: bool) -> Result<Who, Refu
         None => return Err(Refused::Nobody),
     };
     if let Some(shown) = request.headers().get(AUTHORIZATION) {
-        return by_key(server, shown, *from, is_counted);
+        return by_key(server, shown, *from);
     }
     let session = session_of(server, request.headers()).ok_or(Refused::Nobody)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -127,27 +125,21 @@ fn bearer(shown: &HeaderValue) -> Option<&str> {
     Some(shown.to_str().ok()?.strip_prefix("Bearer ")?.trim())
 }
 
-fn by_key(
-    server: &Server,
-    shown: &HeaderValue,
-    from: SocketAddr,
-    is_counted: bool,
-) -> Result<Who, Refused> {
-    let name = bearer(shown).and_then(|text| {
-        let found = |state: &coordinator::State| {
-            state.api_key_of(text, now()).map(|key| key.prefix.clone())
-        };
-        server.network.read(found)
+fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who, Refused> {
+    let (text, now) = (bearer(shown).unwrap_or_default(), now());
+    let (name, is_slow) = server.network.read(|state| {
+        let name = state.api_key_of(text, now).map(|key| key.prefix.clone());
+        (name, state.unproved_api(text, now).is_some())
     });
     match name {
         Some(prefix) => Ok(Who(format!("API key {prefix}"))),
         None => {
             server.network.counted().refused.api.add(1);
-            let sessions = &server.sessions;
-            let is_guessing = if is_counted {
-                sessions.is_guessing(from.ip(), now())
-            } else {
-                sessions.wrong_from(from.ip(), now())
+            let (sessions, from) = (&server.sessions, from.ip());
+            // `slow_hash` counts wrong secrets of keys with a slow hash.
+            let is_guessing = match is_slow {
+                true => sessions.is_guessing(from, now),
+                false => sessions.wrong_from(from, now),
             };
             match is_guessing {
                 true => Err(Refused::TooMany),
