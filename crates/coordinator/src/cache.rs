@@ -5,20 +5,20 @@ use std::{collections::HashMap, hash::Hash};
 /// The most bytes of one cache. Members choose the lengths of their texts.
 pub(crate) const MOST_BYTES: usize = 16 << 20;
 
-/// Recent values. When it is full, it forgets all of them.
+/// At most `MOST` recent values. When it is full, it forgets all of them.
 #[derive(Debug)]
-pub struct Cache<K, V> {
+pub struct Cache<K, V, const MOST: usize> {
     values: HashMap<K, V>,
     bytes: usize,
-    most: usize,
 }
 
-impl<K: Eq + Hash, V> Cache<K, V> {
-    /// A cache with room for `most` values.
-    pub fn new(most: usize) -> Self {
-        Self { values: HashMap::new(), bytes: 0, most }
+impl<K, V, const MOST: usize> Default for Cache<K, V, MOST> {
+    fn default() -> Self {
+        Self { values: HashMap::new(), bytes: 0 }
     }
+}
 
+impl<K: Eq + Hash, V, const MOST: usize> Cache<K, V, MOST> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.values.get(key)
@@ -29,7 +29,7 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         if bytes > MOST_BYTES {
             return;
         }
-        if self.values.len() >= self.most || self.bytes + bytes > MOST_BYTES {
+        if self.values.len() >= MOST || self.bytes + bytes > MOST_BYTES {
             self.values.clear();
             self.bytes = 0;
         }
@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn values_are_bounded_by_number_and_by_bytes() {
-        let mut cache = Cache::new(64);
+        let mut cache = Cache::<_, _, 64>::default();
         for key in 0..1000 {
             cache.insert(key, key, 1 << 10);
             assert!(cache.values.len() <= 64 && cache.get(&key) == Some(&key));
         }
-        let mut cache = Cache::new(64);
+        let mut cache = Cache::<_, _, 64>::default();
         for key in 0..1000 {
             cache.insert(key, key, MOST_BYTES / 4 - 1);
             assert!(cache.values.len() <= 4 && cache.get(&key) == Some(&key));

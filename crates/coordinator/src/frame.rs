@@ -91,16 +91,11 @@ impl Frame {
 }
 
 /// What several streams are told in the same words is put together once.
+#[derive(Default)]
 pub(crate) struct Shared {
-    frames: Mutex<Cache<FrameKey, Arc<[Part]>>>,
+    frames: Mutex<Cache<FrameKey, Arc<[Part]>, KEPT>>,
     /// By how far the log is told, and the first of neighbours.
-    blocks: Mutex<Cache<(u64, NodeId), Arc<Block>>>,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self { frames: Mutex::new(Cache::new(KEPT)), blocks: Mutex::new(Cache::new(KEPT_BLOCKS)) }
-    }
+    blocks: Mutex<Cache<(u64, NodeId), Arc<Block>, KEPT_BLOCKS>>,
 }
 
 impl Shared {

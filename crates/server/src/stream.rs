@@ -46,13 +46,8 @@ thread_local! {
 }
 
 /// Frames that several are told are packed once.
-pub struct Packed(Mutex<Cache<FrameKey, Parts>>);
-
-impl Default for Packed {
-    fn default() -> Self {
-        Self(Mutex::new(Cache::new(KEPT)))
-    }
-}
+#[derive(Default)]
+pub struct Packed(Mutex<Cache<FrameKey, Parts, KEPT>>);
 
 impl Packed {
     fn encode(&self, frame: &Frame) -> Parts {
