@@ -7,7 +7,7 @@ use serde_json::json;
 use tailnet::keys::NodePublic;
 
 use crate::{
-    policy::{policy, save},
+    policy::{key_of, policy, save},
     world::{Machine, URL, World},
 };
 
@@ -80,8 +80,8 @@ fn a_machine_that_comes_for_another_user_is_another_node() {
     let key = world.reusable();
     let mut machine = world.join(1, &key);
     let first = machine.id;
-    let user = Some(world.add_user("ben"));
-    let other = world.auth_key(NewKey { user, reusable: true, ..NewKey::default() });
+    let ben = world.add_user("ben");
+    let other = key_of(&mut world, ben);
     machine.key = NodePublic([77; 32]);
     assert_eq!(world.register(&mut machine, &other), "");
     assert_ne!(machine.id, first);
@@ -94,12 +94,12 @@ fn a_node_key_that_comes_for_another_user_after_a_logout_leaves_its_previous_nod
     let key = world.reusable();
     let mut machine = world.join(1, &key);
     let first = machine.id;
-    let user = Some(world.add_user("ben"));
-    let other = world.auth_key(NewKey { user, reusable: true, ..NewKey::default() });
+    let ben = world.add_user("ben");
+    let other = key_of(&mut world, ben);
     world.ask(&machine, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
     assert_eq!(world.register(&mut machine, &other), "");
     assert!(world.state.node(first).is_none());
-    assert_eq!(world.state.nodes().map(|view| view.node.user).collect::<Vec<_>>(), [user]);
+    assert_eq!(world.state.nodes().map(|view| view.node.user).collect::<Vec<_>>(), [Some(ben)]);
 }
 
 #[test]

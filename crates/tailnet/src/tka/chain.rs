@@ -160,7 +160,7 @@ mod tests {
     /// The number of updates of `kind` that a chain takes, and their weight.
     fn taken(kind: impl Fn(u64) -> Kind) -> (usize, usize) {
         let signer = OwnKey::new(&[1; 32]);
-        let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0)));
+        let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0, 0)));
         let (mut last, mut bytes) = (first.hash(), weight(&first));
         let (mut chain, _) = Chain::new(first).unwrap();
         for number in 1.. {
@@ -177,12 +177,8 @@ mod tests {
         (chain.updates.len(), bytes)
     }
 
-    fn state(keys: u64, number: u64) -> State {
-        state_with(keys, number, 0)
-    }
-
     /// A state of keys with this number of notes each.
-    fn state_with(keys: u64, number: u64, notes: u8) -> State {
+    fn state(keys: u64, number: u64, notes: u8) -> State {
         let key = |key: u64| {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&key.to_be_bytes());
@@ -197,10 +193,10 @@ mod tests {
     fn short_updates_are_bounded_by_their_number_and_long_ones_by_their_bytes() {
         let (number, bytes) = taken(|_| Kind::Nothing(3));
         assert!(number == MOST && bytes < MOST_BYTES / 4, "{number} updates of {bytes} bytes");
-        let (number, bytes) = taken(|number| Kind::Checkpoint(state(512, number)));
+        let (number, bytes) = taken(|number| Kind::Checkpoint(state(512, number, 0)));
         assert!(number < MOST && bytes <= MOST_BYTES, "{number} updates of {bytes} bytes");
         assert!(bytes > MOST_BYTES - (64 << 10), "{bytes} bytes");
-        let (with_notes, _) = taken(|number| Kind::Checkpoint(state_with(512, number, 32)));
+        let (with_notes, _) = taken(|number| Kind::Checkpoint(state(512, number, 32)));
         assert!(with_notes < number / 20, "{with_notes} updates with notes, {number} without");
     }
 }
