@@ -160,7 +160,10 @@ impl Shared {
 
     /// A place for a connection of a program of this machine, if there is one.
     fn admit_stream(&self, sender: IpAddr) -> Option<OwnedSemaphorePermit> {
-        self.admits(sender).then(|| self.streams.clone().try_acquire_owned().ok())?
+        if !self.admits(sender) {
+            return None;
+        }
+        self.streams.clone().try_acquire_owned().ok()
     }
 
     /// Whether a sender is a program of this machine.
