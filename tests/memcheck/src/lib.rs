@@ -35,7 +35,7 @@ fn request(request: usize, address: usize, len: usize) -> usize {
     result
 }
 
-/// There are no requests for other processors here.
+/// Other processors: no request.
 #[cfg(not(target_arch = "x86_64"))]
 fn request(_: usize, _: usize, _: usize) -> usize {
     0

@@ -225,7 +225,7 @@ fn a_newcomer_that_floods_with_a_valid_cookie_uses_up_its_own_share_only() {
     run_loaded(&mut world, B, 7);
     let stamped = world.sent(A, What::Initiation)[1].clone();
     assert!(has_mac2(&stamped));
-    // The host is no longer under load.
+    // The load ends.
     world.run(secs(2));
     let before = world.hosts[B].dropped(DropReason::HandshakeRateLimited);
     for _ in 0..2000 {

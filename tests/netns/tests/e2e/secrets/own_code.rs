@@ -1,4 +1,4 @@
-//! Traps in the functions of our own cryptography: a call of one ends the process.
+//! Sets breakpoints on the functions of our own cryptography. A call of one ends the process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
