@@ -8,7 +8,12 @@ mod lock;
 mod questions;
 mod status;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -58,7 +63,7 @@ impl Which {
     /// There is no such node.
     pub fn client(&self) -> anyhow::Result<Client> {
         let name = self.name()?;
-        match sockets(&name).into_iter().find(|socket| socket.exists()) {
+        match sockets(&name).into_iter().find(|socket| answers(socket)) {
             Some(socket) => Ok(Client::new(socket)),
             None => bail!("{name}: no node of a tailnet runs there"),
         }
@@ -76,7 +81,8 @@ fn running() -> Vec<String> {
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
     let names_in = |socket: PathBuf| -> Vec<String> {
         let entries = socket.parent().map(fs::read_dir).into_iter().flatten();
-        entries.flatten().flatten().filter_map(name).collect()
+        let running = entries.flatten().flatten().filter(|file| answers(&file.path()));
+        running.filter_map(name).collect()
     };
     let all = sockets("").map(names_in);
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
@@ -84,7 +90,12 @@ fn running() -> Vec<String> {
 
 /// Whether a node of this name runs, of this user's own.
 pub(crate) fn is_member(name: &str) -> bool {
-    local_socket(name).exists()
+    answers(&local_socket(name))
+}
+
+/// Whether a process listens at a socket. A killed process leaves the file.
+fn answers(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
 }
 
 /// What commands wait in.
@@ -108,6 +119,9 @@ pub(crate) fn leave(which: &Which) -> anyhow::Result<()> {
             eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
         }
         crate::client::down(&name)?;
+    } else {
+        // A killed node may have left changes of this machine behind.
+        process::sweep(&name)?;
     }
     let state = process::member::state_folder(&name);
     match fs::remove_dir_all(&state) {

@@ -254,3 +254,37 @@ fn a_full_disk_is_named_and_loses_nothing() {
     let status = node.status();
     assert_eq!((&status["Self"]["PublicKey"], &status["BackendState"]), (&key, &"Running".into()));
 }
+
+/// As by the OOM killer, or by systemd for a whole group.
+#[test]
+fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
+    let resolver = || node.host.read("/etc/resolv.conf");
+    let before = resolver();
+    let joined = node.log_in(tailnet.coordinator.url(), tailnet.coordinator.auth_key(), "");
+    assert!(joined.ok, "{joined:?}");
+    let kill = || {
+        node.host.run("pkill -KILL -f '^([^ ]*/)?linerate'");
+        eventually("all have ended", PATIENCE, || {
+            !node.host.attempt("pgrep -f '^([^ ]*/)?linerate'").ok
+        });
+    };
+    for _ in 0..2 {
+        kill();
+        let status = node.attempt("status");
+        assert!(says(&status, "no node"), "{status:?}");
+        let again = node.start_again("");
+        assert!(again.ok, "{again:?}");
+        assert_eq!(node.status()["BackendState"], "Running");
+    }
+    kill();
+    let down = linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    assert!(down.ok, "{down:?}");
+    assert_eq!(resolver(), before);
+    assert!(node.start_again("").ok);
+    kill();
+    let left = node.attempt(&format!("leave {}", Member::INTERFACE));
+    assert!(left.ok, "{left:?}");
+    assert_eq!(resolver(), before);
+}
