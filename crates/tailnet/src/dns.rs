@@ -26,7 +26,7 @@ mod table;
 mod tests;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -76,18 +76,6 @@ pub struct Config {
     /// Whether IPv6 addresses of nodes that have IPv4 as well are answered (`magicdns-aaaa` among
     /// the node's own capabilities).
     pub aaaa: bool,
-}
-
-impl Config {
-    /// The resolvers that are not asked, as a coordinator may not name them.
-    pub fn refused(&self) -> BTreeSet<SocketAddr> {
-        let all = self.routes.iter().map(|(_, list)| list).chain([&self.defaults, &self.fallback]);
-        let refused = |resolver: &Resolver| match resolver {
-            Resolver::Refused(at) => Some(*at),
-            Resolver::Plain(_) | Resolver::Https { .. } => None,
-        };
-        all.flatten().filter_map(refused).collect()
-    }
 }
 
 /// A node, as far as its name goes.

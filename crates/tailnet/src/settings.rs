@@ -1,6 +1,7 @@
 //! What this node is to be: from the network's map and the user's preferences to peers, paths,
 //! filter, names, and what the machine is to have.
 
+mod lan;
 mod lock;
 
 use std::{
@@ -11,6 +12,7 @@ use std::{
 
 use ipnet::IpNet;
 
+use self::lan::Lans;
 pub use self::lock::{locked_out, signature};
 use crate::{
     dns,
@@ -156,9 +158,11 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
+    let lans = Lans::of(around);
+    problems.extend(lans.problem(own, &all));
     let own_of = |peer: &Node| own_addresses(peer, around);
     let mut peers: Vec<Peer> =
-        all.iter().map(|peer| wireguard(peer, &own_of(peer), prefs, exit)).collect();
+        all.iter().map(|peer| wireguard(peer, &own_of(peer), &lans, prefs, exit)).collect();
     let first = [(own.key, own.addresses.clone())].into_iter();
     each_once(&mut peers, first.chain(all.iter().map(|peer| (peer.key, own_of(peer)))));
     let info = |peer: &&Node| {
@@ -173,17 +177,16 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let paths = all.iter().map(info).collect();
     let compiled = rules(map, own, prefs, around, all.iter().copied().zip(&peers));
     problems.extend(compiled.problems.iter().map(ToString::to_string));
-    let names = names(map, own, prefs, exit.is_some(), around);
-    let refused = names.refused().into_iter().take(TOLD);
-    problems.extend(refused.map(|at| format!("DNS server {at}: {OF_THIS_MACHINE}")));
+    let names = names(map, own, prefs, exit.is_some(), &lans, around);
+    problems.extend(unasked_servers(map, around.scope));
     let host = HostWish {
-        addresses: own.addresses.clone(),
+        addresses: lans.others(&own.addresses).collect(),
         routes: routes(&peers),
         exit: exit.is_some(),
         local_networks: prefs.exit_node_allow_lan_access,
         offered: prefs.advertise_routes.clone(),
         masquerade: !prefs.no_snat,
-        names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
+        names: around.answers.then(|| names_wish(map, &names)).flatten(),
         relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
     // Without an interface the machine does not have the node's addresses.
@@ -301,8 +304,15 @@ fn is_in(networks: &[IpNet]) -> impl Fn(&IpNet) -> bool {
 }
 
 /// A peer with the networks that may be its own here.
-fn wireguard(peer: &Node, own: &[IpNet], prefs: &Prefs, exit: Option<NodePublic>) -> Peer {
+fn wireguard(
+    peer: &Node,
+    own: &[IpNet],
+    lans: &Lans<'_>,
+    prefs: &Prefs,
+    exit: Option<NodePublic>,
+) -> Peer {
     let is_accepted = |net: &&IpNet| match net.prefix_len() {
+        _ if lans.has(net) => false,
         // Of a peer that nobody signs, its own addresses alone (tailscale `controlclient/map.go`).
         _ if peer.unsigned_peer_api_only => own.contains(net),
         0 => exit == Some(peer.key),
@@ -343,22 +353,32 @@ fn names(
     own: &Node,
     prefs: &Prefs,
     exit_node: bool,
+    lans: &Lans<'_>,
     around: &Around<'_>,
 ) -> dns::Config {
     let config = map.dns();
     let host = |node: &Node| dns::Host {
         name: node.name.clone(),
-        addresses: node.addresses.iter().map(IpNet::addr).collect(),
+        addresses: lans.others(&node.addresses).map(|net| net.addr()).collect(),
         subdomains: node.may(SUBDOMAINS),
     };
     let resolvers = |list: &[Resolver]| -> Vec<dns::Resolver> {
         let read = |one: &Resolver| {
-            dns::Resolver::parse(&one.addr, &one.bootstrap_resolution, around.scope).ok()
+            let read = dns::Resolver::parse(&one.addr, &one.bootstrap_resolution, around.scope);
+            read.ok().filter(|resolver| !matches!(resolver, dns::Resolver::Https { .. }))
         };
         list.iter().filter_map(read).collect()
     };
+    // This machine's own servers stand in for servers none of which can be asked.
+    let defaults = |list| {
+        let read = resolvers(list);
+        let can_ask = read.iter().any(|resolver| matches!(resolver, dns::Resolver::Plain(_)));
+        if can_ask { read } else { Vec::new() }
+    };
     let route = |(suffix, list): (&String, &Option<Vec<Resolver>>)| {
-        (suffix.clone(), resolvers(list.as_deref().unwrap_or_default()))
+        let list = list.as_deref().unwrap_or_default();
+        let read = resolvers(list);
+        (list.is_empty() || !read.is_empty()).then(|| (suffix.clone(), read))
     };
     let extra = config.extra_records.iter().map(|record| dns::ExtraRecord {
         name: record.name.clone(),
@@ -372,32 +392,48 @@ fn names(
         own: host(own),
         peers: map.peers().map(host).collect(),
         extra: extra.collect(),
-        routes: config.routes.iter().map(route).collect(),
-        defaults: resolvers(&config.resolvers),
-        fallback: resolvers(&config.fallback_resolvers),
+        routes: config.routes.iter().filter_map(route).collect(),
+        defaults: defaults(&config.resolvers),
+        fallback: defaults(&config.fallback_resolvers),
         system: around.servers.iter().map(|&at| dns::Resolver::Plain((at, 53).into())).collect(),
         exit_node,
         aaaa: own.may(AAAA),
     }
 }
 
+/// A line for each DNS server of the network that is not asked.
+fn unasked_servers(map: &NetworkMap, scope: Scope) -> impl Iterator<Item = String> {
+    let config = map.dns();
+    let routes = config.routes.values().flatten().flatten();
+    let all = config.resolvers.iter().chain(&config.fallback_resolvers).chain(routes);
+    let unasked = all.filter_map(|one| match dns::Resolver::parse(&one.addr, &[], scope) {
+        Ok(dns::Resolver::Plain(_)) => None,
+        Ok(dns::Resolver::Https { url, .. }) => Some(format!(
+            "DNS server {url}: DNS over HTTPS is not supported; other servers are asked instead"
+        )),
+        Ok(dns::Resolver::Refused(at)) => Some(format!("DNS server {at}: {OF_THIS_MACHINE}")),
+        Err(error) => Some(format!("DNS server {error}")),
+    });
+    unasked.collect::<BTreeSet<_>>().into_iter().take(TOLD)
+}
+
 /// How the machine is to resolve names: by this node, for its domains or for all.
-fn names_wish(map: &NetworkMap, own: &Node, prefs: &Prefs, exit_node: bool) -> Option<NamesWish> {
+fn names_wish(map: &NetworkMap, names: &dns::Config) -> Option<NamesWish> {
     let config = map.dns();
     let says_nothing = !config.proxied
-        && config.resolvers.is_empty()
-        && config.routes.is_empty()
+        && names.defaults.is_empty()
+        && names.routes.is_empty()
         && config.domains.is_empty();
-    if !prefs.corp_dns || says_nothing {
+    if !names.accept || says_nothing {
         return None;
     }
     // By one address: by both, resolvers ask twice.
-    let address = own.addresses.iter().map(IpNet::addr).min()?;
+    let address = *names.own.addresses.iter().min()?;
     let mut domains: Vec<String> = Vec::new();
-    let has_default =
-        !config.resolvers.is_empty() || exit_node && !config.fallback_resolvers.is_empty();
+    let has_default = !names.defaults.is_empty() || names.exit_node && !names.fallback.is_empty();
     if !has_default {
-        domains.extend(config.routes.keys().map(|suffix| suffix.trim_end_matches('.').to_owned()));
+        let suffixes = names.routes.iter().map(|(suffix, _)| suffix.trim_end_matches('.'));
+        domains.extend(suffixes.map(str::to_owned));
         if config.proxied && !map.suffix().is_empty() {
             domains.push(map.suffix().to_owned());
         }

@@ -140,6 +140,74 @@ fn names_go_by_this_node_for_its_domains_or_for_all() {
 }
 
 #[test]
+fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reported() {
+    const HTTPS: &str = "https://dns.example/abc";
+    let with = |dns: Value| {
+        let map = map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
+        let servers = ["192.0.2.53".parse().unwrap()];
+        let around = Around { now: NOW, servers: &servers, answers: true, ..Around::default() };
+        settings(&map, &Prefs::new(), &around)
+    };
+    for server in [HTTPS, "tls://9.9.9.9", "127.0.0.1"] {
+        let only = json!([{"Addr": server}]);
+        let made = with(json!({"Proxied": true, "Domains": ["tail.net"], "Resolvers": only}));
+        let names = made.host.names.expect("names of nodes are resolved");
+        assert_eq!(names.domains, ["tail.net"], "{server}: all other names are not asked here");
+        assert_eq!(made.names.defaults, []);
+        let [problem] = &made.problems[..] else { panic!("{:?}", made.problems) };
+        assert!(problem.starts_with("DNS server ") && problem.contains(server), "{problem}");
+        assert_eq!(with(json!({"Resolvers": only})).host.names, None, "{server}");
+        let split = with(json!({"Routes": {"corp.": only, "here.": []}}));
+        let suffixes: Vec<&str> = split.names.routes.iter().map(|(name, _)| &**name).collect();
+        let is_refused = server == "127.0.0.1";
+        assert_eq!(suffixes.contains(&"corp."), is_refused, "{server}");
+        assert!(suffixes.contains(&"here."), "this node alone answers");
+    }
+    let mixed = with(json!({"Proxied": true, "Resolvers": [{"Addr": HTTPS}, {"Addr": "9.9.9.9"}]}));
+    assert_eq!(mixed.names.defaults, [dns::Resolver::Plain("9.9.9.9:53".parse().unwrap())]);
+    assert!(mixed.host.names.unwrap().domains.is_empty());
+    assert!(mixed.problems.iter().any(|problem| problem.contains(HTTPS)));
+}
+
+#[test]
+fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
+    let with_v6 = |id: u8| {
+        let both = [format!("100.64.0.{id}/32"), format!("fd7a:115c:a1e0::{id}/128")];
+        node(id, json!({"Addresses": both, "AllowedIPs": both}))
+    };
+    let map = map(json!({
+        "Node": with_v6(7), "Peers": [with_v6(1), node(9, json!({"Addresses": ["100.65.0.9/32"]}))],
+        "DNSConfig": {"Proxied": true, "Domains": ["tail.net"]},
+    }));
+    let connected = ["100.64.0.20/24".parse().unwrap()];
+    let around = Around { now: NOW, connected: &connected, answers: true, ..Around::default() };
+    for route_all in [false, true] {
+        let made = settings(&map, &Prefs { route_all, ..Prefs::new() }, &around);
+        assert_eq!(allowed(&made, 1), ["fd7a:115c:a1e0::1/128"]);
+        assert_eq!(made.host.addresses, ["fd7a:115c:a1e0::7/128".parse().unwrap()]);
+        let gateway: IpNet = "100.64.0.1/32".parse().unwrap();
+        assert!(!made.host.routes.contains(&gateway), "{:?}", made.host.routes);
+        let names = made.host.names.expect("names are resolved by the other address");
+        assert_eq!(names.servers, ["fd7a:115c:a1e0::7".parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(made.names.peers[0].addresses.len(), 1);
+        let [problem] = &made.problems[..] else { panic!("{:?}", made.problems) };
+        let expected = "100.64.0.7 of n7.tail.net in 100.64.0.0/24, 100.64.0.1 of n1.tail.net";
+        assert!(problem.contains(expected), "{problem}");
+    }
+    // The user's word counts, and without an interface there is nothing to win.
+    let ranges = ["100.64.0.0/10".parse().unwrap()];
+    for around in [Around { ranges: &ranges, ..around }, Around { answers: false, ..around }] {
+        let made = settings(&map, &Prefs::new(), &around);
+        assert_eq!(allowed(&made, 1).len(), 2);
+        assert_eq!(made.problems, [] as [String; 0]);
+    }
+    // Another tailnet on this machine is no such network.
+    let connected = ["100.64.0.1/32".parse().unwrap()];
+    let made = settings(&map, &Prefs::new(), &Around { connected: &connected, ..around });
+    assert_eq!(allowed(&made, 1).len(), 2);
+}
+
+#[test]
 fn where_there_is_tailnet_lock_and_its_keys_are_not_known_nobody_is_believed() {
     let map = map(
         json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))], "TKAInfo": {"Head": "x"}}),
@@ -259,11 +327,10 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
         settings(&map, &Prefs::new(), &around)
     };
     let far = of(Scope::default());
-    let refused: Vec<String> = far.names.refused().iter().map(ToString::to_string).collect();
-    assert_eq!(refused, ["127.0.0.1:53", "[::ffff:169.254.169.254]:53"]);
-    assert!(far.problems[0].starts_with("DNS server 127.0.0.1:53: an address of this machine"));
+    let refused = ["127.0.0.1:53", "[::ffff:169.254.169.254]:53"];
+    assert_eq!(far.problems, refused.map(|at| format!("DNS server {at}: {OF_THIS_MACHINE}")));
     assert_eq!(far.names.system, [dns::Resolver::Plain("127.0.0.53:53".parse().unwrap())]);
-    assert_eq!(of(here).names.refused().len(), 1, "a link is not this machine");
+    assert_eq!(of(here).problems.len(), 1, "a link is not this machine");
 }
 
 #[test]
