@@ -5,12 +5,14 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use member::agent::control::{Command, Event, Settings, dial, run};
+use member::agent::{
+    control::{Command, Event, Settings, dial, run},
+    roots::Roots,
+};
 use tailnet::{
     control::{
         dial::ControlUrl,
         messages::{Announced, EndpointKind},
-        proxy::Proxies,
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
@@ -48,9 +50,8 @@ async fn main() -> anyhow::Result<()> {
     let seconds = arguments.next().map_or(Ok(10), |text| text.parse())?;
     let machine_key = MachineKey::new(Box::new(Zeroizing::new(random()?)));
     let (node_key, disco_key) = (NodePublic(random()?), DiscoPublic(random()?));
-    let proxies = Proxies::new(|name| std::env::var(name).ok());
     let scope = Scope::of_control(&url, "");
-    let dialer = dial::Dialer::new(proxies, dial::system_tls(), None).within(scope);
+    let dialer = dial::Dialer::of_environment(None, &Roots::of_environment()).within(scope);
     let server_key = MachinePublic::default();
     let settings = Settings { url, server_key, machine_key, dialer };
     let (commands, to_do) = mpsc::channel(8);

@@ -28,6 +28,7 @@ mod paced;
 mod portmap;
 mod programs;
 mod relay_server;
+pub mod roots;
 mod run;
 mod state;
 mod status;
@@ -42,7 +43,7 @@ use ipnet::IpNet;
 use sys::Channel;
 use tokio::{runtime::Builder, sync::mpsc};
 
-use self::local_api::Request;
+use self::{local_api::Request, roots::Roots};
 
 /// The folder of an agent's files.
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub struct Options {
     pub name: String,
     /// Where it keeps files.
     pub folder: Folder,
+    /// The authorities that TLS trusts.
+    pub roots: Roots,
     /// The mark of its sockets; 0 for none.
     pub mark: u32,
     /// The user accepts addresses of these networks, in addition to tailnet addresses.

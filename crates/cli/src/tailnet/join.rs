@@ -274,10 +274,10 @@ impl Join {
             if self.force_reauth {
                 client.post("login-interactive", None).await?;
             }
-            wait(&client, &mut notices, has_key, end).await
-        })?;
-        println!("{name}: connected{}", runtime.block_on(addresses(&client)));
-        Ok(())
+            let status = wait(&client, &mut notices, has_key, end).await?;
+            println!("{name}: {}", connected(&status));
+            Ok(())
+        })
     }
 }
 
@@ -299,20 +299,30 @@ async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until the node is connected.
+/// Waits until the node runs, and the coordinator has answered or cannot be reached. Returns the
+/// node's status.
 async fn wait(
     client: &Client,
     notices: &mut Notices,
     has_key: bool,
     mut end: Instant,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Value> {
     // A key logs in without a page.
-    let (mut page, mut asked) = (String::new(), has_key);
+    let (mut page, mut asked, mut runs) = (String::new(), has_key, false);
     loop {
-        let Ok(notice) = timeout_at(end, notices.next()).await else {
-            bail!("not connected yet: {}", why(client).await);
+        if runs {
+            let status = client.get("status?peers=false").await?;
+            let is_settled = status["Self"]["Online"] == true || !problem(&status).is_empty();
+            if is_settled || Instant::now() >= end {
+                return Ok(status);
+            }
+        }
+        let until = if runs { end.min(Instant::now() + STEP) } else { end };
+        let notice = match timeout_at(until, notices.next()).await {
+            Ok(notice) => notice?.context("the node ended")?,
+            Err(_) if runs => continue,
+            Err(_) => bail!("not connected yet: {}", why(client).await),
         };
-        let notice = notice?.context("the node ended")?;
         if let Some(error) = notice["ErrMessage"].as_str().filter(|error| !error.is_empty()) {
             bail!("{error}");
         }
@@ -323,8 +333,9 @@ async fn wait(
             // However long somebody takes.
             end = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         }
-        match notice["State"].as_u64() {
-            Some(RUNNING) => return Ok(()),
+        let state = notice["State"].as_u64();
+        runs = state.map_or(runs, |state| state == RUNNING);
+        match state {
             Some(NEEDS_LOGIN) if !asked => {
                 client.post("login-interactive", None).await?;
                 asked = true;
@@ -356,9 +367,18 @@ fn show(at: &str) {
     }
 }
 
-/// The node's addresses, behind a comma.
-async fn addresses(client: &Client) -> String {
-    let status = client.get("status?peers=false").await.unwrap_or_default();
+/// Why the coordinator is not connected, or nothing.
+fn problem(status: &Value) -> &str {
+    status["CoordinatorProblem"].as_str().unwrap_or_default()
+}
+
+/// How a node that runs is connected, with its addresses.
+fn connected(status: &Value) -> String {
     let own = status["Self"]["TailscaleIPs"].as_array().into_iter().flatten();
-    own.filter_map(|address| Some(format!(", {}", address.as_str()?))).collect()
+    let addresses: String = own.filter_map(Value::as_str).map(|at| format!(", {at}")).collect();
+    match (status["Self"]["Online"] == true, problem(status)) {
+        (true, _) => format!("connected{addresses}"),
+        (false, "") => format!("connected by the last map{addresses}: the coordinator is silent"),
+        (false, problem) => format!("connected by the last map{addresses}: {problem}"),
+    }
 }

@@ -36,6 +36,7 @@ use super::{
     portmap::PortMapping,
     programs::Programs,
     relay_server::RelayServer,
+    roots::Roots,
     state::State,
     told::ToRelays,
     tunnel_pings::TunnelPings,
@@ -66,6 +67,7 @@ pub(super) struct Agent {
     pub address_ranges: Vec<IpNet>,
     pub state: State,
     pub machine_key: MachineKey,
+    pub roots: Roots,
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
     pub steward: Option<ToLine<ToSteward>>,
@@ -117,6 +119,7 @@ pub(super) struct Parts {
     pub has_interface: bool,
     pub address_ranges: Vec<IpNet>,
     pub state: State,
+    pub roots: Roots,
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
     pub steward: Option<ToLine<ToSteward>>,
@@ -185,11 +188,17 @@ impl Agent {
         let mesh = Mesh::new(parts.state.disco_key()?, parts.found, parts.port_mapping);
         let prefs = kept::prefs(&parts.state);
         let lock = Lock::new(&parts.state, &prefs.control_url)?;
+        let mut problems = BTreeMap::new();
+        if let Some(problem) = parts.roots.problem() {
+            tracing::warn!("{problem}");
+            problems.insert("certificates", problem);
+        }
         Ok(Self {
             has_interface: parts.has_interface,
             address_ranges: parts.address_ranges,
             state: parts.state,
             machine_key,
+            roots: parts.roots,
             hook: parts.hook,
             plane: parts.plane,
             steward: parts.steward,
@@ -205,7 +214,7 @@ impl Agent {
             programs: Programs::default(),
             tunnel_pings: TunnelPings::default(),
             settings: Settings::default(),
-            problems: BTreeMap::new(),
+            problems,
             ways: <[DefaultWay; 2]>::default(),
             servers: Vec::new(),
             names: None,

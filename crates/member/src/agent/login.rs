@@ -42,6 +42,9 @@ pub(super) struct Login {
     wanted: Option<Wanted>,
     /// What the login that is not finished was begun with.
     auth_key: Option<Zeroizing<String>>,
+    /// The key to log in with if the coordinator does not accept the node key: it may have deleted
+    /// this node since the last map.
+    fallback_key: Option<Zeroizing<String>>,
     /// Where somebody is to log in.
     pub page: String,
     /// Whether somebody has to log in.
@@ -122,8 +125,13 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.pursue(Command::Resume(self.lock.login(self.own.key, None, None)));
+            self.resume();
         }
+    }
+
+    fn resume(&mut self) {
+        let auth_key = self.login.fallback_key.clone();
+        self.pursue(Command::Resume(self.lock.login(self.own.key, auth_key, None)));
     }
 
     fn start_session(&mut self) -> bool {
@@ -138,7 +146,7 @@ impl Agent {
             url,
             server_key: self.prefs.server_key,
             machine_key: self.machine_key.clone(),
-            dialer: Dialer::of_environment(self.hook.clone()).within(self.scope()),
+            dialer: Dialer::of_environment(self.hook.clone(), &self.roots).within(self.scope()),
         };
         let (commands, inbox) = mpsc::channel(64);
         let (events, mut heard) = mpsc::channel(16);
@@ -189,13 +197,16 @@ impl Agent {
     /// Begins, as programs ask for it: by an auth key, or with the node key that there is.
     pub fn start(&mut self, auth_key: Option<Zeroizing<String>>) {
         self.connect();
-        if self.own.key.is_zero() || self.login.needs_login {
-            match auth_key {
-                Some(key) => self.want_login(Some(key)),
-                None => self.login.needs_login = true,
+        let has_no_login = self.own.key.is_zero() || self.login.needs_login;
+        let is_admitted = self.login.connected && self.login.page.is_empty();
+        match auth_key {
+            None => self.login.needs_login |= has_no_login,
+            key if has_no_login || self.has_expired() => self.want_login(key),
+            Some(_) if is_admitted => {}
+            key => {
+                self.login.fallback_key = key;
+                self.resume();
             }
-        } else if self.has_expired() && auth_key.is_some() {
-            self.want_login(auth_key);
         }
         self.tell_state();
     }
@@ -212,7 +223,7 @@ impl Agent {
     /// Logs in once more with what the last login was with, under tailnet lock: by another node key,
     /// signed as the former one was.
     fn log_in_signed(&mut self, former: Vec<u8>) {
-        let auth_key = self.login.auth_key.take();
+        let auth_key = self.login.auth_key.take().or(self.login.fallback_key.take());
         self.login.wanted = Some(Wanted { auth_key, former: Some(former) });
         self.plane.send(ToPlane::MakeCandidate);
     }
@@ -286,10 +297,13 @@ impl Agent {
             {
                 self.log_in_signed(former);
             }
-            Event::NeedsNewNodeKey { .. } => {
-                self.login.needs_login = true;
-                self.problems.insert("key", EXPIRED.to_owned());
-            }
+            Event::NeedsNewNodeKey { .. } => match self.login.fallback_key.take() {
+                Some(key) => self.want_login(Some(key)),
+                None => {
+                    self.login.needs_login = true;
+                    self.problems.insert("key", EXPIRED.to_owned());
+                }
+            },
             Event::Refused { why, .. } => {
                 self.login.needs_login |= self.own.key.is_zero();
                 self.problems.insert("control", format!("the coordinator refuses: {why}"));
@@ -299,6 +313,12 @@ impl Agent {
                 let is_first = !head.keep_alive && std::mem::take(&mut self.login.is_new_stream);
                 self.login.has_map |= !head.keep_alive;
                 self.handle_map(*map, is_first);
+                if !head.keep_alive
+                    && let key @ Some(_) = self.login.fallback_key.take()
+                    && self.has_expired()
+                {
+                    self.want_login(key);
+                }
                 if let Some(ping) = head.ping_request {
                     self.ping_for_coordinator(ping);
                 }
@@ -325,7 +345,7 @@ impl Agent {
         self.login.needs_login = false;
         self.login.needs_approval = !registered.is_authorized;
         self.login.page.clear();
-        self.login.auth_key = None;
+        (self.login.auth_key, self.login.fallback_key) = (None, None);
         self.problems.remove("key");
         let user = UserProfile {
             id: registered.user.id,
@@ -359,6 +379,7 @@ impl Agent {
         self.plane.send(ToPlane::Forget);
         self.own.key = NodePublic::default();
         self.login.needs_login = true;
+        self.login.fallback_key = None;
         self.login.page.clear();
         (self.prefs.logged_out, self.prefs.want_running) = (true, false);
         self.prefs.login = None;

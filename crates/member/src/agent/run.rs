@@ -13,7 +13,10 @@ use tokio::{
 use super::local_api;
 use super::{
     Clients, Lines, Options,
-    control::{self, dial::Hook},
+    control::{
+        self,
+        dial::{Dialer, Hook},
+    },
     core::{Agent, Clock, Effects, Input, Parts},
     derp, endpoints, line,
     local_api::Writers,
@@ -60,7 +63,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
 
     let state = State::new(options.folder);
     let hook = hook(options.mark);
-    tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
+    let dialer = Dialer::of_environment(hook.clone(), &options.roots);
+    tokio::spawn(derp::run(derp::Settings { dialer }, relay_commands, relay_events));
     tokio::pin!(plane_line);
     let mut steward_line = steward_line.map(Box::pin);
     let mut relay_server_line = relay_server_line.map(Box::pin);
@@ -72,6 +76,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         has_interface: options.has_interface,
         address_ranges: options.address_ranges,
         state,
+        roots: options.roots,
         hook,
         plane,
         steward,
@@ -143,8 +148,4 @@ async fn next<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
 fn hook(mark: u32) -> Option<Hook> {
     let hook: Hook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
     Some(hook).filter(|_| mark != 0)
-}
-
-fn derp_settings(hook: &Option<Hook>) -> derp::Settings {
-    derp::Settings { dialer: control::dial::Dialer::of_environment(hook.clone()) }
 }

@@ -213,6 +213,7 @@ impl Agent {
             }),
             exit_node_status: self.exit_status(),
             health,
+            coordinator_problem: self.problems.get("control").cloned().unwrap_or_default(),
             magic_dns_suffix: suffix,
             current_tailnet: tailnet,
             port_mapping: self.mesh.port_mapping.json(self.clock.now),
@@ -238,7 +239,7 @@ impl Agent {
         PeerStatus {
             addrs: self.mesh.endpoints().iter().map(|(at, _)| at.to_string()).collect(),
             relay: self.mesh.home().map(|home| self.region_code(home)).unwrap_or_default(),
-            online: self.login.connected,
+            online: self.login.connected && self.login.has_map,
             in_engine: true,
             ..self.described(node)
         }

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
-use member::agent;
+use member::agent::{self, roots::Roots};
 use serde::{Deserialize, Serialize};
 use sys::{
     Channel,
@@ -43,8 +43,6 @@ const READ: [&str; 9] = [
     "/usr/lib",
     "/usr/share",
 ];
-/// What says where more certificates are, as for programs in Go (`crypto/x509/root_unix.go`).
-const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// The limit of the agent's private memory, in bytes, as a last resort: a map of 50,000 peers needs far less. An
 /// agent that ends for lack of memory is started again, and the data plane goes on meanwhile.
 const MEMORY: u64 = 2 << 30;
@@ -115,6 +113,8 @@ impl AgentProcess {
         let line = Channel::from(line.context("there is no line")?);
         let listener = UnixListener::from(listener.context("there is no socket")?);
         drop(buffer);
+        // The files that the environment names may be root's.
+        let roots = Roots::of_environment();
         match job.user {
             Some(user) => become_agent(user).context("becoming the agent's user")?,
             None => keep_rights(Rights::default())?,
@@ -124,6 +124,7 @@ impl AgentProcess {
         let options = agent::Options {
             name: job.name,
             folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
+            roots,
             mark: job.mark,
             address_ranges: job.address_ranges,
             has_interface: job.has_interface,
@@ -142,9 +143,8 @@ impl AgentProcess {
 }
 
 fn reach(folder: &Path) -> Reach {
-    let said = CERTIFICATES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     Reach {
-        read: READ.iter().map(PathBuf::from).chain(said).collect(),
+        read: READ.iter().map(PathBuf::from).collect(),
         write: vec!["/dev/null".into()],
         own: vec![folder.to_owned()],
         listen: vec![DNS],

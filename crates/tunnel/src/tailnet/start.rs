@@ -10,7 +10,7 @@ use std::{
 };
 
 use member::{
-    agent::{self, Clients, Folder, Lines},
+    agent::{self, Clients, Folder, Lines, roots::Roots},
     plane::{self, KeyFile, Telling},
 };
 use node::Node;
@@ -90,6 +90,7 @@ impl Agent {
         let options = agent::Options {
             name: "tunnel".to_owned(),
             folder: Folder { path: folder.to_owned(), shown: folder.to_owned(), open: None },
+            roots: Roots::of_environment(),
             mark: 0,
             address_ranges: Vec::new(),
             has_interface: false,

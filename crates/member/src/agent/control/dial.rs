@@ -25,7 +25,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::trouble::{Trouble, shown};
-use crate::agent::mesh::discover;
+use crate::agent::{mesh::discover, roots::Roots};
 
 /// What is done to each socket before it connects, as setting a mark.
 pub type Hook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
@@ -67,18 +67,21 @@ pub struct Dialer {
     hook: Option<Hook>,
     proxies: Arc<Proxies>,
     tls: Arc<ClientConfig>,
+    roots: Roots,
     scope: Scope,
 }
 
 impl Dialer {
     /// With these proxies, these roots of trust, and a hook for each socket.
     pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<Hook>) -> Self {
-        Self { hook, proxies: Arc::new(proxies), tls, scope: Scope::default() }
+        let (roots, scope) = (Roots::default(), Scope::default());
+        Self { hook, proxies: Arc::new(proxies), tls, roots, scope }
     }
 
-    /// With the proxies and roots of trust that this process's environment says.
-    pub fn of_environment(hook: Option<Hook>) -> Self {
-        Self::new(Proxies::new(|name| std::env::var(name).ok()), system_tls(), hook)
+    /// With these roots of trust and the proxies that this process's environment says.
+    pub fn of_environment(hook: Option<Hook>, roots: &Roots) -> Self {
+        let proxies = Proxies::new(|name| std::env::var(name).ok());
+        Self { roots: roots.clone(), ..Self::new(proxies, tls(roots.store()), hook) }
     }
 
     /// The same, to addresses of this scope alone. The user's proxies may be anywhere.
@@ -103,6 +106,11 @@ impl Dialer {
     /// TLS with the usual checks.
     pub(in crate::agent) fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls)
+    }
+
+    /// The authorities that TLS trusts.
+    pub(in crate::agent) fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// The proxy for a host, if it is reached by one.
@@ -159,7 +167,7 @@ impl Dialer {
         let connector = TlsConnector::from(Arc::clone(&self.tls));
         match connector.connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(Trouble::of_tls(host, error)),
+            Err(error) => Err(Trouble::of_tls(host, error, self.roots.source())),
         }
     }
 
@@ -191,15 +199,7 @@ impl Dialer {
     }
 }
 
-/// The roots of trust of this machine, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
-/// Without any, each certificate is of an unknown issuer.
-pub fn system_tls() -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    tls(roots)
-}
-
-/// TLS with these roots of trust.
+/// TLS with these roots of trust. Without any, each certificate is of an unknown issuer.
 pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
     let provider = kx::provider();
     let config = ClientConfig::builder_with_provider(provider)

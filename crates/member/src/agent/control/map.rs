@@ -15,6 +15,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout_at},
 };
+use zeroize::Zeroizing;
 
 use super::{Event, connection::Connection, trouble::Trouble};
 
@@ -45,6 +46,8 @@ pub(super) struct Stream<'a> {
     pub plan: &'a mut Vec<Candidate>,
     /// How far the stream was followed, where it can be resumed.
     pub position: &'a mut Option<MapPosition>,
+    /// The auth key of a node that may be deleted. A node that has a stream needs none.
+    pub auth_key: &'a mut Option<Zeroizing<String>>,
     /// A ping is answered once.
     pub last_ping: String,
 }
@@ -104,6 +107,7 @@ impl Stream<'_> {
             return Err(Trouble::BadAnswer(WHAT, why));
         }
         *self.position = self.position.take().filter(|_| resumed);
+        *self.auth_key = None;
         // Nobody may listen: the map is told next, and then it shows.
         let _ = self.events.send(Event::Connected { resumed }).await;
         Ok(())

@@ -39,7 +39,8 @@ enum Goal {
     Idle,
     /// To register a key.
     Join(Registration),
-    /// To follow the map, and what to register with if the coordinator forgot the node.
+    /// To follow the map, and what to register with if the coordinator forgot the node. It has no auth
+    /// key once the coordinator has admitted the node.
     Stay(Login),
     /// To give up a key.
     Leave(NodePublic),
@@ -159,11 +160,12 @@ impl<C: Carrier> Session<C> {
             match &self.goal {
                 Goal::Idle => return Ok(()),
                 Goal::Join(_) => self.join(&connection, &mut inbox.known).await?,
-                Goal::Stay(login) => {
-                    let login = login.clone();
-                    let stayed = self.stay(&connection, &login, inbox).await;
-                    if let Err(Trouble::UnknownNode) = stayed {
-                        self.aim(Goal::Join(Registration::new(login)));
+                Goal::Stay(_) => {
+                    let stayed = self.stay(&connection, inbox).await;
+                    if let Err(Trouble::UnknownNode) = stayed
+                        && let Goal::Stay(login) = &self.goal
+                    {
+                        self.aim(Goal::Join(Registration::new(login.clone())));
                         continue;
                     }
                     return stayed;
@@ -221,9 +223,10 @@ impl<C: Carrier> Session<C> {
     async fn stay(
         &mut self,
         connection: &Connection,
-        login: &Login,
         inbox: &mut Inbox<'_>,
     ) -> Result<(), Trouble> {
+        let Goal::Stay(login) = &mut self.goal else { return Ok(()) };
+        let node_key = login.node_key;
         let Inbox { known, answers, questions } = inbox;
         let announced = current(known);
         let (ask, mut asked) = mpsc::channel(1);
@@ -234,15 +237,16 @@ impl<C: Carrier> Session<C> {
             pings: ask,
             plan: &mut self.plan,
             position: &mut self.position,
+            auth_key: &mut login.auth_key,
             last_ping: String::new(),
         };
         let Settings { dialer, url, .. } = &self.settings;
         let pings = ping::Pings { connection, carrier: dialer, url };
         tokio::select! {
-            ended = stream.follow(login.node_key, &announced) => ended,
-            ended = tell_changes(connection, login.node_key, known) => ended,
+            ended = stream.follow(node_key, &announced) => ended,
+            ended = tell_changes(connection, node_key, known) => ended,
             () = pings.answer(&mut asked, answers) => Ok(()),
-            () = lock::ask_all(connection, login.node_key, questions, &self.events) => Ok(()),
+            () = lock::ask_all(connection, node_key, questions, &self.events) => Ok(()),
         }
     }
 

@@ -26,6 +26,8 @@ pub enum Trouble {
     Ended(String),
     /// TLS; of whom.
     Tls(String, rustls::Error),
+    /// The certificate of this host is of no authority in the files that these variables name.
+    UnknownIssuer(String, String),
     /// A proxy that cannot be used.
     UnusableProxy(UnusableProxy),
     /// A proxy said no; which, and its words.
@@ -76,12 +78,20 @@ impl Trouble {
         Self::Ended(root_cause(&error))
     }
 
-    /// The error of a connection that was made, to this host.
-    pub(super) fn of_tls(host: &str, error: io::Error) -> Self {
+    /// The error of a connection that was made, to this host. `roots` are the variables that name files of
+    /// authorities, if any do.
+    pub(super) fn of_tls(host: &str, error: io::Error, roots: Option<String>) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        match inner {
-            Some(tls) => Self::Tls(host.to_owned(), tls.clone()),
-            None => Self::Connect(host.to_owned(), error),
+        match (inner, roots) {
+            // A CA that was made anew under its old name signs badly.
+            (
+                Some(rustls::Error::InvalidCertificate(
+                    CertificateError::UnknownIssuer | CertificateError::BadSignature,
+                )),
+                Some(roots),
+            ) => Self::UnknownIssuer(host.to_owned(), roots),
+            (Some(tls), _) => Self::Tls(host.to_owned(), tls.clone()),
+            (None, _) => Self::Connect(host.to_owned(), error),
         }
     }
 }
@@ -103,6 +113,10 @@ impl fmt::Display for Trouble {
             Self::Silent(host, what) => write!(f, "{host}: no answer in time: {what}"),
             Self::Ended(why) => write!(f, "the connection to the coordinator ended: {why}"),
             Self::Tls(host, error) => write_tls(f, host, error),
+            Self::UnknownIssuer(host, roots) => write!(
+                f,
+                "{host}: its certificate is signed by a CA that is not among those of {roots}"
+            ),
             Self::UnusableProxy(error) => error.fmt(f),
             Self::ProxySaysNo(proxy, said) => write!(f, "the proxy {proxy} refuses: {said}"),
             Self::Redirects(from, to) => {

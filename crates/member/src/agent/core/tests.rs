@@ -102,6 +102,7 @@ impl Rig {
                 shown: folder.0.clone(),
                 open: None,
             }),
+            roots: Roots::default(),
             hook: None,
             plane: ToLine::new(),
             steward: None,

@@ -10,7 +10,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
-use rustls::{ProtocolVersion, RootCertStore, pki_types::ServerName};
+use rustls::{ProtocolVersion, pki_types::ServerName};
 use tailnet::{
     derp::{Decoder, FromRelay},
     messages::{DerpNode, DerpRegion, RelayAddress},
@@ -123,7 +123,7 @@ async fn reach(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<(Tls, Option<
             (Box::new(stream), local)
         }
     };
-    let config = tls::config(node, &dialer.tls(), native_roots)?;
+    let config = tls::config(node, &dialer.tls(), || dialer.roots().store())?;
     let name = server_name(node)?;
     let connecting =
         TlsConnector::from(config).connect(name, BufReader::with_capacity(READ, stream));
@@ -156,12 +156,6 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
     let mut attempts: Vec<_> = attempts.collect();
     attempts.sort_by_key(|(after, _)| *after);
     Ok(race(attempts).await?)
-}
-
-fn native_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
 }
 
 fn server_name(node: &DerpNode) -> anyhow::Result<ServerName<'static>> {

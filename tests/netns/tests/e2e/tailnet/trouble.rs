@@ -1,8 +1,8 @@
 //! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
 
 use netns::{
-    Certificate, Family, Member, MemberKind, Outcome, Pinging, Switch, Tailnet, Uplink, eventually,
-    linerate,
+    Certificate, Family, Member, MemberKind, MemberProgram, Outcome, Pinging, Switch, Tailnet,
+    Uplink, eventually, linerate,
 };
 
 use super::commands::doctor;
@@ -287,4 +287,62 @@ fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
     let left = node.attempt(&format!("leave {}", Member::INTERFACE));
     assert!(left.ok, "{left:?}");
     assert_eq!(resolver(), before);
+}
+
+#[test]
+fn a_key_is_used_when_the_coordinator_has_deleted_the_machine() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let host = tailnet.host("node", Uplink::Switch);
+    let node = Member::join(&tailnet, host, MemberKind::Linerate, "");
+    let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
+    let numbers = || -> Vec<String> {
+        tailnet.coordinator.nodes().iter().map(|node| node["id"].to_string()).collect()
+    };
+    for _ in 0..5 {
+        let before = numbers();
+        linerate(&node.host, &format!("down {}", Member::INTERFACE));
+        for number in &before {
+            let id = number.trim_matches('"');
+            tailnet.coordinator.command(&format!("nodes delete --force -i {id}"));
+        }
+        let joined = node.log_in(url, key, "");
+        assert!(joined.ok && joined.stderr.contains(": connected, "), "{joined:?}");
+        let after = numbers();
+        assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_join_without_the_coordinator_is_connected_by_the_last_map() {
+    let Some(mut tailnet) = Tailnet::start() else { return };
+    let host = tailnet.host("node", Uplink::Switch);
+    let node = Member::join(&tailnet, host, MemberKind::Linerate, "");
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    tailnet.coordinator.kill();
+    let joined = node.start_again("");
+    assert!(joined.ok && joined.stderr.contains("connected by the last map, "), "{joined:?}");
+    assert!(joined.stderr.contains("connection refused"), "{joined:?}");
+    tailnet.coordinator.start_again();
+    eventually("the node is online", PATIENCE, || node.status()["Self"]["Online"] == true);
+    let joined = node.start_again("");
+    assert!(joined.ok && joined.stderr.contains(": connected, "), "{joined:?}");
+}
+
+#[test]
+fn a_certificate_file_that_only_root_can_read_is_used_and_one_that_cannot_be_used_is_named() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let join = |name: &str, file: &str| {
+        let host = tailnet.host(name, Uplink::Switch);
+        host.run("install -d -m 700 /run/rig/private && mv /run/rig/ca.pem /run/rig/private/");
+        let mut program = MemberProgram::from(MemberKind::Linerate);
+        program.environment = vec![format!("SSL_CERT_FILE={file}")];
+        let node = Member::start(host, program);
+        let key = tailnet.coordinator.auth_key();
+        (node.log_in(tailnet.coordinator.url(), key, "--timeout=10s"), node)
+    };
+    let (joined, _node) = join("node", "/run/rig/private/ca.pem");
+    assert!(joined.ok, "{joined:?}");
+    let (refused, _other) = join("other", "/run/rig/private/absent.pem");
+    let reason = "SSL_CERT_FILE: /run/rig/private/absent.pem: No such file";
+    assert!(!refused.ok && refused.stderr.contains(reason), "{refused:?}");
 }

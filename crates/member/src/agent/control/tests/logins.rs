@@ -210,3 +210,35 @@ async fn a_coordinator_without_the_key_of_the_join_command_gets_no_auth_key() {
     assert!(member.disconnected().await.contains("it may be an impostor"));
     assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_deleted_before_it_resumed_registers_with_the_auth_key() {
+    let (mut member, mut coordinator) = begun().await;
+    member.tell(Command::Resume(with_auth_key())).await;
+    let asked = loop {
+        let asked = coordinator.asked().await;
+        if asked.path == "/machine/register" {
+            break asked;
+        }
+        asked.status(404, "node not found");
+    };
+    assert_eq!(asked.body["Auth"], json!({ "AuthKey": "secret" }));
+    asked.json(&registered());
+    assert!(matches!(member.event().await, Event::Registered(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_deleted_after_it_resumed_registers_without_the_auth_key() {
+    let (mut member, mut coordinator) = begun().await;
+    member.tell(Command::Resume(with_auth_key())).await;
+    drop(member.connected(&mut coordinator).await);
+    member.disconnected().await;
+    let asked = loop {
+        let asked = coordinator.asked().await;
+        if asked.path == "/machine/register" {
+            break asked;
+        }
+        asked.status(404, "node not found");
+    };
+    assert_eq!(asked.body["Auth"], Value::Null);
+}

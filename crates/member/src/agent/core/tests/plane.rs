@@ -1,6 +1,6 @@
 use tailnet::{
     line::{Activity, Path},
-    local::StartOptions,
+    local::{StartOptions, State as NodeState},
 };
 
 use super::*;
@@ -147,4 +147,73 @@ async fn the_coordinators_key_is_stored_and_another_is_accepted_only_by_the_user
     assert!(rig.agent.prefs.edited(&edits).unwrap().server_key.is_zero(), "another coordinator");
     let edits = edits.with("ServerKey", key(2).to_string());
     assert_eq!(rig.agent.prefs.edited(&edits).unwrap().server_key, key(2));
+}
+
+/// The auth key that the session of a node resumes with, if the node resumes.
+async fn resumes_with(rig: &Rig) -> Option<Option<String>> {
+    let commands = rig.commands().await;
+    let resumed = commands.into_iter().rev().find_map(|command| match command {
+        control::Command::Resume(login) => Some(login),
+        _ => None,
+    })?;
+    Some(resumed.auth_key.map(|key| key.to_string()))
+}
+
+async fn start_with_key(rig: &mut Rig) {
+    let options = serde_json::from_value(json!({"AuthKey": "secret"})).unwrap();
+    rig.ask(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_node_that_runs_by_the_last_map_uses_an_auth_key_if_the_coordinator_rejects_its_key() {
+    let secret = Some("secret".to_owned());
+    let mut rig = Rig::joined("fallback-key").await;
+    rig.stream(map_of(&[2])).await;
+    rig.pass(Duration::from_secs(5)).await;
+    rig.commands().await;
+    start_with_key(&mut rig).await;
+    assert_eq!(resumes_with(&rig).await, None, "the coordinator has admitted the node");
+
+    let mut rig = rig.restarted().await;
+    assert_eq!(resumes_with(&rig).await, Some(None));
+    let status = rig.status().await;
+    assert_eq!((status.backend_state, status.own.online), (NodeState::Running, false));
+    start_with_key(&mut rig).await;
+    assert_eq!(resumes_with(&rig).await, Some(secret.clone()));
+    // Another session has it too.
+    rig.set("WantRunning", false).await;
+    rig.set("WantRunning", true).await;
+    assert_eq!(resumes_with(&rig).await, Some(secret.clone()));
+    rig.told();
+    rig.hear(control::Event::NeedsNewNodeKey { signature: None }).await;
+    assert!(rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    rig.plane(ToAgent::Candidate(key(9))).await;
+    let commands = rig.commands().await;
+    let Some(control::Command::Login(login)) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((login.node_key, login.old_node_key), (key(9), Some(KEY)));
+    assert_eq!(login.auth_key.as_ref().map(|key| key.to_string()), secret);
+}
+
+#[tokio::test]
+async fn an_auth_key_is_forgotten_once_the_coordinator_sends_a_map() {
+    let mut rig = Rig::joined("forgotten-key").await;
+    start_with_key(&mut rig).await;
+    rig.stream(map_of(&[2])).await;
+    let status = rig.status().await;
+    assert!(status.own.online && status.coordinator_problem.is_empty());
+    rig.told();
+    rig.hear(control::Event::NeedsNewNodeKey { signature: None }).await;
+    assert!(!rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    assert_eq!(rig.status().await.backend_state, NodeState::NeedsLogin);
+}
+
+#[tokio::test]
+async fn a_map_in_which_the_node_has_expired_uses_the_auth_key() {
+    let mut rig = Rig::joined("expired-fallback").await;
+    start_with_key(&mut rig).await;
+    rig.told();
+    let mut map = map_of(&[2]);
+    map["Node"]["KeyExpiry"] = json!("2020-01-01T00:00:00Z");
+    rig.stream(map).await;
+    assert!(rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
 }
