@@ -23,13 +23,18 @@ impl Host {
         rows.into_iter().flatten().reduce(|a, b| a + b)
     }
 
-    /// One of the kernel's counters of UDP over IPv4 (`/proc/net/snmp`): `RcvbufErrors`, ...
+    /// One of the kernel's counters of UDP, of both families (`/proc/net/snmp` and `snmp6`): `RcvbufErrors`, ...
     pub fn udp_count(&self, counter: &str) -> u64 {
         let text = fs::read_to_string(self.proc_net("snmp")).unwrap_or_default();
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
         let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let at = names.split_whitespace().position(|name| name == counter);
-        at.and_then(|at| values.split_whitespace().nth(at)?.parse().ok()).unwrap_or(0)
+        let v4 = at.and_then(|at| values.split_whitespace().nth(at)?.parse().ok()).unwrap_or(0);
+        let text = fs::read_to_string(self.proc_net("snmp6")).unwrap_or_default();
+        let mut lines =
+            text.lines().filter_map(|line| line.strip_prefix("Udp6")?.strip_prefix(counter));
+        let v6: u64 = lines.next().and_then(|value| value.trim().parse().ok()).unwrap_or(0);
+        v4 + v6
     }
 
     /// The drops of each socket of the port in a table of proc_net(5).

@@ -204,6 +204,16 @@ pub struct Rate {
     pub bytes: f64,
     /// Datagrams lost of those sent, in percent; 0 for TCP.
     pub lost_percent: f64,
+    /// The number of datagrams lost.
+    pub lost: f64,
+}
+
+impl Rate {
+    /// Datagrams lost of those sent, in percent, without so many of them.
+    pub fn lost_percent_without(&self, datagrams: u64) -> f64 {
+        let others = (self.lost - datagrams as f64).max(0.0);
+        if self.lost > 0.0 { self.lost_percent * others / self.lost } else { 0.0 }
+    }
 }
 
 impl Iperf<'_> {
@@ -283,6 +293,7 @@ impl Rate {
             bits_per_second: both("bits_per_second"),
             bytes: both("bytes"),
             lost_percent: number("sum_received", "lost_percent"),
+            lost: number("sum_received", "lost_packets"),
         }
     }
 }
