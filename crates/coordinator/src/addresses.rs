@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashSet,
+    hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -33,6 +34,17 @@ impl Default for Prefixes {
     }
 }
 
+/// Which free address a new node is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// The first one behind the last that was given.
+    #[default]
+    Sequential,
+    /// Any one. The first addresses of a network are those of gateways, also in the network of a carrier that
+    /// has the same prefix.
+    Random,
+}
+
 /// Addresses that are had, and where to look for others.
 #[derive(Clone, Debug)]
 pub struct Addresses {
@@ -40,12 +52,15 @@ pub struct Addresses {
     used: HashSet<IpAddr>,
     /// Behind the last that was given, so that what was given back rests for as long as it can.
     next: u32,
+    /// What random addresses follow from.
+    random: Option<RandomState>,
 }
 
 impl Addresses {
     /// With none that is had.
-    pub fn new(prefixes: Prefixes) -> Self {
-        Self { prefixes, used: HashSet::new(), next: 1 }
+    pub fn new(prefixes: Prefixes, allocation: Allocation) -> Self {
+        let random = (allocation == Allocation::Random).then(RandomState::new);
+        Self { prefixes, used: HashSet::new(), next: 1, random }
     }
 
     /// A node has these.
@@ -68,7 +83,12 @@ impl Addresses {
     pub fn free(&self, kept_for_others: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         // The first is the network's, and the last its broadcast.
         let size = self.size();
-        let begin = if (1..size).contains(&self.next) { self.next } else { 1 };
+        let begin = match &self.random {
+            Some(random) => random.hash_one((self.used.len(), self.next)) % u64::from(size.max(1)),
+            None => self.next.into(),
+        };
+        let begin =
+            u32::try_from(begin).ok().filter(|begin| (1..size).contains(begin)).unwrap_or(1);
         let offsets = (begin..size).chain(1..begin);
         let is_kept = |v4| kept_for_others.iter().any(|net| net.contains(&IpAddr::V4(v4)));
         let mut free = offsets.map(|offset| self.at(offset));
@@ -118,7 +138,7 @@ mod tests {
 
     #[test]
     fn addresses_go_up_in_both_families_and_pass_over_what_others_use() {
-        let mut addresses = Addresses::new(Prefixes::default());
+        let mut addresses = Addresses::new(Prefixes::default(), Allocation::Sequential);
         let given: Vec<_> = (0..100).map(|_| give(&mut addresses).unwrap()).collect();
         assert_eq!(given[0].0, Ipv4Addr::new(100, 64, 0, 1));
         assert_eq!(given[0].1, "fd7a:115c:a1e0::1".parse::<Ipv6Addr>().unwrap());
@@ -131,7 +151,8 @@ mod tests {
     #[test]
     fn what_was_given_back_is_given_again_when_all_others_were() {
         let v4 = "100.64.0.0/29".parse().unwrap();
-        let mut addresses = Addresses::new(Prefixes { v4, ..Prefixes::default() });
+        let mut addresses =
+            Addresses::new(Prefixes { v4, ..Prefixes::default() }, Allocation::Sequential);
         let given: Vec<_> = std::iter::from_fn(|| give(&mut addresses)).collect();
         assert_eq!(given.len(), 6);
         addresses.give_back(given[2].0, given[2].1);
@@ -140,9 +161,27 @@ mod tests {
     }
 
     #[test]
+    fn random_addresses_are_spread_over_the_network_and_each_is_given_once() {
+        let given = |v4: &str| -> Vec<Ipv4Addr> {
+            let v4 = v4.parse().unwrap();
+            let prefixes = Prefixes { v4, ..Prefixes::default() };
+            let mut addresses = Addresses::new(prefixes, Allocation::Random);
+            let all = std::iter::from_fn(|| give(&mut addresses)).take(100);
+            all.map(|(v4, _)| v4).collect()
+        };
+        let small: HashSet<Ipv4Addr> = given("100.64.0.0/29").into_iter().collect();
+        assert_eq!(small.len(), 6, "all, but for the network's and the broadcast address");
+        let large = given("100.64.0.0/10");
+        let first = large.iter().filter(|at| at.octets()[1..3] == [64, 0]).count();
+        assert!(large.len() == 100 && first < 5, "{first} of 100 are in the first 256");
+        assert_ne!(given("100.64.0.0/10"), large, "another start gives others");
+    }
+
+    #[test]
     fn a_pool_is_for_those_whose_it_is() {
         let v4 = "100.64.0.0/24".parse().unwrap();
-        let mut addresses = Addresses::new(Prefixes { v4, ..Prefixes::default() });
+        let mut addresses =
+            Addresses::new(Prefixes { v4, ..Prefixes::default() }, Allocation::Sequential);
         let pool: IpNet = "100.64.0.8/30".parse().unwrap();
         let elsewhere = ["10.0.0.0/8".parse().unwrap(), "fd00::/64".parse().unwrap()];
         for last in 8..12 {

@@ -10,7 +10,7 @@ use std::{
 use tailnet::keys::NodePublic;
 
 use crate::{
-    addresses::{Addresses, Prefixes},
+    addresses::{Addresses, Allocation, Prefixes},
     admin::check_tags,
     names,
     object::{ApiKey, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
@@ -80,7 +80,7 @@ impl Import {
     /// With nothing. Nodes that lack an address get one of these networks.
     pub fn new(prefixes: Prefixes) -> Self {
         Self {
-            addresses: Addresses::new(prefixes),
+            addresses: Addresses::new(prefixes, Allocation::default()),
             had: HashSet::new(),
             users: BTreeMap::new(),
             keys: BTreeMap::new(),

@@ -57,7 +57,7 @@ mod why;
 mod witnesses;
 
 pub use self::{
-    addresses::Prefixes,
+    addresses::{Allocation, Prefixes},
     admin::NewKey,
     audit::{
         AuditHash, ChainFault, KEPT as KEPT_AUDIT, check_chain, read_line as read_audit_line,

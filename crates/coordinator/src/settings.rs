@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use crate::addresses::Prefixes;
+use crate::addresses::{Allocation, Prefixes};
 
 /// What a network is set up with.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +11,8 @@ pub struct Settings {
     pub base_domain: String,
     /// The networks that addresses are of.
     pub prefixes: Prefixes,
+    /// Which of them a new node is given.
+    pub allocation: Allocation,
     /// The relays, as JSON of `tailcfg.DERPMap`.
     pub relays: String,
     /// How names are resolved.
@@ -48,6 +50,7 @@ impl Default for Settings {
         Self {
             base_domain: "tailnet.internal".into(),
             prefixes: Prefixes::default(),
+            allocation: Allocation::default(),
             relays: r#"{"Regions":{}}"#.into(),
             dns: Dns { magic: true, ..Dns::default() },
             // A client that changes its network is back within seconds.

@@ -104,7 +104,7 @@ impl State {
     /// An empty network.
     pub fn new(settings: Settings) -> Self {
         Self {
-            addresses: Addresses::new(settings.prefixes),
+            addresses: Addresses::new(settings.prefixes, settings.allocation),
             settings,
             relays: 0,
             access: Access::open(),

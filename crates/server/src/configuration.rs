@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use coordinator::{Prefixes, Settings};
+use coordinator::{Allocation, Prefixes, Settings};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
@@ -91,6 +91,8 @@ pub struct Configuration {
     pub prefix_v4: Ipv4Net,
     /// The same of IPv6.
     pub prefix_v6: Ipv6Net,
+    /// Which free address a new node is given.
+    pub allocation: AddressAllocation,
     /// How many days a node key lives; 0 for without end.
     pub node_key_days: u64,
     /// After how many minutes without a connection an ephemeral node is forgotten.
@@ -106,6 +108,26 @@ pub struct Configuration {
     /// Which of those it is about: none for that of the top level.
     #[serde(skip)]
     pub name: Option<NetworkName>,
+}
+
+/// Which free address a new node is given, as headscale's `prefixes.allocation` names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressAllocation {
+    /// The first one behind the last that was given.
+    #[default]
+    Sequential,
+    /// Any one.
+    Random,
+}
+
+impl From<AddressAllocation> for Allocation {
+    fn from(allocation: AddressAllocation) -> Self {
+        match allocation {
+            AddressAllocation::Sequential => Self::Sequential,
+            AddressAllocation::Random => Self::Random,
+        }
+    }
 }
 
 /// The relay that is part of the server.
@@ -164,6 +186,7 @@ impl Default for Configuration {
             base_domain: settings.base_domain,
             prefix_v4: prefixes.v4,
             prefix_v6: prefixes.v6,
+            allocation: AddressAllocation::default(),
             node_key_days: 0,
             ephemeral_minutes: settings.ephemeral_after.as_secs() / 60,
             derp: Derp::default(),
@@ -387,6 +410,7 @@ impl Configuration {
         Settings {
             base_domain: self.base_domain.trim_matches('.').to_owned(),
             prefixes: Prefixes { v4: self.prefix_v4, v6: self.prefix_v6 },
+            allocation: self.allocation.into(),
             dns: self.dns.clone().into(),
             ephemeral_after: Duration::from_secs(self.ephemeral_minutes.saturating_mul(60)),
             trusts_usernames: self.oidc.as_ref().is_some_and(|oidc| oidc.trust_usernames),

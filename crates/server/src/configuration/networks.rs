@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
-use super::{Configuration, Derp, DnsTable, OidcTable, RemoteUrl, ServerUrl};
+use super::{AddressAllocation, Configuration, Derp, DnsTable, OidcTable, RemoteUrl, ServerUrl};
 use crate::{address, files, store::Database};
 
 /// The name of a network, by which commands and counters know it. It is also a folder's.
@@ -80,6 +80,9 @@ pub struct NetworkTable {
     /// The same of IPv6.
     #[serde(default)]
     pub prefix_v6: Option<Ipv6Net>,
+    /// Which free address a new node is given.
+    #[serde(default)]
+    pub allocation: AddressAllocation,
     /// How many days a node key lives; 0 for without end.
     #[serde(default)]
     pub node_key_days: u64,
@@ -184,6 +187,7 @@ impl Configuration {
             base_domain: table.base_domain.clone().unwrap_or(default.base_domain),
             prefix_v4: table.prefix_v4.unwrap_or(default.prefix_v4),
             prefix_v6: table.prefix_v6.unwrap_or(default.prefix_v6),
+            allocation: table.allocation,
             node_key_days: table.node_key_days,
             ephemeral_minutes: table.ephemeral_minutes.unwrap_or(default.ephemeral_minutes),
             derp: self.derp_of(derp),
@@ -304,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_network_has_its_own_table_and_nothing_of_the_top_levels() {
-        let text = "base_domain = \"a.internal\"\nprefix_v4 = \"100.99.0.0/16\"\n\
+        let text = "base_domain = \"a.internal\"\nprefix_v4 = \"100.99.0.0/16\"\nallocation = \"random\"\n\
                     state_dir = \"/s\"\nsocket = \"/r/socket\"\n\
                     [dns]\nnameservers = [\"10.0.0.1\"]\n[oidc]\nissuer = \"https://id.test\"\n\
                     client_id = \"a\"\n[derp]\nregion_code = \"a\"\nstun_listen = [\"[::]:9\"]\n\
@@ -315,6 +319,8 @@ mod tests {
         let own = configuration.clone().of_network(Some("b")).unwrap();
         assert_eq!(own.base_domain, Configuration::default().base_domain);
         assert_eq!(own.prefix_v4, Configuration::default().prefix_v4);
+        assert_eq!(configuration.allocation, AddressAllocation::Random);
+        assert_eq!(own.allocation, AddressAllocation::Sequential);
         assert!(own.oidc.is_none() && own.dns.nameservers.is_empty());
         assert_eq!(
             (own.node_key_days, own.derp.region_id, &*own.derp.region_code),
