@@ -80,7 +80,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
     let mut metrics = bind_metrics(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
-    let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| explain(&name, error))?;
+    let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| match error {
+        TunError::NoDevice | TunError::NoPermission if member.is_some() => {
+            anyhow::anyhow!("{name}: {error}; `linerate join --userspace` needs none")
+        }
+        error => explain(&name, error),
+    })?;
     let source = Some(tun.0.source());
     let ip = IpSide { recv: tun.0, send: tun.1, info: tun.2, source };
     let index = ip.info.index;

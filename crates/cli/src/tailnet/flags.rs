@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
     /// The name of this machine in the tailnet; the host's by default.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = hostname)]
     hostname: Option<String>,
     /// Networks that other nodes may reach through this one, once they are approved; none if empty.
     #[arg(long, value_name = "P,..", value_delimiter = ',')]
@@ -20,7 +20,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     advertise_exit_node: Option<bool>,
     /// Tags that this node asks for.
-    #[arg(long, value_name = "T,..", value_delimiter = ',')]
+    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = tag)]
     advertise_tags: Option<Vec<String>>,
     /// Use the networks that other nodes advertise.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -61,10 +61,20 @@ pub(crate) struct Flags {
 #[derive(Clone, Copy, Debug)]
 struct RelayPort(Option<u16>);
 
+/// The longest name of a machine, in bytes (`tailscale up`).
+const LONGEST_HOSTNAME: usize = 256;
 /// The networks of an exit node.
 const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 impl Flags {
+    /// Checks what can be checked without the node.
+    ///
+    /// # Errors
+    /// A network is none, or it is advertised without another that it needs.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.advertise_routes.as_ref().map(|said| read_routes(said)).transpose().map(drop)
+    }
+
     /// The settings that are said, as LocalAPI takes them (`ipn/prefs.go`, `MaskedPrefs`).
     ///
     /// # Errors
@@ -123,15 +133,9 @@ impl Flags {
             .iter()
             .filter_map(|net| Some(net.as_str()?.to_owned()))
             .partition(|net| EXIT.contains(&net.as_str()));
-        let mut routes = match &self.advertise_routes {
-            Some(said) => said
-                .iter()
-                .filter(|net| !net.is_empty())
-                .map(|net| network(net))
-                .collect::<Result<_, _>>()?,
-            None => routes,
-        };
-        let is_exit = self.advertise_exit_node.unwrap_or(!exits.is_empty());
+        let said = self.advertise_routes.as_ref().map(|said| read_routes(said)).transpose()?;
+        let (mut routes, says_exit) = said.unwrap_or((routes, false));
+        let is_exit = self.advertise_exit_node.unwrap_or(says_exit || !exits.is_empty());
         routes.extend(EXIT.iter().filter(|_| is_exit).map(|net| (*net).to_owned()));
         Ok(routes)
     }
@@ -153,12 +157,54 @@ impl Flags {
     }
 }
 
+fn hostname(text: &str) -> Result<String, &'static str> {
+    match text {
+        _ if text.len() > LONGEST_HOSTNAME => Err("a name has at most 256 bytes"),
+        _ if text.starts_with('-') => Err("a name does not begin with a hyphen"),
+        _ if text.contains(char::is_control) => Err("a name has no control characters"),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// A tag, as Tailscale checks it (`tailcfg.CheckTag`).
+fn tag(text: &str) -> Result<String, &'static str> {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    match text.strip_prefix("tag:") {
+        None if text.is_empty() => Ok(String::new()),
+        None => Err("a tag begins with `tag:`"),
+        Some(name) if !name.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+            Err("behind `tag:` a tag begins with a letter")
+        }
+        Some(name) if !name.as_bytes().iter().all(is_letter) => {
+            Err("a tag has letters, digits and hyphens")
+        }
+        Some(_) => Ok(text.to_owned()),
+    }
+}
+
 fn relay_port(text: &str) -> Result<RelayPort, std::num::ParseIntError> {
     if text.is_empty() { Ok(RelayPort(None)) } else { text.parse().map(|it| RelayPort(Some(it))) }
 }
 
 fn server_key(text: &str) -> Result<String, &'static str> {
     member::client::read_server_key(text).map(|key| key.to_string())
+}
+
+/// The networks of `--advertise-routes`, and whether they are those of an exit node as well.
+fn read_routes(texts: &[String]) -> anyhow::Result<(Vec<String>, bool)> {
+    let texts = texts.iter().filter(|text| !text.is_empty());
+    let routes = texts.map(|text| network(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let (exits, routes): (Vec<_>, Vec<_>) =
+        routes.into_iter().partition(|net| EXIT.contains(&net.as_str()));
+    if let Some(missing) = EXIT.iter().find(|net| !exits.iter().any(|exit| exit == *net))
+        && let Some(exit) = exits.first()
+    {
+        bail!(
+            "--advertise-routes: {exit} without {missing}: an exit node advertises both, as \
+             --advertise-exit-node does"
+        );
+    }
+    Ok((routes, !exits.is_empty()))
 }
 
 fn network(text: &str) -> anyhow::Result<String> {
@@ -180,4 +226,41 @@ fn find(runtime: &Runtime, client: &Client, node: &str) -> anyhow::Result<String
     }
     let id = found["ID"].as_str().with_context(|| format!("--exit-node: {node} has no ID"))?;
     Ok(id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_tags_that_tailscale_refuses_are_refused_with_the_reason() {
+        for good in ["", "a", "web.prod", "My Mac", "münchen", &"a".repeat(256)] {
+            assert_eq!(hostname(good).as_deref(), Ok(good));
+        }
+        for bad in ["-x", "--", "a\nb", &"a".repeat(257)] {
+            assert!(hostname(bad).is_err(), "{bad}");
+        }
+        for good in ["", "tag:a", "tag:web-1", "tag:A9"] {
+            assert_eq!(tag(good).as_deref(), Ok(good));
+        }
+        for bad in ["server", "tag:", "tag:1a", "tag:-a", "tag:a_b", "tag:a.b", "tag:ä", "TAG:a"] {
+            assert!(tag(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn default_routes_are_advertised_together() {
+        let read = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(ToString::to_string).collect();
+            read_routes(&texts).map_err(|error| error.to_string())
+        };
+        let own = vec!["10.0.0.0/8".to_owned()];
+        assert_eq!(read(&["10.0.0.0/8"]), Ok((own.clone(), false)));
+        assert_eq!(read(&["::/0", "10.0.0.0/8", "0.0.0.0/0"]), Ok((own, true)));
+        assert_eq!(read(&[""]), Ok((Vec::new(), false)));
+        for (one, other) in [("0.0.0.0/0", "::/0"), ("::/0", "0.0.0.0/0")] {
+            let refused = read(&["10.0.0.0/8", one]).unwrap_err();
+            assert!(refused.contains(&format!("{one} without {other}")), "{refused}");
+        }
+    }
 }

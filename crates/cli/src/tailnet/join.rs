@@ -45,7 +45,7 @@ use crate::{
 /// The interface where none is said.
 const INTERFACE: &str = "tailnet0";
 /// Where a key may be, beside the argument.
-const KEY_VARIABLES: [&str; 2] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY"];
+const KEY_VARIABLES: [&str; 3] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY", "TS_AUTH_KEY"];
 /// The longest auth key, in bytes. Those of Tailscale and headscale have fewer than 100.
 const LONGEST_KEY: usize = 4096;
 /// The states of a node (`ipn/backend.go`, `State`).
@@ -83,8 +83,8 @@ pub(crate) struct Join {
     #[arg(value_name = "URL] [IFACE", num_args = 0..=2)]
     places: Vec<String>,
     /// A key that admits this machine: file:PATH, env:NAME, or the key itself, which others can see
-    /// in the list of processes. By default the environment's LINERATE_AUTH_KEY or TS_AUTHKEY;
-    /// without one, you log in with a browser.
+    /// in the list of processes. By default the environment's LINERATE_AUTH_KEY, TS_AUTHKEY or
+    /// TS_AUTH_KEY, which may be file:PATH as well; without one, you log in with a browser.
     #[arg(long, value_name = "KEY", alias = "authkey")]
     auth_key: Option<String>,
     #[arg(skip)]
@@ -142,6 +142,7 @@ impl Join {
     /// Joins, and returns once the node is connected.
     pub fn run(mut self) -> anyhow::Result<()> {
         let (url, name) = self.places()?;
+        self.flags.check()?;
         let mut key = self.take_auth_key()?;
         if self.only_log_in {
             return self.log_in(&name, url.as_deref(), key);
@@ -225,20 +226,24 @@ impl Join {
 
     /// The key that admits this machine. It stays in no argument and no variable.
     fn take_auth_key(&mut self) -> anyhow::Result<Option<Zeroizing<String>>> {
-        let variables = KEY_VARIABLES.map(take_variable);
+        let variables = KEY_VARIABLES.map(|name| (name, take_variable(name)));
+        let is_set = |key: &Zeroizing<String>| !key.trim().is_empty();
         let key = match self.auth_key.as_deref().map(|argument| argument.split_once(':')) {
             _ if self.only_log_in => {
                 let input = io::stdin().as_fd().try_clone_to_owned()?;
                 Some(read_key(File::from(input))?)
             }
-            None => variables.into_iter().flatten().next(),
-            Some(Some(("file", path))) => {
-                let key = File::open(path).map_err(Into::into).and_then(read_key);
-                Some(key.with_context(|| format!("--auth-key: {path}"))?)
+            None => {
+                let set =
+                    variables.into_iter().map(|(name, key)| Some((name, key.filter(is_set)?)));
+                let of_variable = |(name, key)| key_of_variable(name, key);
+                set.flatten().next().map(of_variable).transpose()?
             }
+            Some(Some(("file", path))) => Some(read_key_file("--auth-key", path)?),
             Some(Some(("env", name))) => {
-                let key = take_variable(name);
-                Some(key.with_context(|| format!("--auth-key: {name}: no such variable"))?)
+                let key = take_variable(name).filter(is_set);
+                let key = key.with_context(|| format!("--auth-key: {name}: no such variable"))?;
+                Some(key_of_variable(name, key)?)
             }
             // `take_key_argument` took its value.
             Some(_) => self.key.take(),
@@ -279,6 +284,22 @@ impl Join {
             Ok(())
         })
     }
+}
+
+/// The key that a variable contains, or the file that it names.
+fn key_of_variable(name: &str, value: Zeroizing<String>) -> anyhow::Result<Zeroizing<String>> {
+    match value.trim().strip_prefix("file:") {
+        Some(path) => read_key_file(name, path),
+        None => Ok(value),
+    }
+}
+
+/// Reads the key in a file that a flag or a variable names.
+fn read_key_file(named_by: &str, path: &str) -> anyhow::Result<Zeroizing<String>> {
+    let key = File::open(path).map_err(Into::into).and_then(read_key);
+    let key = key.with_context(|| format!("{named_by}: {path}"))?;
+    ensure!(!key.trim().is_empty(), "{named_by}: {path}: it is empty");
+    Ok(key)
 }
 
 /// Reads a key. Its memory is allocated once: a string that grows would leave pieces behind.

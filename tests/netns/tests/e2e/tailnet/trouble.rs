@@ -346,3 +346,37 @@ fn a_certificate_file_that_only_root_can_read_is_used_and_one_that_cannot_be_use
     let reason = "SSL_CERT_FILE: /run/rig/private/absent.pem: No such file";
     assert!(!refused.ok && refused.stderr.contains(reason), "{refused:?}");
 }
+
+#[test]
+fn a_key_is_in_the_file_that_a_variable_names_though_another_variable_is_empty() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    for variable in ["TS_AUTHKEY", "TS_AUTH_KEY"] {
+        let host = tailnet.host(&variable.to_lowercase().replace('_', ""), Uplink::Switch);
+        let file = host.write_secret("auth.key", tailnet.coordinator.auth_key());
+        let mut program = MemberProgram::from(MemberKind::Linerate);
+        let key = format!("{variable}=file:{file}");
+        program.environment = vec!["LINERATE_AUTH_KEY=".to_owned(), key];
+        let joined = Member::start(host, program).start_again(tailnet.coordinator.url());
+        assert!(joined.ok && joined.stderr.contains(": connected, "), "{joined:?}");
+    }
+}
+
+#[test]
+fn flags_that_tailscale_refuses_start_nothing_and_a_missing_device_names_userspace() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
+    let url = tailnet.coordinator.url();
+    for (flags, reason) in [
+        ("--advertise-tags=server", "a tag begins with `tag:`"),
+        ("--advertise-routes=0.0.0.0/0", "0.0.0.0/0 without ::/0"),
+        ("--hostname -x", "a name does not begin with a hyphen"),
+    ] {
+        let refused = node.start_again(&format!("{url} {flags}"));
+        assert!(!refused.ok && refused.stderr.contains(reason), "{flags}: {refused:?}");
+        assert!(!node.host.has_device(Member::INTERFACE), "{flags}");
+    }
+    node.host.run("mount -t tmpfs none /dev/net");
+    let refused = node.start_again(url);
+    let reason = "there is no /dev/net/tun; `linerate join --userspace` needs none";
+    assert!(!refused.ok && refused.stderr.contains(reason), "{refused:?}");
+}
