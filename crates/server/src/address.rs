@@ -54,6 +54,17 @@ impl ServerUrl {
         self.is_https
     }
 
+    /// Whether Tailscale's clients may use TLS at port 443 of the host instead, which they do for minutes after
+    /// an interruption (`control/ts2021/client.go`). They do not at a private or loopback address.
+    pub fn may_be_replaced_by_tls(&self) -> bool {
+        let is_private = match self.host.parse() {
+            Ok(IpAddr::V4(address)) => address.is_private() || address.is_loopback(),
+            Ok(IpAddr::V6(address)) => address.is_unique_local() || address.is_loopback(),
+            Err(_) => self.host == "localhost",
+        };
+        !self.is_https && !is_private
+    }
+
     /// The host: a name or an address.
     pub fn host(&self) -> &str {
         &self.host

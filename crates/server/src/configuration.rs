@@ -48,6 +48,8 @@ pub const SOCKET: &str = "/run/linerate-server/socket";
 const PORT: u16 = 8080;
 /// The same of its relay.
 const RELAY_PORT: u16 = 8443;
+/// Where Tailscale's clients look for TLS.
+pub const TLS_PORT: u16 = 443;
 
 /// The file's contents. Every key may be left out.
 #[derive(Clone, Debug, Deserialize)]
@@ -59,6 +61,10 @@ pub struct Configuration {
     pub listen: Vec<SocketAddr>,
     /// Where it listens without, behind a proxy that has the certificate.
     pub listen_plain: Vec<SocketAddr>,
+    /// Where it listens for TLS by the relay's own certificate, if it can: Tailscale's clients accept any
+    /// there, as Noise proves the server.
+    #[serde(skip)]
+    pub listen_if_possible: Vec<SocketAddr>,
     /// The certificate, with those that it is signed by, in PEM.
     pub tls_certificate: Option<PathBuf>,
     /// Its private key, in PEM.
@@ -170,6 +176,7 @@ impl Default for Configuration {
             server_url: None,
             listen: Vec::new(),
             listen_plain: Vec::new(),
+            listen_if_possible: Vec::new(),
             tls_certificate: None,
             tls_key: None,
             acme: None,
@@ -339,7 +346,26 @@ impl Configuration {
         if self.derp.listen.is_empty() {
             self.derp.listen = vec![everywhere(RELAY_PORT)];
         }
+        if url.may_be_replaced_by_tls() && self.derp.enabled && !self.listens_at(TLS_PORT) {
+            self.listen_if_possible = vec![everywhere(TLS_PORT)];
+        }
         self
+    }
+
+    /// Whether it has to listen at this port.
+    fn listens_at(&self, port: u16) -> bool {
+        let relay = self.derp.listen.iter().filter(|_| self.derp.enabled);
+        let mut all = self.listen.iter().chain(&self.listen_plain).chain(relay);
+        all.any(|address| address.port() == port)
+    }
+
+    /// The URLs to which Tailscale's clients do not come back after an interruption.
+    pub fn urls_without_tls(&self) -> Vec<ServerUrl> {
+        if self.listens_at(TLS_PORT) || !self.listen_if_possible.is_empty() {
+            return Vec::new();
+        }
+        let urls = self.each().into_iter().filter_map(|own| own.server_url);
+        urls.filter(ServerUrl::may_be_replaced_by_tls).collect()
     }
 
     /// Checks what only all of it together shows.
@@ -539,6 +565,32 @@ mod tests {
         ] {
             let error = read(text).unwrap().complete().check().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_without_tls_at_a_public_host_listens_where_tailscales_clients_come_back() {
+        for (url, is_public) in [
+            ("http://203.0.113.1:8080", true),
+            ("http://net.example", true),
+            ("http://[2001:db8::1]", true),
+            ("http://100.64.0.1:8080", true),
+            ("http://10.0.0.1:8080", false),
+            ("http://[fd00::1]:8080", false),
+            ("http://127.0.0.1:8080", false),
+            ("http://localhost:8080", false),
+        ] {
+            let text = format!("server_url = \"{url}\"\n");
+            let picked = read(&text).unwrap().complete();
+            let expected: Vec<SocketAddr> =
+                is_public.then(|| everywhere(443)).into_iter().collect();
+            assert_eq!(picked.listen_if_possible, expected, "{url}");
+            assert_eq!(picked.urls_without_tls(), [], "{url}");
+            let told = read(&format!("{text}listen_plain = [\"[::]:8080\"]")).unwrap().complete();
+            assert!(told.listen_if_possible.is_empty());
+            assert_eq!(told.urls_without_tls().len(), usize::from(is_public), "{url}");
+            let relay = read(&format!("{text}[derp]\nlisten = [\"[::]:443\"]")).unwrap().complete();
+            assert!(relay.listen_if_possible.is_empty() && relay.urls_without_tls().is_empty());
         }
     }
 

@@ -113,7 +113,8 @@ fn files_of(network: &Configuration, database: Option<&Database>) -> Vec<PathBuf
 
 fn ports(configuration: &Configuration) -> Vec<u16> {
     let Configuration { listen, listen_plain, metrics_listen, derp, .. } = configuration;
-    let all = listen.iter().chain(listen_plain).chain(metrics_listen).chain(&derp.listen);
+    let all = listen.iter().chain(listen_plain).chain(&configuration.listen_if_possible);
+    let all = all.chain(metrics_listen).chain(&derp.listen);
     all.map(std::net::SocketAddr::port).collect()
 }
 

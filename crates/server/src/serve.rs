@@ -220,6 +220,18 @@ async fn listen_everywhere(
         let listener = listen::bind(*address).await?;
         serve(listener, None);
     }
+    for address in &configuration.listen_if_possible {
+        match listen::bind(*address).await {
+            Ok(listener) => serve(listener, tls.relay.clone()),
+            Err(error) => welcome::warn_of_clients_without_tls(
+                configuration.server_url.as_ref(),
+                &format!("{error:#}"),
+            ),
+        }
+    }
+    for url in configuration.urls_without_tls() {
+        welcome::warn_of_clients_without_tls(Some(&url), "the server does not listen there");
+    }
     for address in &configuration.metrics_listen {
         let listener = listen::bind(*address).await?;
         tokio::spawn(metrics::serve(Arc::clone(networks), listener));

@@ -6,7 +6,10 @@ use anyhow::Context;
 use coordinator::{NewKey, object::User, secret};
 
 use super::Server;
-use crate::{clock::now, configuration::NetworkName};
+use crate::{
+    clock::now,
+    configuration::{NetworkName, ServerUrl, TLS_PORT},
+};
 
 /// The user of a network that nobody configured.
 const FIRST_USER: &str = "admin";
@@ -46,6 +49,16 @@ pub fn about_certificate(fingerprint: &str) -> String {
         "A browser warns of the certificate there, which is self-signed. Go on only if the SHA-256 \
          fingerprint of the certificate is\n\n    {fingerprint}"
     )
+}
+
+/// Warns that Tailscale's clients do not come back after an interruption, and why.
+pub fn warn_of_clients_without_tls(url: Option<&ServerUrl>, why: &str) {
+    let host = url.map_or("the host", ServerUrl::host);
+    tracing::warn!(
+        "after an interruption, Tailscale's clients connect only to port {TLS_PORT} of {host}, by TLS, and \
+         do not come back: {why}. Give the server a name and a certificate: `server_url = \
+         \"https://NAME\"`, `listen = [\"[::]:443\"]` and `[acme]`"
+    );
 }
 
 /// A key that machines join by, of the first user.

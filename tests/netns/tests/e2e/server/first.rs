@@ -1,6 +1,8 @@
 //! A server that nobody configured.
 
-use netns::{CoordinatorKind, Family, Member, MemberKind, Nat, Path, Service, Uplink};
+use std::time::Duration;
+
+use netns::{CoordinatorKind, Family, Member, MemberKind, Nat, Path, Service, Uplink, eventually};
 
 use crate::server::start;
 
@@ -57,4 +59,47 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
     let _server = serve().until(|| says("serving http://"));
     one.reaches(&other, Family::V4);
     assert!(!says("linerate join"), "the network has its machines: {}", host.read(LOG));
+}
+
+/// At a private address they ask the same port again, so this one is public for them.
+#[test]
+fn a_stock_client_comes_back_to_a_public_address_without_tls_after_a_restart() {
+    let Some(tailnet) = start() else { return };
+    let public = |name: &str, number: u8| {
+        let host = tailnet.host(name, Uplink::Switch);
+        host.run(format!("ip address add 203.0.113.{number}/24 dev eth0"));
+        host
+    };
+    let (host, client) = (public("host", 1), public("client", 2));
+    let file = host.write(
+        "alone.toml",
+        "server_url = \"http://203.0.113.1:8080\"\nstate_dir = \"/run/rig/alone\"\n\
+         socket = \"/run/rig/alone/socket\"\n",
+    );
+    let program = CoordinatorKind::Linerate.program().expect("it is there: the network started");
+    let program = program.to_str().expect("paths of tests are text").to_owned();
+    let serve = || {
+        let words = [program.as_str(), "--config", &file, "serve"];
+        Service::start(&host, "alone", words).until(|| {
+            host.has(LOG) && host.read(LOG).contains("serving http://") && host.listens(443)
+        })
+    };
+    let command = |words: &str| host.run(format!("{program} --config {file} {words}"));
+    let server = serve();
+    command("users create ann");
+    let key = command("preauthkeys create --user ann --reusable");
+    let key = key.lines().last().expect("a key is printed").trim();
+    let url = "http://203.0.113.1:8080";
+    let member = Member::join_at(url, key, client, MemberKind::Tailscaled, "");
+    drop(server);
+    let _server = serve();
+    let is_online = || {
+        let nodes: serde_json::Value =
+            serde_json::from_str(&command("nodes list --output json")).expect("a list of nodes");
+        nodes[0]["online"] == true
+    };
+    eventually("the client is back", Duration::from_secs(60), is_online);
+    // It counts an interruption of the last minutes, and asks port 443 alone.
+    let log = member.host.read("/run/rig/tailscaled.log");
+    assert!(log.contains("forcing port 443"), "{log}");
 }
