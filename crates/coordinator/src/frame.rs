@@ -48,6 +48,8 @@ pub enum Part {
 pub struct FrameKey {
     pub(crate) end: u64,
     pub(crate) told: Vec<(NodeId, Told)>,
+    /// Whether one of the nodes is the first of its owner that the client is told of.
+    pub(crate) has_new_owner: bool,
 }
 
 /// What a client is told of a peer.

@@ -335,14 +335,36 @@ impl Session {
             self.put_name(&mut fields);
         }
         let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
+        let has_new_owner = self.has_new_owner(state, entry, &told);
+        if has_new_owner {
+            fields.put("CollectServices", "false".into());
+        }
         if is_for_all {
-            return Polled::Frame(state.frames.frame(FrameKey { end, told }, |key| {
+            let key = FrameKey { end, told, has_new_owner };
+            return Polled::Frame(state.frames.frame(key, |key| {
                 self.put_peers(state, (&key.told, end), &mut fields);
                 fields.finish_at(position, now)
             }));
         }
         self.put_peers(state, (&told, end), &mut fields);
         Polled::Frame(fields.finish_at(position, now))
+    }
+
+    /// Whether a node is the first of its owner that the client is told of. A stock client shows a number for
+    /// such an owner, unless a field beside nodes and users makes it build its whole map
+    /// (`types/netmap/nodemut.go`, `mapResponseContainsNonPatchFields`).
+    fn has_new_owner(&self, state: &State, own: &Entry, told: &[(NodeId, Told)]) -> bool {
+        let whole = told.iter().filter(|(_, told)| *told == Told::Whole);
+        let whole: Vec<&Entry> = whole.filter_map(|(id, _)| state.nodes.get(id)).collect();
+        if whole.is_empty() {
+            return false;
+        }
+        let others = whole.iter().map(|entry| entry.place as usize).collect();
+        let before = self.known.without(&others);
+        let owners: BTreeSet<_> = whole.iter().map(|entry| entry.node.user).collect();
+        let mut sets = owners.into_iter().filter_map(|owner| state.places.of_users.get(&owner));
+        let is_new = |of: &NodeSet| !of.contains(own.place as usize) && !of.meets(&before);
+        sets.any(is_new)
     }
 
     /// Whether it may see other nodes than before.

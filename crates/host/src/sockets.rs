@@ -1,6 +1,9 @@
 //! Where the sockets of running peers are.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
 
 /// Where the sockets of all userspace implementations are.
 const FOLDER: &str = "/var/run/wireguard";
@@ -12,10 +15,12 @@ pub fn socket_path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.sock"))
 }
 
-/// The socket of a running peer: in the common folder, or in the user's own.
+/// The socket of a running peer: in the common folder, or in the user's own. A killed peer leaves its socket's
+/// file, at which nobody listens.
 pub fn find_socket(name: &str) -> PathBuf {
     let mut places = folders().map(|folder| folder.join(format!("{name}.sock")));
-    places.find(|path| path.exists()).unwrap_or_else(|| socket_path(name))
+    let answers = |path: &PathBuf| UnixStream::connect(path).is_ok();
+    places.find(answers).unwrap_or_else(|| socket_path(name))
 }
 
 /// The folders of sockets: the common one, and that of a user without rights.

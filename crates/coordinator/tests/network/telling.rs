@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use coordinator::{NO_TIME, Polled, Session, Settings, Time};
+use coordinator::{NO_TIME, NewKey, Polled, Session, Settings, Time};
 use serde_json::{Value, json};
 use tailnet::keys::NodePublic;
 
-use crate::world::{Machine, World};
+use crate::{
+    policy::key_of,
+    world::{Machine, World},
+};
 
 #[test]
 fn the_first_frame_has_all_that_a_client_needs() {
@@ -67,6 +70,34 @@ fn a_frame_with_the_node_itself_and_another_has_one_list_of_their_owners() {
     let fields = machine.told.last().unwrap();
     for field in ["Node", "PeersChanged", "UserProfiles"] {
         assert!(fields.iter().any(|own| own == field), "{field}: {fields:?}");
+    }
+}
+
+#[test]
+fn the_first_node_of_another_owner_comes_with_a_field_that_makes_stock_clients_build_their_map() {
+    let mut world = World::new();
+    let (own, user) = (world.reusable(), world.add_user("bob"));
+    let others = key_of(&mut world, user);
+    let tags = vec!["tag:a".to_owned()];
+    let tagged = world.auth_key(NewKey { tags, reusable: true, ..NewKey::default() });
+    let mut machine = world.join(1, &own);
+    let mut late = world.join(2, &own);
+    world.poll(&mut machine);
+    for (number, key, is_new) in [
+        (3, &own, false),
+        (4, &others, true),
+        (5, &others, false),
+        (6, &tagged, true),
+        (7, &tagged, false),
+    ] {
+        world.join(number, key);
+        for told in [&mut machine, &mut late] {
+            while world.poll(told) {}
+            let fields = told.told.last().unwrap();
+            let has = |field: &str| fields.iter().any(|own| own == field);
+            assert!(has("PeersChanged") && has("UserProfiles"), "{number}: {fields:?}");
+            assert_eq!(has("CollectServices"), is_new, "{number}: {fields:?}");
+        }
     }
 }
 
