@@ -10,6 +10,18 @@ use crate::refusal::{PortsFault, Reason};
 /// All ports.
 pub(crate) const ANY_PORT: PortRange = PortRange { first: 0, last: u16::MAX };
 
+/// Protocols by their numbers.
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMP6: u8 = 58;
+const SCTP: u8 = 132;
+
+/// Why names of Tailscale's are not supported.
+pub(crate) const NO_SERVICES: &str = ": there are no services";
+const NO_SHARING: &str = ": machines are not shared with other networks";
+const NO_ROLES: &str = ": the roles of users are owner, admin and member";
+
 /// Whom a rule means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
@@ -43,25 +55,24 @@ impl Alias {
         if let Some(net) = net(text) {
             return Ok(Self::Net(net));
         }
-        if let Some(domain) = text.strip_prefix("user:*@") {
-            return Ok(Self::Domain(domain.into()));
-        }
         if text == "*" {
             return Ok(Self::Any);
         }
-        if text.contains('@') {
-            return Ok(Self::User(text.into()));
-        }
+        let invalid = || Reason::Alias(text.into());
         match text.split_once(':') {
+            Some(("group" | "tag" | "ipset", "")) => Err(invalid()),
             Some(("group", _)) => Ok(Self::Group(text.into())),
             Some(("tag", _)) => Ok(Self::Tag(text.into())),
             Some(("ipset", _)) => Ok(Self::Set(text.into())),
-            Some(("autogroup", name)) => {
-                Autogroup::parse(name).map(Self::Auto).ok_or_else(|| Reason::Autogroup(text.into()))
-            }
-            Some(("svc", _)) => Err(Reason::Unsupported(": there are no services")),
-            None if !text.is_empty() => Ok(Self::Host(text.into())),
-            _ => Err(Reason::Alias(text.into())),
+            Some(("autogroup", name)) => Autogroup::parse(name, text).map(Self::Auto),
+            Some(("svc", _)) => Err(Reason::UnsupportedName(text.into(), NO_SERVICES)),
+            Some(("user", domain)) => match domain.strip_prefix("*@") {
+                Some(domain) if !domain.is_empty() => Ok(Self::Domain(domain.into())),
+                _ => Err(invalid()),
+            },
+            _ if is_user(text) => Ok(Self::User(text.into())),
+            None if !text.is_empty() && !text.contains('@') => Ok(Self::Host(text.into())),
+            _ => Err(invalid()),
         }
     }
 
@@ -72,8 +83,8 @@ impl Alias {
 }
 
 impl Autogroup {
-    fn parse(name: &str) -> Option<Self> {
-        Some(match name {
+    fn parse(name: &str, text: &str) -> Result<Self, Reason> {
+        Ok(match name {
             "internet" => Self::Internet,
             "member" | "members" => Self::Member,
             "tagged" => Self::Tagged,
@@ -81,7 +92,11 @@ impl Autogroup {
             "danger-all" => Self::DangerAll,
             "admin" => Self::Admin,
             "owner" => Self::Owner,
-            _ => return None,
+            "shared" => return Err(Reason::UnsupportedName(text.into(), NO_SHARING)),
+            "auditor" | "billing-admin" | "it-admin" | "network-admin" => {
+                return Err(Reason::UnsupportedName(text.into(), NO_ROLES));
+            }
+            _ => return Err(Reason::Autogroup(text.into())),
         })
     }
 }
@@ -116,6 +131,11 @@ impl fmt::Display for Autogroup {
     }
 }
 
+/// Whether a text is `name@domain`, or `name@`.
+fn is_user(text: &str) -> bool {
+    text.contains('@') && !text.starts_with('@')
+}
+
 /// An address or a network.
 pub(crate) fn net(text: &str) -> Option<IpNet> {
     let net = if text.contains('/') { text.parse().ok() } else { single(text) };
@@ -133,25 +153,25 @@ pub(crate) fn text(net: &IpNet) -> String {
 
 /// Reads `target:ports`.
 pub(crate) fn target(text: &str) -> Result<(Alias, Vec<PortRange>), Reason> {
-    let text = text.trim();
-    let (target, ports) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, rest)) => {
-            let (length, ports) =
-                rest.rsplit_once(':').ok_or(Reason::Ports(PortsFault::Missing))?;
-            (format!("{address}{length}"), ports)
-        }
-        None => {
-            let (target, ports) =
-                text.rsplit_once(':').ok_or(Reason::Ports(PortsFault::Missing))?;
-            (target.to_owned(), ports)
-        }
-    };
+    let (target, ports) = split(text)?;
     let found = self::ports(ports).map_err(|fault| Reason::PortsOf {
-        target: text.into(),
+        target: text.trim().into(),
         ports: ports.into(),
         fault,
     })?;
     Ok((Alias::parse(&target)?, found))
+}
+
+/// The two parts of `target:ports`.
+pub(crate) fn split(text: &str) -> Result<(String, &str), Reason> {
+    let text = text.trim();
+    let parts = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, rest)) => {
+            rest.rsplit_once(':').map(|(length, ports)| (format!("{address}{length}"), ports))
+        }
+        None => text.rsplit_once(':').map(|(target, ports)| (target.to_owned(), ports)),
+    };
+    parts.ok_or(Reason::Ports(PortsFault::Missing))
 }
 
 /// Reads `*`, `22`, `22,80-443`.
@@ -175,7 +195,8 @@ fn range(text: &str) -> Result<PortRange, PortsFault> {
     if first > last { Err(PortsFault::Order) } else { Ok(PortRange { first, last }) }
 }
 
-fn port(text: &str) -> Result<u16, PortsFault> {
+/// Reads one number of a port.
+pub(crate) fn port(text: &str) -> Result<u16, PortsFault> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(PortsFault::NotNumber);
     }
@@ -187,18 +208,18 @@ pub(crate) fn protocol(text: &str) -> Result<Option<u8>, Reason> {
     let name = text.to_ascii_lowercase();
     let number = match name.as_str() {
         "" => return Ok(None),
-        "icmp" => 1,
+        "icmp" => ICMP,
         "igmp" => 2,
         "ipv4" | "ip-in-ip" => 4,
-        "tcp" => 6,
+        "tcp" => TCP,
         "egp" => 8,
         "igp" => 9,
-        "udp" => 17,
+        "udp" => UDP,
         "gre" => 47,
         "esp" => 50,
         "ah" => 51,
-        "ipv6-icmp" => 58,
-        "sctp" => 132,
+        "ipv6-icmp" => ICMP6,
+        "sctp" => SCTP,
         "fc" => 133,
         digits if !digits.starts_with('0') => {
             digits.parse().map_err(|_| Reason::Protocol(text.into()))?
@@ -210,5 +231,5 @@ pub(crate) fn protocol(text: &str) -> Result<Option<u8>, Reason> {
 
 /// Whether its packets have ports.
 pub(crate) fn has_ports(protocol: Option<u8>) -> bool {
-    matches!(protocol, None | Some(6 | 17 | 132))
+    matches!(protocol, None | Some(TCP | UDP | SCTP))
 }

@@ -1,15 +1,19 @@
 //! The sections tests and sshTests, run against a network.
 
-use std::net::IpAddr;
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use tailnet::messages::PortRange;
 
 use crate::{
-    alias::{self, Alias, Autogroup},
+    alias::{self, Alias, Autogroup, ICMP, ICMP6, TCP, UDP, has_ports},
     compile::{Compiled, Target, What},
-    model::{Place, Policy, SshTest, Test},
-    nodes::{Nodes, overlaps},
+    filter::INTERNET,
+    model::{Packets, Place, Policy, SshTest, Test},
+    nodes::{Node, Nodes, overlaps},
     refusal::{Fault, Reason, Refusal, TestFault},
     resolve::{Names, Resolved},
     set::NodeSet,
@@ -20,6 +24,7 @@ impl Policy {
     /// What only a network can tell of a policy: whether its tests pass, and its mail domains are
     /// the network's.
     pub fn run_tests(&self, nodes: &Nodes) -> Result<(), Refusal> {
+        let nodes = &self.with_tested(nodes);
         let names = Names { policy: self, nodes };
         let compiled = self.compile(nodes);
         let mut run = Run { names, compiled: &compiled, faults: Vec::new() };
@@ -33,6 +38,66 @@ impl Policy {
         faults.sort_by_key(|fault| fault.line);
         Err(Refusal { faults })
     }
+}
+
+impl Policy {
+    /// The network, with a machine of each tag and user of the tests that has none: so that a test
+    /// says what such a machine would reach.
+    fn with_tested(&self, nodes: &Nodes) -> Nodes {
+        let tested = self.tests.iter().flat_map(|test| {
+            let targets = test.accept.iter().chain(&test.deny).map(|target| &target.alias);
+            targets.chain([&test.source])
+        });
+        let logins =
+            self.ssh_tests.iter().flat_map(|test| test.targets.iter().chain([&test.source]));
+        let mut all = nodes.clone();
+        for alias in tested.chain(logins) {
+            match alias {
+                Alias::Tag(tag) if self.tag_owners.contains_key(tag) => {
+                    add_machine(&mut all, Node { tags: vec![tag.clone()], ..Node::default() });
+                }
+                Alias::User(name) => add_machine_of(&mut all, name),
+                Alias::Group(group) => {
+                    let members = self.groups.get(group).into_iter().flatten();
+                    members.for_each(|name| add_machine_of(&mut all, name));
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+fn add_machine_of(nodes: &mut Nodes, user: &str) {
+    if let Some(user) = nodes.user(user).map(|user| user.id) {
+        add_machine(nodes, Node { user: Some(user), ..Node::default() });
+    }
+}
+
+/// Adds a machine of this user or tag at an unused address, unless there is one.
+fn add_machine(nodes: &mut Nodes, machine: Node) {
+    let is_like = |node: &Node| match machine.tags.first() {
+        Some(tag) => node.tags.contains(tag),
+        None => node.is_personal() && node.user == machine.user,
+    };
+    if nodes.nodes.iter().any(|node| !node.is_vacant() && is_like(node)) {
+        return;
+    }
+    let used: BTreeSet<IpAddr> =
+        nodes.nodes.iter().flat_map(|node| node.addresses.iter().copied()).collect();
+    let is_free = |pair: &[IpAddr; 2]| pair.iter().all(|address| !used.contains(address));
+    let Some(addresses) = (0..u16::MAX).map(tested_at).find(is_free) else { return };
+    let user = nodes.users.iter().find(|user| Some(user.id) == machine.user);
+    let owner = machine.tags.first().or(user.map(|user| &user.name));
+    let name = format!("a machine of {}", owner.map_or("nobody", String::as_str));
+    nodes.nodes.push(Node { name, addresses: addresses.into(), ..machine });
+}
+
+/// Addresses for machines that are only tested, from the end of the range.
+fn tested_at(number: u16) -> [IpAddr; 2] {
+    let v4 = Ipv4Addr::from_bits(Ipv4Addr::new(100, 127, 255, 254).to_bits() - u32::from(number));
+    let v6 = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0xffff, 0xffff, 0xffff, 0xffff, number);
+    [v4.into(), v6.into()]
 }
 
 struct Run<'a> {
@@ -65,24 +130,23 @@ impl Run<'_> {
     }
 
     fn test(&mut self, test: &Test) {
-        let alias = Alias::parse(&test.source);
-        let sources = alias.map(|alias| self.addresses(&self.names.resolve([&alias])));
-        let sources = match sources {
-            Ok(sources) if !sources.is_empty() => sources,
-            _ => {
-                let reason = Reason::Test(TestFault::Source(test.source.clone()));
-                return self.fault(&test.place, reason);
-            }
-        };
-        let wanted = test.accept.iter().map(|target| (target, true));
-        for (text, wanted) in wanted.chain(test.deny.iter().map(|target| (target, false))) {
-            let found = self.reaches(&sources, text, test.protocol.as_deref());
-            let (source, target) = (test.source.clone(), text.clone());
-            let fault = match found {
-                None => TestFault::Target(target),
-                Some(reaches) if reaches == wanted => continue,
-                Some(true) => TestFault::Allowed { source, target },
-                Some(false) => TestFault::Denied { source, target },
+        let sources = self.addresses(&self.names.resolve([&test.source]));
+        let source = test.source.to_string();
+        if sources.is_empty() {
+            return self.fault(&test.place, Reason::Test(TestFault::Source(source)));
+        }
+        let accept = test.accept.iter().map(|target| (target, true));
+        for (target, is_accepted) in accept.chain(test.deny.iter().map(|target| (target, false))) {
+            let targets = self.addresses(&self.names.resolve([&target.alias]));
+            let (source, text) = (source.clone(), target.text.clone());
+            let reaches =
+                |source: &IpNet| self.passes(source, &targets, target.port, test.protocol);
+            let fault = match is_accepted {
+                _ if targets.is_empty() => TestFault::Target(text),
+                true if sources.iter().all(reaches) => continue,
+                true => TestFault::Denied { source, target: text },
+                false if !sources.iter().any(reaches) => continue,
+                false => TestFault::Allowed { source, target: text },
             };
             self.fault(&test.place, Reason::Test(fault));
         }
@@ -96,48 +160,24 @@ impl Run<'_> {
         own.map(|&address| address.into()).chain(of.nets.iter().copied()).collect()
     }
 
-    /// Whether all of the sources reach the target; none if nothing is there.
-    fn reaches(&self, sources: &[IpNet], target: &str, protocol: Option<&str>) -> Option<bool> {
-        let (alias, ports) = alias::target(target).ok()?;
-        let targets = self.addresses(&self.names.resolve([&alias]));
-        let &[ports] = &ports[..] else { return None };
-        if targets.is_empty() {
-            return None;
-        }
-        let protocol = alias::protocol(protocol.unwrap_or_default()).ok()?;
-        Some(sources.iter().all(|source| self.passes(source, &targets, ports, protocol)))
-    }
-
-    fn passes(
-        &self,
-        source: &IpNet,
-        targets: &[IpNet],
-        ports: PortRange,
-        protocol: Option<u8>,
-    ) -> bool {
+    /// Whether a source reaches one of the targets by the rules, whether or not there is a router.
+    fn passes(&self, source: &IpNet, targets: &[IpNet], port: u16, protocol: Option<u8>) -> bool {
         self.compiled.edges.iter().any(|edge| {
-            let What::Packets { to, packets, is_via: false } = &edge.what else { return false };
-            let is_spoken = match (protocol, packets.protocol) {
-                (_, None) => true,
-                (None, Some(one)) => matches!(one, 1 | 6 | 17 | 58),
-                (Some(one), Some(other)) => one == other,
-            };
-            let is_open = |open: &PortRange| open.first <= ports.first && ports.last <= open.last;
-            let is_target = |net: &IpNet| to.iter().any(|target| self.is_at(target, net));
-            is_spoken
-                && packets.ports.iter().any(is_open)
+            let What::Packets { to, packets, is_via } = &edge.what else { return false };
+            let is_target = |net: &IpNet| to.iter().any(|target| self.is_at(target, net, *is_via));
+            opens(packets, port, protocol)
                 && edge.texts.iter().any(|text| has(text, source))
                 && targets.iter().any(is_target)
         })
     }
 
-    fn is_at(&self, target: &Target, net: &IpNet) -> bool {
+    fn is_at(&self, target: &Target, net: &IpNet, is_via: bool) -> bool {
         let nodes = &self.names.nodes.nodes;
         match target {
-            Target::Any => true,
-            Target::Internet => false,
+            Target::Any => !is_via,
+            Target::Internet => INTERNET.iter().any(|range| has(range, net)),
             Target::Net(other) => overlaps(other, net),
-            Target::Nodes(set) => set.iter().any(|place| nodes[place].is_in(net)),
+            Target::Nodes(set) => !is_via && set.iter().any(|place| nodes[place].is_in(net)),
         }
     }
 
@@ -211,6 +251,19 @@ fn may(rules: &[SshRule], address: &IpAddr, user: &str, checked: bool) -> bool {
             && (!checked || !rule.action.accept)
             && rule.principals.iter().any(|principal| principal.node_ip == address)
     })
+}
+
+/// Whether such packets may pass. Whoever may send anything to a machine may ping it.
+fn opens(packets: &Packets, port: u16, protocol: Option<u8>) -> bool {
+    let is_spoken = match (protocol, packets.protocol) {
+        (Some(ICMP | ICMP6), _) => return !packets.ports.is_empty(),
+        (Some(one), Some(other)) => one == other,
+        (None, Some(one)) => matches!(one, TCP | UDP),
+        (Some(one), None) => matches!(one, TCP | UDP),
+        (None, None) => true,
+    };
+    let is_open = |open: &PortRange| (open.first..=open.last).contains(&port);
+    is_spoken && (!has_ports(protocol) || packets.ports.iter().any(is_open))
 }
 
 /// Whether a filter's source has addresses of a network.

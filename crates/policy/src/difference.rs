@@ -9,16 +9,12 @@ use std::{
 use tailnet::messages::PortRange;
 
 use crate::{
-    alias::{ANY_PORT, has_ports, text},
+    alias::{ANY_PORT, ICMP, ICMP6, TCP, UDP, has_ports, text},
     checks::has,
     compile::{Compiled, Edge, Target, What},
     nodes::{Node, Nodes},
     set::NodeSet,
 };
-
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// In what two policies differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,7 +233,7 @@ fn written(target: &str, open: &Open) -> Vec<String> {
             // Who reaches a node by TCP and UDP may ping it.
             ICMP if !both.is_empty() => {}
             ICMP => texts.push(format!("{name}/icmp")),
-            58 => texts.push(format!("{name}/ipv6-icmp")),
+            ICMP6 => texts.push(format!("{name}/ipv6-icmp")),
             other => texts.extend(ranges.iter().map(|range| match has_ports(Some(other)) {
                 true => with(range, &format!("/{other}")),
                 false => format!("{name}/{other}"),

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The internet without private, link-local and Tailscale's addresses. (Recorded.)
-const INTERNET: [&str; 7] = [
+pub(crate) const INTERNET: [&str; 7] = [
     "0.0.0.0-9.255.255.255",
     "11.0.0.0-100.63.255.255",
     "100.128.0.0-169.253.255.255",

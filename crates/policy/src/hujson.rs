@@ -1,5 +1,7 @@
 //! JSON with comments and trailing commas, where each value knows where it stands.
 
+use std::ops::Range;
+
 use serde_json::{Map, Number};
 
 use crate::refusal::{Fault, Reason, Refusal};
@@ -12,6 +14,8 @@ const DEPTH: u32 = 64;
 pub struct Value {
     /// From 1.
     pub line: u32,
+    /// Its bytes in the text.
+    pub span: Range<usize>,
     /// What it is.
     pub kind: Kind,
 }
@@ -39,12 +43,21 @@ pub struct Entry {
 
 /// Reads a text that is one value.
 pub fn parse(text: &str) -> Result<Value, Fault> {
+    let reason = Reason::Unexpected("a value");
+    parse_optional(text)?.ok_or(Fault { line: 1, key: String::new(), reason })
+}
+
+/// Reads a text that is one value, or has nothing but spaces and comments.
+pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     let mut parser = Parser { text, at: 0, line: 1, key: Vec::new() };
     parser.space()?;
+    if parser.peek().is_none() {
+        return Ok(None);
+    }
     let value = parser.value(0)?;
     parser.space()?;
     match parser.peek() {
-        None => Ok(value),
+        None => Ok(Some(value)),
         Some(_) => Err(parser.fault(Reason::Unexpected("the end"))),
     }
 }
@@ -55,6 +68,18 @@ pub fn read_json(text: &str) -> Result<serde_json::Value, Refusal> {
 }
 
 impl Value {
+    /// Whether it is what a key has that is not there: null, false, or empty.
+    pub fn is_empty(&self) -> bool {
+        match &self.kind {
+            Kind::Null => true,
+            Kind::Bool(yes) => !yes,
+            Kind::Number(_) => false,
+            Kind::Text(text) => text.is_empty(),
+            Kind::List(list) => list.is_empty(),
+            Kind::Table(entries) => entries.is_empty(),
+        }
+    }
+
     /// Without positions.
     pub fn to_json(&self) -> serde_json::Value {
         match &self.kind {
@@ -118,7 +143,7 @@ impl Parser<'_> {
         if depth > DEPTH {
             return Err(self.fault(Reason::TooDeep));
         }
-        let line = self.line;
+        let (line, start) = (self.line, self.at);
         let kind = match self.peek() {
             Some(b'{') => self.table(depth)?,
             Some(b'[') => self.list(depth)?,
@@ -127,7 +152,7 @@ impl Parser<'_> {
             Some(b'a'..=b'z') => self.word()?,
             _ => return Err(self.fault(Reason::Unexpected("a value"))),
         };
-        Ok(Value { line, kind })
+        Ok(Value { line, span: start..self.at, kind })
     }
 
     fn table(&mut self, depth: u32) -> Result<Kind, Fault> {

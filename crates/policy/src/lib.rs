@@ -17,6 +17,7 @@ mod compile;
 mod difference;
 mod filter;
 mod hujson;
+mod mentions;
 mod model;
 mod nodes;
 mod read;

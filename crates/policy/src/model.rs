@@ -1,12 +1,12 @@
 //! A policy as it was read: every name in it is defined.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use ipnet::IpNet;
 use serde_json::Value;
 use tailnet::messages::PortRange;
 
-use crate::alias::Alias;
+use crate::{alias::Alias, refusal::Fault};
 
 /// Who may reach whom in a network.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,22 @@ pub struct Policy {
     pub(crate) randomizes_port: bool,
     pub(crate) tests: Vec<Test>,
     pub(crate) ssh_tests: Vec<SshTest>,
+    /// Users by name, wherever they are named.
+    pub(crate) mentions: Vec<Mention>,
+    /// What is not supported and was left out.
+    pub(crate) left_out: Vec<Fault>,
+}
+
+/// A string of the text that names a user, or the users of a domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Mention {
+    pub place: Place,
+    /// The bytes of the string in the text, with its quotes.
+    pub span: Range<usize>,
+    /// The string.
+    pub text: String,
+    /// Whom it names.
+    pub alias: Alias,
 }
 
 /// Where a rule stands, for messages about it later.
@@ -74,10 +90,21 @@ pub(crate) struct Attributes {
 #[derive(Clone, Debug)]
 pub(crate) struct Test {
     pub place: Place,
-    pub source: String,
-    pub protocol: Option<String>,
-    pub accept: Vec<String>,
-    pub deny: Vec<String>,
+    pub source: Alias,
+    /// None for TCP and UDP.
+    pub protocol: Option<u8>,
+    pub accept: Vec<TestTarget>,
+    pub deny: Vec<TestTarget>,
+}
+
+/// One port of one machine.
+#[derive(Clone, Debug)]
+pub(crate) struct TestTarget {
+    /// As it is in the policy.
+    pub text: String,
+    pub alias: Alias,
+    /// Of a protocol with ports.
+    pub port: u16,
 }
 
 #[derive(Clone, Debug)]

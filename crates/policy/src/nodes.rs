@@ -111,11 +111,19 @@ impl Nodes {
 
     /// Who is named so, as `name@domain`, as a name, or as `name@`.
     pub fn user(&self, name: &str) -> Option<&User> {
-        let name = name.strip_suffix('@').unwrap_or(name);
-        let is_named = |user: &&User| user.email.eq_ignore_ascii_case(name) || user.name == name;
-        // An empty name matches no user.
-        self.users.iter().find(|user| !name.is_empty() && is_named(user))
+        let bare = name.strip_suffix('@').unwrap_or(name);
+        let is_named = |user: &&User| is_address(&user.email, bare) || is_name(name, &user.name);
+        self.users.iter().find(is_named)
     }
+}
+
+/// Whether a policy's text is this name: nobody's name is empty.
+pub(crate) fn is_name(text: &str, name: &str) -> bool {
+    !name.is_empty() && text.strip_suffix('@').unwrap_or(text) == name
+}
+
+fn is_address(email: &str, text: &str) -> bool {
+    !email.is_empty() && email.eq_ignore_ascii_case(text)
 }
 
 impl Listed {
@@ -137,12 +145,23 @@ impl Listed {
 impl User {
     /// The domain of its address.
     pub fn domain(&self) -> Option<&str> {
-        self.email.rsplit_once('@').map(|(_, domain)| domain)
+        self.address().map(|(_, domain)| domain)
+    }
+
+    /// Both parts of its address, neither of them empty.
+    fn address(&self) -> Option<(&str, &str)> {
+        let (local, domain) = self.email.rsplit_once('@')?;
+        (!local.is_empty() && !domain.is_empty()).then_some((local, domain))
+    }
+
+    /// Whether it is of a mail domain.
+    pub(crate) fn is_of(&self, domain: &str) -> bool {
+        self.domain().is_some_and(|own| own.eq_ignore_ascii_case(domain))
     }
 
     /// What stands before it.
     pub fn local_part(&self) -> Option<&str> {
-        self.email.rsplit_once('@').map(|(local, _)| local)
+        self.address().map(|(local, _)| local)
     }
 }
 

@@ -4,45 +4,74 @@ mod access;
 mod definitions;
 mod sets;
 mod ssh;
+mod tests;
 
 use crate::{
-    alias::{Alias, Autogroup},
+    alias::{Alias, Autogroup, NO_SERVICES},
     hujson::{self, Entry, Kind, Value},
-    model::{Place, Policy},
+    model::{Mention, Place, Policy},
     refusal::{Fault, Reason, Refusal},
 };
 
 /// More than any policy has, and as much as is read of one.
 const LENGTH: usize = 4 << 20;
 
+const NO_POSTURE: &str = ": there is no device posture";
+
 /// Sections of Tailscale's that we have nothing for, and what is instead.
 const UNSUPPORTED: [(&str, &str); 7] = [
-    ("derpMap", ": relays are set in the server's configuration"),
-    ("disableIPv4", ": give the attribute disable-ipv4 in nodeAttrs"),
-    ("OneCGNATRoute", ""),
-    ("postures", ": there is no device posture"),
-    ("defaultSrcPosture", ": there is no device posture"),
-    ("attrConfig", ": there is no device posture"),
-    ("services", ": there are no services"),
+    ("derpmap", ": relays are set in the server's configuration"),
+    ("disableipv4", ": give the attribute disable-ipv4 in nodeAttrs"),
+    ("onecgnatroute", ""),
+    ("postures", NO_POSTURE),
+    ("defaultsrcposture", NO_POSTURE),
+    ("attrconfig", NO_POSTURE),
+    ("services", NO_SERVICES),
 ];
 
 impl Policy {
     /// Reads a policy. Refuses with all that is wrong.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        if text.len() > LENGTH {
-            let reason = Reason::Wanted("at most 4 MiB");
-            return Err(Refusal { faults: vec![Fault { line: 1, key: String::new(), reason }] });
-        }
-        let value = hujson::parse(text).map_err(|fault| Refusal { faults: vec![fault] })?;
-        let mut reader = Reader { policy: Self::default(), faults: Vec::new() };
-        reader.sections(&value);
-        let Reader { policy, mut faults } = reader;
+        let (mut policy, mut faults) = read(text)?;
+        faults.append(&mut policy.left_out);
+        policy.unless(faults)
+    }
+
+    /// Reads a policy without what is not supported: [`Policy::left_out`]. A rule with a condition
+    /// that is not supported is left out whole, so that nobody gets more than the policy grants.
+    pub fn parse_supported(text: &str) -> Result<Self, Refusal> {
+        let (policy, faults) = read(text)?;
+        policy.unless(faults)
+    }
+
+    /// What is not supported and was left out, in the order of the lines.
+    pub fn left_out(&self) -> &[Fault] {
+        &self.left_out
+    }
+
+    fn unless(mut self, mut faults: Vec<Fault>) -> Result<Self, Refusal> {
+        self.left_out.sort_by_key(|fault| fault.line);
         if faults.is_empty() {
-            return Ok(policy);
+            return Ok(self);
         }
         faults.sort_by_key(|fault| fault.line);
         Err(Refusal { faults })
     }
+}
+
+/// Reads a policy, and what is wrong with it besides what is left out.
+fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
+    let refusal = |fault| Refusal { faults: vec![fault] };
+    if text.len() > LENGTH {
+        let reason = Reason::Wanted("at most 4 MiB");
+        return Err(refusal(Fault { line: 1, key: String::new(), reason }));
+    }
+    let mut reader = Reader { policy: Policy::default(), faults: Vec::new() };
+    // An empty file is an empty object.
+    let empty = Value { line: 1, span: 0..0, kind: Kind::Null };
+    let value = hujson::parse_optional(text).map_err(refusal)?;
+    reader.sections(value.as_ref().unwrap_or(&empty));
+    Ok((reader.policy, reader.faults))
 }
 
 /// Where an alias stands decides which are allowed.
@@ -68,6 +97,9 @@ struct At<'a> {
 impl Reader {
     fn sections(&mut self, value: &Value) {
         let top = At { value, key: String::new() };
+        let all = self.entries(&top);
+        let has = |name: &str| all.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
+        self.policy.is_open = !has("grants") && !has("acls");
         let sections = self.fields(&top);
         let find = |name: &str| sections.iter().find(|(key, _)| key == name).map(|(_, at)| at);
         type Read = fn(&mut Reader, &At<'_>);
@@ -91,19 +123,82 @@ impl Reader {
                 read(self, at);
             }
         }
-        self.policy.is_open = find("grants").is_none() && find("acls").is_none();
         for (name, at) in &sections {
             if readers.iter().any(|(known, _)| known == name) {
                 continue;
             }
-            let known = UNSUPPORTED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-            let reason = known.map_or(Reason::Unknown, |&(_, why)| Reason::Unsupported(why));
-            self.fault(at, reason);
+            match UNSUPPORTED.iter().find(|(known, _)| known == name) {
+                Some(&(_, why)) => self.unsupported_section(name, at, why),
+                None => self.unknown(at),
+            }
         }
+    }
+
+    fn unsupported_section(&mut self, name: &str, at: &At<'_>, why: &'static str) {
+        let kind = &at.value.kind;
+        let wanted = match (name, kind) {
+            (_, Kind::Null)
+            | ("derpmap" | "postures" | "attrconfig" | "services", Kind::Table(_))
+            | ("services", Kind::List(_))
+            | ("disableipv4", Kind::Bool(_))
+            | ("defaultsrcposture", Kind::List(_)) => None,
+            ("onecgnatroute", Kind::Text(text)) => {
+                let is_known = matches!(text.as_str(), "" | "mac-always" | "mac-never");
+                (!is_known).then_some("mac-always, mac-never or empty")
+            }
+            ("disableipv4", _) => Some("true or false"),
+            ("defaultsrcposture", _) => Some("an array"),
+            ("onecgnatroute", _) => Some("a string"),
+            _ => Some("an object"),
+        };
+        if let Some(wanted) = wanted {
+            return self.fault(at, Reason::Wanted(wanted));
+        }
+        let is_empty = match name {
+            "derpmap" => self.is_empty_derp_map(at),
+            _ => at.value.is_empty(),
+        };
+        if is_empty {
+            return;
+        }
+        self.unsupported(at, why);
+        if name == "defaultsrcposture" {
+            // It is a condition of every rule.
+            self.policy.is_open = false;
+            self.policy.grants.clear();
+            self.policy.ssh.clear();
+        }
+    }
+
+    fn is_empty_derp_map(&mut self, at: &At<'_>) -> bool {
+        let mut is_empty = true;
+        for (name, field) in self.fields(at) {
+            match name.as_str() {
+                "regions" | "omitdefaultregions" | "homeparams" => {
+                    is_empty &= field.value.is_empty();
+                }
+                _ => self.unknown(&field),
+            }
+        }
+        is_empty
     }
 
     fn fault(&mut self, at: &At<'_>, reason: Reason) {
         self.faults.push(Fault { line: at.value.line, key: at.key.clone(), reason });
+    }
+
+    /// What is not supported. The caller leaves it out.
+    fn unsupported(&mut self, at: &At<'_>, why: &'static str) {
+        self.refuse(at, Reason::Unsupported(why));
+    }
+
+    /// A name that cannot be read: the caller leaves it out.
+    fn refuse(&mut self, at: &At<'_>, reason: Reason) {
+        let faults = match reason.is_unsupported() {
+            true => &mut self.policy.left_out,
+            false => &mut self.faults,
+        };
+        faults.push(Fault { line: at.value.line, key: at.key.clone(), reason });
     }
 
     /// The entries of a table; keys as they stand.
@@ -160,9 +255,23 @@ impl Reader {
         None
     }
 
+    /// A text; none where it is null.
+    fn optional_text<'a>(&mut self, at: &At<'a>) -> Option<&'a str> {
+        if at.value.kind == Kind::Null { None } else { self.text(at) }
+    }
+
     fn texts(&mut self, at: &At<'_>) -> Vec<String> {
         let list = self.list(at);
         list.iter().filter_map(|at| self.text(at).map(str::to_owned)).collect()
+    }
+
+    /// A condition of a rule, which is left out with it; whether there is one.
+    fn has_condition(&mut self, at: &At<'_>, why: &'static str) -> bool {
+        let is_condition = !at.value.is_empty();
+        if is_condition {
+            self.unsupported(at, why);
+        }
+        is_condition
     }
 
     fn unknown(&mut self, at: &At<'_>) {
@@ -178,14 +287,24 @@ impl Reader {
         let text = self.text(at)?;
         match Alias::parse(text) {
             Ok(alias) => {
+                self.mention(at, text, &alias);
                 self.defined(at, &alias, if side == Side::Source { "src=" } else { "" });
                 self.allowed(at, &alias, side);
                 Some(alias)
             }
             Err(reason) => {
-                self.fault(at, reason);
+                self.refuse(at, reason);
                 None
             }
+        }
+    }
+
+    /// Notes where users are named.
+    fn mention(&mut self, at: &At<'_>, text: &str, alias: &Alias) {
+        if matches!(alias, Alias::User(_) | Alias::Domain(_)) {
+            let (place, span) = (at.place(), at.value.span.clone());
+            let mention = Mention { place, span, text: text.to_owned(), alias: alias.clone() };
+            self.policy.mentions.push(mention);
         }
     }
 
@@ -193,9 +312,12 @@ impl Reader {
     fn defined(&mut self, at: &At<'_>, alias: &Alias, prefix: &str) {
         let policy = &self.policy;
         let reason = match alias {
-            Alias::Group(name) if !policy.groups.contains_key(name) => {
-                Reason::NoGroup(name.clone())
+            Alias::Group(name) if policy.groups.contains_key(name) => return,
+            Alias::Group(name) if name.contains('@') => {
+                let why = ": there are no groups from a provider";
+                Reason::UnsupportedName(name.clone(), why)
             }
+            Alias::Group(name) => Reason::NoGroup(name.clone()),
             Alias::Host(name) if !policy.hosts.contains_key(name) => Reason::NoHost(name.clone()),
             Alias::Set(name) if !policy.sets.contains_key(name) => Reason::NoSet(name.clone()),
             Alias::Tag(name) if !policy.tag_owners.contains_key(name) => {
@@ -203,7 +325,7 @@ impl Reader {
             }
             _ => return,
         };
-        self.fault(at, reason);
+        self.refuse(at, reason);
     }
 
     fn allowed(&mut self, at: &At<'_>, alias: &Alias, side: Side) {

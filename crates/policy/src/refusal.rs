@@ -27,7 +27,16 @@ pub enum Reason {
     TooDeep,
     Twice,
     Unknown,
+    /// A key of Tailscale's that this coordinator does not support.
     Unsupported(&'static str),
+    /// A value of Tailscale's that this coordinator does not support.
+    UnsupportedName(String, &'static str),
+    /// A name that matches no user.
+    NoUser(String),
+    /// A name that the policy has.
+    Named(String),
+    /// A policy without rules.
+    Open,
     /// Another type was expected.
     Wanted(&'static str),
     GroupName,
@@ -122,6 +131,13 @@ pub enum TestFault {
     NotChecked { source: String, target: String },
 }
 
+impl Reason {
+    /// Whether Tailscale has it, and this coordinator does not.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported(_) | Self::UnsupportedName(..))
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, fault) in self.faults.iter().enumerate() {
@@ -153,6 +169,12 @@ impl fmt::Display for Reason {
             Self::Twice => write!(out, "this key stands twice"),
             Self::Unknown => write!(out, "there is no such key"),
             Self::Unsupported(instead) => write!(out, "is not supported{instead}"),
+            Self::UnsupportedName(name, why) => write!(out, "{name} is not supported{why}"),
+            Self::NoUser(name) => write!(out, "{name:?} matches no user"),
+            Self::Named(name) => write!(out, "{name:?}"),
+            Self::Open => {
+                write!(out, "there are neither acls nor grants: every node reaches every other")
+            }
             Self::Wanted(what) => write!(out, "must be {what}"),
             Self::GroupName => write!(out, "a group's name begins with group:"),
             Self::GroupInGroup { group, member } => {
@@ -262,7 +284,9 @@ impl fmt::Display for TestFault {
             Self::Source(source) => write!(out, "src {source:?} is nobody"),
             Self::Target(target) => write!(out, "{target:?} is not one port of one machine"),
             Self::Nothing => write!(out, "there is nothing to accept or deny"),
-            Self::Protocol(name) => write!(out, "{name} has no connections to test"),
+            Self::Protocol(name) => {
+                write!(out, "{name:?} is neither a protocol's name nor a number from 1 to 255")
+            }
             Self::Denied { source, target } => write!(out, "{source} does not reach {target}"),
             Self::Allowed { source, target } => write!(out, "{source} reaches {target}"),
             Self::NotChecked { source, target } => {

@@ -54,9 +54,7 @@ impl Names<'_> {
                 let named = self.nodes.user(name).map(|user| user.id);
                 self.add_users(to, |user| named == Some(user.id));
             }
-            Alias::Domain(domain) => self.add_users(to, |user| {
-                user.domain().is_some_and(|own| own.eq_ignore_ascii_case(domain))
-            }),
+            Alias::Domain(domain) => self.add_users(to, |user| user.is_of(domain)),
             Alias::Group(name) => {
                 let members = self.policy.groups.get(name).map_or(&[][..], Vec::as_slice);
                 let members: BTreeSet<u64> = members

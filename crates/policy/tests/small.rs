@@ -6,6 +6,10 @@
 mod changes;
 #[path = "small/filters.rs"]
 mod filters;
+#[path = "small/forms.rs"]
+mod forms;
+#[path = "small/guards.rs"]
+mod guards;
 #[path = "small/logins.rs"]
 mod logins;
 #[path = "small/naive.rs"]

@@ -5,19 +5,26 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tailnet::messages::PortRange;
 
-use super::{At, Reader, Side};
+use super::{At, NO_POSTURE, Reader, Side};
 use crate::{
     alias::{self, ANY_PORT, Alias, Autogroup},
-    model::{Grant, Packets, Test},
-    refusal::{Reason, TestFault},
+    model::{Grant, Packets},
+    refusal::Reason,
 };
 
-/// Those of Tailscale's own capabilities that a policy may grant.
-const OF_TAILSCALE: [&str; 6] = [
+/// Those of Tailscale's own capabilities that a policy may grant: of its clients, and of programs that
+/// read them from `whois`.
+const OF_TAILSCALE: [&str; 12] = [
+    "tailscale.com/cap/aperture",
+    "tailscale.com/cap/databases",
     "tailscale.com/cap/drive",
+    "tailscale.com/cap/golink",
     "tailscale.com/cap/kubernetes",
+    "tailscale.com/cap/pam",
+    "tailscale.com/cap/proxy-to-grafana",
     "tailscale.com/cap/relay",
     "tailscale.com/cap/secrets",
+    "tailscale.com/cap/tailsql",
     "tailscale.com/cap/tsidp",
     "tailscale.com/cap/webui",
 ];
@@ -34,22 +41,23 @@ impl Reader {
         let mut protocol = String::new();
         let mut has_action = false;
         let mut targets = Vec::new();
+        let mut is_left_out = false;
         for (name, field) in self.fields(rule) {
             match name.as_str() {
                 "action" => {
-                    has_action = true;
-                    match self.text(&field) {
-                        Some("accept") | None => {}
-                        Some(other) => self.fault(&field, Reason::Action(other.into())),
+                    let action = self.optional_text(&field);
+                    has_action = action.is_some();
+                    if let Some(other) = action.filter(|action| *action != "accept") {
+                        self.fault(&field, Reason::Action(other.into()));
                     }
                 }
-                "proto" => protocol = self.text(&field).unwrap_or_default().to_owned(),
+                "proto" => protocol = self.optional_text(&field).unwrap_or_default().to_owned(),
                 "src" | "users" => sources = self.aliases(&field, Side::Source),
                 "dst" | "ports" => {
                     let list = self.list(&field);
                     targets.extend(list.iter().filter_map(|at| self.target(at)));
                 }
-                "srcposture" => self.no_posture(&field),
+                "srcposture" => is_left_out |= self.has_condition(&field, NO_POSTURE),
                 _ => self.unknown(&field),
             }
         }
@@ -65,6 +73,9 @@ impl Reader {
             self.fault(rule, Reason::ProtocolHasNoPorts(protocol));
         }
         self.self_sources(rule, &sources, targets.iter().map(|(target, _)| target), true);
+        if is_left_out {
+            return;
+        }
         // Tailscale puts autogroup:self behind the others, unless all are autogroups.
         if !targets.iter().all(|(target, _)| matches!(target, Alias::Auto(_))) {
             targets.sort_by_key(|(target, _)| target.is(Autogroup::Itself));
@@ -78,20 +89,17 @@ impl Reader {
         }));
     }
 
-    fn no_posture(&mut self, at: &At<'_>) {
-        self.fault(at, Reason::Unsupported(": there is no device posture"));
-    }
-
     fn target(&mut self, at: &At<'_>) -> Option<(Alias, Vec<PortRange>)> {
         let text = self.text(at)?;
         match alias::target(text) {
             Ok((alias, ports)) => {
+                self.mention(at, text, &alias);
                 self.defined(at, &alias, &format!("dst={:?}: ", alias.to_string()));
                 self.allowed(at, &alias, Side::Target);
                 Some((alias, ports))
             }
             Err(reason) => {
-                self.fault(at, reason);
+                self.refuse(at, reason);
                 None
             }
         }
@@ -119,11 +127,12 @@ impl Reader {
     pub(super) fn grants(&mut self, at: &At<'_>) {
         for rule in self.list(at) {
             let grant = self.grant(&rule);
-            self.policy.grants.push(grant);
+            self.policy.grants.extend(grant);
         }
     }
 
-    fn grant(&mut self, rule: &At<'_>) -> Grant {
+    /// A grant; none if it has a condition that is not supported.
+    fn grant(&mut self, rule: &At<'_>) -> Option<Grant> {
         let mut grant = Grant {
             sources: Vec::new(),
             targets: Vec::new(),
@@ -131,6 +140,7 @@ impl Reader {
             capabilities: None,
             via: Vec::new(),
         };
+        let mut is_left_out = false;
         for (name, field) in self.fields(rule) {
             match name.as_str() {
                 "src" => grant.sources = self.aliases(&field, Side::Source),
@@ -139,9 +149,10 @@ impl Reader {
                     let list = self.list(&field);
                     grant.packets = list.iter().filter_map(|at| self.packets(at)).collect();
                 }
+                "app" if field.value.is_empty() => {}
                 "app" => grant.capabilities = Some(self.capabilities(&field)),
                 "via" => grant.via = self.via(&field),
-                "srcposture" => self.no_posture(&field),
+                "srcposture" => is_left_out |= self.has_condition(&field, NO_POSTURE),
                 _ => self.unknown(&field),
             }
         }
@@ -161,16 +172,17 @@ impl Reader {
             }
         }
         self.self_sources(rule, &grant.sources, grant.targets.iter(), false);
-        grant
+        (!is_left_out).then_some(grant)
     }
 
-    /// `*`, `443`, `tcp:443`, `icmp:*`.
+    /// `*`, `443`, `tcp:443`, `icmp:*`, `*:443`.
     fn packets(&mut self, at: &At<'_>) -> Option<Packets> {
         let text = self.text(at)?.trim();
         let (name, range) = text.rsplit_once(':').unwrap_or(("", text));
         let ports =
             alias::ports(range).map_err(|fault| Reason::PortsOfRule { ports: range.into(), fault });
-        let read = alias::protocol(name).and_then(|protocol| {
+        let protocol = alias::protocol(if name == "*" { "" } else { name });
+        let read = protocol.and_then(|protocol| {
             let ports = ports?;
             if ports != [ANY_PORT] && !alias::has_ports(protocol) {
                 return Err(Reason::ProtocolHasNoPorts(name.into()));
@@ -207,72 +219,5 @@ impl Reader {
             }
         }
         tags
-    }
-
-    pub(super) fn tests(&mut self, at: &At<'_>) {
-        for rule in self.list(at) {
-            let mut test = Test {
-                place: rule.place(),
-                source: String::new(),
-                protocol: None,
-                accept: Vec::new(),
-                deny: Vec::new(),
-            };
-            for (name, field) in self.fields(&rule) {
-                match name.as_str() {
-                    "src" | "user" => {
-                        test.source = self.text(&field).unwrap_or_default().trim().to_owned();
-                    }
-                    "proto" => test.protocol = self.text(&field).map(str::to_owned),
-                    "accept" | "allow" => test.accept = self.texts(&field),
-                    "deny" => test.deny = self.texts(&field),
-                    "srcpostureattrs" => self.no_posture(&field),
-                    _ => self.unknown(&field),
-                }
-            }
-            self.test(&rule, &test);
-            self.policy.tests.push(test);
-        }
-    }
-
-    /// A test is one connection: from somebody, to one port of one machine.
-    fn test(&mut self, rule: &At<'_>, test: &Test) {
-        let mut fault = |fault| {
-            self.faults.push(crate::Fault {
-                line: rule.value.line,
-                key: rule.key.clone(),
-                reason: Reason::Test(fault),
-            })
-        };
-        if test.source.is_empty() {
-            fault(TestFault::NoSource);
-        }
-        if test.accept.is_empty() && test.deny.is_empty() {
-            fault(TestFault::Nothing);
-        }
-        if let Some(name) = &test.protocol
-            && !alias::protocol(name).is_ok_and(alias::has_ports)
-        {
-            fault(TestFault::Protocol(name.clone()));
-        }
-        for target in test.accept.iter().chain(&test.deny) {
-            let is_one = match alias::target(target) {
-                Ok((alias, ports)) => {
-                    let hosts = &self.policy.hosts;
-                    let is_single = |net: &ipnet::IpNet| net.prefix_len() == net.max_prefix_len();
-                    let is_machine = match &alias {
-                        Alias::Net(_) => !target.contains('/'),
-                        Alias::Host(name) => hosts.get(name).is_some_and(is_single),
-                        Alias::Auto(Autogroup::Internet) | Alias::Set(_) => false,
-                        _ => true,
-                    };
-                    is_machine && matches!(ports[..], [one] if one.first == one.last)
-                }
-                Err(_) => false,
-            };
-            if !is_one {
-                fault(TestFault::Target(target.clone()));
-            }
-        }
     }
 }

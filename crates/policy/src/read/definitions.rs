@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::{At, Reader, Side};
 use crate::{
-    alias::{self, Alias},
+    alias::{self, Alias, NO_SERVICES},
     hujson::Kind,
     model::Attributes,
     refusal::Reason,
@@ -18,14 +18,17 @@ impl Reader {
             }
             let mut users = Vec::new();
             for member in self.list(&members) {
-                let Some(user) = self.text(&member).map(str::trim) else { continue };
-                if user.starts_with("group:") {
-                    let (group, member_name) = (name.into(), user.into());
-                    self.fault(&member, Reason::GroupInGroup { group, member: member_name });
-                } else if !user.contains('@') {
-                    self.fault(&member, Reason::Wanted("a user, name@domain or name@"));
-                } else {
-                    users.push(user.to_owned());
+                let Some(user) = self.text(&member) else { continue };
+                match Alias::parse(user) {
+                    Ok(Alias::Group(inner)) => {
+                        let group = name.into();
+                        self.fault(&member, Reason::GroupInGroup { group, member: inner });
+                    }
+                    Ok(alias @ Alias::User(_)) => {
+                        self.mention(&member, user, &alias);
+                        users.push(user.trim().to_owned());
+                    }
+                    _ => self.fault(&member, Reason::Wanted("a user, name@domain or name@")),
                 }
             }
             self.policy.groups.insert(name.into(), users);
@@ -81,9 +84,16 @@ impl Reader {
             match name.as_str() {
                 "routes" => self.route_approvers(&section),
                 "exitnode" => self.policy.exit_approvers = self.owners(&section),
-                "services" => self.fault(&section, Reason::Unsupported(": there are no services")),
+                "services" => self.service_approvers(&section),
                 _ => self.unknown(&section),
             }
+        }
+    }
+
+    fn service_approvers(&mut self, at: &At<'_>) {
+        let approvers = self.entries(at);
+        if approvers.iter().any(|(_, approvers)| !approvers.value.is_empty()) {
+            self.unsupported(at, NO_SERVICES);
         }
     }
 
@@ -100,6 +110,7 @@ impl Reader {
     pub(super) fn randomizes(&mut self, at: &At<'_>) {
         match at.value.kind {
             Kind::Bool(yes) => self.policy.randomizes_port = yes,
+            Kind::Null => {}
             _ => self.fault(at, Reason::Wanted("true or false")),
         }
     }
@@ -113,11 +124,21 @@ impl Reader {
                     "target" => read.targets = self.aliases(&field, Side::NodeAttribute),
                     "attr" => read.attributes = self.texts(&field),
                     "ippool" => read.pools = self.pools(&field),
-                    "app" => self.fault(&field, Reason::Unsupported(": there are no connectors")),
+                    "app" => self.connectors(&field),
                     _ => self.unknown(&field),
                 }
             }
             self.policy.attributes.push(read);
+        }
+    }
+
+    fn connectors(&mut self, at: &At<'_>) {
+        if at.value.is_empty() {
+            return;
+        }
+        let apps = self.entries(at);
+        if apps.iter().any(|(_, settings)| !settings.value.is_empty()) {
+            self.unsupported(at, ": there are no connectors");
         }
     }
 

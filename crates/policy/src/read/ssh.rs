@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{At, Reader, Side};
+use super::{At, NO_POSTURE, Reader, Side};
 use crate::{
     alias::{Alias, Autogroup},
     hujson::Kind,
@@ -18,11 +18,12 @@ impl Reader {
     pub(super) fn ssh(&mut self, at: &At<'_>) {
         for rule in self.list(at) {
             let read = self.ssh_rule(&rule);
-            self.policy.ssh.push(read);
+            self.policy.ssh.extend(read);
         }
     }
 
-    fn ssh_rule(&mut self, rule: &At<'_>) -> Ssh {
+    /// A rule; none if it has a condition that is not supported.
+    fn ssh_rule(&mut self, rule: &At<'_>) -> Option<Ssh> {
         let mut read = Ssh {
             place: rule.place(),
             sources: Vec::new(),
@@ -34,10 +35,11 @@ impl Reader {
         };
         let mut action = String::new();
         let mut period = None;
+        let mut is_left_out = false;
         for (name, field) in self.fields(rule) {
             match name.as_str() {
                 "action" => {
-                    action = self.text(&field).unwrap_or_default().trim().to_owned();
+                    action = self.optional_text(&field).unwrap_or_default().trim().to_owned();
                     if !matches!(action.as_str(), "accept" | "check" | "") {
                         self.fault(&field, Reason::SshAction(action.clone()));
                     }
@@ -45,7 +47,8 @@ impl Reader {
                 "src" => read.sources = self.ssh_sources(&field),
                 "dst" => read.targets = self.ssh_targets(&field),
                 "users" => read.users = self.login_users(&field),
-                "checkperiod" if field.value.kind != Kind::Null => {
+                "checkperiod" if field.value.kind == Kind::Null => {}
+                "checkperiod" => {
                     read.period = self.period(&field);
                     period = Some(field);
                 }
@@ -55,9 +58,9 @@ impl Reader {
                         self.fault(&field, Reason::SshEnvironment);
                     }
                 }
-                "checkperiod" => {}
-                "srcposture" => {
-                    self.fault(&field, Reason::Unsupported(": there is no device posture"));
+                "srcposture" => is_left_out |= self.has_condition(&field, NO_POSTURE),
+                "recorder" | "enforcerecorder" => {
+                    is_left_out |= self.has_condition(&field, ": logins are not recorded");
                 }
                 _ => self.unknown(&field),
             }
@@ -76,7 +79,7 @@ impl Reader {
             self.fault(rule, Reason::SshNoUsers);
         }
         self.ssh_sides(rule, &read);
-        read
+        (!is_left_out).then_some(read)
     }
 
     fn ssh_sources(&mut self, at: &At<'_>) -> Vec<Alias> {
@@ -163,14 +166,18 @@ impl Reader {
     }
 
     fn ssh_test(&mut self, rule: &At<'_>) {
-        let mut source = None;
-        let mut targets = Vec::new();
+        let (mut source, mut has_source) = (None, false);
+        let (mut targets, mut has_targets) = (Vec::new(), false);
         let (mut accept, mut deny, mut check) = (Vec::new(), Vec::new(), Vec::new());
         for (name, field) in self.fields(rule) {
             match name.as_str() {
-                "src" => source = self.alias(&field, Side::Source),
+                "src" => {
+                    has_source = true;
+                    source = self.alias(&field, Side::Source);
+                }
                 "dst" => {
                     for target in self.list(&field) {
+                        has_targets = true;
                         targets.extend(self.ssh_test_target(&target));
                     }
                 }
@@ -181,12 +188,14 @@ impl Reader {
             }
         }
         let place: Place = rule.place();
-        let Some(source) = source else {
+        if !has_source {
             return self.fault(rule, Reason::Test(TestFault::NoSource));
-        };
-        if targets.is_empty() || (accept.is_empty() && deny.is_empty() && check.is_empty()) {
+        }
+        if !has_targets || (accept.is_empty() && deny.is_empty() && check.is_empty()) {
             self.fault(rule, Reason::Test(TestFault::Nothing));
         }
+        // Without its source it is left out.
+        let Some(source) = source else { return };
         self.policy.ssh_tests.push(SshTest { place, source, targets, accept, deny, check });
     }
 
@@ -195,10 +204,11 @@ impl Reader {
         let alias = match Alias::parse(text) {
             Ok(alias) => alias,
             Err(reason) => {
-                self.fault(at, reason);
+                self.refuse(at, reason);
                 return None;
             }
         };
+        self.mention(at, text, &alias);
         let is_single = |net: &ipnet::IpNet| net.prefix_len() == net.max_prefix_len();
         let is_allowed = match &alias {
             Alias::Tag(name) if !self.policy.tag_owners.contains_key(name) => {

@@ -59,9 +59,18 @@ fn a_user_of_a_domain_with_a_longer_name_is_not_of_this_one() {
 }
 
 #[test]
-fn no_user_is_named_by_an_empty_address() {
-    assert!(let_in("@", |nodes| nodes.users[1].email.clear()).is_empty());
-    assert!(let_in("@", |nodes| nodes.users[1].name.clear()).is_empty());
+fn users_without_an_address_or_a_name_are_matched_by_no_text() {
+    let nameless = |nodes: &mut Nodes| {
+        nodes.users[1].email.clear();
+        nodes.users[1].name.clear();
+    };
+    for text in ["user:*@x", "x@", "x@y", "group:none"] {
+        assert!(let_in(text, nameless).is_empty(), "{text}");
+    }
+    for email in ["@", "@x", "x@", ""] {
+        let found = let_in("user:*@x", |nodes| nodes.users[1].email = email.into());
+        assert!(found.is_empty(), "{email}");
+    }
 }
 
 #[test]

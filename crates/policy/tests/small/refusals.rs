@@ -37,8 +37,11 @@ fn what_is_not_supported_is_refused_by_its_name() {
     assert!(
         refused(&json!({"grants": [grant]})).contains("grants[0].srcPosture: is not supported")
     );
-    assert!(refused(&json!({"postures": {}})).contains("postures: is not supported"));
-    assert!(refused(&json!({"derpMap": {}})).contains("derpMap: is not supported"));
+    let postures = json!({"posture:x": ["node:os == 'linux'"]});
+    assert!(refused(&json!({"postures": postures})).contains("postures: is not supported"));
+    let regions = json!({"900": {"regionID": 900}});
+    let says = refused(&json!({"derpMap": {"regions": regions}}));
+    assert!(says.contains("derpMap: is not supported: relays are set in"), "{says}");
 }
 
 #[test]

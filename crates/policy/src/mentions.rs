@@ -1,0 +1,75 @@
+//! Where a policy names users: names that match nobody, and a user that gets another name.
+
+use crate::{
+    alias::Alias,
+    model::{Mention, Policy},
+    nodes::{Nodes, is_name},
+    refusal::{Fault, Reason},
+};
+
+impl Policy {
+    /// What is likely a mistake, and is allowed: names that match no user, and a policy without rules.
+    pub fn warnings(&self, nodes: &Nodes) -> Vec<Fault> {
+        let is_open =
+            self.is_open.then(|| Fault { line: 1, key: String::new(), reason: Reason::Open });
+        let nobody = self.mentions.iter().filter(|mention| !mention.is_somebody(nodes));
+        let nobody = nobody.map(|mention| mention.fault(Reason::NoUser(mention.alias.to_string())));
+        let mut warnings: Vec<Fault> = is_open.into_iter().chain(nobody).collect();
+        warnings.sort_by_key(|fault| fault.line);
+        warnings
+    }
+
+    /// The first place where a user is named, with the name there.
+    pub fn names_user(&self, nodes: &Nodes, user: u64) -> Option<Fault> {
+        let mention = self.mentions.iter().find(|mention| mention.is_of(nodes, user))?;
+        Some(mention.fault(Reason::Named(mention.alias.to_string())))
+    }
+
+    /// The first place where a name is, whether or not there is such a user.
+    pub fn names(&self, name: &str) -> Option<Fault> {
+        let is_it =
+            |mention: &&Mention| matches!(&mention.alias, Alias::User(own) if is_name(own, name));
+        let mention = self.mentions.iter().find(is_it)?;
+        Some(mention.fault(Reason::Named(mention.alias.to_string())))
+    }
+
+    /// The policy's text with another name for a user, wherever it has the user by name; none if it
+    /// does not. Mail addresses stay.
+    pub fn renamed(&self, text: &str, nodes: &Nodes, user: u64, name: &str) -> Option<String> {
+        let former = nodes.users.iter().find(|other| other.id == user)?;
+        let is_it = |mention: &&Mention| {
+            let by_name = matches!(&mention.alias, Alias::User(own) if is_name(own, &former.name));
+            by_name && mention.is_of(nodes, user)
+        };
+        let mut places: Vec<&Mention> = self.mentions.iter().filter(is_it).collect();
+        places.sort_by_key(|mention| mention.span.start);
+        let written = if name.contains('@') { name.to_owned() } else { format!("{name}@") };
+        let (mut renamed, mut done) = (String::new(), 0);
+        for mention in &places {
+            let whole = mention.text.replacen(&mention.alias.to_string(), &written, 1);
+            renamed.push_str(text.get(done..mention.span.start)?);
+            renamed.push_str(&serde_json::Value::String(whole).to_string());
+            done = mention.span.end;
+        }
+        renamed.push_str(text.get(done..)?);
+        (!places.is_empty()).then_some(renamed)
+    }
+}
+
+impl Mention {
+    fn fault(&self, reason: Reason) -> Fault {
+        Fault { line: self.place.line, key: self.place.key.clone(), reason }
+    }
+
+    fn is_somebody(&self, nodes: &Nodes) -> bool {
+        match &self.alias {
+            Alias::User(name) => nodes.user(name).is_some(),
+            Alias::Domain(domain) => nodes.users.iter().any(|user| user.is_of(domain)),
+            _ => true,
+        }
+    }
+
+    fn is_of(&self, nodes: &Nodes, user: u64) -> bool {
+        matches!(&self.alias, Alias::User(name) if nodes.user(name).is_some_and(|one| one.id == user))
+    }
+}
