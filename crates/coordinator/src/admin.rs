@@ -43,16 +43,17 @@ impl State {
         Ok(user)
     }
 
-    /// Gives a user another name.
+    /// Gives a user another name, in the policy as well.
     ///
     /// # Errors
-    /// There is no such user, the name is a provider's, taken, or none.
-    pub fn rename_user(&mut self, id: UserId, name: &str) -> Result<User, Refusal> {
+    /// There is no such user, the name is a provider's, taken, none, or in the policy already.
+    pub fn rename_user(&mut self, id: UserId, name: &str, now: Time) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
         if user.identity.is_some() {
             return Err(Refusal::ProvidersName(id));
         }
         self.check_user_name(name)?;
+        self.rename_in_policy(id, name, now)?;
         let user = User { name: name.to_owned(), ..user };
         self.change_user(user.clone());
         Ok(user)
@@ -94,7 +95,8 @@ impl State {
     /// A user is gone, with the keys that make nodes of theirs.
     ///
     /// # Errors
-    /// The user does not exist, has nodes, or owns a network with other users.
+    /// The user does not exist, has nodes, owns a network with other users, or is named in the
+    /// policy.
     pub fn delete_user(&mut self, id: UserId) -> Result<(), Refusal> {
         if !self.users.contains_key(&id) {
             return Err(Refusal::NoUser(id.to_string()));
@@ -105,6 +107,9 @@ impl State {
         }
         if self.users.len() > 1 && self.owner() == Some(id) {
             return Err(Refusal::IsOwner(id));
+        }
+        if let Some(place) = self.named_in_policy(id) {
+            return Err(Refusal::InPolicy(id, place));
         }
         let is_theirs = |key: &&PreAuthKey| key.user == Some(id);
         for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {

@@ -8,7 +8,7 @@ use policy::{Compiled, Nodes, Policy, Role};
 use crate::{
     access::Access,
     log::{Change, Parts},
-    object::{self, Kind, Node, NodeId, PolicyId, User},
+    object::{self, Kind, Node, NodeId, PolicyId, User, UserId},
     places,
     refusal::Refusal,
     routes::is_exit,
@@ -26,8 +26,12 @@ const MOST_APPROVED: usize = 1024;
 pub struct Judged {
     /// The one in force.
     pub before: Compiled,
-    /// The other.
+    /// The other, with the routes that it approves.
     pub after: Compiled,
+    /// Routes that it approves at once, each with the name of the node that offers it.
+    pub routes: Vec<(String, IpNet)>,
+    /// What is likely a mistake in it.
+    pub warnings: Vec<policy::Fault>,
 }
 
 /// Networks that the policy has addresses of nodes taken from.
@@ -50,21 +54,29 @@ impl State {
         self.policies.values()
     }
 
-    /// Runs the tests of a policy in this network.
+    /// Runs the tests of a policy in this network, and finds what it would change.
     ///
     /// # Errors
     /// One fails.
-    pub fn judge_policy(&self, policy: &Policy) -> Result<Judged, Refusal> {
-        let nodes = self.policy_nodes();
+    pub fn judge_policy(&self, text: &str, policy: &Policy) -> Result<Judged, Refusal> {
+        let mut nodes = self.policy_nodes();
         policy.run_tests(&nodes).map_err(Refusal::Policy)?;
-        let nodes = Arc::new(nodes);
-        let after = policy.compile_shared(Arc::clone(&nodes));
+        let warnings = policy.warnings(&nodes);
         let open = || Policy::parse("{}").expect("a policy without sections is one");
         let before = match self.access.policy() {
-            Some(policy) => policy.compile_shared(nodes),
-            None => open().compile_shared(nodes),
+            Some(policy) => policy.compile(&nodes),
+            None => open().compile(&nodes),
         };
-        Ok(Judged { before, after })
+        let mut routes = Vec::new();
+        if !self.is_in_force(text) {
+            for (entry, known) in self.nodes.values().zip(&mut nodes.nodes) {
+                let more = self.approvable(policy, &entry.node);
+                routes.extend(more.iter().map(|net| (known.name.clone(), *net)));
+                known.routes.extend(more);
+            }
+        }
+        let after = policy.compile_shared(Arc::new(nodes));
+        Ok(Judged { before, after, routes, warnings })
     }
 
     /// Puts a policy in force, which was read from this text. Routes that it approves are approved.
@@ -77,12 +89,20 @@ impl State {
         policy: &Policy,
         now: Time,
     ) -> Result<Judged, Refusal> {
-        let judged = self.judge_policy(policy)?;
-        if self.policy().is_some_and(|current| current.text == text) {
-            return Ok(judged);
+        let judged = self.judge_policy(text, policy)?;
+        if !self.is_in_force(text) {
+            self.put_new_in_force(text.to_owned(), policy.clone(), now);
         }
+        Ok(judged)
+    }
+
+    fn is_in_force(&self, text: &str) -> bool {
+        self.policy().is_some_and(|current| current.text == text)
+    }
+
+    fn put_new_in_force(&mut self, text: String, policy: Policy, now: Time) {
         let id = PolicyId(self.next_number(Kind::Policy));
-        let saved = object::Policy { id, text: text.to_owned(), created: now };
+        let saved = object::Policy { id, text, created: now };
         self.keep(&saved);
         self.policies.insert(id, saved);
         while self.policies.len() > KEPT
@@ -91,7 +111,7 @@ impl State {
             self.bury(Kind::Policy, id.0);
             self.policies.remove(&id);
         }
-        self.put_in_force(policy.clone());
+        self.put_in_force(policy);
         self.note(Change::Policy);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.approve_routes_of(id, now);
@@ -100,7 +120,49 @@ impl State {
                 self.note_parts(id, Parts::SHOWN);
             }
         }
-        Ok(judged)
+    }
+
+    /// Has a user that gets this name keep what the policy grants by the former one.
+    ///
+    /// # Errors
+    /// The policy has the name already, and the user would get what it grants.
+    pub(crate) fn rename_in_policy(
+        &mut self,
+        user: UserId,
+        name: &str,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let (Some(policy), Some(saved)) = (self.access.policy(), self.policy()) else {
+            return Ok(());
+        };
+        if let Some(place) = policy.names(name) {
+            return Err(Refusal::NameInPolicy(place));
+        }
+        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        let Some(text) = policy.renamed(&saved.text, &users, user.0.unsigned_abs(), name) else {
+            return Ok(());
+        };
+        let renamed = Policy::parse_supported(&text).map_err(Refusal::Policy)?;
+        if renamed.left_out() != policy.left_out() {
+            return Err(Refusal::BadName(name.to_owned()));
+        }
+        self.put_new_in_force(text, renamed, now);
+        Ok(())
+    }
+
+    /// Where the policy names a user.
+    pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
+        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        self.access.policy()?.names_user(&users, user.0.unsigned_abs())
+    }
+
+    /// Names in the policy that match no user, with line and key.
+    pub fn unmatched_names(&self) -> Vec<String> {
+        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        let warnings = self.access.policy().map(|policy| policy.warnings(&users));
+        let is_name = |fault: &policy::Fault| matches!(fault.reason, policy::Reason::NoUser(_));
+        let names = warnings.into_iter().flatten().filter(is_name);
+        names.map(|fault| fault.to_string()).collect()
     }
 
     /// Has the policy that was kept last be in force.
@@ -109,7 +171,8 @@ impl State {
             self.access = Access::open();
             return Ok(());
         };
-        let policy = Policy::parse(&saved.text)?;
+        // What was left out when it was saved is left out.
+        let policy = Policy::parse_supported(&saved.text)?;
         self.put_in_force(policy);
         Ok(())
     }
@@ -181,19 +244,7 @@ impl State {
         let (Some(entry), Some(policy)) = (self.nodes.get(&id), self.access.policy()) else {
             return;
         };
-        let node = &entry.node;
-        let is_open = |net: &&IpNet| !node.approved.contains(net);
-        let offered: Vec<IpNet> = node.hostinfo.routable.iter().filter(is_open).copied().collect();
-        if offered.is_empty() {
-            return;
-        }
-        let alone = Nodes {
-            users: self.policy_users(),
-            nodes: vec![policy_node(node)],
-            domains: Vec::new(),
-        };
-        let may = |net: &IpNet| policy.approves(&alone, 0, net);
-        let more: Vec<IpNet> = offered.into_iter().filter(may).collect();
+        let more = self.approvable(policy, &entry.node);
         if !more.is_empty() {
             self.change_node(id, now, |node| {
                 if node.approved.len() + more.len() > MOST_APPROVED {
@@ -204,6 +255,22 @@ impl State {
                 Parts::WHOLE
             });
         }
+    }
+
+    /// The networks that a node offers, has not approved, and would have by a policy.
+    fn approvable(&self, policy: &Policy, node: &Node) -> Vec<IpNet> {
+        let is_open = |net: &&IpNet| !node.approved.contains(net);
+        let mut offered: Vec<IpNet> =
+            node.hostinfo.routable.iter().filter(is_open).copied().collect();
+        if !offered.is_empty() {
+            let alone = Nodes {
+                users: self.policy_users(),
+                nodes: vec![policy_node(node)],
+                domains: Vec::new(),
+            };
+            offered.retain(|net| policy.approves(&alone, 0, net));
+        }
+        offered
     }
 
     /// All users and nodes, as a policy knows them.

@@ -27,6 +27,10 @@ pub enum Refusal {
     HasNodes(UserId, usize),
     /// The user owns the network, and another user has to own it first.
     IsOwner(UserId),
+    /// The policy names the user, so that the next user of the name would get their rights.
+    InPolicy(UserId, policy::Fault),
+    /// The policy has the name, so that the user would get the rights of that name.
+    NameInPolicy(policy::Fault),
     /// A tag begins with `tag:` and is a label.
     BadTag(String),
     /// A key needs a user or tags.
@@ -72,6 +76,16 @@ impl fmt::Display for Refusal {
                 f,
                 "user {id} is the owner of the network: make another the owner first \
                  (`linerate-server users make-owner`)"
+            ),
+            Self::InPolicy(id, place) => write!(
+                f,
+                "the policy names user {id} ({place}): remove the name from the policy first, or the \
+                 next user of that name gets the same rights"
+            ),
+            Self::NameInPolicy(place) => write!(
+                f,
+                "the policy has this name already ({place}): remove it from the policy first, or the \
+                 user gets the rights of that name"
             ),
             Self::BadTag(tag) => {
                 write!(f, "{tag:?} is not a tag: tag: and lower-case letters, digits and hyphens")

@@ -76,6 +76,10 @@ impl State {
             None => Ok(self.create_user(user, now)?.id),
             Some(known) => {
                 if user != known {
+                    if user.name != known.name && self.settings.trusts_usernames {
+                        // A login is not refused: names that match nobody then are in the log.
+                        drop(self.rename_in_policy(known.id, &user.name, now));
+                    }
                     self.change_user(user);
                 }
                 Ok(known.id)

@@ -41,8 +41,7 @@ impl Policy {
             let by_name = matches!(&mention.alias, Alias::User(own) if is_name(own, &former.name));
             by_name && mention.is_of(nodes, user)
         };
-        let mut places: Vec<&Mention> = self.mentions.iter().filter(is_it).collect();
-        places.sort_by_key(|mention| mention.span.start);
+        let places: Vec<&Mention> = self.mentions.iter().filter(is_it).collect();
         let written = if name.contains('@') { name.to_owned() } else { format!("{name}@") };
         let (mut renamed, mut done) = (String::new(), 0);
         for mention in &places {

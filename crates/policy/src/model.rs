@@ -26,7 +26,7 @@ pub struct Policy {
     pub(crate) randomizes_port: bool,
     pub(crate) tests: Vec<Test>,
     pub(crate) ssh_tests: Vec<SshTest>,
-    /// Users by name, wherever they are named.
+    /// Users by name, wherever they are named, in the order of the text.
     pub(crate) mentions: Vec<Mention>,
     /// What is not supported and was left out.
     pub(crate) left_out: Vec<Fault>,

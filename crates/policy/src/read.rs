@@ -71,7 +71,9 @@ fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     let empty = Value { line: 1, span: 0..0, kind: Kind::Null };
     let value = hujson::parse_optional(text).map_err(refusal)?;
     reader.sections(value.as_ref().unwrap_or(&empty));
-    Ok((reader.policy, reader.faults))
+    let Reader { mut policy, faults } = reader;
+    policy.mentions.sort_by_key(|mention| mention.span.start);
+    Ok((policy, faults))
 }
 
 /// Where an alias stands decides which are allowed.

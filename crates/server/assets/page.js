@@ -106,10 +106,12 @@ if (editor) {
   const difference = document.getElementById("difference");
   text.addEventListener("input", () => (save.disabled = true));
   editor.addEventListener("answered", (event) => {
-    const { lines, left_off } = event.detail.difference;
+    const { difference: { lines, left_off, routes }, warnings } = event.detail;
     const more = left_off ? [`and ${left_off} more`] : [];
+    const approved = routes.map((route) => `approved at once: ${route}`);
+    const all = [...warnings.map((warning) => `warning: ${warning}`), ...lines, ...more, ...approved];
     difference.hidden = false;
-    difference.querySelector("pre").textContent = [...lines, ...more].join("\n") || "No difference.";
+    difference.querySelector("pre").textContent = all.join("\n") || "No difference.";
     difference.scrollIntoView({ block: "nearest" });
     save.disabled = event.target !== document.getElementById("check");
   });

@@ -25,7 +25,7 @@ pub use self::{
     lock::{Lock, lock},
     networks::{Networks, networks},
     out::print,
-    policy::{policies, policy_in_force, policy_says},
+    policy::{policies, policy_in_force, policy_says, remarks},
 };
 use crate::{clock::now, configuration::Configuration, serve::about_certificate};
 

@@ -18,7 +18,7 @@ mod writer;
 mod model;
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc, Mutex, PoisonError, RwLock,
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -64,6 +64,8 @@ pub struct Network {
     /// How many followers have read on since they were told last.
     follower_reads: AtomicUsize,
     counted: &'static Counted,
+    /// Names of the policy that match no user, and were warned of.
+    unmatched: Mutex<Vec<String>>,
 }
 
 impl Network {
@@ -124,6 +126,7 @@ impl Network {
             prober,
             follower_reads: AtomicUsize::new(0),
             counted: Counted::begin(),
+            unmatched: Mutex::default(),
         });
         let writer = Writer::new(store, (loaded.version, loaded.origin), &network);
         Ok((network, writer.run(queue)))
@@ -160,9 +163,17 @@ impl Network {
         self.counted
     }
 
-    /// Warns of names in the policy that match no user, because a provider gave them.
+    /// Warns of names in the policy that match no user: where a provider gave them always, and others
+    /// once.
     pub fn warn_of_names(&self) {
-        let names = self.read(|state| state.distrusted_names().join(", "));
+        let (names, unmatched) =
+            self.read(|state| (state.distrusted_names().join(", "), state.unmatched_names()));
+        let mut known = self.unmatched.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in unmatched.iter().filter(|name| !known.contains(name)) {
+            tracing::warn!("the policy: {name}");
+        }
+        *known = unmatched;
+        drop(known);
         if !names.is_empty() {
             tracing::warn!(
                 "these names in the policy match no user: {names}. Users have them from the provider, and may \

@@ -36,6 +36,8 @@ pub enum PolicyFile {
         /// Print the difference, and change nothing.
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        parts: Parts,
     },
     /// Read a policy, and say all that is wrong with it.
     Check {
@@ -47,6 +49,8 @@ pub enum PolicyFile {
         /// Run them in the server's network, and print what the policy would change.
         #[arg(long, conflicts_with = "nodes")]
         server: bool,
+        #[command(flatten)]
+        parts: Parts,
     },
     /// Print the filter of each node.
     Filters {
@@ -59,7 +63,17 @@ pub enum PolicyFile {
         /// As one object in JSON, Tailscale's rules by the node's name.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        parts: Parts,
     },
+}
+
+/// Which parts of a policy count.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Parts {
+    /// Leave out what is not supported, and print it. A rule with such a condition is left out whole.
+    #[arg(long)]
+    ignore_unsupported: bool,
 }
 
 /// A policy's file.
@@ -82,29 +96,50 @@ impl PolicyFile {
         match self {
             Self::Get { identifier } => commands::policy_in_force(common, identifier).await,
             Self::History => commands::policies(common).await,
-            Self::Set { file, dry_run } => {
-                commands::policy_says(common, &text(&file)?, !dry_run).await
+            Self::Set { file, dry_run, parts } => {
+                let text = text(&file)?;
+                commands::policy_says(common, &text, parts.ignore_unsupported, !dry_run).await
             }
-            Self::Check { which, nodes, server } => {
+            Self::Check { which, nodes, server, parts } => {
                 let file = which.path.or(which.file).context("a policy is missing")?;
                 if server {
-                    return commands::policy_says(common, &text(&file)?, false).await;
+                    let text = text(&file)?;
+                    return commands::policy_says(common, &text, parts.ignore_unsupported, false)
+                        .await;
                 }
-                let policy = read(&file)?;
+                let policy = read(&file, parts)?;
+                let mut warnings = Vec::new();
                 if let Some(nodes) = nodes {
-                    let tested = policy.run_tests(&read_nodes(&nodes)?);
-                    tested.map_err(|refusal| refused(&file, &refusal))?;
+                    let nodes = read_nodes(&nodes)?;
+                    policy.run_tests(&nodes).map_err(|refusal| refused(&file, &refusal))?;
+                    warnings = policy.warnings(&nodes);
                 }
-                Ok(())
+                let lines = commands::remarks(policy.left_out(), &warnings);
+                commands::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
             }
-            Self::Filters { policy: file, nodes, json } => {
-                let policy = read(&file)?;
+            Self::Filters { policy: file, nodes, json, parts } => {
+                let policy = read(&file, parts)?;
                 let nodes = read_nodes(&nodes)?;
                 policy.run_tests(&nodes).map_err(|refusal| refused(&file, &refusal))?;
                 commands::print(&filters(&policy, &nodes, json)?)
             }
         }
     }
+}
+
+/// Reads a policy, without what is not supported if that is to be ignored.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
+    if ignore_unsupported { Policy::parse_supported(text) } else { Policy::parse(text) }
+}
+
+/// A refusal, and what can be done about it.
+pub fn words(refusal: &Refusal) -> String {
+    let is_supported = refusal.faults.iter().any(|fault| !fault.reason.is_unsupported());
+    let hint = "\n`--ignore-unsupported` leaves this out, with the rules that depend on it";
+    format!("{refusal}{}", if is_supported { "" } else { hint })
 }
 
 fn filters(policy: &Policy, nodes: &Nodes, json: bool) -> anyhow::Result<String> {
@@ -125,12 +160,13 @@ fn filters(policy: &Policy, nodes: &Nodes, json: bool) -> anyhow::Result<String>
     Ok(text)
 }
 
-fn read(file: &Path) -> anyhow::Result<Policy> {
-    Policy::parse(&text(file)?).map_err(|refusal| refused(file, &refusal))
+fn read(file: &Path, parts: Parts) -> anyhow::Result<Policy> {
+    let read = parse(&text(file)?, parts.ignore_unsupported);
+    read.map_err(|refusal| refused(file, &refusal))
 }
 
 fn refused(file: &Path, refusal: &Refusal) -> anyhow::Error {
-    anyhow!("{} is refused:\n{refusal}", file.display())
+    anyhow!("{} is refused:\n{}", file.display(), words(refusal))
 }
 
 fn read_nodes(file: &Path) -> anyhow::Result<Nodes> {

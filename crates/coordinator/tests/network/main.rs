@@ -4,8 +4,10 @@
 
 mod histories;
 mod joining;
+mod judging;
 mod life;
 mod lock;
+mod names;
 mod policy;
 mod resuming;
 mod revoking;

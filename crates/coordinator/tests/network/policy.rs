@@ -278,7 +278,7 @@ fn the_owner_stays_until_ownership_is_given_and_cannot_be_deleted_before() {
     let mut world = World::new();
     let (anna, ben) = (world.user, world.add_user("ben"));
     let rule = json!({ "action": "accept", "src": ["autogroup:owner"], "dst": ["*:22"] });
-    save(&mut world, &policy(&json!({ "acls": [rule] })));
+    save(&mut world, &json!({ "tagOwners": { "tag:db": [] }, "acls": [rule] }));
     let of_ben = key_of(&mut world, ben);
     let (mut machine, target) = (world.join(1, &of_ben), tagged(&mut world, "tag:db"));
     let mut target = world.join(2, &target);
@@ -469,7 +469,8 @@ impl Walk {
                     Ok(id) => (id, "bob"),
                     Err(_) => (self.world.state.find_user("bob").unwrap().id, "ben"),
                 };
-                self.world.state.rename_user(id, name).unwrap();
+                let renamed = self.world.state.rename_user(id, name, now).map(drop);
+                assert!(matches!(renamed, Ok(()) | Err(Refusal::NameInPolicy(_))), "{renamed:?}");
             }
             _ => drop(self.world.poll(&mut self.machines[at])),
         }

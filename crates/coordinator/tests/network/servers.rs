@@ -191,7 +191,7 @@ fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
     let text = json!({ "Auth": { "AuthKey": once } });
     register_without_keeping(&mut world, &mut new, &text);
     let user = world.state.users().next().unwrap().id;
-    world.state.rename_user(user, "bert").unwrap();
+    world.state.rename_user(user, "bert", world.now).unwrap();
     assert!(world.state.take_writes().len() >= 4);
     world.state.undo(world.now);
     assert!(world.state.take_writes().is_empty());
@@ -306,7 +306,7 @@ fn rights_that_change_at_one_server_change_at_another() {
     let (annas, bens) = (world.reusable(), key_of(&mut world, ben));
     let rules = json!({ "acls": [
         { "action": "accept", "src": ["ben@"], "dst": ["tag:db:22"] },
-        { "action": "accept", "src": ["carl@"], "dst": ["tag:web:22"] },
+        { "action": "accept", "src": ["eve@"], "dst": ["tag:web:22"] },
         { "action": "accept", "src": ["autogroup:owner"], "dst": ["tag:gate:22"] },
     ] });
     save(&mut world, &policy(&rules));
@@ -319,7 +319,7 @@ fn rights_that_change_at_one_server_change_at_another() {
         &|world| tag(world, 0, "tag:db"),
         &|world| tag(world, 1, "tag:web"),
         &|world| tag(world, 2, "tag:gate"),
-        &|world| drop(world.state.rename_user(ben, "carl").unwrap()),
+        &|world| drop(world.state.rename_user(ben, "carl", world.now).unwrap()),
         &|world| drop(world.state.make_owner(ben).unwrap()),
     ];
     let (mut server, mut version) = (other(&world), world.version);
@@ -337,6 +337,7 @@ fn rights_that_change_at_one_server_change_at_another() {
         assert_eq!(peers(&server, &world), expected);
         assert_eq!(peers(&other(&world), &world), expected);
     }
+    assert!(server.policy().unwrap().text.contains("\"carl@\""), "the rename is in the policy");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_user_is_who_the_provider_says_whatever_their_name() {
     let elsewhere = Identity { issuer: "https://other.test".into(), subject: "1".into() };
     let other = Profile { identity: elsewhere, ..profile("1", "clara.m") };
     assert_ne!(world.state.sign_in(&other, world.now), Ok(first));
-    let refused = world.state.rename_user(first, "else");
+    let refused = world.state.rename_user(first, "else", world.now);
     assert_eq!(refused, Err(Refusal::ProvidersName(first)));
 }
 

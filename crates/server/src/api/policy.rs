@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Json;
 use coordinator::{Judged, Refusal, State, object};
-use policy::{Difference, Policy};
+use policy::{Difference, Fault, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,6 +20,9 @@ const MOST_LINES: usize = 1000;
 #[serde(deny_unknown_fields)]
 pub struct NewPolicy {
     policy: String,
+    /// Whether to leave out what is not supported.
+    #[serde(default)]
+    ignore_unsupported: bool,
 }
 
 pub async fn show(desk: Desk) -> Answered {
@@ -43,18 +46,20 @@ pub async fn older(desk: Desk, Named(id): Named<i64>) -> Answered {
 }
 
 /// What would be different, if this were the policy.
-pub async fn check(desk: Desk, Said(NewPolicy { policy }): Said<NewPolicy>) -> Answered {
-    let read = read(&policy)?;
-    let judged = desk.server.network.read(|state| state.judge_policy(&read))?;
-    Ok(Json(json!({ "difference": difference(judged).await? })))
+pub async fn check(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
+    let read = new.read()?;
+    let judged = desk.server.network.read(|state| state.judge_policy(&new.policy, &read))?;
+    let mut answer = json!({});
+    explain(&mut answer, &read, judged).await?;
+    Ok(Json(answer))
 }
 
-pub async fn set(desk: Desk, Said(NewPolicy { policy }): Said<NewPolicy>) -> Answered {
-    let read = read(&policy)?;
+pub async fn set(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
+    let read = Arc::new(new.read()?);
     let judged = Arc::new(Mutex::new(None));
-    let slot = Arc::clone(&judged);
+    let (slot, policy) = (Arc::clone(&judged), Arc::clone(&read));
     let command = move |state: &mut State, now| {
-        let outcome = state.save_policy(&policy, &read, now)?;
+        let outcome = state.save_policy(&new.policy, &policy, now)?;
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         Ok(shown(state.policy()))
     };
@@ -63,21 +68,31 @@ pub async fn set(desk: Desk, Said(NewPolicy { policy }): Said<NewPolicy>) -> Ans
     // The network goes on while it is worked out.
     let judged = judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(judged) = judged {
-        answer["difference"] = difference(judged).await?;
+        explain(&mut answer, &read, judged).await?;
     }
     Ok(Json(answer))
 }
 
-fn read(text: &str) -> Result<Policy, Trouble> {
-    Policy::parse(text).map_err(|refusal| Trouble::BadRequest(refusal.to_string()))
+impl NewPolicy {
+    fn read(&self) -> Result<Policy, Trouble> {
+        let read = crate::policy::parse(&self.policy, self.ignore_unsupported);
+        read.map_err(|refusal| Trouble::BadRequest(crate::policy::words(&refusal)))
+    }
 }
 
-async fn difference(judged: Judged) -> Result<Value, Trouble> {
+/// Adds to an answer what a policy changes, what is left out of it, and what is likely a mistake.
+async fn explain(answer: &mut Value, policy: &Policy, judged: Judged) -> Result<(), Trouble> {
+    let texts = |faults: &[Fault]| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+    answer["left_out"] = json!(texts(policy.left_out()));
+    answer["warnings"] = json!(texts(&judged.warnings));
+    let routes = judged.routes.iter().map(|(node, net)| format!("{node}: {net}"));
+    let routes: Vec<String> = routes.collect();
     let work = move || judged.after.difference(&judged.before, MOST_LINES);
     let found = tokio::task::spawn_blocking(work).await;
     let Difference { lines, left_off } = found.map_err(|error| Trouble::Failed(error.into()))?;
     let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-    Ok(json!({ "lines": lines, "left_off": left_off }))
+    answer["difference"] = json!({ "lines": lines, "left_off": left_off, "routes": routes });
+    Ok(())
 }
 
 fn shown(saved: Option<&object::Policy>) -> Value {

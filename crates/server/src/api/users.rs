@@ -37,9 +37,9 @@ pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
 }
 
 pub async fn rename(desk: Desk, Named((user, name)): Named<(String, String)>) -> Answered {
-    desk.run(format!("rename user {user} to {name}"), move |state, _| {
+    desk.run(format!("rename user {user} to {name}"), move |state, now| {
         let id = state.find_user(&user)?.id;
-        let user = state.rename_user(id, &name)?;
+        let user = state.rename_user(id, &name, now)?;
         Ok(shown::user(&user, state.owner()))
     })
     .await

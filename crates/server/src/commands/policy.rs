@@ -1,5 +1,7 @@
 //! What the command line asks a running server of its policy.
 
+use std::fmt::Display;
+
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -30,27 +32,66 @@ pub async fn policies(common: &Common) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The server does not answer, or refuses the policy.
-pub async fn policy_says(common: &Common, text: &str, is_saved: bool) -> anyhow::Result<()> {
+pub async fn policy_says(
+    common: &Common,
+    text: &str,
+    ignore_unsupported: bool,
+    is_saved: bool,
+) -> anyhow::Result<()> {
     let (method, path) = match is_saved {
         true => (Method::PUT, "policy"),
         false => (Method::POST, "policy/check"),
     };
-    let body = json!({ "policy": text });
+    let body = json!({ "policy": text, "ignore_unsupported": ignore_unsupported });
     Ask::new(common)?.says(method, path, Some(body), |answer| difference(answer, is_saved)).await
 }
 
+/// What is left out of a policy, and what is likely a mistake in it, one a line.
+pub fn remarks<T: Display>(left_out: &[T], warnings: &[T]) -> Vec<String> {
+    let left_out = left_out.iter().map(|fault| format!("left out: {fault}"));
+    left_out.chain(warnings.iter().map(|fault| format!("warning: {fault}"))).collect()
+}
+
 fn difference(answer: &Value, is_saved: bool) -> String {
+    let texts = |list: &Value| -> Vec<String> {
+        let list = list.as_array().into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut words = remarks(&texts(&answer["left_out"]), &texts(&answer["warnings"]));
     let difference = &answer["difference"];
-    let lines = difference["lines"].as_array().into_iter().flatten();
-    let mut words: Vec<String> = lines.filter_map(Value::as_str).map(str::to_owned).collect();
-    if words.is_empty() {
+    let lines = texts(&difference["lines"]);
+    if lines.is_empty() {
         words.push("who reaches whom stays the same".into());
     }
+    words.extend(lines);
     if let Some(more) = difference["left_off"].as_u64().filter(|more| *more > 0) {
         words.push(format!("... and {more} more"));
     }
+    words.extend(
+        texts(&difference["routes"]).iter().map(|route| format!("approved at once: {route}")),
+    );
     if is_saved {
         words.push(format!("policy {} is in force", answer["id"]));
     }
     words.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_that_are_approved_are_said_even_if_nobody_reaches_them() {
+        let difference = json!({ "lines": [], "left_off": 0, "routes": ["gate: 10.0.0.0/24"] });
+        let answer = json!({
+            "id": 4, "difference": difference, "left_out": ["line 2, a: is not supported"],
+            "warnings": ["line 3, b: \"x@\" matches no user"],
+        });
+        let wanted = "left out: line 2, a: is not supported\n\
+                      warning: line 3, b: \"x@\" matches no user\n\
+                      who reaches whom stays the same\n\
+                      approved at once: gate: 10.0.0.0/24\n\
+                      policy 4 is in force";
+        assert_eq!(super::difference(&answer, true), wanted);
+    }
 }

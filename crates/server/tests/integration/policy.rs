@@ -71,3 +71,45 @@ fn a_test_that_fails_refuses_a_policy_where_nodes_are_known() {
         assert!(told.contains("test(s) failed: ada@example.net does not reach"), "{told}");
     }
 }
+
+/// What `check` prints about a policy, with its status.
+fn checked(policy: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let directory = directory(policy);
+    let output = run(directory.path(), &[&["check", "policy.hujson"], arguments].concat());
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name_and_left_out_where_that_is_wanted() {
+    let policy = r#"{"tagOwners": {"tag:web": []},
+        "postures": {"posture:x": ["node:os == 'linux'"]},
+        "grants": [{"src": ["*"], "dst": ["tag:web"], "ip": ["*"], "srcPosture": ["posture:x"]}],
+        "tests": [{"src": "ada@", "deny": ["tag:web:22"]}]}"#;
+    let (status, told) = checked(policy, &[]);
+    let postures = "line 2, postures: is not supported: there is no device posture\n";
+    assert!(status == Some(1) && told.contains(postures), "{told}");
+    assert!(told.contains("line 3, grants[0].srcPosture: is not supported"), "{told}");
+    assert!(told.contains("`--ignore-unsupported` leaves this out"), "{told}");
+    let (status, told) = checked(policy, &["--ignore-unsupported", "--nodes", "nodes.json"]);
+    assert!(
+        status == Some(0) && told.starts_with(&format!("left out: {postures}left out: ")),
+        "{told}"
+    );
+    let unknown = policy.replace("postures", "posture");
+    let (status, told) = checked(&unknown, &["--ignore-unsupported"]);
+    assert!(status == Some(1) && told.contains("line 2, posture: there is no such key"), "{told}");
+    assert!(!told.contains("not supported"), "{told}");
+}
+
+#[test]
+fn names_that_match_nobody_and_a_file_without_rules_are_warned_of() {
+    let (status, told) = checked("// none yet\n", &["--nodes", "nodes.json"]);
+    assert_eq!(status, Some(0), "{told}");
+    assert!(told.starts_with("warning: line 1: there are neither acls nor grants"), "{told}");
+    let rule = r#"{"acls": [{"action": "accept", "src": ["ada@", "https://id.test/abc@"], "dst": ["*:*"]}]}"#;
+    let (status, told) = checked(rule, &["--nodes", "nodes.json"]);
+    let wanted = "warning: line 1, acls[0].src[1]: \"https://id.test/abc@\" matches no user\n";
+    assert_eq!((status, told.as_str()), (Some(0), wanted));
+    assert_eq!(checked(rule, &[]), (Some(0), String::new()));
+}

@@ -1,0 +1,104 @@
+//! What saving a policy would change: routes that it approves, and what it leaves out.
+
+use coordinator::Judged;
+use policy::{Policy, Reason};
+use serde_json::{Value, json};
+
+use crate::{
+    policy::{policy, save, tagged},
+    world::{Machine, World},
+};
+
+fn judged(world: &World, text: &Value) -> Judged {
+    let text = text.to_string();
+    world.state.judge_policy(&text, &Policy::parse(&text).unwrap()).unwrap()
+}
+
+fn lines(judged: &Judged) -> Vec<String> {
+    judged.after.difference(&judged.before, 100).lines.iter().map(ToString::to_string).collect()
+}
+
+/// A router that offers a network and the way to the internet.
+fn router(world: &mut World) -> Machine {
+    let gate = tagged(world, "tag:gate");
+    let mut router = Machine::new(2);
+    router.hostinfo["RoutableIPs"] = json!(["10.0.0.0/24", "10.9.0.0/24", "0.0.0.0/0", "::/0"]);
+    assert_eq!(world.register(&mut router, &gate), "");
+    router
+}
+
+#[test]
+fn routes_that_a_policy_approves_at_once_are_told_with_who_reaches_them() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let rules = json!([{ "action": "accept", "src": ["anna@"], "dst": ["*:*"] }]);
+    save(&mut world, &policy(&json!({ "acls": rules })));
+    let laptop = world.join(1, &key);
+    let router = router(&mut world);
+    let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] }, "exitNode": ["tag:gate"] });
+    let text = policy(&json!({ "acls": rules, "autoApprovers": approvers }));
+    let judged_before = judged(&world, &text);
+    let name = world.name(&router);
+    let routes: Vec<(String, String)> =
+        judged_before.routes.iter().map(|(name, net)| (name.clone(), net.to_string())).collect();
+    let wanted = ["0.0.0.0/0", "10.0.0.0/24", "::/0"].map(|net| (name.clone(), net.to_owned()));
+    assert_eq!(routes, wanted);
+    let laptop = world.name(&laptop);
+    let wanted = ["10.0.0.0/24", "internet"].map(|to| format!("+ {laptop} -> {to}:*"));
+    assert_eq!(lines(&judged_before), wanted);
+    assert!(world.state.node(router.id).unwrap().node.approved.is_empty(), "nothing was saved");
+    save(&mut world, &text);
+    let approved = &world.state.node(router.id).unwrap().node.approved;
+    assert_eq!(approved.len(), 3);
+    let again = judged(&world, &text);
+    assert!(again.routes.is_empty() && lines(&again).is_empty());
+}
+
+#[test]
+fn routes_that_an_administrator_took_back_are_not_approved_by_the_same_policy() {
+    let mut world = World::new();
+    let router = router(&mut world);
+    let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] } });
+    let text = policy(&json!({ "acls": [], "autoApprovers": approvers }));
+    assert_eq!(judged(&world, &text).routes.len(), 1);
+    save(&mut world, &text);
+    world.state.approve_routes(router.id, &[], world.now).unwrap();
+    assert!(judged(&world, &text).routes.is_empty());
+    save(&mut world, &text);
+    assert!(world.state.node(router.id).unwrap().node.approved.is_empty());
+}
+
+#[test]
+fn what_was_left_out_when_a_policy_was_saved_is_left_out_when_the_server_starts_again() {
+    let mut world = World::new();
+    let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
+    let rules = json!([
+        { "action": "accept", "src": ["anna@"], "dst": ["tag:db:1"], "srcPosture": ["posture:x"] },
+        { "action": "accept", "src": ["anna@"], "dst": ["tag:db:2"] },
+    ]);
+    let text =
+        policy(&json!({ "acls": rules, "postures": { "posture:x": ["node:os == 'linux'"] } }));
+    let text = text.to_string();
+    assert!(Policy::parse(&text).is_err());
+    let read = Policy::parse_supported(&text).unwrap();
+    world.state.save_policy(&text, &read, world.now).unwrap();
+    world.keep();
+    let (_, mut base) = (world.join(1, &key), world.join(2, &db));
+    for _ in 0..2 {
+        while world.poll(&mut base) {}
+        let ports = |number: u16| json!({ "First": number, "Last": number });
+        assert_eq!(base.filter[0]["DstPorts"][0]["Ports"], ports(2));
+        assert_eq!(base.filter[0]["DstPorts"].as_array().unwrap().len(), 2, "{}", base.filter);
+        world.restart();
+        world.follow(&mut base);
+    }
+}
+
+#[test]
+fn a_policy_without_rules_and_names_that_match_nobody_are_warned_of() {
+    let world = World::new();
+    let found = judged(&world, &json!({ "groups": { "group:a": ["anna@", "eve@"] } })).warnings;
+    let reasons: Vec<&Reason> = found.iter().map(|fault| &fault.reason).collect();
+    assert_eq!(reasons, [&Reason::Open, &Reason::NoUser("eve@".into())]);
+    assert!(judged(&world, &json!({ "acls": [] })).warnings.is_empty());
+}

@@ -1,0 +1,149 @@
+//! Users who get another name or go, and what the policy grants by their names.
+
+use coordinator::{Profile, Refusal, Settings, object::Identity};
+use serde_json::{Value, json};
+
+use crate::{
+    policy::{key_of, policy, save, tagged},
+    world::{Machine, World},
+};
+
+/// A policy by which these users reach the database.
+fn letting(names: &[&str]) -> Value {
+    let rule = json!({ "action": "accept", "src": names, "dst": ["tag:db:5432"] });
+    policy(&json!({ "acls": [rule], "groups": { "group:a": names } }))
+}
+
+/// A network with Ben's laptop, a database, and a policy for these names.
+fn network(world: &mut World, names: &[&str]) -> (Machine, Machine) {
+    let ben = world.add_user("ben");
+    let (bens, db) = (key_of(world, ben), tagged(world, "tag:db"));
+    save(world, &letting(names));
+    (world.join(1, &bens), world.join(2, &db))
+}
+
+/// The addresses that reach the database, once its stream has begun again.
+fn sources(world: &mut World, db: &mut Machine) -> String {
+    world.follow(db);
+    while world.poll(db) {}
+    db.filter.to_string()
+}
+
+#[test]
+fn a_user_with_another_name_keeps_their_rights_and_the_next_of_the_former_name_gets_none() {
+    let mut world = World::new();
+    let (laptop, mut db) = network(&mut world, &["ben@"]);
+    let ben = world.state.find_user("ben").unwrap().id;
+    world.state.rename_user(ben, "benedict", world.now).unwrap();
+    world.keep();
+    let next = world.add_user("ben");
+    let next = key_of(&mut world, next);
+    let others = world.join(3, &next);
+    for _ in 0..2 {
+        let found = sources(&mut world, &mut db);
+        assert!(found.contains(&world.address(&laptop)), "{found}");
+        assert!(!found.contains(&world.address(&others)), "{found}");
+        let text = &world.state.policy().unwrap().text;
+        assert_eq!(
+            (text.matches("\"benedict@\"").count(), text.matches("\"ben@\"").count()),
+            (2, 0)
+        );
+        assert!(world.state.unmatched_names().is_empty());
+        world.restart();
+    }
+}
+
+#[test]
+fn a_rename_that_is_not_stored_leaves_the_policy_as_it_was() {
+    let mut world = World::new();
+    let (laptop, mut db) = network(&mut world, &["ben@"]);
+    let ben = world.state.find_user("ben").unwrap().id;
+    world.state.rename_user(ben, "benedict", world.now).unwrap();
+    world.state.undo(world.now);
+    world.keep();
+    assert!(world.state.policy().unwrap().text.contains("\"ben@\""));
+    let found = sources(&mut world, &mut db);
+    assert!(found.contains(&world.address(&laptop)), "{found}");
+}
+
+#[test]
+fn a_name_that_the_policy_has_already_is_given_to_no_user() {
+    let mut world = World::new();
+    network(&mut world, &["ben@", "root@"]);
+    let ben = world.state.find_user("ben").unwrap().id;
+    let refused = world.state.rename_user(ben, "root", world.now).unwrap_err();
+    assert!(matches!(refused, Refusal::NameInPolicy(_)), "{refused}");
+    assert!(refused.to_string().contains("acls[0].src[1]: \"root@\""), "{refused}");
+    for name in ["tag:db", "group:a", "autogroup:owner", "svc:x", "user:*"] {
+        assert!(world.state.rename_user(ben, name, world.now).is_err(), "{name}");
+    }
+    assert!(world.state.find_user("ben").is_ok());
+    world.state.rename_user(ben, "b:e\"n", world.now).unwrap();
+    world.keep();
+    world.restart();
+    assert_eq!(world.state.unmatched_names().len(), 2, "root@ is no user");
+}
+
+#[test]
+fn a_user_whom_the_policy_names_is_not_deleted() {
+    let mut world = World::new();
+    let (laptop, _) = network(&mut world, &["ben@"]);
+    let ben = world.state.find_user("ben").unwrap().id;
+    world.state.delete_node(laptop.id).unwrap();
+    world.keep();
+    for _ in 0..2 {
+        let refused = world.state.delete_user(ben).unwrap_err();
+        assert!(matches!(refused, Refusal::InPolicy(..)), "{refused}");
+        assert!(refused.to_string().contains("acls[0].src[0]: \"ben@\""), "{refused}");
+        world.restart();
+    }
+    save(&mut world, &letting(&["anna@"]));
+    world.state.delete_user(ben).unwrap();
+}
+
+fn profile(subject: &str, username: &str) -> Profile {
+    Profile {
+        identity: Identity { issuer: "https://id.test".into(), subject: subject.into() },
+        username: username.into(),
+        display_name: String::new(),
+        email: format!("{username}@net.test"),
+        picture_url: String::new(),
+        groups: Vec::new(),
+    }
+}
+
+#[test]
+fn a_user_of_a_provider_is_not_deleted_while_the_policy_has_their_address() {
+    let mut world = World::new();
+    let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
+    save(&mut world, &letting(&["Clara@net.test"]));
+    assert!(matches!(world.state.delete_user(clara), Err(Refusal::InPolicy(..))));
+    save(&mut world, &letting(&["clara@"]));
+    world.state.delete_user(clara).unwrap();
+}
+
+#[test]
+fn a_trusted_name_that_a_provider_changes_is_changed_in_the_policy() {
+    let mut world = World::with(Settings { trusts_usernames: true, ..Settings::default() });
+    let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
+    save(&mut world, &letting(&["clara@"]));
+    assert_eq!(world.state.sign_in(&profile("1", "clara.m"), world.now), Ok(clara));
+    world.keep();
+    assert!(world.state.policy().unwrap().text.contains("\"clara.m@\""));
+    world.state.sign_in(&profile("2", "clara"), world.now).unwrap();
+    assert!(world.state.unmatched_names().is_empty());
+    assert!(matches!(world.state.delete_user(clara), Err(Refusal::InPolicy(..))));
+}
+
+#[test]
+fn names_of_the_policy_that_match_no_user_are_reported() {
+    let mut world = World::new();
+    network(&mut world, &["ben@", "eve@"]);
+    let wanted = [
+        "line 1, acls[0].src[1]: \"eve@\" matches no user",
+        "line 1, groups.group:a[1]: \"eve@\" matches no user",
+    ];
+    let mut found = world.state.unmatched_names();
+    found.sort();
+    assert_eq!(found, wanted);
+}
