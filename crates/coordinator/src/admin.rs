@@ -43,10 +43,11 @@ impl State {
         Ok(user)
     }
 
-    /// Gives a user another name, in the policy as well.
+    /// Renames a user, in the policy as well.
     ///
     /// # Errors
-    /// There is no such user, the name is a provider's, taken, none, or in the policy already.
+    /// The user does not exist, its name is a provider's, or the new name is taken, invalid or in the
+    /// policy.
     pub fn rename_user(&mut self, id: UserId, name: &str, now: Time) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
         if user.identity.is_some() {

@@ -30,7 +30,7 @@ pub struct Judged {
     pub after: Compiled,
     /// Routes that it approves at once, each with the name of the node that offers it.
     pub routes: Vec<(String, IpNet)>,
-    /// What is likely a mistake in it.
+    /// Likely mistakes in it.
     pub warnings: Vec<policy::Fault>,
 }
 
@@ -54,7 +54,7 @@ impl State {
         self.policies.values()
     }
 
-    /// Runs the tests of a policy in this network, and finds what it would change.
+    /// Runs the tests of a policy in this network, and compares it with the one in force.
     ///
     /// # Errors
     /// One fails.
@@ -122,10 +122,10 @@ impl State {
         }
     }
 
-    /// Has a user that gets this name keep what the policy grants by the former one.
+    /// Writes the new name of a user into the policy, so that the user keeps all rights.
     ///
     /// # Errors
-    /// The policy has the name already, and the user would get what it grants.
+    /// The policy has the new name already, and would give the user more rights.
     pub(crate) fn rename_in_policy(
         &mut self,
         user: UserId,
@@ -150,7 +150,7 @@ impl State {
         Ok(())
     }
 
-    /// Where the policy names a user.
+    /// The first place in the policy that names this user.
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
         let users = Nodes { users: self.policy_users(), ..Nodes::default() };
         self.access.policy()?.names_user(&users, user.0.unsigned_abs())
@@ -171,7 +171,7 @@ impl State {
             self.access = Access::open();
             return Ok(());
         };
-        // What was left out when it was saved is left out.
+        // A saved policy may have unsupported parts, which were left out then.
         let policy = Policy::parse_supported(&saved.text)?;
         self.put_in_force(policy);
         Ok(())
@@ -257,7 +257,7 @@ impl State {
         }
     }
 
-    /// The networks that a node offers, has not approved, and would have by a policy.
+    /// The offered networks of a node that a policy would approve and that are not approved yet.
     fn approvable(&self, policy: &Policy, node: &Node) -> Vec<IpNet> {
         let is_open = |net: &&IpNet| !node.approved.contains(net);
         let mut offered: Vec<IpNet> =

@@ -27,9 +27,9 @@ pub enum Refusal {
     HasNodes(UserId, usize),
     /// The user owns the network, and another user has to own it first.
     IsOwner(UserId),
-    /// The policy names the user, so that the next user of the name would get their rights.
+    /// The policy names the user. The next user of that name would get the same rights.
     InPolicy(UserId, policy::Fault),
-    /// The policy has the name, so that the user would get the rights of that name.
+    /// The policy has the new name. The user would get its rights.
     NameInPolicy(policy::Fault),
     /// A tag begins with `tag:` and is a label.
     BadTag(String),

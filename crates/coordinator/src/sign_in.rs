@@ -77,7 +77,7 @@ impl State {
             Some(known) => {
                 if user != known {
                     if user.name != known.name && self.settings.trusts_usernames {
-                        // A login is not refused: names that match nobody then are in the log.
+                        // The login goes on; the log warns of unmatched names in the policy.
                         drop(self.rename_in_policy(known.id, &user.name, now));
                     }
                     self.change_user(user);

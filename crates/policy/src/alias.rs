@@ -17,7 +17,7 @@ pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMP6: u8 = 58;
 const SCTP: u8 = 132;
 
-/// Why names of Tailscale's are not supported.
+/// Reasons why names of Tailscale are not supported.
 pub(crate) const NO_SERVICES: &str = ": there are no services";
 const NO_SHARING: &str = ": machines are not shared with other networks";
 const NO_ROLES: &str = ": the roles of users are owner, admin and member";

@@ -41,8 +41,8 @@ impl Policy {
 }
 
 impl Policy {
-    /// The network, with a machine of each tag and user of the tests that has none: so that a test
-    /// says what such a machine would reach.
+    /// The network, with an imaginary machine for each tested tag and user without a machine, so that
+    /// tests of them can pass and fail.
     fn with_tested(&self, nodes: &Nodes) -> Nodes {
         let tested = self.tests.iter().flat_map(|test| {
             let targets = test.accept.iter().chain(&test.deny).map(|target| &target.alias);
@@ -93,7 +93,7 @@ fn add_machine(nodes: &mut Nodes, machine: Node) {
     nodes.nodes.push(Node { name, addresses: addresses.into(), ..machine });
 }
 
-/// Addresses for machines that are only tested, from the end of the range.
+/// Addresses of imaginary machines, from the end of the range.
 fn tested_at(number: u16) -> [IpAddr; 2] {
     let v4 = Ipv4Addr::from_bits(Ipv4Addr::new(100, 127, 255, 254).to_bits() - u32::from(number));
     let v6 = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0xffff, 0xffff, 0xffff, 0xffff, number);
@@ -160,7 +160,7 @@ impl Run<'_> {
         own.map(|&address| address.into()).chain(of.nets.iter().copied()).collect()
     }
 
-    /// Whether a source reaches one of the targets by the rules, whether or not there is a router.
+    /// Whether the rules let a source reach one of the targets. Routers need not exist.
     fn passes(&self, source: &IpNet, targets: &[IpNet], port: u16, protocol: Option<u8>) -> bool {
         self.compiled.edges.iter().any(|edge| {
             let What::Packets { to, packets, is_via } = &edge.what else { return false };
@@ -253,7 +253,7 @@ fn may(rules: &[SshRule], address: &IpAddr, user: &str, checked: bool) -> bool {
     })
 }
 
-/// Whether such packets may pass. Whoever may send anything to a machine may ping it.
+/// Whether packets of this port and protocol may pass. Any allowed packet allows pings, too.
 fn opens(packets: &Packets, port: u16, protocol: Option<u8>) -> bool {
     let is_spoken = match (protocol, packets.protocol) {
         (Some(ICMP | ICMP6), _) => return !packets.ports.is_empty(),

@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<Value, Fault> {
     parse_optional(text)?.ok_or(Fault { line: 1, key: String::new(), reason })
 }
 
-/// Reads a text that is one value, or has nothing but spaces and comments.
+/// Reads a text of one value, or of spaces and comments alone.
 pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     let mut parser = Parser { text, at: 0, line: 1, key: Vec::new() };
     parser.space()?;
@@ -68,7 +68,7 @@ pub fn read_json(text: &str) -> Result<serde_json::Value, Refusal> {
 }
 
 impl Value {
-    /// Whether it is what a key has that is not there: null, false, or empty.
+    /// Whether it is null, false or empty, like a missing key.
     pub fn is_empty(&self) -> bool {
         match &self.kind {
             Kind::Null => true,

@@ -1,4 +1,4 @@
-//! Where a policy names users: names that match nobody, and a user that gets another name.
+//! The names of users in a policy: unmatched names, and renames.
 
 use crate::{
     alias::Alias,
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Policy {
-    /// What is likely a mistake, and is allowed: names that match no user, and a policy without rules.
+    /// Likely mistakes that do not refuse a policy: unmatched names of users, and a policy without rules.
     pub fn warnings(&self, nodes: &Nodes) -> Vec<Fault> {
         let is_open =
             self.is_open.then(|| Fault { line: 1, key: String::new(), reason: Reason::Open });
@@ -19,13 +19,13 @@ impl Policy {
         warnings
     }
 
-    /// The first place where a user is named, with the name there.
+    /// The first place in the text that names this user.
     pub fn names_user(&self, nodes: &Nodes, user: u64) -> Option<Fault> {
         let mention = self.mentions.iter().find(|mention| mention.is_of(nodes, user))?;
         Some(mention.fault(Reason::Named(mention.alias.to_string())))
     }
 
-    /// The first place where a name is, whether or not there is such a user.
+    /// The first place in the text that has this name of a user.
     pub fn names(&self, name: &str) -> Option<Fault> {
         let is_it =
             |mention: &&Mention| matches!(&mention.alias, Alias::User(own) if is_name(own, name));
@@ -33,8 +33,8 @@ impl Policy {
         Some(mention.fault(Reason::Named(mention.alias.to_string())))
     }
 
-    /// The policy's text with another name for a user, wherever it has the user by name; none if it
-    /// does not. Mail addresses stay.
+    /// The policy's text with a new name for a user, or `None` if the text does not have the old name.
+    /// Mail addresses stay.
     pub fn renamed(&self, text: &str, nodes: &Nodes, user: u64, name: &str) -> Option<String> {
         let former = nodes.users.iter().find(|other| other.id == user)?;
         let is_it = |mention: &&Mention| {

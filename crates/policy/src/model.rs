@@ -26,9 +26,9 @@ pub struct Policy {
     pub(crate) randomizes_port: bool,
     pub(crate) tests: Vec<Test>,
     pub(crate) ssh_tests: Vec<SshTest>,
-    /// Users by name, wherever they are named, in the order of the text.
+    /// All names of users, in the order of the text.
     pub(crate) mentions: Vec<Mention>,
-    /// What is not supported and was left out.
+    /// Unsupported parts that were left out.
     pub(crate) left_out: Vec<Fault>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Mention {
     pub span: Range<usize>,
     /// The string.
     pub text: String,
-    /// Whom it names.
+    /// The name in it.
     pub alias: Alias,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Attributes {
 pub(crate) struct Test {
     pub place: Place,
     pub source: Alias,
-    /// None for TCP and UDP.
+    /// `None` for TCP and UDP.
     pub protocol: Option<u8>,
     pub accept: Vec<TestTarget>,
     pub deny: Vec<TestTarget>,

@@ -117,7 +117,7 @@ impl Nodes {
     }
 }
 
-/// Whether a policy's text is this name: nobody's name is empty.
+/// Whether a policy's text is this name. An empty name matches no text.
 pub(crate) fn is_name(text: &str, name: &str) -> bool {
     !name.is_empty() && text.strip_suffix('@').unwrap_or(text) == name
 }

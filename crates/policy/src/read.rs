@@ -37,14 +37,14 @@ impl Policy {
         policy.unless(faults)
     }
 
-    /// Reads a policy without what is not supported: [`Policy::left_out`]. A rule with a condition
-    /// that is not supported is left out whole, so that nobody gets more than the policy grants.
+    /// Reads a policy without its unsupported parts, which are in [`Policy::left_out`]. A rule with an
+    /// unsupported condition is left out, so that the policy never grants more than its text does.
     pub fn parse_supported(text: &str) -> Result<Self, Refusal> {
         let (policy, faults) = read(text)?;
         policy.unless(faults)
     }
 
-    /// What is not supported and was left out, in the order of the lines.
+    /// The unsupported parts that were left out, in the order of the lines.
     pub fn left_out(&self) -> &[Fault] {
         &self.left_out
     }
@@ -59,7 +59,7 @@ impl Policy {
     }
 }
 
-/// Reads a policy, and what is wrong with it besides what is left out.
+/// Reads a policy and its faults. Unsupported parts are in [`Policy::left_out`].
 fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     let refusal = |fault| Refusal { faults: vec![fault] };
     if text.len() > LENGTH {
@@ -189,12 +189,12 @@ impl Reader {
         self.faults.push(Fault { line: at.value.line, key: at.key.clone(), reason });
     }
 
-    /// What is not supported. The caller leaves it out.
+    /// Notes an unsupported part. The caller leaves it out.
     fn unsupported(&mut self, at: &At<'_>, why: &'static str) {
         self.refuse(at, Reason::Unsupported(why));
     }
 
-    /// A name that cannot be read: the caller leaves it out.
+    /// Notes an invalid or unsupported name. The caller leaves it out.
     fn refuse(&mut self, at: &At<'_>, reason: Reason) {
         let faults = match reason.is_unsupported() {
             true => &mut self.policy.left_out,
@@ -257,7 +257,7 @@ impl Reader {
         None
     }
 
-    /// A text; none where it is null.
+    /// The text, or `None` for null.
     fn optional_text<'a>(&mut self, at: &At<'a>) -> Option<&'a str> {
         if at.value.kind == Kind::Null { None } else { self.text(at) }
     }
@@ -267,7 +267,7 @@ impl Reader {
         list.iter().filter_map(|at| self.text(at).map(str::to_owned)).collect()
     }
 
-    /// A condition of a rule, which is left out with it; whether there is one.
+    /// Whether a rule has this unsupported condition. The caller leaves out the rule.
     fn has_condition(&mut self, at: &At<'_>, why: &'static str) -> bool {
         let is_condition = !at.value.is_empty();
         if is_condition {
@@ -301,7 +301,7 @@ impl Reader {
         }
     }
 
-    /// Notes where users are named.
+    /// Records a name of a user.
     fn mention(&mut self, at: &At<'_>, text: &str, alias: &Alias) {
         if matches!(alias, Alias::User(_) | Alias::Domain(_)) {
             let (place, span) = (at.place(), at.value.span.clone());

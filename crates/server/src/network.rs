@@ -64,7 +64,7 @@ pub struct Network {
     /// How many followers have read on since they were told last.
     follower_reads: AtomicUsize,
     counted: &'static Counted,
-    /// Names of the policy that match no user, and were warned of.
+    /// Unmatched names of the policy that are in the log already.
     unmatched: Mutex<Vec<String>>,
 }
 
@@ -163,8 +163,8 @@ impl Network {
         self.counted
     }
 
-    /// Warns of names in the policy that match no user: where a provider gave them always, and others
-    /// once.
+    /// Warns of names in the policy that match no user. Untrusted names of a provider are in the log
+    /// each time, others once.
     pub fn warn_of_names(&self) {
         let (names, unmatched) =
             self.read(|state| (state.distrusted_names().join(", "), state.unmatched_names()));

@@ -68,10 +68,10 @@ pub enum PolicyFile {
     },
 }
 
-/// Which parts of a policy count.
+/// The parts of a policy that are used.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Parts {
-    /// Leave out what is not supported, and print it. A rule with such a condition is left out whole.
+    /// Leave out unsupported parts, and print them. A rule with an unsupported condition is left out.
     #[arg(long)]
     ignore_unsupported: bool,
 }
@@ -127,7 +127,7 @@ impl PolicyFile {
     }
 }
 
-/// Reads a policy, without what is not supported if that is to be ignored.
+/// Reads a policy, with or without its unsupported parts.
 ///
 /// # Errors
 /// All that is wrong with it.
@@ -135,10 +135,11 @@ pub fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
     if ignore_unsupported { Policy::parse_supported(text) } else { Policy::parse(text) }
 }
 
-/// A refusal, and what can be done about it.
+/// A refusal, with a hint about unsupported parts.
 pub fn words(refusal: &Refusal) -> String {
     let is_supported = refusal.faults.iter().any(|fault| !fault.reason.is_unsupported());
-    let hint = "\n`--ignore-unsupported` leaves this out, with the rules that depend on it";
+    let hint =
+        "\n`--ignore-unsupported` leaves out these parts, with the rules that depend on them";
     format!("{refusal}{}", if is_supported { "" } else { hint })
 }
 

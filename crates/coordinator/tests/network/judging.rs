@@ -1,4 +1,4 @@
-//! What saving a policy would change: routes that it approves, and what it leaves out.
+//! Effects of saving a policy: approved routes, and unsupported parts.
 
 use coordinator::Judged;
 use policy::{Policy, Reason};

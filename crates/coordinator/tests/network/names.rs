@@ -1,4 +1,4 @@
-//! Users who get another name or go, and what the policy grants by their names.
+//! Renamed and deleted users that the policy names.
 
 use coordinator::{Profile, Refusal, Settings, object::Identity};
 use serde_json::{Value, json};

@@ -12,8 +12,8 @@ use crate::{
     refusal::Reason,
 };
 
-/// Those of Tailscale's own capabilities that a policy may grant: of its clients, and of programs that
-/// read them from `whois`.
+/// The capabilities of Tailscale that a policy may grant. Clients use some of them; programs read the
+/// others from `whois`.
 const OF_TAILSCALE: [&str; 12] = [
     "tailscale.com/cap/aperture",
     "tailscale.com/cap/databases",
@@ -131,7 +131,7 @@ impl Reader {
         }
     }
 
-    /// A grant; none if it has a condition that is not supported.
+    /// A grant, or `None` if it has an unsupported condition.
     fn grant(&mut self, rule: &At<'_>) -> Option<Grant> {
         let mut grant = Grant {
             sources: Vec::new(),

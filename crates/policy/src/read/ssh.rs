@@ -22,7 +22,7 @@ impl Reader {
         }
     }
 
-    /// A rule; none if it has a condition that is not supported.
+    /// A rule, or `None` if it has an unsupported condition.
     fn ssh_rule(&mut self, rule: &At<'_>) -> Option<Ssh> {
         let mut read = Ssh {
             place: rule.place(),
@@ -194,7 +194,7 @@ impl Reader {
         if !has_targets || (accept.is_empty() && deny.is_empty() && check.is_empty()) {
             self.fault(rule, Reason::Test(TestFault::Nothing));
         }
-        // Without its source it is left out.
+        // An unsupported source leaves out the test.
         let Some(source) = source else { return };
         self.policy.ssh_tests.push(SshTest { place, source, targets, accept, deny, check });
     }

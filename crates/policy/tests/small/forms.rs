@@ -1,5 +1,4 @@
-//! Forms of Tailscale's policies: those that change nothing, those that are not supported, and those
-//! that nobody knows.
+//! Forms of policies: keys without effect, unsupported keys, and unknown keys.
 
 use policy::{Compiled, Policy, Reason, to_json};
 use serde_json::{Value, json};

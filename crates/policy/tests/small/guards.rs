@@ -1,11 +1,11 @@
-//! Tests of a policy that must be able to fail, and names that match nobody.
+//! The section tests must be able to fail. Unmatched names are reported.
 
 use policy::{Node, Policy, Reason};
 use serde_json::{Value, json};
 
 use crate::network::{self, network, parse};
 
-/// What the tests of a policy with one ACL find; empty if they pass.
+/// The faults that a test finds in a policy with these ACLs.
 fn tested(acls: &Value, test: &Value) -> String {
     let outcome = parse(&json!({"acls": acls, "tests": [test]})).run_tests(&network());
     outcome.map_or_else(|refusal| refusal.to_string(), |()| String::new())
@@ -89,7 +89,7 @@ fn a_test_is_of_the_protocol_that_it_names() {
         (&tcp, Some("tcp"), "tag:web:443", true),
         (&tcp, Some("udp"), "tag:web:443", false),
         (&tcp, None, "tag:web:443", true),
-        // Whoever may send anything to a machine may ping it.
+        // Any allowed packet allows pings, too.
         (&tcp, Some("icmp"), "tag:web:0", true),
         (&rules(Some("gre"), "tag:web:*"), Some("47"), "tag:web:0", true),
         (&rules(Some("89"), "tag:web:*"), Some("gre"), "tag:web:0", false),

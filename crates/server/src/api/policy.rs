@@ -20,7 +20,7 @@ const MOST_LINES: usize = 1000;
 #[serde(deny_unknown_fields)]
 pub struct NewPolicy {
     policy: String,
-    /// Whether to leave out what is not supported.
+    /// Whether to leave out unsupported parts.
     #[serde(default)]
     ignore_unsupported: bool,
 }
@@ -80,7 +80,7 @@ impl NewPolicy {
     }
 }
 
-/// Adds to an answer what a policy changes, what is left out of it, and what is likely a mistake.
+/// Adds the difference, the parts left out and the warnings to an answer.
 async fn explain(answer: &mut Value, policy: &Policy, judged: Judged) -> Result<(), Trouble> {
     let texts = |faults: &[Fault]| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
     answer["left_out"] = json!(texts(policy.left_out()));

@@ -46,7 +46,7 @@ pub async fn policy_says(
     Ask::new(common)?.says(method, path, Some(body), |answer| difference(answer, is_saved)).await
 }
 
-/// What is left out of a policy, and what is likely a mistake in it, one a line.
+/// The parts left out of a policy, and the warnings, one a line.
 pub fn remarks<T: Display>(left_out: &[T], warnings: &[T]) -> Vec<String> {
     let left_out = left_out.iter().map(|fault| format!("left out: {fault}"));
     left_out.chain(warnings.iter().map(|fault| format!("warning: {fault}"))).collect()

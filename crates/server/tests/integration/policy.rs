@@ -72,7 +72,7 @@ fn a_test_that_fails_refuses_a_policy_where_nodes_are_known() {
     }
 }
 
-/// What `check` prints about a policy, with its status.
+/// The status and output of `check`.
 fn checked(policy: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = directory(policy);
     let output = run(directory.path(), &[&["check", "policy.hujson"], arguments].concat());
@@ -90,7 +90,7 @@ fn what_is_not_supported_is_refused_by_name_and_left_out_where_that_is_wanted() 
     let postures = "line 2, postures: is not supported: there is no device posture\n";
     assert!(status == Some(1) && told.contains(postures), "{told}");
     assert!(told.contains("line 3, grants[0].srcPosture: is not supported"), "{told}");
-    assert!(told.contains("`--ignore-unsupported` leaves this out"), "{told}");
+    assert!(told.contains("`--ignore-unsupported` leaves out these parts"), "{told}");
     let (status, told) = checked(policy, &["--ignore-unsupported", "--nodes", "nodes.json"]);
     assert!(
         status == Some(0) && told.starts_with(&format!("left out: {postures}left out: ")),
