@@ -142,7 +142,7 @@ impl State {
         let Some(text) = policy.renamed(&saved.text, &users, user.0.unsigned_abs(), name) else {
             return Ok(());
         };
-        let renamed = Policy::parse_supported(&text).map_err(Refusal::Policy)?;
+        let renamed = Policy::parse_saved(&text).map_err(Refusal::Policy)?;
         if renamed.left_out() != policy.left_out() {
             return Err(Refusal::BadName(name.to_owned()));
         }
@@ -154,6 +154,12 @@ impl State {
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
         let users = Nodes { users: self.policy_users(), ..Nodes::default() };
         self.access.policy()?.names_user(&users, user.0.unsigned_abs())
+    }
+
+    /// Parts of the policy that are left out, with line and key.
+    pub fn left_out(&self) -> Vec<String> {
+        let left_out = self.access.policy().map_or(&[][..], Policy::left_out);
+        left_out.iter().map(|fault| format!("left out: {fault}")).collect()
     }
 
     /// Names in the policy that match no user, with line and key.
@@ -171,8 +177,7 @@ impl State {
             self.access = Access::open();
             return Ok(());
         };
-        // A saved policy may have unsupported parts, which were left out then.
-        let policy = Policy::parse_supported(&saved.text)?;
+        let policy = Policy::parse_saved(&saved.text)?;
         self.put_in_force(policy);
         Ok(())
     }

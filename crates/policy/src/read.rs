@@ -44,6 +44,18 @@ impl Policy {
         policy.unless(faults)
     }
 
+    /// Reads a policy that was saved, perhaps by an earlier version that accepted more names. Invalid
+    /// names are left out like unsupported ones, and its tests need not be valid.
+    pub fn parse_saved(text: &str) -> Result<Self, Refusal> {
+        let (mut policy, faults) = read(text)?;
+        let (left_out, faults) = faults.into_iter().partition(|fault| {
+            let reason = &fault.reason;
+            matches!(reason, Reason::Alias(_) | Reason::Test(_)) || *reason == NO_USER
+        });
+        policy.left_out.extend::<Vec<Fault>>(left_out);
+        policy.unless(faults)
+    }
+
     /// The unsupported parts that were left out, in the order of the lines.
     pub fn left_out(&self) -> &[Fault] {
         &self.left_out
@@ -75,6 +87,9 @@ fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     policy.mentions.sort_by_key(|mention| mention.span.start);
     Ok((policy, faults))
 }
+
+/// The fault of a group's member.
+const NO_USER: Reason = Reason::Wanted("a user, name@domain or name@");
 
 /// Where an alias stands decides which are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -64,8 +64,8 @@ pub struct Network {
     /// How many followers have read on since they were told last.
     follower_reads: AtomicUsize,
     counted: &'static Counted,
-    /// Unmatched names of the policy that are in the log already.
-    unmatched: Mutex<Vec<String>>,
+    /// Warnings of the policy that are in the log already.
+    remarks: Mutex<Vec<String>>,
 }
 
 impl Network {
@@ -126,7 +126,7 @@ impl Network {
             prober,
             follower_reads: AtomicUsize::new(0),
             counted: Counted::begin(),
-            unmatched: Mutex::default(),
+            remarks: Mutex::default(),
         });
         let writer = Writer::new(store, (loaded.version, loaded.origin), &network);
         Ok((network, writer.run(queue)))
@@ -163,16 +163,18 @@ impl Network {
         self.counted
     }
 
-    /// Warns of names in the policy that match no user. Untrusted names of a provider are in the log
+    /// Warns of names in the policy that match no user, and of parts that are left out. Untrusted names of a provider are in the log
     /// each time, others once.
     pub fn warn_of_names(&self) {
-        let (names, unmatched) =
-            self.read(|state| (state.distrusted_names().join(", "), state.unmatched_names()));
-        let mut known = self.unmatched.lock().unwrap_or_else(PoisonError::into_inner);
-        for name in unmatched.iter().filter(|name| !known.contains(name)) {
+        let (names, remarks) = self.read(|state| {
+            let warnings = [state.left_out(), state.unmatched_names()].concat();
+            (state.distrusted_names().join(", "), warnings)
+        });
+        let mut known = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in remarks.iter().filter(|name| !known.contains(name)) {
             tracing::warn!("the policy: {name}");
         }
-        *known = unmatched;
+        *known = remarks;
         drop(known);
         if !names.is_empty() {
             tracing::warn!(

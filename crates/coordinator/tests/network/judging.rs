@@ -102,3 +102,29 @@ fn a_policy_without_rules_and_names_that_match_nobody_are_warned_of() {
     assert_eq!(reasons, [&Reason::Open, &Reason::NoUser("eve@".into())]);
     assert!(judged(&world, &json!({ "acls": [] })).warnings.is_empty());
 }
+
+#[test]
+fn a_policy_of_an_earlier_version_with_names_that_are_refused_now_is_loaded_without_them() {
+    let mut world = World::new();
+    let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
+    let rule = |source: &str, port: u16| json!({ "action": "accept", "src": [source], "dst": [format!("tag:db:{port}")] });
+    let good = policy(&json!({ "acls": [rule("anna@", 1), rule("anna@", 2)] })).to_string();
+    let read = Policy::parse(&good).unwrap();
+    let former = policy(
+        &json!({ "acls": [rule("@", 1), rule("anna@", 2)], "groups": { "group:a": ["user:*@x"] },
+        "tests": [{ "src": "user:*@", "deny": ["tag:db:1"] }] }),
+    )
+    .to_string();
+    assert!(Policy::parse_supported(&former).is_err());
+    world.state.save_policy(&former, &read, world.now).unwrap();
+    for write in world.state.take_writes() {
+        world.store.insert((write.kind.name(), write.id), write);
+    }
+    world.restart();
+    assert_eq!(world.state.left_out().len(), 3, "{:?}", world.state.left_out());
+    let (laptop, mut base) = (world.join(1, &key), world.join(2, &db));
+    while world.poll(&mut base) {}
+    let ports = base.filter[0]["DstPorts"].as_array().unwrap();
+    assert!(ports.iter().all(|port| port["Ports"]["First"] == 2), "{}", base.filter);
+    assert!(base.filter.to_string().contains(&world.address(&laptop)));
+}

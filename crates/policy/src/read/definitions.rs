@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::{At, Reader, Side};
+use super::{At, NO_USER, Reader, Side};
 use crate::{
     alias::{self, Alias, NO_SERVICES},
     hujson::Kind,
@@ -28,7 +28,7 @@ impl Reader {
                         self.mention(&member, user, &alias);
                         users.push(user.trim().to_owned());
                     }
-                    _ => self.fault(&member, Reason::Wanted("a user, name@domain or name@")),
+                    _ => self.fault(&member, NO_USER),
                 }
             }
             self.policy.groups.insert(name.into(), users);
