@@ -25,6 +25,7 @@ mod cache;
 mod connected;
 mod frame;
 mod hostinfo;
+mod identity;
 mod import;
 mod loading;
 mod lock;

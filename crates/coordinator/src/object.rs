@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
 
+pub use crate::identity::Identity;
 use crate::{audit::AuditHash, hostinfo::Hostinfo, secret::Hash, time::Time};
 
 macro_rules! id {
@@ -186,35 +187,6 @@ pub struct User {
     pub groups: Vec<String>,
     /// When it was made.
     pub created: Time,
-}
-
-/// Who somebody is for a provider (OpenID Connect Core 5.7: nothing else is unique and stays).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// The provider.
-    pub issuer: String,
-    /// Its name for them, which it never gives to another.
-    pub subject: String,
-}
-
-impl Identity {
-    /// One that headscale kept: issuer and subject are one text, which the next login takes apart.
-    pub fn of_headscale(text: &str) -> Self {
-        Self { issuer: String::new(), subject: text.to_owned() }
-    }
-
-    /// Whether this is who a provider vouches for.
-    pub fn is(&self, vouched: &Self) -> bool {
-        self == vouched || self.issuer.is_empty() && self.subject == vouched.joined()
-    }
-
-    /// As headscale writes it.
-    pub fn joined(&self) -> String {
-        match self.issuer.trim_end_matches('/') {
-            "" => self.subject.clone(),
-            issuer => format!("{issuer}/{}", self.subject.trim_start_matches('/')),
-        }
-    }
 }
 
 /// What stands for a login. The key itself is not kept.

@@ -89,7 +89,9 @@ impl State {
 
     /// The user that a provider knows by this identity.
     pub fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
-        self.users.values().find(|user| user.identity.as_ref().is_some_and(|own| own.is(identity)))
+        let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.is(identity));
+        let is_exact = |user: &&User| user.identity.as_ref() == Some(identity);
+        self.users.values().find(is_exact).or_else(|| self.users.values().find(own))
     }
 
     /// The name of a user: as they call themselves, else by their address, with a number where it is

@@ -1,0 +1,132 @@
+//! Who users are for a provider of identities.
+
+use serde::{Deserialize, Serialize};
+
+/// Who somebody is for a provider (OpenID Connect Core 5.7: nothing else is unique and stays).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The provider.
+    pub issuer: String,
+    /// Its name for them, which it never gives to another.
+    pub subject: String,
+}
+
+impl Identity {
+    /// One that headscale kept: issuer and subject are one text, which the next login takes apart.
+    pub fn of_headscale(text: &str) -> Self {
+        Self { issuer: String::new(), subject: text.to_owned() }
+    }
+
+    /// Whether this is who a provider vouches for. A final slash of the issuer makes no difference.
+    pub fn is(&self, vouched: &Self) -> bool {
+        if self.issuer.is_empty() {
+            return unescaped(&self.subject) == unescaped(&vouched.joined());
+        }
+        let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
+        let is_same_issuer = without_slash(&self.issuer) == without_slash(&vouched.issuer);
+        is_same_issuer && self.subject == vouched.subject
+    }
+
+    /// Issuer and subject as one text.
+    pub fn joined(&self) -> String {
+        match self.issuer.trim_end_matches('/') {
+            "" => self.subject.clone(),
+            issuer => format!("{issuer}/{}", self.subject.trim_start_matches('/')),
+        }
+    }
+}
+
+/// A text in which two that headscale takes for one identity are equal. It keeps an identity as a URL: it
+/// escapes the letters of the path, drops empty segments and the white space around segments
+/// (`hscontrol/types/users.go`, `CleanIdentifier`). Escapes that are wrong make it no URL there.
+fn unescaped(text: &str) -> String {
+    let text = text.trim();
+    let url = text.split_once("://").and_then(|(scheme, rest)| {
+        let (rest, fragment) = cut(rest, '#');
+        let (rest, query) = cut(rest, '?');
+        let (host, path) = cut(rest, '/');
+        let fragment = decoded(fragment)?;
+        // What ends a path stays escaped within it.
+        let path = decoded(path)?.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+        let path = segments(&path);
+        Some(format!("{}://{host}/{path}{query}{fragment}", scheme.to_ascii_lowercase()))
+    });
+    url.unwrap_or_else(|| segments(text))
+}
+
+/// What is before a letter, and the rest from the letter on.
+fn cut(text: &str, at: char) -> (&str, &str) {
+    text.split_at(text.find(at).unwrap_or(text.len()))
+}
+
+fn segments(path: &str) -> String {
+    let segments: Vec<&str> =
+        path.split('/').map(str::trim).filter(|segment| !segment.is_empty()).collect();
+    segments.join("/")
+}
+
+/// Without escapes by `%`. `None`: one is none, or the text is then not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let is_hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hexadecimal)?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_of_headscale_is_known_whatever_letters_the_subject_has() {
+        for (kept, subject) in [
+            ("https://id.test/auth0%7C64aabb", "auth0|64aabb"),
+            ("https://id.test/auth0|64aabb", "auth0|64aabb"),
+            ("https://id.test/two%20words", "two words"),
+            ("https://id.test/%C3%A4nna", "änna"),
+            ("https://id.test/a/b", "/a//b/"),
+            ("https://id.test/a%5Bb", "a[b"),
+            ("https://id.test/a?b=c", "a?b=c"),
+            ("https://id.test/a%3Fb", "a%3Fb"),
+            ("https:/id.test/50%", "50%"),
+            ("HTTPS://id.test//1", "1"),
+        ] {
+            let issuers = ["https://id.test", "https://id.test/"];
+            for issuer in issuers.map(str::to_owned) {
+                let vouched = Identity { issuer, subject: subject.into() };
+                let kept = Identity::of_headscale(kept);
+                assert!(kept.is(&vouched), "{kept:?} {vouched:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_subject_or_provider_is_another_user() {
+        let vouched = |issuer: &str, subject: &str| Identity {
+            issuer: issuer.into(),
+            subject: subject.into(),
+        };
+        let anna = vouched("https://id.test", "auth0|1");
+        for other in [
+            vouched("https://id.test", "auth0|2"),
+            vouched("https://id.test", "auth0%257C1"),
+            vouched("https://id.test", "auth0|1?"),
+            vouched("https://id.test", "AUTH0|1"),
+            vouched("https://other.test", "auth0|1"),
+            vouched("https://id.test.evil.test", "auth0|1"),
+            vouched("http://id.test", "auth0|1"),
+        ] {
+            assert!(!Identity::of_headscale("https://id.test/auth0%7C1").is(&other), "{other:?}");
+            assert!(!anna.is(&other), "{other:?}");
+        }
+        assert!(!anna.is(&vouched("https://id.test", "auth0%7C1")));
+        assert!(anna.is(&vouched("https://id.test/", "auth0|1")));
+        let query = Identity::of_headscale("https://id.test/a?b");
+        assert!(!query.is(&vouched("https://id.test", "a%3Fb")));
+    }
+}
