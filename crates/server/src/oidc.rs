@@ -20,11 +20,14 @@
 
 mod claims;
 mod logins;
+mod members;
+mod metadata;
 mod pages;
 mod provider;
 mod sealed;
 mod ssh;
 mod table;
+mod token;
 mod trouble;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,6 +50,7 @@ use self::{
     pages::Page,
     provider::Provider,
     sealed::{Begun, Sealer},
+    token::is_same_issuer,
     trouble::Trouble,
 };
 use crate::{
@@ -160,7 +164,8 @@ async fn try_begin(
     purpose.check(server, number)?;
     let client = oidc.provider.client().await?;
     let flow = CoreAuthenticationFlow::AuthorizationCode;
-    let mut request = client.authorize_url(flow, CsrfToken::new_random, Nonce::new_random);
+    let mut request =
+        client.authorization.authorize_url(flow, CsrfToken::new_random, Nonce::new_random);
     for scope in oidc.table.scope.iter().filter(|scope| *scope != "openid") {
         request = request.add_scope(Scope::new(scope.clone()));
     }
@@ -232,7 +237,8 @@ async fn identify(
         return Ok(refused(&error, parameter(query, "error_description").as_deref()).into());
     }
     // A provider that says who it is is the one that was asked (RFC 9207).
-    if parameter(query, "iss").is_some_and(|issuer| issuer != **oidc.table.issuer) {
+    let is_other = |issuer: String| !is_same_issuer(&issuer, &oidc.table.issuer);
+    if parameter(query, "iss").is_some_and(is_other) {
         return Err(Trouble::Untrue("it comes from another provider"));
     }
     let code = parameter(query, "code").ok_or(Trouble::Untrue("there is no code"))?;

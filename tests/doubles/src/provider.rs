@@ -1,6 +1,7 @@
 //! A hostile provider of identities. It signs any claims (OpenID Connect Core 1.0).
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -27,6 +28,8 @@ pub struct Provider {
     claims: Mutex<Value>,
     /// The user's info, if it is not just the subject of the claims.
     info: Mutex<Option<Value>>,
+    /// Members that an answer has instead of its own, by path.
+    changed: Mutex<BTreeMap<String, Value>>,
 }
 
 impl Provider {
@@ -40,13 +43,14 @@ impl Provider {
         let key = EcdsaKeyPair::generate_pkcs8(kind, &random).expect("randomness");
         let key = EcdsaKeyPair::from_pkcs8(kind, key.as_ref(), &random).expect("its own key");
         let at = listener.local_addr().expect("an address");
-        let provider = Arc::new(Self { at, key, claims: Mutex::default(), info: Mutex::default() });
+        let (claims, info, changed) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let provider = Arc::new(Self { at, key, claims, info, changed });
         let own = Arc::clone(&provider);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let own = Arc::clone(&own);
                 let answer = service_fn(move |request: Request<Incoming>| {
-                    let answer = own.answer(request.uri().path()).to_string();
+                    let answer = own.changed_answer(request.uri().path()).to_string();
                     let response = Response::builder().header(CONTENT_TYPE, "application/json");
                     async move { response.body(Full::new(Bytes::from(answer))) }
                 });
@@ -69,6 +73,27 @@ impl Provider {
     /// Sets the answer of the user's info.
     pub fn informs(&self, info: Value) {
         *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+    }
+
+    /// Sets members of the answers at a path: "/token", or "" for the provider's description. Those that
+    /// are `null` are left out.
+    pub fn changes(&self, path: &str, members: Value) {
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        changed.insert(path.to_owned(), members);
+    }
+
+    fn changed_answer(&self, path: &str) -> Value {
+        let mut answer = self.answer(path);
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = if path.starts_with("/.well-known/") { "" } else { path };
+        let members = changed.get(path).and_then(Value::as_object);
+        for (name, value) in members.into_iter().flatten() {
+            answer[name] = value.clone();
+        }
+        if let Some(members) = answer.as_object_mut() {
+            members.retain(|_, value| !value.is_null());
+        }
+        answer
     }
 
     fn answer(&self, path: &str) -> Value {

@@ -1,13 +1,8 @@
 //! What a provider says of a user, and whether that user may come.
 
 use coordinator::{Profile, Time, object::Identity};
-use openidconnect::{
-    EndUserEmail, EndUserName, EndUserPictureUrl, IdTokenClaims, LocalizedClaim, UserInfoClaims,
-    core::CoreGenderClaim,
-};
-use serde_json::Value;
 
-use super::{provider::Others, table::OidcTable, trouble::Trouble};
+use super::{members::Members, table::OidcTable, trouble::Trouble};
 
 /// The longest `sub`, in bytes. Providers may have 255 letters (OpenID Connect Core, section 2).
 const LONGEST_SUBJECT: usize = 1 << 10;
@@ -28,46 +23,43 @@ pub struct Said {
 }
 
 impl Said {
-    /// By its token, and by what its end-point adds, which is newer.
+    /// By the claims of its token, and by what its end-point adds, which is newer.
     pub fn of(
-        claims: &IdTokenClaims<Others, CoreGenderClaim>,
-        info: Option<&UserInfoClaims<Others, CoreGenderClaim>>,
+        claims: &Members,
+        info: &Members,
+        (subject, expires): (String, Time),
         groups_claim: &str,
     ) -> Self {
-        let first = |a: Option<&str>, b: Option<&str>| {
-            a.filter(|text| !text.is_empty()).or(b).unwrap_or_default().to_owned()
+        let newest = |name| info.text(name).or_else(|| claims.text(name)).unwrap_or_default();
+        let shown = |name| {
+            let text = info.text_in_any_language(name);
+            text.or_else(|| claims.text_in_any_language(name)).unwrap_or_default()
         };
-        let info_groups = info.and_then(|info| groups(info.additional_claims(), groups_claim));
-        let email = info.and_then(UserInfoClaims::email);
+        let email = info.text("email");
         // Whether it is verified is said of the address that it is said with.
-        let email_verified = match email {
-            Some(_) => info.and_then(UserInfoClaims::email_verified),
-            None => claims.email_verified(),
+        let email_verified = match &email {
+            Some(_) => info.flag("email_verified"),
+            None => claims.flag("email_verified"),
         };
-        let is_same = |email: &EndUserEmail| claims.email() == Some(email);
         let email_verified = match email_verified {
-            None if email.is_some_and(is_same) => claims.email_verified(),
+            None if email.is_some() && email == claims.text("email") => {
+                claims.flag("email_verified")
+            }
             verified => verified,
         };
-        let expires = u64::try_from(claims.expiration().timestamp_millis()).unwrap_or_default();
         Self {
-            issuer: claims.issuer().to_string(),
-            subject: claims.subject().to_string(),
-            username: first(
-                info.and_then(UserInfoClaims::preferred_username).map(|name| name.as_str()),
-                claims.preferred_username().map(|name| name.as_str()),
-            ),
-            name: first(info.and_then(|info| text(info.name())), text(claims.name())),
-            email: first(
-                email.map(|email| email.as_str()),
-                claims.email().map(|email| email.as_str()),
-            ),
+            issuer: claims.text("iss").unwrap_or_default(),
+            subject,
+            username: newest("preferred_username"),
+            name: shown("name"),
+            email: newest("email"),
             email_verified: email_verified.unwrap_or_default(),
-            picture: first(info.and_then(|info| url(info.picture())), url(claims.picture())),
-            groups: info_groups
-                .or_else(|| groups(claims.additional_claims(), groups_claim))
+            picture: shown("picture"),
+            groups: info
+                .texts(groups_claim)
+                .or_else(|| claims.texts(groups_claim))
                 .unwrap_or_default(),
-            expires: Time(expires),
+            expires,
         }
     }
 
@@ -121,32 +113,10 @@ fn domain(address: &str) -> Option<&str> {
     (is_address && !address.contains(is_odd)).then_some(domain)
 }
 
-fn text(name: Option<&LocalizedClaim<EndUserName>>) -> Option<&str> {
-    any(name?).map(|name| name.as_str())
-}
-
-fn url(url: Option<&LocalizedClaim<EndUserPictureUrl>>) -> Option<&str> {
-    any(url?).map(|url| url.as_str())
-}
-
-/// In no language in particular, or in any.
-fn any<T>(claim: &LocalizedClaim<T>) -> Option<&T> {
-    claim.get(None).or_else(|| claim.iter().next().map(|(_, value)| value))
-}
-
-/// A list of groups, or one that some providers write as a text.
-fn groups(Others(claims): &Others, name: &str) -> Option<Vec<String>> {
-    match claims.get(name)? {
-        Value::String(group) => Some(vec![group.clone()]),
-        Value::Array(groups) => {
-            Some(groups.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn table(more: &str) -> OidcTable {
@@ -168,24 +138,23 @@ mod tests {
 
     #[test]
     fn an_address_of_the_users_info_is_verified_by_what_is_said_with_it() {
-        let token = serde_json::json!({
+        let token = json!({
             "iss": "https://id.test", "sub": "1", "aud": ["net"], "exp": 1, "iat": 0,
             "email": "anna@net.test", "email_verified": true,
         });
-        let token: IdTokenClaims<Others, CoreGenderClaim> = serde_json::from_value(token).unwrap();
+        let read = |value: &Value| Members::read(value.to_string().as_bytes()).unwrap();
         for (email, verified, is_verified) in [
-            ("boss@net.test", None, false),
-            ("boss@net.test", Some(true), true),
-            ("anna@net.test", None, true),
-            ("anna@net.test", Some(false), false),
+            ("boss@net.test", json!(null), false),
+            ("boss@net.test", json!(true), true),
+            ("boss@net.test", json!("true"), true),
+            ("anna@net.test", json!(null), true),
+            ("anna@net.test", json!(false), false),
+            ("anna@net.test", json!("perhaps"), false),
+            ("anna@net.test", json!({}), false),
         ] {
-            let mut info = serde_json::json!({ "sub": "1", "email": email });
-            if let Some(verified) = verified {
-                info["email_verified"] = verified.into();
-            }
-            let info = info.to_string();
-            let info = UserInfoClaims::from_json::<std::io::Error>(info.as_bytes(), None).unwrap();
-            let said = Said::of(&token, Some(&info), "groups");
+            let info = json!({ "sub": "1", "email": email, "email_verified": verified });
+            let login = ("1".into(), Time(1));
+            let said = Said::of(&read(&token), &read(&info), login, "groups");
             assert_eq!((&*said.email, said.email_verified), (email, is_verified));
         }
     }
@@ -247,14 +216,5 @@ mod tests {
         assert_eq!((profile.groups.len(), &*profile.username, &*profile.email), (1000, "", ""));
         assert_eq!((&*profile.display_name, &*profile.picture_url), ("", ""));
         assert!(Said { subject: text(), ..said }.profile(&table("")).is_err());
-    }
-
-    #[test]
-    fn groups_are_a_list_or_a_text() {
-        let read = |text| serde_json::from_str::<Others>(text).unwrap();
-        let others = read(r#"{"groups":["a",7,"b"],"role":"c","none":{}}"#);
-        assert_eq!(groups(&others, "groups"), Some(vec!["a".into(), "b".into()]));
-        assert_eq!(groups(&others, "role"), Some(vec!["c".into()]));
-        assert_eq!((groups(&others, "none"), groups(&others, "x")), (None, None));
     }
 }

@@ -1,70 +1,88 @@
 //! The provider, as it describes itself. It is asked when the first login needs it, and never at the
 //! start: who is in the network already has nothing to do with it.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use openidconnect::{
-    AdditionalClaims, AuthType, AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret,
-    EmptyExtraTokenFields, EndpointMaybeSet, EndpointNotSet, EndpointSet, IdTokenClaims,
-    IdTokenFields, IdTokenVerifier, Nonce, OAuth2TokenResponse, PkceCodeVerifier, RedirectUrl,
-    SignatureVerificationError, StandardErrorResponse, StandardTokenResponse, TokenResponse,
-    UserInfoClaims,
-    core::{
-        CoreAuthDisplay, CoreAuthPrompt, CoreClientAuthMethod, CoreErrorResponseType,
-        CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
-        CoreJwsSigningAlgorithm, CoreProviderMetadata, CoreRevocableToken,
-        CoreRevocationErrorResponse, CoreTokenIntrospectionResponse, CoreTokenType,
-    },
+use base64ct::{Base64, Encoding};
+use form_urlencoded::{Serializer, byte_serialize};
+use hyper::{
+    Request, StatusCode, Uri,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use openidconnect::{
+    ClientId, ClientSecret, EndpointSet, HttpRequest, IssuerUrl, Nonce, PkceCodeVerifier,
+    RedirectUrl,
+    core::{CoreClient, CoreJsonWebKeySet},
+};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{claims::Said, table::OidcTable, trouble::Trouble};
-use crate::fetch::Fetch;
+use super::{
+    claims::Said,
+    members::Members,
+    metadata::{Metadata, MetadataError},
+    table::OidcTable,
+    token::{self, Expected, TokenError},
+    trouble::Trouble,
+};
+use crate::{
+    clock::now,
+    fetch::{Fetch, FetchError},
+};
 
 /// After this it is asked anew what it is, when the next login needs it.
 const FRESH: Duration = Duration::from_secs(3600);
 /// A provider that did not answer, or was asked for other keys, is left alone for so long.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// All claims that the standard has not.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Others(pub Map<String, Value>);
-
-impl AdditionalClaims for Others {}
-
-type IdToken = IdTokenFields<
-    Others,
-    EmptyExtraTokenFields,
-    CoreGenderClaim,
-    CoreJweContentEncryptionAlgorithm,
-    CoreJwsSigningAlgorithm,
->;
+/// The most that the log has of what a provider says of an error, in characters.
+const LONGEST_WORDS: usize = 256;
 
 /// What is known of a provider.
-pub type Client = openidconnect::Client<
-    Others,
-    CoreAuthDisplay,
-    CoreGenderClaim,
-    CoreJweContentEncryptionAlgorithm,
-    CoreJsonWebKey,
-    CoreAuthPrompt,
-    StandardErrorResponse<CoreErrorResponseType>,
-    StandardTokenResponse<IdToken, CoreTokenType>,
-    CoreTokenIntrospectionResponse,
-    CoreRevocableToken,
-    CoreRevocationErrorResponse,
-    EndpointSet,
-    EndpointNotSet,
-    EndpointNotSet,
-    EndpointNotSet,
-    EndpointMaybeSet,
-    EndpointMaybeSet,
->;
+pub struct Client {
+    metadata: Metadata,
+    keys: CoreJsonWebKeySet,
+    /// Builds the address where a login begins.
+    pub authorization: CoreClient<EndpointSet>,
+}
 
-type Claims = IdTokenClaims<Others, CoreGenderClaim>;
+/// Why an answer of a provider cannot be used.
+#[derive(Debug)]
+enum AnswerError {
+    Fetch(FetchError),
+    Status(StatusCode, String),
+    Json(serde_json::Error),
+    Metadata(MetadataError),
+    Token(TokenError),
+    /// It is not of the user of the ID token.
+    Subject,
+}
+
+impl fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fetch(error) => write!(f, "{error}"),
+            Self::Status(status, words) => write!(f, "it answers {status} {words}"),
+            Self::Json(error) => write!(f, "it is not an object of JSON: {error}"),
+            Self::Metadata(error) => write!(f, "{error}"),
+            Self::Token(error) => write!(f, "{error}"),
+            Self::Subject => f.write_str("sub: it is of another user"),
+        }
+    }
+}
+
+impl std::error::Error for AnswerError {}
+
+impl From<MetadataError> for AnswerError {
+    fn from(error: MetadataError) -> Self {
+        Self::Metadata(error)
+    }
+}
+
+impl From<TokenError> for AnswerError {
+    fn from(error: TokenError) -> Self {
+        Self::Token(error)
+    }
+}
 
 /// A provider.
 pub struct Provider {
@@ -120,16 +138,15 @@ impl Provider {
         if has_failed {
             return Err(Trouble::Unreachable);
         }
-        match CoreProviderMetadata::discover_async(self.table.issuer.clone(), &self.fetch).await {
-            Ok(metadata) => {
-                let client = Arc::new(self.client_of(metadata));
+        match self.discover().await {
+            Ok(client) => {
+                let client = Arc::new(client);
                 known.client = Some(Arc::clone(&client));
                 (known.read_at, known.failed_at) = (Some(Instant::now()), None);
                 Ok(client)
             }
             Err(error) => {
-                let error = anyhow::Error::new(error);
-                tracing::warn!("OIDC: {} does not say what it is: {error:#}", *self.table.issuer);
+                tracing::warn!("OIDC: {} does not say what it is: {error}", *self.table.issuer);
                 known.failed_at = Some(Instant::now());
                 known.client.clone().ok_or(Trouble::Unreachable)
             }
@@ -148,23 +165,22 @@ impl Provider {
         self.client_no_older_than(if is_asked { FRESH } else { Duration::ZERO }).await
     }
 
-    fn client_of(&self, metadata: CoreProviderMetadata) -> Client {
-        // The server's own secret, which others may have chosen, is no key to sign users with.
-        let algorithms = metadata.id_token_signing_alg_values_supported();
-        let is_asymmetric = |algorithm: &&CoreJwsSigningAlgorithm| {
-            use CoreJwsSigningAlgorithm::{HmacSha256, HmacSha384, HmacSha512, None as Unsigned};
-            !matches!(algorithm, HmacSha256 | HmacSha384 | HmacSha512 | Unsigned)
-        };
-        let algorithms = algorithms.iter().filter(is_asymmetric).cloned().collect();
-        let methods = metadata.token_endpoint_auth_methods_supported();
-        let has = |method| methods.is_some_and(|methods| methods.contains(&method));
-        let by_post = has(CoreClientAuthMethod::ClientSecretPost)
-            && !has(CoreClientAuthMethod::ClientSecretBasic);
-        let metadata = metadata.set_id_token_signing_alg_values_supported(algorithms);
+    /// Its description and its keys.
+    async fn discover(&self) -> Result<Client, AnswerError> {
+        let issuer: &IssuerUrl = &self.table.issuer;
+        let place = Metadata::place(issuer);
+        let place = place.parse().map_err(|_| FetchError::Address(place));
+        let place: Uri = place.map_err(AnswerError::Fetch)?;
+        let described = Members::read(&self.get(&place, None).await?).map_err(AnswerError::Json)?;
+        let metadata = Metadata::of(&described, issuer)?;
+        let keys = self.get(&metadata.keys, None).await?;
+        // Keys of unknown types are left out.
+        let keys: CoreJsonWebKeySet = serde_json::from_slice(&keys).map_err(AnswerError::Json)?;
         let id = ClientId::new(self.table.client_id.clone());
-        Client::from_provider_metadata(metadata, id, self.secret.clone())
-            .set_redirect_uri(self.redirect.clone())
-            .set_auth_type(if by_post { AuthType::RequestBody } else { AuthType::BasicAuth })
+        let authorization = CoreClient::new(id, issuer.clone(), keys.clone())
+            .set_auth_uri(metadata.authorization.clone())
+            .set_redirect_uri(self.redirect.clone());
+        Ok(Client { metadata, keys, authorization })
     }
 
     /// Has the provider say who came back with a code.
@@ -178,70 +194,118 @@ impl Provider {
         nonce: &Nonce,
     ) -> Result<Said, Trouble> {
         let client = self.client().await?;
-        let mut request = client
-            .exchange_code(AuthorizationCode::new(code))
-            .map_err(|error| Trouble::broken("it has no end-point for tokens", error))?;
-        if let Some(verifier) = verifier {
-            request = request.set_pkce_verifier(verifier);
-        }
-        let tokens = request.request_async(&self.fetch).await;
-        let tokens = tokens.map_err(|error| Trouble::broken("it takes no code", error))?;
-        let token = tokens.id_token().ok_or(Trouble::Untrue("there is no ID token"))?;
-        let claims = match token.claims(&verifier_of(&client), nonce) {
-            Err(ClaimsVerificationError::SignatureVerification(
-                SignatureVerificationError::NoMatchingKey,
-            )) => {
-                let client = self.client_with_other_keys().await?;
-                token.claims(&verifier_of(&client), nonce).cloned()
-            }
-            claims => claims.cloned(),
+        let request = self.request_of_code(&client.metadata, &code, verifier);
+        let answer = self
+            .ask(request)
+            .await
+            .and_then(|answer| Members::read(&answer).map_err(AnswerError::Json));
+        let tokens = answer.map_err(|error| Trouble::broken("it takes no code", error))?;
+        let id_token = tokens.text("id_token").ok_or(Trouble::Untrue("there is no ID token"))?;
+        let claims = match signed(&id_token, &client) {
+            Err(TokenError::NoKey) => signed(&id_token, &*self.client_with_other_keys().await?),
+            claims => claims,
         };
-        let claims = claims.map_err(|error| Trouble::broken("its ID token is refused", error))?;
-        let party = claims.authorized_party().map(|party| party.as_str());
-        if !is_issued_to(&self.table.client_id, party, claims.audiences().len()) {
-            return Err(Trouble::Untrue("its ID token was issued to another program (azp)"));
+        let believed = claims.and_then(|claims| {
+            let (subject, expires) = self.expected().check_login(&claims, nonce, now())?;
+            Ok((claims, subject, expires))
+        });
+        let (claims, subject, expires) =
+            believed.map_err(|error| Trouble::broken("its ID token is refused", error))?;
+        let info = match (&client.metadata.user_info, tokens.text("access_token")) {
+            (Some(place), Some(token)) => {
+                let info = self.user_info(&client, place, &token, &subject).await;
+                let warn = |error| tracing::warn!("OIDC: nothing of a user's info: {error}");
+                info.map_err(warn).ok()
+            }
+            _ => None,
+        };
+        let info = info.unwrap_or_default();
+        Ok(Said::of(&claims, &info, (subject, expires), &self.table.groups_claim))
+    }
+
+    fn expected(&self) -> Expected<'_> {
+        Expected { issuer: &self.table.issuer, client: &self.table.client_id }
+    }
+
+    /// The request that turns a code into tokens (RFC 6749, sections 2.3.1 and 4.1.3; RFC 7636).
+    fn request_of_code(
+        &self,
+        metadata: &Metadata,
+        code: &str,
+        verifier: Option<PkceCodeVerifier>,
+    ) -> HttpRequest {
+        let id = &self.table.client_id;
+        let mut form = Serializer::new(String::new());
+        form.append_pair("grant_type", "authorization_code");
+        form.append_pair("code", code);
+        form.append_pair("redirect_uri", self.redirect.as_str());
+        if let Some(verifier) = &verifier {
+            form.append_pair("code_verifier", verifier.secret());
         }
-        let info = self.user_info(&client, tokens.access_token(), &claims).await;
-        Ok(Said::of(&claims, info.as_ref(), &self.table.groups_claim))
+        let mut request = Request::post(metadata.token.clone())
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        match &self.secret {
+            Some(secret) if !metadata.secret_in_body => {
+                let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+                let pair = format!("{}:{}", encoded(id), encoded(secret.secret()));
+                let pair = Base64::encode_string(pair.as_bytes());
+                request = request.header(AUTHORIZATION, format!("Basic {pair}"));
+            }
+            secret => {
+                form.append_pair("client_id", id);
+                if let Some(secret) = secret {
+                    form.append_pair("client_secret", secret.secret());
+                }
+            }
+        }
+        request.body(form.finish().into_bytes()).expect("an URI, and headers of ASCII")
     }
 
     /// What its end-point says of a user; a login needs none.
     async fn user_info(
         &self,
         client: &Client,
-        token: &openidconnect::AccessToken,
-        claims: &Claims,
-    ) -> Option<UserInfoClaims<Others, CoreGenderClaim>> {
-        let subject = Some(claims.subject().clone());
-        let request = client.user_info(token.clone(), subject).ok()?;
-        let asked = request.request_async(&self.fetch).await;
-        let told = |error| {
-            tracing::warn!("OIDC: nothing of a user's info: {:#}", anyhow::Error::new(error));
+        place: &Uri,
+        token: &str,
+        subject: &str,
+    ) -> Result<Members, AnswerError> {
+        let answer = self.get(place, Some(token)).await?;
+        let info = match std::str::from_utf8(&answer) {
+            // Some providers sign it, too (OpenID Connect Core 1.0, section 5.3.2).
+            Ok(text) if !text.trim_start().starts_with('{') => {
+                let info = signed(text.trim(), client)?;
+                self.expected().check(&info)?;
+                info
+            }
+            _ => Members::read(&answer).map_err(AnswerError::Json)?,
         };
-        asked.map_err(told).ok()
+        let own = token::subject_of(&info);
+        if own.as_deref() == Some(subject) { Ok(info) } else { Err(AnswerError::Subject) }
+    }
+
+    async fn get(&self, from: &Uri, token: Option<&str>) -> Result<Vec<u8>, AnswerError> {
+        let mut request = Request::get(from.clone()).header(ACCEPT, "application/json");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Vec::new());
+        let bad = |_| AnswerError::Fetch(FetchError::Address(from.to_string()));
+        self.ask(request.map_err(bad)?).await
+    }
+
+    async fn ask(&self, request: HttpRequest) -> Result<Vec<u8>, AnswerError> {
+        let answer = self.fetch.within_time(request).await.map_err(AnswerError::Fetch)?;
+        if answer.status().is_success() {
+            return Ok(answer.into_body());
+        }
+        let words = Members::read(answer.body()).unwrap_or_default();
+        let words = ["error", "error_description"].map(|name| words.text(name).unwrap_or_default());
+        let words: String = words.join(" ").chars().take(LONGEST_WORDS).collect();
+        Err(AnswerError::Status(answer.status(), words.trim().to_owned()))
     }
 }
 
-/// Whether a token is this client's: one that several may read names the one that it was issued to
-/// (OpenID Connect Core 1.0, section 3.1.3.7).
-fn is_issued_to(client: &str, party: Option<&str>, audiences: usize) -> bool {
-    party.map_or(audiences <= 1, |party| party == client)
-}
-
-/// Accepts further audiences. [`is_issued_to`] checks the client.
-fn verifier_of(client: &Client) -> IdTokenVerifier<'_, CoreJsonWebKey> {
-    client.id_token_verifier().set_other_audience_verifier_fn(|_| true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_that_several_may_read_names_the_client_that_it_was_issued_to() {
-        assert!(is_issued_to("net", None, 1));
-        assert!(is_issued_to("net", Some("net"), 1) && is_issued_to("net", Some("net"), 2));
-        assert!(!is_issued_to("net", None, 2));
-        assert!(!is_issued_to("net", Some("other"), 1) && !is_issued_to("net", Some("other"), 2));
-    }
+fn signed(token: &str, client: &Client) -> Result<Members, TokenError> {
+    token::signed(token, &client.keys, &client.metadata.algorithms)
 }

@@ -37,13 +37,20 @@ impl Rig {
         let issuer = provider.url();
         let table = format!("[oidc]\nissuer = {issuer:?}\nclient_id = \"net\"\n{lines}\n");
         let world = World::with(&table).await;
+        let mut rig = Self { world, provider, link: String::new() };
+        rig.wait_for_login(1).await;
+        rig
+    }
+
+    /// A machine with this number registers and shows a link.
+    async fn wait_for_login(&mut self, number: u8) {
         let body = json!({
-            "Version": 131, "NodeKey": NodePublic([1; 32]), "Hostinfo": { "Hostname": "laptop" },
+            "Version": 131, "NodeKey": NodePublic([number; 32]),
+            "Hostinfo": { "Hostname": "laptop" },
         });
-        let answer = world.register(1, &body).await;
+        let answer = self.world.register(number, &body).await;
         let link = answer["AuthURL"].as_str().unwrap().split_once("/register/").unwrap().1;
-        let link = format!("/register/{link}");
-        Self { world, provider, link }
+        self.link = format!("/register/{link}");
     }
 
     /// A browser opens the link of the machine.
@@ -142,6 +149,84 @@ async fn a_token_for_another_login_client_or_time_or_of_another_provider_is_refu
         assert_eq!(said.status, StatusCode::BAD_GATEWAY, "{claim} {value}: {}", said.body);
         assert!(!said.body.contains("name=\"token\""), "{claim} {value}");
     }
+}
+
+#[tokio::test]
+async fn claims_that_no_login_needs_stop_none_whatever_their_type() {
+    let rig = Rig::new().await;
+    for (name, value) in [
+        ("updated_at", json!("2026-11-20T10:00:00.000Z")),
+        ("address", json!("1 Street")),
+        ("address", json!({ "street_address": 7 })),
+        ("amr", json!("pwd")),
+        ("acr", json!(1)),
+        ("auth_time", json!("1700000000")),
+        ("iat", json!("yesterday")),
+        ("iat", json!(null)),
+        ("nbf", json!("x")),
+        ("exp", json!(f64::from(u32::MAX) + 0.5)),
+        ("exp", json!("4294967295")),
+        ("at_hash", json!(["x"])),
+        ("email_verified", json!("true")),
+        ("email_verified", json!({})),
+        ("phone_number_verified", json!("false")),
+        ("gender", json!(1)),
+        ("birthdate", json!(1990)),
+        ("locale", json!({})),
+        ("zoneinfo", json!("")),
+        ("website", json!("none")),
+        ("picture", json!("")),
+        ("picture", json!({ "url": "x" })),
+        ("name", json!(["Anna", "B"])),
+        ("groups", json!({ "staff": {} })),
+        ("groups", json!([{ "id": 1 }])),
+    ] {
+        let login = rig.begin().await;
+        let mut claims = rig.honest(&login);
+        claims[name] = value.clone();
+        rig.provider.says(claims);
+        rig.provider.informs(json!({ "sub": "1", name: value.clone() }));
+        let said = rig.back(&login, &login.cookie, "").await;
+        assert_eq!(said.status, StatusCode::OK, "{name} {value}: {}", said.body);
+        assert!(said.body.contains("anna"), "{name} {value}: {}", said.body);
+    }
+}
+
+#[tokio::test]
+async fn members_of_a_providers_answers_that_no_login_needs_stop_none() {
+    for (path, members) in [
+        ("/token", json!({ "expires_in": "600" })),
+        ("/token", json!({ "scope": ["openid"], "token_type": null, "refresh_token": 7 })),
+        ("/token", json!({ "access_token": null })),
+        ("", json!({ "op_policy_uri": "", "op_tos_uri": "", "userinfo_endpoint": "" })),
+        ("", json!({ "subject_types_supported": null, "response_types_supported": "code" })),
+        ("", json!({ "id_token_signing_alg_values_supported": ["ES256", "ML-DSA-44"] })),
+        ("", json!({ "display_values_supported": "page", "scopes_supported": {} })),
+    ] {
+        let rig = Rig::new().await;
+        rig.provider.changes(path, members.clone());
+        rig.log_in().await;
+        assert_eq!(rig.nodes().await, 1, "{path} {members}");
+    }
+}
+
+#[tokio::test]
+async fn a_final_slash_of_the_issuer_makes_no_other_provider_and_no_other_user() {
+    let mut rig = Rig::new().await;
+    let url = rig.provider.url();
+    for (number, issuer) in [(2, url.clone()), (3, format!("{url}/"))] {
+        rig.wait_for_login(number).await;
+        rig.provider.changes("", json!({ "issuer": issuer }));
+        let login = rig.begin().await;
+        let mut claims = rig.honest(&login);
+        claims["iss"] = json!(issuer);
+        rig.provider.says(claims);
+        let question = rig.back(&login, &login.cookie, &format!("&iss={issuer}")).await;
+        assert_eq!(question.status, StatusCode::OK, "{issuer}: {}", question.body);
+        let done = rig.confirm(&question, &login.cookie).await;
+        assert_eq!(done.status, StatusCode::OK, "{issuer}: {}", done.body);
+    }
+    assert_eq!((rig.nodes().await, rig.list("user").await.len()), (2, 1));
 }
 
 #[tokio::test]

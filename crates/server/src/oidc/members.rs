@@ -1,0 +1,142 @@
+//! Objects of JSON as providers send them. Only the members that are used are read, in each type in which
+//! a provider sends them. A member that cannot be read is ignored.
+
+use serde_json::{Map, Value};
+
+/// An object.
+#[derive(Clone, Debug, Default)]
+pub struct Members(Map<String, Value>);
+
+impl Members {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// The text is not an object of JSON.
+    pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text).map(Self)
+    }
+
+    /// A member as it is. `null` is none.
+    pub fn value(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A text, or a number as text, or a list of one of these. An empty text is none.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let value = self.value(name)?;
+        let one = match value {
+            Value::Array(values) if values.len() == 1 => &values[0],
+            value => value,
+        };
+        match one {
+            Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => ignored(name, value),
+        }
+    }
+
+    /// A text in no language in particular, or in any (OpenID Connect Core 1.0, section 5.2).
+    pub fn text_in_any_language(&self, name: &str) -> Option<String> {
+        let is_translated =
+            |key: &&String| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('#'));
+        let translated = || self.0.keys().filter(is_translated).find_map(|key| self.text(key));
+        self.text(name).or_else(translated)
+    }
+
+    /// A boolean, or one as text or number. A value that is neither true nor false is false.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        let value = self.value(name)?;
+        let text = match value {
+            Value::Bool(flag) => return Some(*flag),
+            Value::String(text) => text.trim().to_ascii_lowercase(),
+            other => other.to_string(),
+        };
+        match text.as_str() {
+            "true" | "1" => Some(true),
+            "false" | "0" => Some(false),
+            _ => ignored(name, value).or(Some(false)),
+        }
+    }
+
+    /// A number, or one as text.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        let value = self.value(name)?;
+        let number = match value {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        number.filter(|number: &f64| number.is_finite()).or_else(|| ignored(name, value))
+    }
+
+    /// A list of texts, or one text.
+    pub fn texts(&self, name: &str) -> Option<Vec<String>> {
+        match self.value(name)? {
+            Value::String(text) => Some(vec![text.clone()]),
+            Value::Array(values) => {
+                let text = |value: &Value| match value {
+                    Value::String(text) => Some(text.clone()),
+                    other => ignored(name, other),
+                };
+                Some(values.iter().filter_map(text).collect())
+            }
+            other => ignored(name, other),
+        }
+    }
+}
+
+/// The log has the type alone, because a value may be a secret or personal.
+fn ignored<T>(name: &str, value: &Value) -> Option<T> {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "an unexpected text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    };
+    tracing::debug!("OIDC: {name:?} of the provider is ignored: {kind} cannot be used there");
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(text: &str) -> Members {
+        Members::read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_member_is_read_in_each_type_that_providers_send() {
+        let all = members(
+            r#"{"text":"a","number":7,"list":["a"],"empty":"","null":null,"two":["a","b"],"map":{},
+               "name#de":"Anna","yes":"True","no":"false","one":1,"odd":"maybe","real":1.5,
+               "digits":"600","nan":"NaN","mixed":["a",7,{"name":"b"},"c"]}"#,
+        );
+        let text = |name| all.text(name);
+        assert_eq!([text("text"), text("list")], [Some("a".into()), Some("a".into())]);
+        assert_eq!(text("number"), Some("7".into()));
+        assert_eq!([text("empty"), text("null"), text("two"), text("map")], [const { None }; 4]);
+        assert_eq!(all.text_in_any_language("name"), Some("Anna".into()));
+        assert_eq!(
+            ["yes", "no", "one", "odd"].map(|name| all.flag(name)),
+            [Some(true), Some(false), Some(true), Some(false)]
+        );
+        assert_eq!(all.flag("null"), None);
+        assert_eq!(
+            ["number", "real", "digits", "nan"].map(|name| all.number(name)),
+            [Some(7.0), Some(1.5), Some(600.0), None]
+        );
+        assert_eq!(all.texts("mixed"), Some(vec!["a".into(), "c".into()]));
+        assert_eq!(all.texts("text"), Some(vec!["a".into()]));
+        assert_eq!((all.texts("map"), all.texts("none")), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "[]", "\"a\"", "{"] {
+            assert!(Members::read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a provider says of itself (OpenID Connect Discovery 1.0, section 3). Only the members that a
+//! login needs are read.
+
+use std::{fmt, str::FromStr};
+
+use hyper::Uri;
+use openidconnect::{AuthUrl, core::CoreJwsSigningAlgorithm};
+
+use super::{
+    members::Members,
+    token::{is_asymmetric, is_same_issuer},
+};
+
+/// Where the description of a provider is, below its issuer.
+const PLACE: &str = ".well-known/openid-configuration";
+
+/// A provider's description.
+#[derive(Debug)]
+pub struct Metadata {
+    /// Where users log in.
+    pub authorization: AuthUrl,
+    /// Where a code becomes tokens.
+    pub token: Uri,
+    /// Where the claims of a user are, too.
+    pub user_info: Option<Uri>,
+    /// Where its keys are.
+    pub keys: Uri,
+    /// The algorithms of its tokens.
+    pub algorithms: Vec<CoreJwsSigningAlgorithm>,
+    /// Whether it accepts the server's secret only in the body of a request.
+    pub secret_in_body: bool,
+}
+
+/// What is wrong with a description.
+#[derive(Debug, PartialEq, Eq)]
+pub enum MetadataError {
+    /// It is another provider's.
+    Issuer(String),
+    /// A member that a login needs is missing or is no URL.
+    Url(&'static str),
+}
+
+impl fmt::Display for MetadataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Issuer(issuer) => write!(f, "issuer: it calls itself {issuer:?}"),
+            Self::Url(name) => write!(f, "{name}: there is no URL"),
+        }
+    }
+}
+
+impl std::error::Error for MetadataError {}
+
+impl Metadata {
+    /// Where that of an issuer is.
+    pub fn place(issuer: &str) -> String {
+        format!("{}/{PLACE}", issuer.strip_suffix('/').unwrap_or(issuer))
+    }
+
+    /// That of this issuer.
+    ///
+    /// # Errors
+    /// It is of another, or lacks what a login needs.
+    pub fn of(members: &Members, issuer: &str) -> Result<Self, MetadataError> {
+        let own = members.text("issuer").unwrap_or_default();
+        if !is_same_issuer(&own, issuer) {
+            return Err(MetadataError::Issuer(own));
+        }
+        let algorithms = match members.texts("id_token_signing_alg_values_supported") {
+            Some(names) => names.into_iter().filter_map(algorithm).filter(is_asymmetric).collect(),
+            // The one that each provider has.
+            None => vec![CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256],
+        };
+        let methods = members.texts("token_endpoint_auth_methods_supported").unwrap_or_default();
+        let has = |method: &str| methods.iter().any(|own| own == method);
+        let name = "authorization_endpoint";
+        let authorization = members.text(name).and_then(|text| AuthUrl::new(text).ok());
+        Ok(Self {
+            authorization: authorization.ok_or(MetadataError::Url(name))?,
+            token: url(members, "token_endpoint")?,
+            user_info: url(members, "userinfo_endpoint").ok(),
+            keys: url(members, "jwks_uri")?,
+            algorithms,
+            secret_in_body: has("client_secret_post") && !has("client_secret_basic"),
+        })
+    }
+}
+
+fn algorithm(name: String) -> Option<CoreJwsSigningAlgorithm> {
+    serde_json::from_value(name.into()).ok()
+}
+
+fn url(members: &Members, name: &'static str) -> Result<Uri, MetadataError> {
+    let uri = members.text(name).and_then(|text| Uri::from_str(&text).ok());
+    uri.filter(|uri| uri.host().is_some()).ok_or(MetadataError::Url(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(change: Value) -> Result<Metadata, MetadataError> {
+        let mut members = json!({
+            "issuer": "https://id.test", "authorization_endpoint": "https://id.test/login",
+            "token_endpoint": "https://id.test/token", "jwks_uri": "https://id.test/keys",
+            "id_token_signing_alg_values_supported": ["RS256"],
+        });
+        members.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        Metadata::of(&Members::read(members.to_string().as_bytes()).unwrap(), "https://id.test")
+    }
+
+    #[test]
+    fn what_a_login_does_not_need_may_have_any_type() {
+        for change in [
+            json!({ "op_policy_uri": "", "op_tos_uri": 7, "service_documentation": {} }),
+            json!({ "subject_types_supported": null, "response_types_supported": "code" }),
+            json!({ "scopes_supported": {}, "claims_supported": "sub", "ui_locales_supported": "" }),
+            json!({ "userinfo_endpoint": "", "registration_endpoint": "none" }),
+            json!({ "issuer": "https://id.test/" }),
+        ] {
+            let read = read(change.clone()).unwrap_or_else(|error| panic!("{change}: {error}"));
+            assert_eq!(read.user_info, None);
+        }
+    }
+
+    #[test]
+    fn a_description_without_what_a_login_needs_is_refused_by_the_name_of_the_member() {
+        for (name, value) in [
+            ("token_endpoint", json!(null)),
+            ("token_endpoint", json!("/token")),
+            ("jwks_uri", json!("")),
+            ("authorization_endpoint", json!({})),
+        ] {
+            assert_eq!(read(json!({ name: value })).unwrap_err(), MetadataError::Url(name));
+        }
+        let other = read(json!({ "issuer": "https://other.test" })).unwrap_err();
+        assert_eq!(other, MetadataError::Issuer("https://other.test".into()));
+    }
+
+    #[test]
+    fn algorithms_without_a_key_of_the_provider_and_unknown_ones_are_not_accepted() {
+        let algorithms = |value: Value| {
+            read(json!({ "id_token_signing_alg_values_supported": value })).unwrap().algorithms
+        };
+        let rs256 = vec![CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256];
+        assert_eq!(algorithms(json!(["none", "HS256", "RS256", "ML-DSA-44", 7])), rs256);
+        assert_eq!(algorithms(json!("RS256")), rs256);
+        assert_eq!(algorithms(json!(null)), rs256);
+        assert_eq!(algorithms(json!(["HS256"])), vec![]);
+    }
+
+    #[test]
+    fn a_final_slash_of_the_issuer_is_not_doubled() {
+        let place = "https://id.test/a/.well-known/openid-configuration";
+        assert_eq!(Metadata::place("https://id.test/a"), place);
+        assert_eq!(Metadata::place("https://id.test/a/"), place);
+    }
+}
