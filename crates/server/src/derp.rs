@@ -13,6 +13,7 @@ pub mod mesh;
 mod queue;
 mod session;
 mod table;
+mod yaml;
 
 use std::{
     future::pending,

@@ -1,5 +1,5 @@
 //! The relays that clients are told of: this server's own, and others', from files and URLs with
-//! Tailscale's `derpmap` (`tailcfg.DERPMap`).
+//! Tailscale's `derpmap` (`tailcfg.DERPMap`), in JSON with comments or, as headscale has it, in YAML.
 //!
 //! ```text
 //!   own region ──────────────────────────┐
@@ -20,12 +20,14 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use base16ct::lower::encode_string;
 use hyper::Request;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use sys::whole_file;
 use tailnet::messages::{DerpNode, DerpRegion};
 use tokio::{task::JoinSet, time::sleep};
 
+use super::yaml;
 use crate::{fetch::Fetch, network::Network, remote_url::RemoteUrl};
 
 /// How often a URL is asked, and how soon again without an answer.
@@ -172,37 +174,120 @@ fn add_relays(to: &mut Value, from: &Value) {
     }
 }
 
+/// The keys of a map with texts, as clients write them. headscale's files have them in small letters.
+const TEXTS: [&str; 8] =
+    ["RegionCode", "RegionName", "Name", "HostName", "CertName", "IPv4", "IPv6", "STUNTestIP"];
+/// The other keys.
+const KEYS: [&str; 12] = [
+    "Regions",
+    "RegionID",
+    "Nodes",
+    "Avoid",
+    "NoMeasureNoHome",
+    "Latitude",
+    "Longitude",
+    "STUNPort",
+    "STUNOnly",
+    "DERPPort",
+    "InsecureForTests",
+    "CanPort80",
+];
+
 /// The regions of a map; those that are `null` are none.
 ///
 /// # Errors
-/// It is none: the key, and what is wrong with it.
+/// It is none: the line or the key, and what is wrong with it.
 fn read(text: &[u8]) -> anyhow::Result<Regions> {
-    let map: Value = serde_json::from_slice(text)?;
-    let regions = match &map["Regions"] {
-        Value::Object(regions) => regions,
+    let text = std::str::from_utf8(text)?;
+    let begin = text.trim_start_matches('\u{feff}').trim_start();
+    ensure!(!begin.is_empty(), "it is empty");
+    let is_json = ["{", "[", "//", "/*"].iter().any(|start| begin.starts_with(start));
+    let map = if is_json { policy::read_json(text)? } else { yaml::read(text, plain)? };
+    let regions = match with_names_of_clients(map) {
+        Value::Object(mut map) => map.remove("Regions"),
+        _ => None,
+    };
+    let mut regions = match regions {
+        Some(Value::Object(regions)) => regions,
+        Some(Value::Null) => Regions::new(),
         _ => bail!("Regions: an object of regions by their numbers is missing"),
     };
-    let mut read = Regions::new();
-    for (number, region) in regions.iter().filter(|(_, region)| !region.is_null()) {
+    regions.retain(|_, region| !region.is_null());
+    for (number, region) in &mut regions {
         check(number, region).with_context(|| format!("Regions.{number}"))?;
-        read.insert(number.clone(), region.clone());
     }
-    Ok(read)
+    Ok(regions)
 }
 
-fn check(number: &str, region: &Value) -> anyhow::Result<()> {
+/// A plain scalar of YAML, which is a text where a text belongs.
+fn plain(key: &str, text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        _ if TEXTS.iter().any(|name| name.eq_ignore_ascii_case(key)) => text.into(),
+        "true" | "True" | "TRUE" => true.into(),
+        "false" | "False" | "FALSE" => false.into(),
+        _ => text
+            .parse::<i64>()
+            .map(Value::from)
+            .or_else(|_| text.parse::<f64>().map(Value::from))
+            .unwrap_or_else(|_| text.into()),
+    }
+}
+
+/// The same with the keys as clients write them, which some read with regard to capitals, and without
+/// `null`s. The regions stay.
+fn with_names_of_clients(value: Value) -> Value {
+    match value {
+        Value::Array(list) => {
+            let list = list.into_iter().filter(|value| !value.is_null());
+            list.map(with_names_of_clients).collect()
+        }
+        Value::Object(members) => {
+            let known = |key: String| {
+                let mut names = TEXTS.iter().chain(&KEYS);
+                names
+                    .find(|name| name.eq_ignore_ascii_case(&key))
+                    .map_or(key, |name| (*name).into())
+            };
+            let members = members.into_iter().map(|(key, value)| (known(key), value));
+            let members = members.filter(|(key, value)| key == "Regions" || !value.is_null());
+            members.map(|(key, value)| (key, with_names_of_clients(value))).collect()
+        }
+        value => value,
+    }
+}
+
+/// Checks a region. A region or relay without a number has that of its key.
+fn check(number: &str, region: &mut Value) -> anyhow::Result<()> {
     let number: u16 = number.parse().ok().filter(|number| *number > 0).context("not a number")?;
-    for (at, node) in region["Nodes"].as_array().into_iter().flatten().enumerate() {
-        let relay: Result<DerpNode, _> = serde_json::from_value(node.clone());
-        let relay = relay.with_context(|| format!("Nodes[{at}]"))?;
+    let region = region.as_object_mut().context("not an object")?;
+    region.entry("RegionID").or_insert(number.into());
+    for (at, node) in
+        region.get_mut("Nodes").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
+    {
         let key = |name: &str| format!("Nodes[{at}].{name}");
+        let node = node.as_object_mut().with_context(|| format!("Nodes[{at}]: not an object"))?;
+        node.entry("RegionID").or_insert(number.into());
+        let relay: DerpNode = parsed(node).with_context(|| format!("Nodes[{at}]"))?;
         ensure!(relay.region_id == number, "{}: not {number}", key("RegionID"));
         ensure!(!relay.host_name.is_empty(), "{}: there is none", key("HostName"));
     }
-    let read: DerpRegion = serde_json::from_value(region.clone())?;
+    let read: DerpRegion = parsed(region)?;
     ensure!(read.region_id == number, "RegionID: not {number}");
     ensure!(!read.region_code.is_empty(), "RegionCode: there is none");
     Ok(())
+}
+
+/// An object as this type.
+///
+/// # Errors
+/// The first key whose value does not fit, and why.
+fn parsed<T: DeserializeOwned>(members: &Regions) -> anyhow::Result<T> {
+    for (key, value) in members {
+        let alone = Value::from_iter([(key.as_str(), value.clone())]);
+        serde_json::from_value::<T>(alone).with_context(|| key.clone())?;
+    }
+    Ok(serde_json::from_value(Value::Object(members.clone()))?)
 }
 
 #[cfg(test)]
@@ -250,12 +335,45 @@ mod tests {
     }
 
     #[test]
+    fn a_map_is_read_however_headscale_tailscale_and_people_write_it() {
+        let expected = json!({ "900": {
+            "RegionID": 900, "RegionCode": "no", "RegionName": "My Region", "Nodes": [
+                { "Name": "900", "RegionID": 900, "HostName": "relay.example.com",
+                  "IPv6": "2001:db8::1", "STUNPort": 0, "STUNOnly": false, "DERPPort": 443 },
+            ],
+        } });
+        for text in [
+            "# ours\nregions:\n  1: null # none\n  900:\n    regionid: 900\n    regioncode: no\n\
+             \x20   regionname: My Region\n    nodes:\n      - name: 900\n        regionid: 900\n\
+             \x20       hostname: relay.example.com\n        ipv4:\n        ipv6: 2001:db8::1\n\
+             \x20       stunport: 0\n        stunonly: false\n        derpport: 443\n",
+            r#"{
+                // ours
+                "regions": { "1": null, "900": {
+                    "regionid": 900, "REGIONCODE": "no", "regionName": "My Region", "nodes": [null, {
+                        "name": "900", "regionid": 900, "hostname": "relay.example.com", "ipv4": null,
+                        "ipv6": "2001:db8::1", "stunport": 0, "stunonly": false, "derpport": 443,
+                    }],
+                } },
+            }"#,
+            r#"{"Regions":{"900":{"RegionCode":"no","RegionName":"My Region","Nodes":[{"Name":"900",
+                "HostName":"relay.example.com","IPv6":"2001:db8::1","STUNPort":0,"STUNOnly":false,
+                "DERPPort":443}]}}}"#,
+        ] {
+            assert_eq!(Value::Object(read(text.as_bytes()).unwrap()), expected, "{text}");
+        }
+        for text in [r#"{"Regions":null}"#, "regions:", "regions: {}"] {
+            assert_eq!(read(text.as_bytes()).unwrap(), Regions::new(), "{text}");
+        }
+    }
+
+    #[test]
     fn an_error_names_file_and_key() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("others.json");
         let mut wrong = region(900, &["b"]);
         for (pointer, value, says) in [
-            ("/Nodes/0/DERPPort", json!("x"), "Regions.900: Nodes[0]: invalid type"),
+            ("/Nodes/0/DERPPort", json!("x"), "Regions.900: Nodes[0]: DERPPort: invalid type"),
             ("/Nodes/0/HostName", json!(""), "Regions.900: Nodes[0].HostName"),
             ("/Nodes/0/RegionID", json!(7), "Regions.900: Nodes[0].RegionID"),
             ("/RegionID", json!(7), "Regions.900: RegionID"),
@@ -276,7 +394,15 @@ mod tests {
             format!("{:#}", maps.unwrap_err())
         };
         for (text, says) in [
-            ("", "EOF"),
+            ("", "it is empty"),
+            ("<html>", "Regions: an object of regions"),
+            ("{\"Regions\":", "line 1"),
+            ("regions:\n\t900:", "line 2: a tab cannot indent"),
+            (
+                "regions:\n  900: {regioncode: x, nodes: [{hostname: a, derpport: many}]}",
+                "Regions.900: Nodes[0]: DERPPort: invalid type",
+            ),
+            (r#"{"Regions":{"900":7}}"#, "Regions.900: not an object"),
             ("{}", "Regions: an object of regions by their numbers is missing"),
             ("[]", "Regions: an object of regions by their numbers is missing"),
             (r#"{"Regions":{"x":{}}}"#, "Regions.x: not a number"),
