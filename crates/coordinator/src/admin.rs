@@ -13,6 +13,8 @@ use crate::{
 
 /// The longest name of a user, in bytes.
 const LONGEST_NAME: usize = 128;
+/// The longest name of a tag, in bytes: that of a label.
+const LONGEST_TAG: usize = 63;
 
 /// What a pre-auth key is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -215,11 +217,20 @@ impl State {
     }
 }
 
-/// Whether all of these are tags.
+/// Whether all of these are tags that somebody may give: headscale gives none with capitals.
 pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
-    let is_tag = |tag: &str| tag.strip_prefix("tag:").is_some_and(crate::names::is_label);
-    match tags.iter().find(|tag| !is_tag(tag)) {
+    let may_be_given = |tag: &str| is_tag(tag) && !tag.contains(char::is_uppercase);
+    match tags.iter().find(|tag| !may_be_given(tag)) {
         Some(tag) => Err(Refusal::BadTag(tag.clone())),
         None => Ok(()),
     }
+}
+
+/// Whether this is a tag. headscale takes more letters than Tailscale's own service does, such as `_`.
+pub(crate) fn is_tag(tag: &str) -> bool {
+    let name = tag.strip_prefix("tag:").unwrap_or_default();
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
+    name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= LONGEST_TAG
+        && !name.contains(is_odd)
 }

@@ -1,5 +1,7 @@
 //! A network that another program kept, as it becomes one of ours: object by object, with the numbers
-//! that they have. What does not fit with what came before is refused, and the rest goes on.
+//! that they have. What does not fit is changed where that takes no right and gives none, with a note;
+//! else it is left out, and the rest goes on. An import into a network of an earlier import adds what is
+//! missing there.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -7,11 +9,12 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
+use serde::de::DeserializeOwned;
 use tailnet::keys::NodePublic;
 
 use crate::{
     addresses::{Addresses, Allocation, Prefixes},
-    admin::check_tags,
+    admin::is_tag,
     names,
     object::{ApiKey, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
 };
@@ -24,22 +27,18 @@ const LARGEST: i64 = (1 << 53) - 1;
 pub enum Skipped {
     /// Its number is none, or another has it.
     Number,
-    /// Another has its name.
-    Name(String),
-    /// It has no name that may be one.
-    NoName(String),
+    /// An object with its number was deleted since an earlier import.
+    Deleted,
     /// Its user is not there.
     NoUser(UserId),
     /// It belongs to nobody, and has no tags.
     Nobodys,
     /// One of its tags is none.
-    Tags,
+    Tag(String),
     /// Another has the part of a key that names it.
     Prefix(String),
     /// Another has its node key.
     Key(NodePublic),
-    /// Another has one of its addresses.
-    Address,
     /// There is no address for it.
     NoAddress,
 }
@@ -48,14 +47,12 @@ impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number => f.write_str("its number is none, or another has it"),
-            Self::Name(name) => write!(f, "another has the name {name}"),
-            Self::NoName(name) => write!(f, "{name:?} cannot be a name"),
+            Self::Deleted => f.write_str("what had its number was deleted since an earlier import"),
             Self::NoUser(user) => write!(f, "there is no user {user}"),
             Self::Nobodys => f.write_str("it has neither a user nor tags"),
-            Self::Tags => f.write_str("one of its tags is none"),
+            Self::Tag(tag) => write!(f, "{tag:?} cannot be a tag"),
             Self::Prefix(prefix) => write!(f, "another begins with {prefix}"),
             Self::Key(key) => write!(f, "another has the node key {key}"),
-            Self::Address => f.write_str("another has one of its addresses"),
             Self::NoAddress => f.write_str("there is no address for it"),
         }
     }
@@ -63,10 +60,37 @@ impl fmt::Display for Skipped {
 
 impl std::error::Error for Skipped {}
 
+/// What became of an object that is in the network now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Imported {
+    /// It is new there; with what was changed.
+    New(Vec<Changed>),
+    /// It was there from an earlier import, and stays as it is.
+    There,
+}
+
+/// What is not as the other program had it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// A name that cannot be one, or that another has.
+    Name { was: String, is: String },
+    /// An address that another has; it gets a free one.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name { was, is } => write!(f, "{was:?} becomes {is}"),
+            Self::Address(address) => write!(f, "another has {address}: it gets a free address"),
+        }
+    }
+}
+
 /// What came so far. Users come before keys and nodes, and [`Import::finish`] at the end.
 pub struct Import {
     addresses: Addresses,
-    had: HashSet<IpAddr>,
+    used: Used,
     users: BTreeMap<i64, User>,
     keys: BTreeMap<i64, PreAuthKey>,
     api_keys: BTreeMap<i64, ApiKey>,
@@ -74,21 +98,63 @@ pub struct Import {
     /// What lacks an address of one family has one when all others are known.
     halves: Vec<(Node, Option<Ipv4Addr>, Option<Ipv6Addr>)>,
     last: BTreeMap<Kind, i64>,
+    /// What the network has already, or had.
+    there: HashSet<(Kind, i64)>,
+    /// What was left out; a later import may add it.
+    left_out: HashSet<(Kind, i64)>,
+}
+
+/// What only one of all may have.
+#[derive(Default)]
+struct Used {
+    addresses: HashSet<IpAddr>,
+    user_names: HashSet<String>,
+    names: HashSet<String>,
+    node_keys: HashSet<NodePublic>,
+    prefixes: HashSet<(Kind, String)>,
 }
 
 impl Import {
-    /// With nothing. Nodes that lack an address get one of these networks.
+    /// Into a network that has nothing. Nodes that lack an address get one of these networks.
     pub fn new(prefixes: Prefixes) -> Self {
         Self {
             addresses: Addresses::new(prefixes, Allocation::default()),
-            had: HashSet::new(),
+            used: Used::default(),
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
             api_keys: BTreeMap::new(),
             nodes: BTreeMap::new(),
             halves: Vec::new(),
             last: BTreeMap::new(),
+            there: HashSet::new(),
+            left_out: HashSet::new(),
         }
+    }
+
+    /// Into a network that has these objects from an earlier import, and others.
+    ///
+    /// # Errors
+    /// One of them is none.
+    pub fn onto(prefixes: Prefixes, objects: &[Stored]) -> Result<Self, serde_json::Error> {
+        let mut import = Self::new(prefixes);
+        for object in objects {
+            import.there.insert((object.kind, object.id));
+            import.given(object.kind, object.id);
+            let Some(body) = &object.body else { continue };
+            match object.kind {
+                Kind::User => import.insert_user(read(body)?),
+                Kind::PreAuthKey => import.insert_key(read(body)?),
+                Kind::ApiKey => import.insert_api_key(read(body)?),
+                Kind::Node => {
+                    let node: Node = read(body)?;
+                    let (v4, v6) = (node.v4, node.v6);
+                    import.note_node(&node, [v4.into(), v6.into()]);
+                    import.insert_node(node, v4, v6);
+                }
+                Kind::Policy | Kind::AuditEntry | Kind::Lock | Kind::LockUpdate => {}
+            }
+        }
+        Ok(import)
     }
 
     /// Numbers up to this one were given.
@@ -97,97 +163,115 @@ impl Import {
         *last = number.clamp(*last, LARGEST);
     }
 
-    /// A user.
+    /// An object is left out. A later import may add it.
+    pub fn leave_out(&mut self, kind: Kind, number: i64) {
+        self.left_out.insert((kind, number));
+    }
+
+    /// A user. One whose name another has is called by its address or its number, and one without a name
+    /// by its number.
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn user(&mut self, user: User) -> Result<(), Skipped> {
-        check_number(user.id.0, &self.users)?;
-        if user.name.is_empty() {
-            return Err(Skipped::NoName(user.name));
+    pub fn user(&mut self, mut user: User) -> Result<Imported, Skipped> {
+        let is_same = |other: &User| other.created == user.created || other.name == user.name;
+        if check_number(&self.there, &self.users, &user, is_same)? == Imported::There {
+            return Ok(Imported::There);
         }
-        if self.users.values().any(|other| other.name == user.name) {
-            return Err(Skipped::Name(user.name));
+        let (was, number) = (mem::take(&mut user.name), user.id);
+        let mut names = vec![was.clone()];
+        if !was.is_empty() {
+            names.extend([user.email.clone(), format!("{was}-{number}")]);
         }
-        self.given(Kind::User, user.id.0);
-        self.users.insert(user.id.0, user);
-        Ok(())
+        let numbered = (1..).map(|more| format!("user-{number}-{more}"));
+        let names = names.into_iter().chain([format!("user-{number}")]).chain(numbered);
+        let is_free = |name: &String| !name.is_empty() && !self.used.user_names.contains(name);
+        user.name = { names }.find(is_free).expect("numbers do not end");
+        let changed = changed_name(was, &user.name);
+        self.given(Kind::User, number.0);
+        self.insert_user(user);
+        Ok(Imported::New(changed))
     }
 
     /// A pre-auth key.
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn key(&mut self, key: PreAuthKey) -> Result<(), Skipped> {
-        check_number(key.id.0, &self.keys)?;
-        self.check_owner(key.user, &key.tags)?;
-        if self.keys.values().any(|other| other.prefix == key.prefix) {
-            return Err(Skipped::Prefix(key.prefix));
+    pub fn key(&mut self, mut key: PreAuthKey) -> Result<Imported, Skipped> {
+        let is_same = |other: &PreAuthKey| other.prefix == key.prefix;
+        if check_number(&self.there, &self.keys, &key, is_same)? == Imported::There {
+            return Ok(Imported::There);
         }
+        self.check_owner(key.user, &key.tags)?;
+        key.user = key.user.filter(|user| self.users.contains_key(&user.0));
+        self.check_prefix(Kind::PreAuthKey, &key.prefix)?;
         self.given(Kind::PreAuthKey, key.id.0);
-        self.keys.insert(key.id.0, key);
-        Ok(())
+        self.insert_key(key);
+        Ok(Imported::New(Vec::new()))
     }
 
     /// An API key.
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn api_key(&mut self, key: ApiKey) -> Result<(), Skipped> {
-        check_number(key.id.0, &self.api_keys)?;
-        if self.api_keys.values().any(|other| other.prefix == key.prefix) {
-            return Err(Skipped::Prefix(key.prefix));
+    pub fn api_key(&mut self, key: ApiKey) -> Result<Imported, Skipped> {
+        let is_same = |other: &ApiKey| other.prefix == key.prefix;
+        if check_number(&self.there, &self.api_keys, &key, is_same)? == Imported::There {
+            return Ok(Imported::There);
         }
+        self.check_prefix(Kind::ApiKey, &key.prefix)?;
         self.given(Kind::ApiKey, key.id.0);
-        self.api_keys.insert(key.id.0, key);
-        Ok(())
+        self.insert_api_key(key);
+        Ok(Imported::New(Vec::new()))
     }
 
-    /// A node with the addresses that it has.
+    /// A node with the addresses that it has. Its name becomes a label, with a number where another has
+    /// it.
     ///
     /// # Errors
     /// Why it is left out.
     pub fn node(
         &mut self,
         mut node: Node,
-        v4: Option<Ipv4Addr>,
-        v6: Option<Ipv6Addr>,
-    ) -> Result<(), Skipped> {
-        check_number(node.id.0, &self.nodes)?;
+        mut v4: Option<Ipv4Addr>,
+        mut v6: Option<Ipv6Addr>,
+    ) -> Result<Imported, Skipped> {
+        let is_same = |other: &Node| other.machine == node.machine;
+        if check_number(&self.there, &self.nodes, &node, is_same)? == Imported::There {
+            return Ok(Imported::There);
+        }
+        if self.halves.iter().any(|(other, ..)| other.id == node.id) {
+            return Err(Skipped::Number);
+        }
         self.check_owner(node.user, &node.tags)?;
-        if !names::is_label(&node.name) {
-            return Err(Skipped::NoName(node.name));
+        if self.used.node_keys.contains(&node.key) {
+            return Err(Skipped::Key(node.key));
         }
-        let half = self.halves.iter().map(|(node, ..)| node);
-        for other in self.nodes.values().chain(half) {
-            if other.id == node.id {
-                return Err(Skipped::Number);
-            }
-            if other.key == node.key {
-                return Err(Skipped::Key(node.key));
-            }
-            if other.name == node.name {
-                return Err(Skipped::Name(node.name));
-            }
-        }
-        let own = v4.map(Into::into).into_iter().chain(v6.map(Into::into));
-        let own: Vec<IpAddr> = own.collect();
-        if own.iter().any(|address| self.had.contains(address)) {
-            return Err(Skipped::Address);
-        }
-        self.had.extend(own);
+        let was = mem::take(&mut node.name);
+        node.name = names::unique(names::label(&was), |name| !self.used.names.contains(name));
+        node.renamed = !names::is_of_host(&node.name, &node.hostinfo.hostname);
+        let mut changed = changed_name(was, &node.name);
+        let mut is_used = |address: IpAddr| {
+            let is_used = self.used.addresses.contains(&address);
+            changed.extend(is_used.then_some(Changed::Address(address)));
+            is_used
+        };
+        v4 = v4.filter(|v4| !is_used((*v4).into()));
+        v6 = v6.filter(|v6| !is_used((*v6).into()));
+        let own = v4.map(IpAddr::from).into_iter().chain(v6.map(Into::into));
+        self.note_node(&node, own);
         self.given(Kind::Node, node.id.0);
         // What is forgotten of the owner stays so, as when a tag is given here.
         node.user = node.user.filter(|_| node.tags.is_empty());
         node.auth_key = node.auth_key.filter(|key| self.keys.contains_key(&key.0));
         match (v4, v6) {
-            (Some(v4), Some(v6)) => self.add(node, v4, v6),
+            (Some(v4), Some(v6)) => self.insert_node(node, v4, v6),
             _ => self.halves.push((node, v4, v6)),
         }
-        Ok(())
+        Ok(Imported::New(changed))
     }
 
-    /// All of it, and the nodes that no address was left for.
+    /// All that is new, and the nodes that no address was left for.
     pub fn finish(mut self) -> (Vec<Stored>, Vec<(NodeId, Skipped)>) {
         let mut skipped = Vec::new();
         for (v4, v6) in self.halves.iter().map(|(_, v4, v6)| (*v4, *v6)) {
@@ -198,130 +282,108 @@ impl Import {
         for (node, v4, v6) in mem::take(&mut self.halves) {
             match self.addresses.free(&[]) {
                 Some((free_v4, free_v6)) => {
-                    self.add(node, v4.unwrap_or(free_v4), v6.unwrap_or(free_v6));
+                    self.insert_node(node, v4.unwrap_or(free_v4), v6.unwrap_or(free_v6));
                 }
-                None => skipped.push((node.id, Skipped::NoAddress)),
+                None => {
+                    self.leave_out(Kind::Node, node.id.0);
+                    skipped.push((node.id, Skipped::NoAddress));
+                }
             }
         }
         let users = self.users.values().map(Object::stored);
         let keys = self.keys.values().map(Object::stored);
         let api_keys = self.api_keys.values().map(Object::stored);
         let nodes = self.nodes.values().map(Object::stored);
-        let mut objects: Vec<Stored> = users.chain(keys).chain(api_keys).chain(nodes).collect();
-        // A number that was given is not given again, even if what had it is gone.
-        for (kind, id) in self.last {
-            if !objects.iter().any(|object| (object.kind, object.id) == (kind, id)) {
+        let all = users.chain(keys).chain(api_keys).chain(nodes);
+        let is_new = |object: &Stored| !self.there.contains(&(object.kind, object.id));
+        let mut objects: Vec<Stored> = all.filter(is_new).collect();
+        // A number that was given is not given again, even if what had it is gone. What is left out is not
+        // gone: the mark takes the number behind it.
+        for (kind, last) in self.last {
+            let is_left_out = self.left_out.contains(&(kind, last));
+            let id = if is_left_out { last + 1 } else { last };
+            let is_given = objects.iter().any(|object| (object.kind, object.id) == (kind, id));
+            if !is_given && !self.there.contains(&(kind, id)) {
                 objects.push(Stored { kind, id, body: None });
             }
         }
         (objects, skipped)
     }
 
-    fn add(&mut self, node: Node, v4: Ipv4Addr, v6: Ipv6Addr) {
+    fn insert_user(&mut self, user: User) {
+        self.used.user_names.insert(user.name.clone());
+        self.users.insert(user.id.0, user);
+    }
+
+    fn insert_key(&mut self, key: PreAuthKey) {
+        self.used.prefixes.insert((Kind::PreAuthKey, key.prefix.clone()));
+        self.keys.insert(key.id.0, key);
+    }
+
+    fn insert_api_key(&mut self, key: ApiKey) {
+        self.used.prefixes.insert((Kind::ApiKey, key.prefix.clone()));
+        self.api_keys.insert(key.id.0, key);
+    }
+
+    fn insert_node(&mut self, node: Node, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.addresses.take(v4, v6);
         self.nodes.insert(node.id.0, Node { v4, v6, ..node });
     }
 
+    fn note_node(&mut self, node: &Node, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.used.names.insert(node.name.clone());
+        self.used.node_keys.insert(node.key);
+        self.used.addresses.extend(addresses);
+    }
+
+    fn check_prefix(&self, kind: Kind, prefix: &str) -> Result<(), Skipped> {
+        match self.used.prefixes.contains(&(kind, prefix.to_owned())) {
+            true => Err(Skipped::Prefix(prefix.to_owned())),
+            false => Ok(()),
+        }
+    }
+
     fn check_owner(&self, user: Option<UserId>, tags: &[String]) -> Result<(), Skipped> {
-        check_tags(tags).map_err(|_| Skipped::Tags)?;
+        if let Some(tag) = tags.iter().find(|tag| !is_tag(tag)) {
+            return Err(Skipped::Tag(tag.clone()));
+        }
         match user {
-            Some(user) if !self.users.contains_key(&user.0) => Err(Skipped::NoUser(user)),
+            // An object with tags needs no user.
+            Some(user) if tags.is_empty() && !self.users.contains_key(&user.0) => {
+                Err(Skipped::NoUser(user))
+            }
             None if tags.is_empty() => Err(Skipped::Nobodys),
             _ => Ok(()),
         }
     }
 }
 
-fn check_number<T>(number: i64, had: &BTreeMap<i64, T>) -> Result<(), Skipped> {
-    let is_number = (1..=LARGEST).contains(&number) && !had.contains_key(&number);
-    if is_number { Ok(()) } else { Err(Skipped::Number) }
+/// Whether an object is there from an earlier import, which is the case if one with its number is the
+/// same.
+fn check_number<T: Object>(
+    there: &HashSet<(Kind, i64)>,
+    had: &BTreeMap<i64, T>,
+    new: &T,
+    is_same: impl Fn(&T) -> bool,
+) -> Result<Imported, Skipped> {
+    let number = new.number();
+    let is_there = there.contains(&(T::KIND, number));
+    match had.get(&number) {
+        Some(other) if is_there && is_same(other) => Ok(Imported::There),
+        Some(_) => Err(Skipped::Number),
+        None if is_there => Err(Skipped::Deleted),
+        None if !(1..=LARGEST).contains(&number) => Err(Skipped::Number),
+        None => Ok(Imported::New(Vec::new())),
+    }
+}
+
+fn changed_name(was: String, is: &str) -> Vec<Changed> {
+    if was == is { Vec::new() } else { vec![Changed::Name { was, is: is.to_owned() }] }
+}
+
+fn read<T: DeserializeOwned>(body: &str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(body)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{RegisterRequest, Settings, State, Time, object::KeyId, secret::Hash};
-
-    fn user(id: i64, name: &str) -> User {
-        User { id: UserId(id), name: name.into(), ..User::default() }
-    }
-
-    fn node(id: i64, name: &str) -> Node {
-        serde_json::from_value(serde_json::json!({
-            "id": id, "machine": format!("mkey:{id:064x}"), "key": format!("nodekey:{id:064x}"),
-            "disco": format!("discokey:{id:064x}"), "user": 1, "name": name, "v4": "0.0.0.0",
-            "v6": "::", "hostinfo": {}, "auth_key": 9, "expires": null, "created": 0,
-            "last_seen": null,
-        }))
-        .unwrap()
-    }
-
-    fn import() -> Import {
-        let mut import = Import::new(Prefixes::default());
-        import.user(user(1, "anna")).unwrap();
-        import
-    }
-
-    #[test]
-    fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
-        let mut import = import();
-        assert_eq!(import.user(user(1, "bert")), Err(Skipped::Number));
-        assert_eq!(import.user(user(2, "anna")), Err(Skipped::Name("anna".into())));
-        let v4 = |last| Some(Ipv4Addr::new(100, 64, 0, last));
-        let v6 = |last: u16| Some(Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, last));
-        import.node(node(5, "a"), v4(5), v6(5)).unwrap();
-        assert_eq!(import.node(node(5, "b"), v4(6), v6(6)), Err(Skipped::Number));
-        assert_eq!(import.node(node(6, "a"), v4(6), v6(6)), Err(Skipped::Name("a".into())));
-        assert_eq!(import.node(node(6, "b"), v4(5), v6(6)), Err(Skipped::Address));
-        let stranger = Node { user: Some(UserId(7)), ..node(6, "b") };
-        assert_eq!(import.node(stranger, v4(6), v6(6)), Err(Skipped::NoUser(UserId(7))));
-        let same_key = Node { key: node(5, "a").key, ..node(6, "b") };
-        assert!(matches!(import.node(same_key, v4(6), v6(6)), Err(Skipped::Key(_))));
-        // One that has an address of one family gets its like in the other.
-        import.node(node(6, "b"), v4(6), None).unwrap();
-        import.given(Kind::Node, 40);
-        let (objects, skipped) = import.finish();
-        assert!(skipped.is_empty(), "{skipped:?}");
-        let mut state = State::load(Settings::default(), &objects, (1, 0), Time(0)).unwrap();
-        let ids: Vec<i64> = state.nodes().map(|view| view.node.id.0).collect();
-        assert_eq!(ids, [5, 6]);
-        let half = state.node(NodeId(6)).unwrap().node;
-        assert_eq!((half.v4, half.v6.is_unspecified()), (v4(6).unwrap(), false));
-        // The key that made it is not there.
-        assert_eq!(half.auth_key, None);
-        assert_eq!(state.next_number(Kind::Node), 41);
-    }
-
-    #[test]
-    fn a_key_of_bcrypt_is_good_once_it_is_proved() {
-        let bcrypt = format!("$2a$10${}", "b".repeat(53));
-        let text = format!("hskey-auth-abcdefghijkl-{}", "x".repeat(64));
-        let mut import = import();
-        import
-            .key(PreAuthKey {
-                id: KeyId(3),
-                user: Some(UserId(1)),
-                prefix: "abcdefghijkl".into(),
-                hash: Hash::of_bcrypt(&bcrypt).unwrap(),
-                reusable: false,
-                ephemeral: false,
-                used: false,
-                expires: None,
-                tags: Vec::new(),
-                created: Time(0),
-            })
-            .unwrap();
-        let mut state =
-            State::load(Settings::default(), &import.finish().0, (1, 0), Time(0)).unwrap();
-        let asked = |text: &str| {
-            let request = serde_json::json!({"Auth": {"AuthKey": text}}).to_string();
-            RegisterRequest::read(request.as_bytes()).unwrap()
-        };
-        let unproved = state.unproved(&asked(&text), Time(1)).unwrap();
-        assert_eq!((&unproved.bcrypt, unproved.secret.len()), (&bcrypt, 64));
-        state.prove(&unproved);
-        assert!(state.unproved(&asked(&text), Time(1)).is_none());
-        let kept = state.take_writes();
-        assert!(kept[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
-    }
-}
+mod tests;

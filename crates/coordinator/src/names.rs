@@ -5,28 +5,40 @@ const LONGEST: usize = 63;
 /// That of a machine whose own has no letter that a label may have.
 const NAMELESS: &str = "node";
 
-/// The label that a host's name becomes.
+/// Endings that some systems add to a host's name, in the order in which they are removed.
+const ENDINGS: [&str; 3] = [".local", ".localdomain", ".lan"];
+
+/// The label that a host's name becomes: the one that Tailscale makes of it (`util/dnsname`,
+/// `SanitizeHostname`), or [`NAMELESS`]. Machines find each other by these names, so a network that moves
+/// here keeps them.
 pub fn label(hostname: &str) -> String {
-    // Some systems add the network's name, or `.local`.
-    let first = hostname.split('.').next().unwrap_or_default();
-    let mut label = String::new();
-    for letter in first.chars().map(|letter| letter.to_ascii_lowercase()) {
-        match letter {
-            'a'..='z' | '0'..='9' => label.push(letter),
-            _ if label.is_empty() || label.ends_with('-') || letter == '\'' => {}
-            _ => label.push('-'),
-        }
-        if label.len() == LONGEST {
-            break;
-        }
-    }
-    let label = label.trim_end_matches('-');
-    if label.is_empty() { NAMELESS.into() } else { label.into() }
+    let name = ENDINGS.iter().fold(hostname, |name, end| name.strip_suffix(end).unwrap_or(name));
+    // What is cut off decides nothing, whether its letters would be dropped or not.
+    let bytes = &name.as_bytes()[..name.len().min(LONGEST)];
+    let is_end = |byte: &u8| byte.is_ascii_alphanumeric();
+    let Some(first) = bytes.iter().position(is_end) else { return NAMELESS.into() };
+    let last = bytes.iter().rposition(is_end).unwrap_or(first);
+    let letter = |byte: &u8| match byte {
+        b' ' | b'.' | b'@' | b'_' | b'-' => Some('-'),
+        byte if byte.is_ascii_alphanumeric() => Some(char::from(byte.to_ascii_lowercase())),
+        _ => None,
+    };
+    bytes[first..=last].iter().filter_map(letter).collect()
 }
 
 /// Whether somebody may give a node this name.
 pub fn is_label(name: &str) -> bool {
     !name.is_empty() && label(name) == name
+}
+
+/// Whether a name is the one that a host's name becomes, or that with a number.
+pub fn is_of_host(name: &str, hostname: &str) -> bool {
+    let rest = name.strip_prefix(&label(hostname)).map(|rest| rest.strip_prefix('-').ok_or(rest));
+    match rest {
+        Some(Ok(number)) => !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()),
+        Some(Err(rest)) => rest.is_empty(),
+        None => false,
+    }
 }
 
 /// The label, or the first with a number behind it that is free.
@@ -52,13 +64,37 @@ mod tests {
     fn hosts_names_become_labels() {
         for (hostname, expected) in [
             ("box", "box"),
+            ("web.site-a.example", "web-site-a-example"),
             ("Anna's MacBook Pro.local", "annas-macbook-pro"),
-            ("-_-a--b-.x", "a-b"),
+            ("build_box", "build-box"),
+            ("server--01", "server--01"),
+            ("My-PC!", "my-pc"),
+            ("xn--mnchen-3ya", "xn--mnchen-3ya"),
+            ("server-北京-01", "server--01"),
+            ("a+b", "ab"),
+            ("a@b", "a-b"),
+            ("box(2)", "box2"),
+            ("a\tb", "ab"),
+            ("-lead", "lead"),
+            ("trail-", "trail"),
+            ("-_-a--b-.x", "a--b--x"),
+            ("host.local", "host"),
+            ("host.localdomain", "host"),
+            ("host.lan", "host"),
+            ("host.lan.local", "host"),
+            ("host.local.lan", "host-local"),
+            ("host.LOCAL", "host-local"),
+            ("local", "local"),
+            (".local", NAMELESS),
             ("日本", NAMELESS),
             ("", NAMELESS),
         ] {
             assert_eq!(label(hostname), expected, "{hostname}");
         }
+        // The cut comes before the ends: letters that are dropped count.
+        assert_eq!(label(&format!("{}b", "+".repeat(LONGEST))), NAMELESS);
+        assert_eq!(label(&format!("a{}b", "-".repeat(LONGEST - 1))), "a");
+        assert_eq!(label(&format!("{}.x", "a".repeat(LONGEST))), "a".repeat(LONGEST));
     }
 
     #[test]
@@ -68,6 +104,20 @@ mod tests {
         let long = "b".repeat(LONGEST);
         let other = unique(long.clone(), |name| name != long);
         assert_eq!((other.len(), is_label(&other)), (LONGEST, true));
+    }
+
+    #[test]
+    fn a_name_with_a_number_is_still_of_its_host() {
+        for (name, is_of_host_desk) in [
+            ("desk", true),
+            ("desk-1", true),
+            ("desk-", false),
+            ("desk-a", false),
+            ("desktop", false),
+            ("des", false),
+        ] {
+            assert_eq!(is_of_host(name, "Desk.local"), is_of_host_desk, "{name}");
+        }
     }
 
     proptest! {

@@ -2,13 +2,14 @@
 //! file.
 //!
 //! ```text
-//!   headscale's database ──┐
-//!   export, JSON ──────────┼──► Incoming ──► keys' files, then one commit into an empty store
-//!   backup, SQLite ────────┘
+//!   export, JSON ──────────┬──► Incoming ──► keys' files, then one commit into an empty store
+//!   backup, SQLite ────────┤
+//!   headscale's database ──┘──► the same, or what an earlier import of it left out
 //! ```
 
 mod document;
 mod headscale;
+mod tally;
 
 use std::{
     fs::{self, File},
@@ -18,6 +19,7 @@ use std::{
         net::UnixStream,
     },
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use anyhow::{Context, bail};
@@ -29,7 +31,7 @@ use coordinator::{
 use sys::whole_file;
 use tailnet::keys::MachineKey;
 
-use self::document::Document;
+use self::{document::Document, tally::Tally};
 use crate::{
     clock::now,
     commands::{self, Common},
@@ -37,6 +39,9 @@ use crate::{
     files,
     store::{Backup, Committed, Database, Shared, Store},
 };
+
+/// The status of an import that left something out.
+const INCOMPLETE: u8 = 3;
 
 /// What every file of SQLite begins with.
 const SQLITE: &[u8; 16] = b"SQLite format 3\0";
@@ -56,6 +61,12 @@ pub struct Import {
     /// headscale's policy, where that is a file, or another instead of it.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// Import headscale's network without a policy: every node reaches every other.
+    #[arg(long, conflicts_with = "policy")]
+    pub no_policy: bool,
+    /// A table, or TABLE.COLUMN, of a newer headscale to leave out; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub ignore: Vec<String>,
 }
 
 /// A network that comes from elsewhere.
@@ -66,22 +77,57 @@ struct Incoming {
     relay: Option<MachineKey>,
     /// What is left out or has become something else, and why.
     remarks: Vec<String>,
+    tally: Tally,
+    /// Whether it may go into a network that has a part of it.
+    completes: bool,
 }
 
-/// Puts a network into the folder of a server that has none yet.
+impl Incoming {
+    /// A whole network.
+    fn whole(objects: Vec<Stored>, noise: MachineKey, relay: Option<MachineKey>) -> Self {
+        let tally = Tally::of(&objects);
+        Self { objects, noise, relay, remarks: Vec::new(), tally, completes: false }
+    }
+}
+
+/// Puts a network into the folder of a server that has none yet. What an earlier import of headscale's
+/// left out is added to the network that has the rest. The status says whether something is left out.
 ///
 /// # Errors
-/// The file is no network, or the folder has one: nothing was changed.
-pub async fn import(common: &Common, asked: Import) -> anyhow::Result<()> {
+/// The file is no network, or the folder has another: nothing was changed.
+pub async fn import(common: &Common, asked: Import) -> anyhow::Result<ExitCode> {
     let configuration = common.configuration()?;
-    let incoming = read(&asked, &configuration).await?;
-    let (counts, remarks) = (counts(&incoming.objects), incoming.remarks.clone());
-    put(&configuration, incoming).await?;
-    let lines = [format!("imported {counts}")].into_iter().chain(remarks);
-    commands::print(&lines.map(|line| line + "\n").collect::<String>())
+    if UnixStream::connect(&configuration.socket).is_ok() {
+        bail!("the server runs: stop it first");
+    }
+    let there = there(&configuration).await?;
+    let incoming = read(&asked, &configuration, &there).await?;
+    let (tally, remarks) = (incoming.tally.clone(), incoming.remarks.clone());
+    put(&configuration, incoming, there).await?;
+    let lines = tally.lines().into_iter().chain(remarks);
+    commands::print(&lines.map(|line| line + "\n").collect::<String>())?;
+    Ok(if tally.is_incomplete() { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
 }
 
-async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Result<Incoming> {
+/// What the network has already.
+async fn there(configuration: &Configuration) -> anyhow::Result<Vec<Stored>> {
+    let database = configuration.database()?;
+    if let Database::File(file) = &database
+        && !file.exists()
+    {
+        return Ok(Vec::new());
+    }
+    let mut store = Store::open(&database).await?;
+    let objects = store.everything().await?;
+    store.close().await;
+    Ok(objects)
+}
+
+async fn read(
+    asked: &Import,
+    configuration: &Configuration,
+    there: &[Stored],
+) -> anyhow::Result<Incoming> {
     let name = || asked.file.display().to_string();
     let mut beginning = [0; SQLITE.len()];
     let mut file = File::open(&asked.file).with_context(name)?;
@@ -94,40 +140,42 @@ async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Result<I
         Some(backup) => {
             let (noise, relay) = (backup.text(files::NOISE), backup.text(files::RELAY));
             let noise = noise.context("the backup has no key of Noise")?;
-            Ok(Incoming {
-                noise: noise.parse()?,
-                relay: relay.map(str::parse).transpose()?,
-                objects: backup.objects,
-                remarks: Vec::new(),
-            })
+            let (noise, relay) = (noise.parse()?, relay.map(str::parse).transpose()?);
+            Ok(Incoming::whole(backup.objects, noise, relay))
         }
-        None => headscale::read(asked, configuration).await.with_context(name),
+        None => headscale::read(asked, configuration, there).await.with_context(name),
     }
 }
 
 /// The keys come first: an empty network has no client that knows others.
-async fn put(configuration: &Configuration, incoming: Incoming) -> anyhow::Result<()> {
+async fn put(
+    configuration: &Configuration,
+    incoming: Incoming,
+    mut all: Vec<Stored>,
+) -> anyhow::Result<()> {
     let folder = &configuration.state_dir;
-    if UnixStream::connect(&configuration.socket).is_ok() {
-        bail!("the server runs: stop it first");
+    let completes = !all.is_empty();
+    if completes && !incoming.completes {
+        bail!("{} has a network already, and an import goes into none", place(configuration));
     }
     files::make_folder(folder)?;
     give_to_owner(configuration)?;
     let mut store = Store::open(&configuration.database()?).await?;
-    let there = store.load().await?;
-    if !there.objects.is_empty() {
-        bail!("{} has a network already, and an import goes into none", place(configuration));
+    let tail = store.load().await?;
+    if store.everything().await? != all {
+        bail!("somebody else has written meanwhile");
     }
-    State::load(configuration.network_settings(), &incoming.objects, (0, 0), now())?;
+    all.extend(incoming.objects.iter().cloned());
+    State::load(configuration.network_settings(), &all, (0, 0), now())?;
     store.claim(&incoming.noise.public().to_string()).await?;
     let keys = [(files::NOISE, Some(incoming.noise)), (files::RELAY, incoming.relay)];
     for (name, key) in keys {
-        if let Some(key) = key {
+        if let Some(key) = key.filter(|_| !completes) {
             let file = folder.join(name);
             whole_file::replace(&file, &key.text()).with_context(|| file.display().to_string())?;
         }
     }
-    match store.commit((there.version, there.origin), &incoming.objects).await? {
+    match store.commit((tail.version, tail.origin), &incoming.objects).await? {
         Committed::At(_) => {}
         Committed::Conflict => bail!("somebody else has written meanwhile"),
         Committed::Unknown(why) => return Err(why.context("whether it was written is not known")),

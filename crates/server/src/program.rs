@@ -91,11 +91,13 @@ pub fn main() -> ExitCode {
     }
     let Arguments { common, command } = Arguments::parse();
     let ended = match command {
-        Command::Serve { flags, sandbox } => serve(&common, flags, sandbox == "on"),
+        Command::Serve { flags, sandbox } => {
+            serve(&common, flags, sandbox == "on").map(|()| ExitCode::SUCCESS)
+        }
         command => runtime().and_then(|runtime| runtime.block_on(run(common, command))),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("linerate-server: {error:#}");
             ExitCode::FAILURE
@@ -122,15 +124,15 @@ fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()>
     }
 }
 
-async fn run(common: Common, command: Command) -> anyhow::Result<()> {
-    match command {
+async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
+    let ended = match command {
+        Command::Import(asked) => return import::import(&common, asked).await,
         Command::Serve { .. } => Ok(()),
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
         Command::Nodes(command) => commands::nodes(&common, command).await,
         Command::Networks(command) => commands::networks(&common, command).await,
         Command::Auth(command) => commands::auth(&common, command).await,
-        Command::Import(asked) => import::import(&common, asked).await,
         Command::Export { file } => import::export(&common, &file).await,
         Command::Backup { file } => import::back_up(&common, &file).await,
         Command::ApiKeys(command) => commands::api_keys(&common, command).await,
@@ -138,5 +140,6 @@ async fn run(common: Common, command: Command) -> anyhow::Result<()> {
         Command::Audit(asked) => commands::audit(&common, asked).await,
         Command::Lock(command) => commands::lock(&common, command).await,
         Command::Policy(command) => command.run(&common).await,
-    }
+    };
+    ended.map(|()| ExitCode::SUCCESS)
 }

@@ -97,12 +97,10 @@ impl Document {
                 .with_context(|| format!("this linerate-server knows no {:?}", entry.kind))?;
             Ok(Stored { kind, id: entry.id, body: entry.body.map(|body| body.to_string()) })
         };
-        Ok(Incoming {
-            objects: self.objects.into_iter().map(stored).collect::<anyhow::Result<_>>()?,
-            noise: self.noise_key.parse().context("noise_key")?,
-            relay: self.derp_key.map(|text| text.parse()).transpose().context("derp_key")?,
-            remarks: Vec::new(),
-        })
+        let objects = self.objects.into_iter().map(stored).collect::<anyhow::Result<_>>()?;
+        let noise = self.noise_key.parse().context("noise_key")?;
+        let relay = self.derp_key.map(|text| text.parse()).transpose().context("derp_key")?;
+        Ok(Incoming::whole(objects, noise, relay))
     }
 }
 

@@ -1,35 +1,52 @@
-//! The database of headscale 0.29 (`hscontrol/db/schema.sql`), read and never written.
+//! The database of headscale, read and never written.
+//!
+//! ```text
+//!   schema: is all of it known? ──► rows ──► objects ──► coordinator::Import ──► what is new
+//! ```
 
-use std::{fs, path::PathBuf};
+mod rows;
+mod schema;
 
-use anyhow::{Context, anyhow};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
-    Hostinfo, Import as Network, Skipped, Time,
-    object::{
-        ApiKey, ApiKeyId, Identity, KeyId, Kind, Node, NodeId, Object, Policy, PolicyId,
-        PreAuthKey, RegisterMethod, User, UserId,
-    },
-    secret::{self, Hash},
+    Import as Network, Imported,
+    object::{KeyId, Kind, Object, Policy, PolicyId, Stored},
 };
-use serde::de::DeserializeOwned;
-use sqlx::{
-    ConnectOptions, Connection, Row, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteRow},
-};
-use zeroize::Zeroizing;
+use sqlx::{ConnectOptions, Connection, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use tailnet::keys::MachineKey;
 
-use super::{Import, Incoming};
-use crate::{clock::now, configuration::Configuration, files::known_key};
+use self::{rows::Row, schema::Schema};
+use super::{
+    Import, Incoming,
+    tally::{Outcome, Tally},
+};
+use crate::{
+    clock::now,
+    configuration::Configuration,
+    files::{self, known_key},
+};
 
 /// Its files beside the database, as its packages set it up.
 const NOISE: &str = "noise_private.key";
 const RELAY: &str = "derp_server_private.key";
 
-/// Reads all of it.
+/// Reads all of it that a network lacks. The network has these objects, from an earlier import, or
+/// none.
 ///
 /// # Errors
-/// It is not such a database, or the keys that belong to it are not there.
-pub async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Result<Incoming> {
+/// It is not such a database, the keys that belong to it are not there, or it has something that may take
+/// rights away and is not known.
+pub async fn read(
+    asked: &Import,
+    configuration: &Configuration,
+    there: &[Stored],
+) -> anyhow::Result<Incoming> {
     let beside = |name: &str| asked.file.with_file_name(name);
     let noise = asked.noise_key.clone().unwrap_or_else(|| beside(NOISE));
     let noise = known_key(&noise)?.with_context(|| {
@@ -46,33 +63,87 @@ pub async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Resu
         }
         None => known_key(&beside(RELAY))?,
     };
+    if !there.is_empty() {
+        check_same(&configuration.state_dir, &noise)?;
+    }
     let options = SqliteConnectOptions::new().filename(&asked.file).read_only(true);
-    let mut reader = Reader {
-        from: options.connect().await?,
-        to: Network::new(configuration.network_settings().prefixes),
-        remarks: Vec::new(),
-        keys: Vec::new(),
-    };
+    let mut from = options.connect().await?;
+    let schema = Schema::read(&mut from).await?;
+    let mut remarks: Vec<String> = Vec::new();
+    for sign in schema.newer() {
+        remarks.push(format!(
+            "warning: the database is of a newer headscale than 0.29 ({sign}): what it means by known \
+             names may have changed"
+        ));
+    }
+    let mut tally = Tally::default();
+    for unknown in schema.unknown(&mut from).await? {
+        ensure!(
+            asked.ignore.contains(&unknown.name),
+            "{} has values in {} rows, and this linerate-server does not know what they mean: they may \
+             take rights away; --ignore {} imports without them",
+            unknown.name,
+            unknown.rows,
+            unknown.name
+        );
+        tally.leave_out_others(usize::try_from(unknown.rows).unwrap_or_default());
+        remarks.push(format!("left out: {} of {} rows", unknown.name, unknown.rows));
+    }
+    let prefixes = configuration.network_settings().prefixes;
+    let to = Network::onto(prefixes, there)?;
+    let mut reader = Reader { from, schema, to, tally, remarks, ephemeral: Vec::new() };
     reader.users().await?;
     reader.keys().await?;
     reader.api_keys().await?;
+    reader.oauth_clients().await?;
     reader.nodes().await?;
     let saved = reader.policy().await?;
     reader.numbers().await?;
-    let Reader { from, to, mut remarks, .. } = reader;
+    let Reader { from, to, mut tally, mut remarks, .. } = reader;
     from.close().await?;
     let (mut objects, skipped) = to.finish();
-    objects.extend(policy(asked, saved)?.map(|policy| policy.stored()));
-    remarks.extend(skipped.iter().map(|(id, why)| left_out("node", id.0, &anyhow!("{why}"))));
-    Ok(Incoming { objects, noise, relay, remarks })
+    for (id, why) in skipped {
+        tally.take_back(Kind::Node);
+        remarks.push(left_out("node", id.0, &why.into()));
+    }
+    if there.is_empty() {
+        let policy = policy(asked, saved)?;
+        tally.set_policy(if policy.is_some() { "imported" } else { "none" });
+        objects.extend(policy.map(|policy| policy.stored()));
+    } else {
+        tally.set_policy("stays as it is");
+    }
+    Ok(Incoming { objects, noise, relay, remarks, tally, completes: true })
+}
+
+/// A second import completes the first, and nothing else: the network is known by the same key.
+fn check_same(folder: &Path, noise: &MachineKey) -> anyhow::Result<()> {
+    let own = known_key(&folder.join(files::NOISE))?;
+    let is_same = own.is_some_and(|own| own.public() == noise.public());
+    ensure!(
+        is_same,
+        "{} has another network already, and an import goes into none",
+        folder.display()
+    );
+    Ok(())
 }
 
 /// The policy that is in force from the first moment: a network is not opened by being moved.
 fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy>> {
     let named =
         |file: &PathBuf| fs::read_to_string(file).with_context(|| file.display().to_string());
-    let Some(text) = asked.policy.as_ref().map(named).transpose()?.or(saved) else {
-        return Ok(None);
+    let text = match (asked.policy.as_ref().map(named).transpose()?, saved) {
+        (Some(text), _) => text,
+        (None, Some(_)) if asked.no_policy => {
+            bail!("the database has a policy: leave --no-policy out, or name another with --policy")
+        }
+        (None, Some(saved)) => saved,
+        (None, None) if asked.no_policy => return Ok(None),
+        (None, None) => bail!(
+            "the database has no policy, because headscale's is in a file unless `policy.mode` is \
+             \"database\": name the file with --policy FILE, or say --no-policy if every node may reach \
+             every other"
+        ),
     };
     ::policy::Policy::parse(&text).map_err(|refusal| {
         anyhow!("the policy is refused; name another with --policy\n{refusal}")
@@ -82,102 +153,85 @@ fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy
 
 struct Reader {
     from: SqliteConnection,
+    schema: Schema,
     to: Network,
+    tally: Tally,
     remarks: Vec<String>,
     /// Which pre-auth keys make ephemeral nodes.
-    keys: Vec<KeyId>,
+    ephemeral: Vec<KeyId>,
 }
 
 impl Reader {
     async fn users(&mut self) -> anyhow::Result<()> {
-        let columns = "id, name, display_name, email, provider_identifier, profile_pic_url,
-                       CAST(created_at AS TEXT) AS created_at";
-        for row in self.rows("users WHERE deleted_at IS NULL", columns).await? {
-            let id: i64 = row.try_get("id")?;
-            let outcome = user(&row).and_then(|user| self.add_user(user));
-            self.note("user", id, outcome);
+        for mut row in self.rows("users", rows::USERS, "id").await? {
+            let outcome = rows::user(&mut row).and_then(|user| Ok(self.to.user(user)?));
+            self.note(Kind::User, row, outcome);
         }
         Ok(())
     }
 
-    /// Several users of providers may have one name, which are told apart here by their addresses or
-    /// numbers.
-    fn add_user(&mut self, user: User) -> anyhow::Result<()> {
-        let name = user.name.clone();
-        let other_names = [user.email.clone(), format!("{name}-{}", user.id)];
-        let mut outcome = self.to.user(user.clone());
-        for other in other_names {
-            if !matches!(outcome, Err(Skipped::Name(_))) || other.is_empty() {
-                continue;
-            }
-            outcome = self.to.user(User { name: other.clone(), ..user.clone() });
-            if outcome.is_ok() {
-                self.remarks.push(format!("user {}, another {name}, is {other}", user.id));
-            }
-        }
-        Ok(outcome?)
-    }
-
     async fn keys(&mut self) -> anyhow::Result<()> {
-        let columns = "id, key, prefix, CAST(hash AS TEXT) AS hash, user_id,
-                       COALESCE(reusable, 0) AS reusable, COALESCE(ephemeral, 0) AS ephemeral,
-                       COALESCE(used, 0) AS used, tags, CAST(expiration AS TEXT) AS expiration,
-                       CAST(created_at AS TEXT) AS created_at";
-        for row in self.rows("pre_auth_keys", columns).await? {
-            let id: i64 = row.try_get("id")?;
-            let outcome = pre_auth_key(&row).and_then(|key| {
+        let tags = self.lists("pre_auth_key_acl_tags", ["pre_auth_key_id", "tag"], "").await?;
+        for mut row in self.rows("pre_auth_keys", rows::KEYS, "id").await? {
+            let more = tags.get(&row.id()).map_or(&[][..], Vec::as_slice);
+            let outcome = rows::pre_auth_key(&mut row, more).and_then(|key| {
                 let (id, is_ephemeral) = (key.id, key.ephemeral);
-                self.to.key(key)?;
-                self.keys.extend(is_ephemeral.then_some(id));
-                Ok(())
+                let imported = self.to.key(key)?;
+                self.ephemeral.extend(is_ephemeral.then_some(id));
+                Ok(imported)
             });
-            self.note("pre-auth key", id, outcome);
+            self.note(Kind::PreAuthKey, row, outcome);
         }
         Ok(())
     }
 
     async fn api_keys(&mut self) -> anyhow::Result<()> {
-        let columns = "id, prefix, CAST(hash AS TEXT) AS hash,
-                       CAST(expiration AS TEXT) AS expiration,
-                       CAST(created_at AS TEXT) AS created_at";
-        for row in self.rows("api_keys", columns).await? {
-            let id: i64 = row.try_get("id")?;
-            let outcome = api_key(&row).and_then(|key| Ok(self.to.api_key(key)?));
-            self.note("API key", id, outcome);
+        for mut row in self.rows("api_keys", rows::API_KEYS, "id").await? {
+            let outcome = rows::api_key(&mut row).and_then(|key| Ok(self.to.api_key(key)?));
+            self.note(Kind::ApiKey, row, outcome);
+        }
+        Ok(())
+    }
+
+    /// Clients of OAuth, which a network here does not have. Their tokens live for an hour.
+    async fn oauth_clients(&mut self) -> anyhow::Result<()> {
+        for row in self.rows("oauth_clients", &["client_id", "revoked"], "id").await? {
+            if row.text("revoked").is_empty() {
+                self.tally.leave_out_others(1);
+                self.remarks.push(format!("left out: OAuth client {}", row.text("client_id")));
+            }
         }
         Ok(())
     }
 
     async fn nodes(&mut self) -> anyhow::Result<()> {
-        let columns = "id, machine_key, node_key, disco_key, endpoints, host_info, ipv4, ipv6,
-                       given_name, user_id, register_method, tags, auth_key_id, approved_routes,
-                       CAST(last_seen AS TEXT) AS last_seen, CAST(expiry AS TEXT) AS expiry,
-                       CAST(created_at AS TEXT) AS created_at";
-        for row in self.rows("nodes WHERE deleted_at IS NULL", columns).await? {
-            let id: i64 = row.try_get("id")?;
-            let outcome = node(&row).and_then(|mut node| {
-                node.ephemeral = node.auth_key.is_some_and(|key| self.keys.contains(&key));
-                let address = |name| optional(&row, name);
-                let (v4, v6) = (address("ipv4")?, address("ipv6")?);
-                let v4 = v4.map(|text| text.parse()).transpose().context("ipv4")?;
-                let v6 = v6.map(|text| text.parse()).transpose().context("ipv6")?;
+        let enabled = "enabled = 1 AND deleted_at IS NULL";
+        let routes = self.lists("routes", ["node_id", "prefix"], enabled).await?;
+        for mut row in self.rows("nodes", rows::NODES, "id").await? {
+            let more = routes.get(&row.id()).map_or(&[][..], Vec::as_slice);
+            let outcome = rows::node(&mut row, more).and_then(|(mut node, v4, v6)| {
+                node.ephemeral = node.auth_key.is_some_and(|key| self.ephemeral.contains(&key));
+                if !self.schema.has_requested_tags() && !node.hostinfo.tags.is_empty() {
+                    // As if it had not asked: at its next registration the policy decides.
+                    let asked = std::mem::take(&mut node.hostinfo.tags).join(", ");
+                    row.note(format!("it gets {asked} by the policy at its next registration"));
+                }
                 Ok(self.to.node(node, v4, v6)?)
             });
-            self.note("node", id, outcome);
+            self.note(Kind::Node, row, outcome);
         }
         Ok(())
     }
 
     async fn policy(&mut self) -> anyhow::Result<Option<String>> {
-        let newest = "policies WHERE deleted_at IS NULL ORDER BY id DESC LIMIT 1";
-        let row = self.rows_of(newest, "data").await?.into_iter().next();
-        let text = row.map(|row| optional(&row, "data")).transpose()?.flatten();
-        Ok(text.filter(|text| !text.trim().is_empty()))
+        let rows = self.rows("policies", &["data", "deleted_at"], "id DESC").await?;
+        let newest = rows.into_iter().next().map(|row| row.text("data").to_owned());
+        Ok(newest.filter(|text| !text.trim().is_empty()))
     }
 
     /// The last numbers that were given, also to what is gone.
     async fn numbers(&mut self) -> anyhow::Result<()> {
-        for row in self.rows_of("sqlite_sequence", "name, seq").await? {
+        for row in schema::rows(&mut self.from, "SELECT name, seq FROM sqlite_sequence").await? {
             let (name, last): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let kind = match &*name {
                 "users" => Kind::User,
@@ -191,180 +245,75 @@ impl Reader {
         Ok(())
     }
 
-    async fn rows(&mut self, from: &str, columns: &str) -> anyhow::Result<Vec<SqliteRow>> {
-        self.rows_of(&format!("{from} ORDER BY id"), columns).await
-    }
-
-    async fn rows_of(&mut self, from: &str, columns: &str) -> anyhow::Result<Vec<SqliteRow>> {
-        let query = sqlx::AssertSqlSafe(format!("SELECT {columns} FROM {from}"));
-        let rows = sqlx::query(query).fetch_all(&mut self.from).await;
-        rows.context("not a database of headscale 0.29")
-    }
-
-    fn note(&mut self, what: &str, id: i64, outcome: anyhow::Result<()>) {
-        if let Err(why) = outcome {
-            self.remarks.push(left_out(what, id, &why));
+    /// The rows of a table that are not deleted.
+    async fn rows(
+        &mut self,
+        table: &str,
+        columns: &[&'static str],
+        order: &str,
+    ) -> anyhow::Result<Vec<Row>> {
+        if !self.schema.has_table(table) {
+            return Ok(Vec::new());
         }
+        let columns_of = self.schema.columns(table, columns);
+        let query = format!("SELECT {columns_of} FROM {table} ORDER BY {table}.{order}");
+        let rows = schema::rows(&mut self.from, &query).await?;
+        let rows = rows.iter().map(|row| Row::of(row, columns));
+        let is_kept = |row: &Row| row.text("deleted_at").is_empty();
+        Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_kept).collect())
+    }
+
+    /// Texts by the number of what they belong to, of a table that old versions had.
+    async fn lists(
+        &mut self,
+        table: &str,
+        columns: [&'static str; 2],
+        condition: &str,
+    ) -> anyhow::Result<BTreeMap<i64, Vec<String>>> {
+        let mut lists: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        if self.schema.has_table(table) {
+            let condition = if condition.is_empty() { "1" } else { condition };
+            let columns_of = self.schema.columns(table, &columns);
+            let query = format!("SELECT {columns_of} FROM {table} WHERE {condition}");
+            for row in schema::rows(&mut self.from, &query).await? {
+                let row = Row::of(&row, &columns)?;
+                if let Some(number) = row.number(columns[0])? {
+                    lists.entry(number).or_default().push(row.text(columns[1]).to_owned());
+                }
+            }
+        }
+        Ok(lists)
+    }
+
+    fn note(&mut self, kind: Kind, row: Row, outcome: anyhow::Result<Imported>) {
+        let (id, name) = (row.id(), name_of(kind));
+        let outcome = match outcome {
+            Ok(Imported::There) => Outcome::There,
+            Ok(Imported::New(changed)) => {
+                let changed = changed.iter().map(ToString::to_string);
+                let notes = changed.chain(row.into_notes());
+                self.remarks.extend(notes.map(|note| format!("note: {name} {id}: {note}")));
+                Outcome::Imported
+            }
+            Err(why) => {
+                self.to.leave_out(kind, id);
+                self.remarks.push(left_out(name, id, &why));
+                Outcome::LeftOut
+            }
+        };
+        self.tally.add(kind, outcome);
+    }
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::User => "user",
+        Kind::PreAuthKey => "pre-auth key",
+        Kind::ApiKey => "API key",
+        _ => "node",
     }
 }
 
 fn left_out(what: &str, id: i64, why: &anyhow::Error) -> String {
     format!("left out: {what} {id}: {why:#}")
-}
-
-fn user(row: &SqliteRow) -> anyhow::Result<User> {
-    let text = |name| Ok::<_, anyhow::Error>(optional(row, name)?.unwrap_or_default());
-    let (name, email) = (text("name")?, text("email")?);
-    let name = if name.is_empty() { email.clone() } else { name };
-    Ok(User {
-        id: UserId(row.try_get("id")?),
-        name,
-        display_name: text("display_name")?,
-        email,
-        picture_url: text("profile_pic_url")?,
-        created: time(row, "created_at")?.unwrap_or_else(now),
-        identity: optional(row, "provider_identifier")?
-            .filter(|text| !text.is_empty())
-            .map(|text| Identity::of_headscale(&text)),
-        groups: Vec::new(),
-        is_owner: false,
-    })
-}
-
-fn pre_auth_key(row: &SqliteRow) -> anyhow::Result<PreAuthKey> {
-    let prefix = optional(row, "prefix")?.filter(|prefix| !prefix.is_empty());
-    let (prefix, hash) = match prefix {
-        Some(prefix) => (prefix, bcrypt(row)?),
-        // Those of before 0.28 are kept as they are.
-        None => {
-            let text = Zeroizing::new(optional(row, "key")?.unwrap_or_default());
-            let parts = secret::read(&text).context("it is no key")?;
-            (parts.prefix.to_owned(), Hash::of(parts.secret))
-        }
-    };
-    let is = |name| Ok::<_, anyhow::Error>(row.try_get::<i64, _>(name)? != 0);
-    Ok(PreAuthKey {
-        id: KeyId(row.try_get("id")?),
-        user: row.try_get::<Option<i64>, _>("user_id")?.map(UserId),
-        prefix,
-        hash,
-        reusable: is("reusable")?,
-        ephemeral: is("ephemeral")?,
-        used: is("used")?,
-        expires: time(row, "expiration")?,
-        tags: json::<Option<_>>(row, "tags")?.unwrap_or_default(),
-        created: time(row, "created_at")?.unwrap_or_else(now),
-    })
-}
-
-fn api_key(row: &SqliteRow) -> anyhow::Result<ApiKey> {
-    Ok(ApiKey {
-        id: ApiKeyId(row.try_get("id")?),
-        prefix: optional(row, "prefix")?.context("it has no prefix")?,
-        hash: bcrypt(row)?,
-        expires: time(row, "expiration")?,
-        created: time(row, "created_at")?.unwrap_or_else(now),
-    })
-}
-
-fn bcrypt(row: &SqliteRow) -> anyhow::Result<Hash> {
-    let hash = optional(row, "hash")?.unwrap_or_default();
-    Hash::of_bcrypt(&hash).context("its hash is none of bcrypt's")
-}
-
-fn node(row: &SqliteRow) -> anyhow::Result<Node> {
-    let text = |name| Ok::<_, anyhow::Error>(optional(row, name)?.unwrap_or_default());
-    let hostinfo = json::<Option<Hostinfo>>(row, "host_info")?.unwrap_or_default().bounded();
-    let name = text("given_name")?;
-    let disco = text("disco_key")?;
-    let disco =
-        if disco.is_empty() { Default::default() } else { disco.parse().context("disco_key")? };
-    Ok(Node {
-        id: NodeId(row.try_get("id")?),
-        machine: text("machine_key")?.parse().context("machine_key")?,
-        key: text("node_key")?.parse().context("node_key")?,
-        disco,
-        user: row.try_get::<Option<i64>, _>("user_id")?.map(UserId),
-        tags: json::<Option<_>>(row, "tags")?.unwrap_or_default(),
-        renamed: coordinator::label(&hostinfo.hostname) != name,
-        name,
-        // Whoever asks for the addresses sets them.
-        v4: std::net::Ipv4Addr::UNSPECIFIED,
-        v6: std::net::Ipv6Addr::UNSPECIFIED,
-        endpoints: json::<Option<_>>(row, "endpoints")?.unwrap_or_default(),
-        home: hostinfo.net_info.home,
-        version: 0,
-        hostinfo,
-        ephemeral: false,
-        auth_key: row.try_get::<Option<i64>, _>("auth_key_id")?.map(KeyId),
-        method: match &*text("register_method")? {
-            "cli" => RegisterMethod::Cli,
-            _ => RegisterMethod::AuthKey,
-        },
-        expires: time(row, "expiry")?,
-        created: time(row, "created_at")?.unwrap_or_else(now),
-        rekeyed: None,
-        last_seen: time(row, "last_seen")?,
-        approved: json::<Option<_>>(row, "approved_routes")?.unwrap_or_default(),
-        primaries: Vec::new(),
-        lock_key: String::new(),
-        signature: String::new(),
-    })
-}
-
-fn optional(row: &SqliteRow, name: &str) -> anyhow::Result<Option<String>> {
-    Ok(row.try_get(name)?)
-}
-
-/// What a column has in JSON, where it has something.
-fn json<T: DeserializeOwned + Default>(row: &SqliteRow, name: &'static str) -> anyhow::Result<T> {
-    match optional(row, name)? {
-        Some(text) if !text.is_empty() => serde_json::from_str(&text).context(name),
-        _ => Ok(T::default()),
-    }
-}
-
-fn time(row: &SqliteRow, name: &'static str) -> anyhow::Result<Option<Time>> {
-    let Some(text) = optional(row, name)?.filter(|text| !text.is_empty()) else { return Ok(None) };
-    // Go's zero time is none.
-    if text.starts_with("0001-01-01") {
-        return Ok(None);
-    }
-    as_time(&text).map(Some).with_context(|| format!("{name}: {text:?} is no time"))
-}
-
-/// A time as Go's drivers for SQLite write it: `2026-11-23 22:00:00.123+00:00`, or with `+0000 UTC`.
-fn as_time(text: &str) -> Option<Time> {
-    let (date, rest) = text.split_once([' ', 'T'])?;
-    let mut words = rest.split_ascii_whitespace();
-    let clock = words.next()?;
-    let zone = words.next().unwrap_or_default();
-    let zone = match zone.split_at_checked(3) {
-        Some((hours, minutes)) if minutes.len() == 2 => format!("{hours}:{minutes}"),
-        _ => zone.to_owned(),
-    };
-    let has_zone = clock.ends_with('Z') || clock.contains(['+', '-']) || !zone.is_empty();
-    Time::read(&format!("{date}T{clock}{zone}{}", if has_zone { "" } else { "Z" }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_read_as_drivers_write_them() {
-        for text in [
-            "2026-11-23 22:00:00.123456789+00:00",
-            "2026-11-23 22:00:00+00:00",
-            "2026-11-23 23:00:00.5 +0100 CET",
-            "2026-11-23 22:00:00 +0000 UTC",
-            "2026-11-23 22:00:00",
-            "2026-11-23T22:00:00Z",
-        ] {
-            assert_eq!(as_time(text), Time::read("2026-11-23T22:00:00Z"), "{text}");
-        }
-        for text in ["", "yesterday", "2026-11-23"] {
-            assert_eq!(as_time(text), None, "{text}");
-        }
-    }
 }

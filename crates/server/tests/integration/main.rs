@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod admin;
+mod import;
 mod loopback;
 mod mesh;
 mod policy;

@@ -1,0 +1,115 @@
+//! What an import read, and what became of it, by kind.
+
+use std::collections::BTreeMap;
+
+use coordinator::object::{Kind, Stored};
+
+/// The kinds that an import counts, with their names.
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::User, "users"),
+    (Kind::Node, "nodes"),
+    (Kind::PreAuthKey, "pre-auth keys"),
+    (Kind::ApiKey, "API keys"),
+];
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// It is in the network now.
+    Imported,
+    /// It was there from an earlier import.
+    There,
+    /// It is not in the network.
+    LeftOut,
+}
+
+/// How many of each kind had each outcome.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    counts: BTreeMap<(Kind, Outcome), usize>,
+    /// What is left out that has no kind here.
+    others: usize,
+    policy: Option<&'static str>,
+}
+
+impl Tally {
+    /// All of these were imported.
+    pub fn of(objects: &[Stored]) -> Self {
+        let mut tally = Self::default();
+        for object in objects.iter().filter(|object| object.body.is_some()) {
+            tally.add(object.kind, Outcome::Imported);
+        }
+        let has_policy = tally.count(Kind::Policy, Outcome::Imported) > 0;
+        tally.policy = Some(if has_policy { "imported" } else { "none" });
+        tally
+    }
+
+    /// One more.
+    pub fn add(&mut self, kind: Kind, outcome: Outcome) {
+        *self.counts.entry((kind, outcome)).or_default() += 1;
+    }
+
+    /// One that was counted as imported is left out.
+    pub fn take_back(&mut self, kind: Kind) {
+        if let Some(imported) = self.counts.get_mut(&(kind, Outcome::Imported)) {
+            *imported = imported.saturating_sub(1);
+        }
+        self.add(kind, Outcome::LeftOut);
+    }
+
+    /// So many more are left out, of kinds that a network here does not have.
+    pub fn leave_out_others(&mut self, number: usize) {
+        self.others += number;
+    }
+
+    /// What became of the policy.
+    pub fn set_policy(&mut self, policy: &'static str) {
+        self.policy = Some(policy);
+    }
+
+    /// Whether something is left out.
+    pub fn is_incomplete(&self) -> bool {
+        self.others > 0 || KINDS.iter().any(|(kind, _)| self.count(*kind, Outcome::LeftOut) > 0)
+    }
+
+    /// One line for each kind: how many were read, and what became of them.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |(kind, name): (Kind, &str)| {
+            let counts = [Outcome::Imported, Outcome::There, Outcome::LeftOut]
+                .map(|outcome| self.count(kind, outcome));
+            let [imported, there, left_out] = counts;
+            let read: usize = counts.iter().sum();
+            format!(
+                "{name}: {read} read, {imported} imported, {there} there before, {left_out} left out"
+            )
+        };
+        let mut lines: Vec<String> = KINDS.into_iter().map(line).collect();
+        lines.extend(self.policy.map(|policy| format!("policy: {policy}")));
+        if self.others > 0 {
+            lines.push(format!("others: {} left out", self.others));
+        }
+        lines
+    }
+
+    fn count(&self, kind: Kind, outcome: Outcome) -> usize {
+        self.counts.get(&(kind, outcome)).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_the_sum_of_what_became_of_it() {
+        let mut tally = Tally::default();
+        for outcome in [Outcome::Imported, Outcome::Imported, Outcome::There] {
+            tally.add(Kind::Node, outcome);
+        }
+        assert!(!tally.is_incomplete());
+        tally.take_back(Kind::Node);
+        assert!(tally.is_incomplete());
+        let expected = "nodes: 3 read, 1 imported, 1 there before, 1 left out";
+        assert!(tally.lines().iter().any(|line| line == expected), "{:?}", tally.lines());
+    }
+}
