@@ -1,7 +1,7 @@
 //! What is asked of others over HTTP, a provider of identities first of all: each answer within bounds
 //! of size and time.
 
-use std::{fmt, future::pending, io, pin::Pin, time::Duration};
+use std::{fmt, future::pending, io, time::Duration};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
@@ -11,7 +11,7 @@ use hyper::{
     header::{CONNECTION, HOST, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
-use openidconnect::{AsyncHttpClient, HttpRequest, HttpResponse};
+use openidconnect::{HttpRequest, HttpResponse};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -113,15 +113,6 @@ impl Fetch {
 /// TLS that trusts the authorities that this machine trusts.
 pub fn connector() -> TlsConnector {
     TlsConnector::from(roots::client())
-}
-
-impl<'c> AsyncHttpClient<'c> for Fetch {
-    type Error = FetchError;
-    type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, FetchError>> + Send + 'c>>;
-
-    fn call(&'c self, request: HttpRequest) -> Self::Future {
-        Box::pin(self.within_time(request))
-    }
 }
 
 /// One request on a connection of its own. It follows no redirect.

@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
     Import as Network, Imported,
-    object::{KeyId, Kind, Object, Policy, PolicyId, Stored},
+    object::{Kind, Object, Policy, PolicyId, Stored, UserId},
 };
 use sqlx::{ConnectOptions, Connection, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tailnet::keys::MachineKey;
@@ -91,7 +91,8 @@ pub async fn read(
     }
     let prefixes = configuration.network_settings().prefixes;
     let to = Network::onto(prefixes, there)?;
-    let mut reader = Reader { from, schema, to, tally, remarks, ephemeral: Vec::new() };
+    let keys = BTreeMap::new();
+    let mut reader = Reader { from, schema, to, tally, remarks, keys };
     reader.users().await?;
     reader.keys().await?;
     reader.api_keys().await?;
@@ -157,8 +158,14 @@ struct Reader {
     to: Network,
     tally: Tally,
     remarks: Vec<String>,
-    /// Which pre-auth keys make ephemeral nodes.
-    ephemeral: Vec<KeyId>,
+    keys: BTreeMap<i64, Maker>,
+}
+
+/// What a pre-auth key makes of nodes, whether it is imported or not.
+#[derive(Clone, Copy)]
+struct Maker {
+    user: Option<UserId>,
+    is_ephemeral: bool,
 }
 
 impl Reader {
@@ -171,15 +178,20 @@ impl Reader {
     }
 
     async fn keys(&mut self) -> anyhow::Result<()> {
-        let tags = self.lists("pre_auth_key_acl_tags", ["pre_auth_key_id", "tag"], "").await?;
+        // Later versions have the tags in a column, and may have an old table that is not true any more.
+        let tags = match self.schema.has("pre_auth_keys", "tags") {
+            true => BTreeMap::new(),
+            false => self.lists("pre_auth_key_acl_tags", ["pre_auth_key_id", "tag"]).await?,
+        };
         for mut row in self.rows("pre_auth_keys", rows::KEYS, "id").await? {
             let more = tags.get(&row.id()).map_or(&[][..], Vec::as_slice);
-            let outcome = rows::pre_auth_key(&mut row, more).and_then(|key| {
-                let (id, is_ephemeral) = (key.id, key.ephemeral);
-                let imported = self.to.key(key)?;
-                self.ephemeral.extend(is_ephemeral.then_some(id));
-                Ok(imported)
-            });
+            let maker = Maker {
+                user: row.number("user_id").ok().flatten().map(UserId),
+                is_ephemeral: row.is_ephemeral(),
+            };
+            self.keys.insert(row.id(), maker);
+            let outcome =
+                rows::pre_auth_key(&mut row, more).and_then(|key| Ok(self.to.key(key)?));
             self.note(Kind::PreAuthKey, row, outcome);
         }
         Ok(())
@@ -205,12 +217,23 @@ impl Reader {
     }
 
     async fn nodes(&mut self) -> anyhow::Result<()> {
-        let enabled = "enabled = 1 AND deleted_at IS NULL";
-        let routes = self.lists("routes", ["node_id", "prefix"], enabled).await?;
+        let routes = match self.schema.has("nodes", "approved_routes") {
+            true => BTreeMap::new(),
+            false => self.lists("routes", ["node_id", "prefix"]).await?,
+        };
         for mut row in self.rows("nodes", rows::NODES, "id").await? {
             let more = routes.get(&row.id()).map_or(&[][..], Vec::as_slice);
             let outcome = rows::node(&mut row, more).and_then(|(mut node, v4, v6)| {
-                node.ephemeral = node.auth_key.is_some_and(|key| self.ephemeral.contains(&key));
+                let maker = node.auth_key.and_then(|key| self.keys.get(&key.0));
+                node.ephemeral = maker.is_some_and(|maker| maker.is_ephemeral);
+                // headscale 0.29.0 forgot the users of some nodes; later versions find them so, too.
+                if let Some(user) = maker.and_then(|maker| maker.user)
+                    && node.user.is_none()
+                    && node.tags.is_empty()
+                {
+                    row.note(format!("it is of user {user}, by whose key it joined"));
+                    node.user = Some(user);
+                }
                 if !self.schema.has_requested_tags() && !node.hostinfo.tags.is_empty() {
                     // As if it had not asked: at its next registration the policy decides.
                     let asked = std::mem::take(&mut node.hostinfo.tags).join(", ");
@@ -252,7 +275,7 @@ impl Reader {
         columns: &[&'static str],
         order: &str,
     ) -> anyhow::Result<Vec<Row>> {
-        if !self.schema.has_table(table) {
+        if !self.schema.has(table, "id") {
             return Ok(Vec::new());
         }
         let columns_of = self.schema.columns(table, columns);
@@ -263,23 +286,20 @@ impl Reader {
         Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_kept).collect())
     }
 
-    /// Texts by the number of what they belong to, of a table that old versions had.
+    /// Texts by the number of what they belong to, of a table that old versions had. Of routes, those that
+    /// are enabled.
     async fn lists(
         &mut self,
         table: &str,
-        columns: [&'static str; 2],
-        condition: &str,
+        [owner, text]: [&'static str; 2],
     ) -> anyhow::Result<BTreeMap<i64, Vec<String>>> {
         let mut lists: BTreeMap<i64, Vec<String>> = BTreeMap::new();
-        if self.schema.has_table(table) {
-            let condition = if condition.is_empty() { "1" } else { condition };
-            let columns_of = self.schema.columns(table, &columns);
-            let query = format!("SELECT {columns_of} FROM {table} WHERE {condition}");
-            for row in schema::rows(&mut self.from, &query).await? {
-                let row = Row::of(&row, &columns)?;
-                if let Some(number) = row.number(columns[0])? {
-                    lists.entry(number).or_default().push(row.text(columns[1]).to_owned());
-                }
+        let has_switch = self.schema.has(table, "enabled");
+        for row in self.rows(table, &[owner, text, "enabled", "deleted_at"], "id").await? {
+            if let Some(number) = row.number(owner)?
+                && (!has_switch || row.flag("enabled") == Some(true))
+            {
+                lists.entry(number).or_default().push(row.text(text).to_owned());
             }
         }
         Ok(lists)

@@ -336,6 +336,51 @@ async fn an_old_database_has_its_tags_and_routes_elsewhere() {
 }
 
 #[tokio::test]
+async fn tables_that_a_later_headscale_no_longer_reads_give_nothing() {
+    let rig = Rig::new(
+        NEW,
+        &[
+            node(1, "a", &[("approved_routes", "[\"10.0.1.0/24\"]")]),
+            format!("INSERT INTO pre_auth_keys(id, key, user_id) VALUES (1, '{KEY}', 1);"),
+            "CREATE TABLE routes(id integer PRIMARY KEY, node_id integer, prefix text, enabled numeric);
+             INSERT INTO routes VALUES (1, 1, '10.0.0.0/24', 1);
+             CREATE TABLE pre_auth_key_acl_tags(id integer, pre_auth_key_id integer, tag text);
+             INSERT INTO pre_auth_key_acl_tags VALUES (1, 1, 'tag:c');"
+                .into(),
+        ]
+        .concat(),
+    )
+    .await;
+    let (status, text) = rig.import(&["--no-policy"]);
+    assert_eq!(status, Some(0), "{text}");
+    let (nodes, keys) = (rig.objects("node"), rig.objects("preauthkey"));
+    assert_eq!(nodes[0]["approved"], serde_json::json!(["10.0.1.0/24"]));
+    assert_eq!(keys[0]["tags"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn a_node_whose_user_headscale_forgot_is_of_the_user_whose_key_it_joined_by() {
+    let rig = Rig::new(
+        NEW,
+        &[
+            node(1, "a", &[("auth_key_id", "1"), ("tags", "null")]),
+            node(2, "b", &[("auth_key_id", "1"), ("tags", "[\"tag:a\"]")]),
+            "UPDATE nodes SET user_id = NULL;
+             INSERT INTO pre_auth_keys(id, key, user_id, ephemeral) VALUES (1, 'short', 1, 1);"
+                .into(),
+        ]
+        .concat(),
+    )
+    .await;
+    let (status, text) = rig.import(&["--no-policy"]);
+    assert_eq!(status, Some(3), "{text}");
+    assert!(text.contains("note: node 1: it is of user 1, by whose key it joined"), "{text}");
+    let nodes = rig.objects("node");
+    assert_eq!((&nodes[0]["user"], &nodes[1]["user"]), (&1.into(), &Value::Null));
+    assert_eq!((&nodes[0]["ephemeral"], nodes.len()), (&true.into(), 2));
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_database_of_headscale_is_refused() {
     let rig = Rig::new("CREATE TABLE machines(id integer);", "").await;
     let (status, text) = rig.import(&["--no-policy"]);

@@ -127,8 +127,14 @@ impl Row {
         self.notes
     }
 
+    /// Whether the nodes of a pre-auth key are forgotten when they go. What is neither yes nor no gives the
+    /// key less.
+    pub fn is_ephemeral(&self) -> bool {
+        self.flag("ephemeral").unwrap_or(true)
+    }
+
     /// Whether a column says yes or no. `None`: neither.
-    fn flag(&self, name: &str) -> Option<bool> {
+    pub fn flag(&self, name: &str) -> Option<bool> {
         match self.text(name).to_ascii_lowercase().as_str() {
             "1" | "true" => Some(true),
             "" | "0" | "false" => Some(false),
@@ -241,7 +247,7 @@ pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAu
         hash,
         // What is neither yes nor no gives the key less.
         reusable: row.flag("reusable").unwrap_or(false),
-        ephemeral: row.flag("ephemeral").unwrap_or(true),
+        ephemeral: row.is_ephemeral(),
         used: row.flag("used").unwrap_or(true),
         expires: ended(row)?,
         tags,

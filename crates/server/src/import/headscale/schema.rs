@@ -91,6 +91,7 @@ const TABLES: [(&str, &[&str]); 9] = [
             "disco_key",
             "endpoints",
             "host_info",
+            "hostinfo",
             "ipv4",
             "ipv6",
             "hostname",
@@ -205,15 +206,14 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Whether there is such a table.
-    pub fn has_table(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
+    /// Whether there is a table with this column.
+    pub fn has(&self, table: &str, column: &str) -> bool {
+        self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
     /// Columns of a table as texts, for a query. Those that this version lacks are null.
     pub fn columns(&self, table: &str, names: &[&str]) -> String {
-        let has = |name: &str| self.tables.get(table).is_some_and(|columns| columns.contains(name));
-        let column = |name: &&str| match has(name) {
+        let column = |name: &&str| match self.has(table, name) {
             true => format!("CAST({name} AS TEXT) AS {name}"),
             false => format!("NULL AS {name}"),
         };
@@ -223,7 +223,7 @@ impl Schema {
     /// Whether nodes have the tags that they asked for and may have. Versions before 0.28 decided that
     /// anew at each start, and called the column of tags otherwise.
     pub fn has_requested_tags(&self) -> bool {
-        !self.tables["nodes"].contains("forced_tags")
+        !self.has("nodes", "forced_tags")
     }
 
     /// What tells that a newer headscale used the database: its version, and migrations that are not
