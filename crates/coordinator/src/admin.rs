@@ -217,7 +217,7 @@ impl State {
     }
 }
 
-/// Whether all of these are tags that somebody may give: headscale gives none with capitals.
+/// Whether users may give all of these tags. headscale refuses capitals here.
 pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
     let may_be_given = |tag: &str| is_tag(tag) && !tag.contains(char::is_uppercase);
     match tags.iter().find(|tag| !may_be_given(tag)) {

@@ -1,8 +1,9 @@
-//! Who users are for a provider of identities.
+//! The identities of users at a provider.
 
 use serde::{Deserialize, Serialize};
 
-/// Who somebody is for a provider (OpenID Connect Core 5.7: nothing else is unique and stays).
+/// The identity of a user at a provider: only issuer and subject are unique and stable (OpenID Connect
+/// Core 5.7).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The provider.
@@ -17,7 +18,7 @@ impl Identity {
         Self { issuer: String::new(), subject: text.to_owned() }
     }
 
-    /// Whether this is who a provider vouches for. A final slash of the issuer makes no difference.
+    /// Whether a provider vouches for this identity. A final slash of the issuer is ignored.
     pub fn is(&self, vouched: &Self) -> bool {
         if self.issuer.is_empty() {
             return unescaped(&self.subject) == unescaped(&vouched.joined());
@@ -65,7 +66,7 @@ fn segments(path: &str) -> String {
     segments.join("/")
 }
 
-/// Without escapes by `%`. `None`: one is none, or the text is then not UTF-8.
+/// The text with each `%` escape decoded. `None`: an escape is wrong, or the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

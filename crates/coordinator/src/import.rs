@@ -1,7 +1,7 @@
-//! A network that another program kept, as it becomes one of ours: object by object, with the numbers
-//! that they have. What does not fit is changed where that takes no right and gives none, with a note;
-//! else it is left out, and the rest goes on. An import into a network of an earlier import adds what is
-//! missing there.
+//! A network that another program kept, as it becomes one of ours: object by object, with their numbers.
+//! A name or address that does not fit is changed, with a note, because that changes no right. Other objects
+//! that do not fit are left out, and the rest goes on. A second import adds the objects that the first left
+//! out.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -33,7 +33,7 @@ pub enum Skipped {
     NoUser(UserId),
     /// It belongs to nobody, and has no tags.
     Nobodys,
-    /// One of its tags is none.
+    /// One of its tags cannot be a tag.
     Tag(String),
     /// Another has the part of a key that names it.
     Prefix(String),
@@ -60,16 +60,16 @@ impl fmt::Display for Skipped {
 
 impl std::error::Error for Skipped {}
 
-/// What became of an object that is in the network now.
+/// How an object came into the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Imported {
-    /// It is new there; with what was changed.
+    /// It is new there; with the changes.
     New(Vec<Changed>),
     /// It was there from an earlier import, and stays as it is.
     There,
 }
 
-/// What is not as the other program had it.
+/// A difference to the other program's object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// A name that cannot be one, or that another has.
@@ -95,16 +95,16 @@ pub struct Import {
     keys: BTreeMap<i64, PreAuthKey>,
     api_keys: BTreeMap<i64, ApiKey>,
     nodes: BTreeMap<i64, Node>,
-    /// What lacks an address of one family has one when all others are known.
+    /// Nodes that lack an address of one family. They get one when all other addresses are known.
     halves: Vec<(Node, Option<Ipv4Addr>, Option<Ipv6Addr>)>,
     last: BTreeMap<Kind, i64>,
-    /// What the network has already, or had.
+    /// The objects of the network, also deleted ones.
     there: HashSet<(Kind, i64)>,
-    /// What was left out; a later import may add it.
+    /// Objects that were left out. A later import may add them.
     left_out: HashSet<(Kind, i64)>,
 }
 
-/// What only one of all may have.
+/// Values that only one object may have.
 #[derive(Default)]
 struct Used {
     addresses: HashSet<IpAddr>,
@@ -115,7 +115,7 @@ struct Used {
 }
 
 impl Import {
-    /// Into a network that has nothing. Nodes that lack an address get one of these networks.
+    /// Into an empty network. Nodes that lack an address get one of these networks.
     pub fn new(prefixes: Prefixes) -> Self {
         Self {
             addresses: Addresses::new(prefixes, Allocation::default()),
@@ -134,7 +134,7 @@ impl Import {
     /// Into a network that has these objects from an earlier import, and others.
     ///
     /// # Errors
-    /// One of them is none.
+    /// One of them cannot be read.
     pub fn onto(prefixes: Prefixes, objects: &[Stored]) -> Result<Self, serde_json::Error> {
         let mut import = Self::new(prefixes);
         for object in objects {
@@ -168,13 +168,17 @@ impl Import {
         self.left_out.insert((kind, number));
     }
 
-    /// A user. One whose name another has is called by its address or its number, and one without a name
-    /// by its number.
+    /// A user. If another user has the name, the address or number becomes part of it. A user without a name
+    /// is called by the number.
     ///
     /// # Errors
     /// Why it is left out.
     pub fn user(&mut self, mut user: User) -> Result<Imported, Skipped> {
-        let is_same = |other: &User| other.created == user.created || other.name == user.name;
+        let is_same = |other: &User| {
+            let identities = other.identity.as_ref().zip(user.identity.as_ref());
+            let is_known = identities.is_some_and(|(kept, own)| own.is(kept) || own == kept);
+            is_known || other.created == user.created || other.name == user.name
+        };
         if check_number(&self.there, &self.users, &user, is_same)? == Imported::There {
             return Ok(Imported::There);
         }
@@ -261,7 +265,7 @@ impl Import {
         let own = v4.map(IpAddr::from).into_iter().chain(v6.map(Into::into));
         self.note_node(&node, own);
         self.given(Kind::Node, node.id.0);
-        // What is forgotten of the owner stays so, as when a tag is given here.
+        // A tagged node has no user.
         node.user = node.user.filter(|_| node.tags.is_empty());
         node.auth_key = node.auth_key.filter(|key| self.keys.contains_key(&key.0));
         match (v4, v6) {
@@ -297,8 +301,8 @@ impl Import {
         let all = users.chain(keys).chain(api_keys).chain(nodes);
         let is_new = |object: &Stored| !self.there.contains(&(object.kind, object.id));
         let mut objects: Vec<Stored> = all.filter(is_new).collect();
-        // A number that was given is not given again, even if what had it is gone. What is left out is not
-        // gone: the mark takes the number behind it.
+        // The number of a deleted object is never given again, which an object without a body marks. An object
+        // that was left out is not deleted: the mark takes the next number.
         for (kind, last) in self.last {
             let is_left_out = self.left_out.contains(&(kind, last));
             let id = if is_left_out { last + 1 } else { last };
@@ -348,7 +352,7 @@ impl Import {
             return Err(Skipped::Tag(tag.clone()));
         }
         match user {
-            // An object with tags needs no user.
+            // The user of a tagged object does not matter.
             Some(user) if tags.is_empty() && !self.users.contains_key(&user.0) => {
                 Err(Skipped::NoUser(user))
             }

@@ -28,7 +28,7 @@ pub struct Provider {
     claims: Mutex<Value>,
     /// The user's info, if it is not just the subject of the claims.
     info: Mutex<Option<Value>>,
-    /// Members that an answer has instead of its own, by path.
+    /// Members of answers that replace the usual ones, by path.
     changed: Mutex<BTreeMap<String, Value>>,
 }
 

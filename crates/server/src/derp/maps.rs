@@ -193,10 +193,10 @@ const KEYS: [&str; 12] = [
     "CanPort80",
 ];
 
-/// The regions of a map; those that are `null` are none.
+/// The regions of a map, without those that are `null`.
 ///
 /// # Errors
-/// It is none: the line or the key, and what is wrong with it.
+/// The line or key that is wrong, and the reason.
 fn read(text: &[u8]) -> anyhow::Result<Regions> {
     let text = std::str::from_utf8(text)?;
     let begin = text.trim_start_matches('\u{feff}').trim_start();
@@ -219,7 +219,7 @@ fn read(text: &[u8]) -> anyhow::Result<Regions> {
     Ok(regions)
 }
 
-/// A plain scalar of YAML, which is a text where a text belongs.
+/// The value of a plain scalar of YAML. Keys of texts have a text, whatever it looks like.
 fn plain(key: &str, text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -281,7 +281,7 @@ fn check(number: &str, region: &mut Value) -> anyhow::Result<()> {
 /// An object as this type.
 ///
 /// # Errors
-/// The first key whose value does not fit, and why.
+/// The first key with a value of another type.
 fn parsed<T: DeserializeOwned>(members: &Regions) -> anyhow::Result<T> {
     for (key, value) in members {
         let alone = Value::from_iter([(key.as_str(), value.clone())]);

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// The most collections within each other.
 const DEPTH: usize = 32;
 
-/// Where a text is not what is read here.
+/// A line that cannot be read, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct YamlError {
     /// From 1.
@@ -31,7 +31,7 @@ pub type Resolve = fn(key: &str, plain: &str) -> Value;
 /// Reads a document.
 ///
 /// # Errors
-/// It is none, or has what is not supported.
+/// The text is not YAML, or uses a part of YAML that is not supported.
 pub fn read(text: &str, resolve: Resolve) -> Result<Value, YamlError> {
     let lines = lines(text)?;
     let mut reader = Reader { lines, at: 0, resolve };
@@ -56,7 +56,7 @@ impl Line {
         YamlError { line: self.number, reason }
     }
 
-    /// What is behind the dash of an element, and how far it is indented.
+    /// The text behind the dash of an element, with its indentation.
     fn element(&self) -> Option<Self> {
         let rest =
             self.text.strip_prefix('-').filter(|rest| rest.is_empty() || rest.starts_with(' '))?;
@@ -65,7 +65,7 @@ impl Line {
         Some(Self { number: self.number, indent, text: text.to_owned() })
     }
 
-    /// The key of a member, and what is behind its colon.
+    /// The key of a member, and the text behind its colon.
     fn member(&self) -> Result<Option<(String, String)>, YamlError> {
         let text = self.text.as_str();
         if text.starts_with(['"', '\'']) {
@@ -87,7 +87,7 @@ impl Line {
     }
 }
 
-/// The lines that have something.
+/// All lines but empty ones and comments.
 fn lines(text: &str) -> Result<Vec<Line>, YamlError> {
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
@@ -134,7 +134,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The value that begins at this line, which is indented so far.
+    /// The value that begins at this line, with this indentation.
     fn block(&mut self, indent: usize, key: &str, depth: usize) -> Result<Value, YamlError> {
         let line = &self.lines[self.at];
         if depth > DEPTH {
@@ -194,7 +194,7 @@ impl Reader {
         Ok(Value::Object(table))
     }
 
-    /// What is indented further than this, or null.
+    /// The value with a larger indentation, or null.
     fn below(&mut self, indent: usize, key: &str, depth: usize) -> Result<Value, YamlError> {
         match self.lines.get(self.at).map(|next| next.indent).filter(|next| *next > indent) {
             Some(next) => self.block(next, key, depth + 1),
@@ -303,7 +303,7 @@ impl Flow<'_> {
         Ok(Value::Object(table))
     }
 
-    /// Whether a collection ends here. Passes what is before an element: its bracket or a comma.
+    /// Whether a collection ends here. Passes the bracket or comma before an element.
     fn ends(&mut self, bracket: char, before: char) -> Result<bool, YamlError> {
         let rest = self.rest.trim_start();
         let element = rest.strip_prefix(before).map(str::trim_start);
@@ -319,7 +319,7 @@ impl Flow<'_> {
     }
 }
 
-/// A quoted text and what is behind it.
+/// A quoted text, and the rest of the line.
 fn quoted<'a>(line: &Line, text: &'a str) -> Result<(String, &'a str), YamlError> {
     let open = line.error("the text has no closing quote");
     let mut letters = text.char_indices();

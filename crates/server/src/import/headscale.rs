@@ -1,7 +1,7 @@
 //! The database of headscale, read and never written.
 //!
 //! ```text
-//!   schema: is all of it known? ──► rows ──► objects ──► coordinator::Import ──► what is new
+//!   schema: all known? ──► rows ──► objects ──► coordinator::Import ──► new objects
 //! ```
 
 mod rows;
@@ -36,12 +36,10 @@ use crate::{
 const NOISE: &str = "noise_private.key";
 const RELAY: &str = "derp_server_private.key";
 
-/// Reads all of it that a network lacks. The network has these objects, from an earlier import, or
-/// none.
+/// Reads all objects that the network lacks. It has these from an earlier import.
 ///
 /// # Errors
-/// It is not such a database, the keys that belong to it are not there, or it has something that may take
-/// rights away and is not known.
+/// It is not such a database, its keys are missing, or unknown columns may take rights away.
 pub async fn read(
     asked: &Import,
     configuration: &Configuration,
@@ -161,7 +159,7 @@ struct Reader {
     keys: BTreeMap<i64, Maker>,
 }
 
-/// What a pre-auth key makes of nodes, whether it is imported or not.
+/// A pre-auth key, imported or not, as far as it decides about its nodes.
 #[derive(Clone, Copy)]
 struct Maker {
     user: Option<UserId>,
@@ -286,8 +284,7 @@ impl Reader {
         Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_kept).collect())
     }
 
-    /// Texts by the number of what they belong to, of a table that old versions had. Of routes, those that
-    /// are enabled.
+    /// Texts of a table of old versions, by the number of their owner. Disabled routes are left out.
     async fn lists(
         &mut self,
         table: &str,

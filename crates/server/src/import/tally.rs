@@ -1,4 +1,4 @@
-//! What an import read, and what became of it, by kind.
+//! The numbers of objects that an import read, imported and left out, by kind.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const KINDS: [(Kind, &str); 4] = [
     (Kind::ApiKey, "API keys"),
 ];
 
-/// What became of one.
+/// How an object ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// It is in the network now.
@@ -27,7 +27,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     counts: BTreeMap<(Kind, Outcome), usize>,
-    /// What is left out that has no kind here.
+    /// Objects that were left out, of kinds that a network here does not have.
     others: usize,
     policy: Option<&'static str>,
 }
@@ -62,17 +62,17 @@ impl Tally {
         self.others += number;
     }
 
-    /// What became of the policy.
+    /// Sets the word for the policy.
     pub fn set_policy(&mut self, policy: &'static str) {
         self.policy = Some(policy);
     }
 
-    /// Whether something is left out.
+    /// Whether an object was left out.
     pub fn is_incomplete(&self) -> bool {
         self.others > 0 || KINDS.iter().any(|(kind, _)| self.count(*kind, Outcome::LeftOut) > 0)
     }
 
-    /// One line for each kind: how many were read, and what became of them.
+    /// One line for each kind, with the numbers of each outcome.
     pub fn lines(&self) -> Vec<String> {
         let line = |(kind, name): (Kind, &str)| {
             let counts = [Outcome::Imported, Outcome::There, Outcome::LeftOut]

@@ -16,12 +16,12 @@ impl Members {
         serde_json::from_slice(text).map(Self)
     }
 
-    /// A member as it is. `null` is none.
+    /// A member in its own type, unless it is `null`.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// A text, or a number as text, or a list of one of these. An empty text is none.
+    /// A text that is not empty, or a number as text, or a list of one of these.
     pub fn text(&self, name: &str) -> Option<String> {
         let value = self.value(name)?;
         let one = match value {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn a_text_that_is_not_an_object_is_refused() {
         for text in ["", "[]", "\"a\"", "{"] {
             assert!(Members::read(text.as_bytes()).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! What a provider says of itself (OpenID Connect Discovery 1.0, section 3). Only the members that a
+//! A provider's description of itself (OpenID Connect Discovery 1.0, section 3). Only the members that a
 //! login needs are read.
 
 use std::{fmt, str::FromStr};
@@ -11,19 +11,19 @@ use super::{
     token::{is_asymmetric, is_same_issuer},
 };
 
-/// Where the description of a provider is, below its issuer.
+/// The path of a provider's description, below its issuer.
 const PLACE: &str = ".well-known/openid-configuration";
 
 /// A provider's description.
 #[derive(Debug)]
 pub struct Metadata {
-    /// Where users log in.
+    /// The page for logins.
     pub authorization: AuthUrl,
-    /// Where a code becomes tokens.
+    /// The end-point for tokens.
     pub token: Uri,
-    /// Where the claims of a user are, too.
+    /// The end-point for claims of a user.
     pub user_info: Option<Uri>,
-    /// Where its keys are.
+    /// The address of its keys.
     pub keys: Uri,
     /// The algorithms of its tokens.
     pub algorithms: Vec<CoreJwsSigningAlgorithm>,
@@ -31,12 +31,12 @@ pub struct Metadata {
     pub secret_in_body: bool,
 }
 
-/// What is wrong with a description.
+/// Why a description cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MetadataError {
     /// It is another provider's.
     Issuer(String),
-    /// A member that a login needs is missing or is no URL.
+    /// A member that a login needs is missing, or is not a URL.
     Url(&'static str),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for MetadataError {
 impl std::error::Error for MetadataError {}
 
 impl Metadata {
-    /// Where that of an issuer is.
+    /// The address of an issuer's description.
     pub fn place(issuer: &str) -> String {
         format!("{}/{PLACE}", issuer.strip_suffix('/').unwrap_or(issuer))
     }
@@ -60,7 +60,7 @@ impl Metadata {
     /// That of this issuer.
     ///
     /// # Errors
-    /// It is of another, or lacks what a login needs.
+    /// It is another provider's, or lacks a member that a login needs.
     pub fn of(members: &Members, issuer: &str) -> Result<Self, MetadataError> {
         let own = members.text("issuer").unwrap_or_default();
         if !is_same_issuer(&own, issuer) {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_login_does_not_need_may_have_any_type() {
+    fn members_that_a_login_does_not_need_may_have_any_type() {
         for change in [
             json!({ "op_policy_uri": "", "op_tos_uri": 7, "service_documentation": {} }),
             json!({ "subject_types_supported": null, "response_types_supported": "code" }),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_without_what_a_login_needs_is_refused_by_the_name_of_the_member() {
+    fn a_description_that_lacks_a_needed_member_is_refused_by_its_name() {
         for (name, value) in [
             ("token_endpoint", json!(null)),
             ("token_endpoint", json!("/token")),

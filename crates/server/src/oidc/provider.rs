@@ -34,14 +34,14 @@ const FRESH: Duration = Duration::from_secs(3600);
 /// A provider that did not answer, or was asked for other keys, is left alone for so long.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The most that the log has of what a provider says of an error, in characters.
+/// The longest text of a provider's error in the log, in characters.
 const LONGEST_WORDS: usize = 256;
 
 /// What is known of a provider.
 pub struct Client {
     metadata: Metadata,
     keys: CoreJsonWebKeySet,
-    /// Builds the address where a login begins.
+    /// Builds the address of a login.
     pub authorization: CoreClient<EndpointSet>,
 }
 

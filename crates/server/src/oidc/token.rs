@@ -27,9 +27,9 @@ pub enum TokenError {
     Form,
     /// A parameter of its header is not supported.
     Header(&'static str),
-    /// The provider does not sign by this algorithm, or the algorithm needs no key of the provider.
+    /// The provider does not sign by this algorithm, or signs without a key of its own by it.
     Algorithm(String),
-    /// The provider has no such key.
+    /// The provider does not have this key.
     NoKey,
     /// The signature is wrong.
     Signature,
@@ -39,7 +39,7 @@ pub enum TokenError {
     Audience,
     /// It was issued to another client.
     Party,
-    /// It has no time at which it expires.
+    /// The time of its expiry is missing.
     NoExpiry,
     /// It has expired.
     Expired,
@@ -105,8 +105,8 @@ pub fn signed(
     Members::read(&decoded(claims)?).map_err(|_| TokenError::Form)
 }
 
-/// Whether signatures by an algorithm are made by a key that the provider alone has. The secret of the
-/// server, which others may have chosen, is no key to sign users with.
+/// Whether an algorithm signs by a key that only the provider has. Others may have chosen the client secret,
+/// so it cannot prove the identity of users.
 pub fn is_asymmetric(algorithm: &CoreJwsSigningAlgorithm) -> bool {
     algorithm.key_type().is_some() && !algorithm.uses_shared_secret()
 }
@@ -128,7 +128,7 @@ fn algorithm_of(header: &Members) -> Result<CoreJwsSigningAlgorithm, TokenError>
     serde_json::from_value(name.clone()).map_err(|_| TokenError::Algorithm(name.to_string()))
 }
 
-/// What a token must be to be believed.
+/// The issuer and audience that a token must have.
 pub struct Expected<'a> {
     /// The provider that was asked.
     pub issuer: &'a str,
@@ -137,7 +137,7 @@ pub struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// Checks whom the claims come from and whom they are for.
+    /// Checks the issuer, the audience and the authorized party.
     ///
     /// # Errors
     /// Another provider or another client.
@@ -194,7 +194,7 @@ pub fn subject_of(claims: &Members) -> Option<String> {
     claims.value("sub").filter(|value| !value.is_array()).and_then(|_| claims.text("sub"))
 }
 
-/// Whether two texts name one provider: a final slash makes no difference.
+/// Whether two texts name one provider. A final slash is ignored.
 pub fn is_same_issuer(one: &str, other: &str) -> bool {
     let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
     without_slash(one) == without_slash(other)

@@ -84,14 +84,14 @@ impl Rig {
         command.output().unwrap()
     }
 
-    /// The status of an import, and what it printed.
+    /// The status and the output of an import.
     fn import(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.run(&[&["import", "headscale.sqlite"], arguments].concat());
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(text).unwrap())
     }
 
-    /// What the network has of a kind.
+    /// The network's objects of a kind.
     fn objects(&self, kind: &str) -> Vec<Value> {
         let output = self.run(&["export", "export.json"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -190,7 +190,7 @@ async fn a_field_that_cannot_be_read_is_dropped_and_the_machine_stays() {
 }
 
 #[tokio::test]
-async fn what_takes_rights_away_and_cannot_be_read_gives_none() {
+async fn an_unreadable_field_that_takes_rights_away_gives_no_right() {
     let rig = Rig::new(
         NEW,
         &[
@@ -246,7 +246,7 @@ async fn a_database_without_a_policy_needs_one_or_the_word_that_there_is_none() 
 }
 
 #[tokio::test]
-async fn what_a_newer_headscale_has_is_warned_of_and_stops_the_import_where_it_may_take_rights() {
+async fn a_newer_headscale_is_warned_of_and_its_unknown_values_stop_the_import() {
     let newer = "INSERT INTO database_versions VALUES (1, 'v0.31.0');
                  INSERT INTO migrations VALUES ('202507021200'), ('203001010000-suspend');
                  ALTER TABLE nodes ADD COLUMN suspended datetime;

@@ -1,6 +1,5 @@
-//! Rows of headscale's tables as objects of ours. A field that only describes a machine is dropped with a
-//! note where it cannot be read. A field that gives rights or takes them is not: without it the row is left
-//! out, or ends.
+//! Rows of headscale's tables as objects of ours. An unreadable field is dropped, with a note, if it only
+//! describes a machine. If it gives or takes rights, its row is left out or has expired.
 
 use std::{
     collections::BTreeMap,
@@ -79,7 +78,7 @@ pub const NODES: &[&str] = &[
 /// A row. Each column is a text; null is an empty one.
 pub struct Row {
     values: BTreeMap<&'static str, String>,
-    /// What was dropped.
+    /// Fields that were dropped, and other notes.
     notes: Vec<String>,
 }
 
@@ -90,7 +89,7 @@ impl Row {
     /// It lacks one.
     pub fn of(row: &SqliteRow, columns: &[&'static str]) -> anyhow::Result<Self> {
         let value = |name: &&'static str| {
-            // A text that is not UTF-8 is no value that anything here accepts.
+            // No column that matters accepts the replacement of bytes that are not UTF-8.
             let bytes: Option<Vec<u8>> = row.try_get_unchecked(*name)?;
             Ok((*name, String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()))
         };
@@ -98,7 +97,7 @@ impl Row {
         Ok(Self { values, notes: Vec::new() })
     }
 
-    /// What a column has.
+    /// The text of a column.
     pub fn text(&self, name: &str) -> &str {
         self.values.get(name).map_or("", String::as_str)
     }
@@ -106,13 +105,13 @@ impl Row {
     /// The number in a column.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a number.
     pub fn number(&self, name: &str) -> anyhow::Result<Option<i64>> {
         let text = Some(self.text(name)).filter(|text| !text.is_empty());
         text.map(|text| text.parse().with_context(|| format!("{name}: {text:?}"))).transpose()
     }
 
-    /// The number of the row. Zero is none.
+    /// The number of the row, or zero.
     pub fn id(&self) -> i64 {
         self.number("id").ok().flatten().unwrap_or_default()
     }
@@ -122,13 +121,13 @@ impl Row {
         self.notes.push(note);
     }
 
-    /// What was dropped or noted.
+    /// All notes.
     pub fn into_notes(self) -> Vec<String> {
         self.notes
     }
 
-    /// Whether the nodes of a pre-auth key are forgotten when they go. What is neither yes nor no gives the
-    /// key less.
+    /// Whether nodes of a pre-auth key are forgotten when they disconnect. An unreadable value means yes,
+    /// because that gives the key less.
     pub fn is_ephemeral(&self) -> bool {
         self.flag("ephemeral").unwrap_or(true)
     }
@@ -144,14 +143,14 @@ impl Row {
 
     fn time(&self, name: &str) -> anyhow::Result<Option<Time>> {
         let text = self.text(name);
-        // Go's zero time is none.
+        // Go's zero time means "never".
         if text.is_empty() || text.starts_with("0001-01-01") {
             return Ok(None);
         }
         as_time(text).map(Some).with_context(|| format!("{name}: {text:?} is no time"))
     }
 
-    /// A value that is dropped where it cannot be read.
+    /// A value, or the default and a note.
     fn or_dropped<T: Default>(&mut self, read: anyhow::Result<T>) -> T {
         read.unwrap_or_else(|error| {
             self.notes.push(dropped(&error));
@@ -167,7 +166,7 @@ impl Row {
         text.map(str::parse).transpose().context(name)
     }
 
-    /// What a column has in JSON, where it has something.
+    /// The JSON of a column, or the default for an empty one.
     fn json<T: DeserializeOwned + Default>(&self, name: &'static str) -> anyhow::Result<T> {
         match self.text(name) {
             "" => Ok(T::default()),
@@ -227,7 +226,7 @@ pub fn user(row: &mut Row) -> anyhow::Result<User> {
 /// It cannot be one here.
 pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAuthKey> {
     let (prefix, hash) = match row.text("prefix") {
-        // Those of before 0.28 are kept as they are.
+        // Versions before 0.28 store the whole key.
         "" => {
             let text = Zeroizing::new(row.text("key").to_owned());
             let parts = secret::read(&text).context("it is no key")?;
@@ -245,7 +244,7 @@ pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAu
         user: row.number("user_id")?.map(UserId),
         prefix,
         hash,
-        // What is neither yes nor no gives the key less.
+        // A value that is neither yes nor no gives the key less.
         reusable: row.flag("reusable").unwrap_or(false),
         ephemeral: row.is_ephemeral(),
         used: row.flag("used").unwrap_or(true),
@@ -319,7 +318,7 @@ pub fn node(
         user: row.number("user_id")?.map(UserId),
         tags,
         name,
-        // Whoever asks for the name and the addresses sets them.
+        // `coordinator::Import` sets these.
         renamed: false,
         v4: Ipv4Addr::UNSPECIFIED,
         v6: Ipv6Addr::UNSPECIFIED,
@@ -346,7 +345,7 @@ pub fn node(
     Ok((node, row.or_dropped(v4), row.or_dropped(v6)))
 }
 
-/// When a node expires. One whose time cannot be read has expired: its user logs in again.
+/// The time at which a node expires. If it cannot be read, the node has expired, and its user logs in again.
 fn expiry(row: &mut Row) -> Option<Time> {
     row.time("expiry").unwrap_or_else(|error| {
         row.notes.push(format!("{error:#}: its key has expired"));

@@ -1,14 +1,14 @@
 //! The schemas of headscale 0.23 to 0.29 and of the development branch behind them
-//! (`hscontrol/db/schema.sql`, and the migrations of `db.go`). A column or table that is not known may
-//! take rights away, such as one by which a machine is suspended: an import stops where one has values,
-//! unless its name is given.
+//! (`hscontrol/db/schema.sql`, and the migrations of `db.go`). An unknown column or table may take rights
+//! away, such as a column that suspends machines. If it has values, the import stops, unless the
+//! administrator names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, ensure};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
-/// The newest version whose schema is known.
+/// The newest version with a known schema.
 const NEWEST: (u32, u32) = (0, 29);
 
 /// The migrations of those versions, and the mark of a database that began with none.
@@ -179,7 +179,7 @@ impl Schema {
     /// That of a database.
     ///
     /// # Errors
-    /// It is none of headscale's since 0.23.
+    /// headscale since 0.23 has other tables.
     pub async fn read(from: &mut SqliteConnection) -> anyhow::Result<Self> {
         let mut schema =
             Self { tables: BTreeMap::new(), migrations: BTreeSet::new(), version: None };
@@ -211,7 +211,7 @@ impl Schema {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
-    /// Columns of a table as texts, for a query. Those that this version lacks are null.
+    /// Columns of a table as texts, for a query. Columns that this version lacks are null.
     pub fn columns(&self, table: &str, names: &[&str]) -> String {
         let column = |name: &&str| match self.has(table, name) {
             true => format!("CAST({name} AS TEXT) AS {name}"),
@@ -220,14 +220,13 @@ impl Schema {
         names.iter().map(column).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether nodes have the tags that they asked for and may have. Versions before 0.28 decided that
-    /// anew at each start, and called the column of tags otherwise.
+    /// Whether the column of tags has the requested tags that the policy permits. Versions before 0.28
+    /// computed them at each start, and had another name for the column.
     pub fn has_requested_tags(&self) -> bool {
         !self.has("nodes", "forced_tags")
     }
 
-    /// What tells that a newer headscale used the database: its version, and migrations that are not
-    /// known.
+    /// Signs of a newer headscale: its version, and unknown migrations.
     pub fn newer(&self) -> Vec<String> {
         let version = self.version.as_deref().filter(|version| is_newer(version));
         let is_known = |id: &&String| MIGRATIONS.contains(&id.as_str());
@@ -253,7 +252,7 @@ impl Schema {
                     for column in columns.iter().filter(|column| !known.contains(&column.as_str()))
                     {
                         let (name, column) = (format!("{table}.{column}"), quoted(column));
-                        // What Go's zero values are in a database.
+                        // Go's zero values in a database.
                         let empty = "('', '0', 'null', '[]', '{}', 'false')";
                         let has = format!("CAST({column} AS TEXT) NOT IN {empty}");
                         queries.push((name, format!("{column} IS NOT NULL AND {has}")));
@@ -282,8 +281,8 @@ pub async fn rows(from: &mut SqliteConnection, query: &str) -> anyhow::Result<Ve
     sqlx::query(query).fetch_all(from).await.context("the database cannot be read")
 }
 
-/// Whether a version such as `v0.30.1-beta.2` is newer than what is known. Builds of developers have no
-/// number.
+/// Whether a version such as `v0.30.1-beta.2` is newer than [`NEWEST`]. Builds of developers have other
+/// texts.
 fn is_newer(version: &str) -> bool {
     let numbers = version.strip_prefix('v').unwrap_or(version);
     let mut numbers = numbers.split(['.', '-', '+']).map(str::parse::<u32>);
