@@ -109,22 +109,31 @@ fn lines(text: &str) -> Result<Vec<Line>, YamlError> {
 
 /// A line as far as a `#` that begins a comment: at its beginning or behind a space, outside of quotes.
 fn without_comment(line: &str) -> &str {
+    let is_comment =
+        |(_, before, letter): &(usize, char, char)| *letter == '#' && before.is_whitespace();
+    unquoted(line).find(is_comment).map_or(line, |(at, ..)| &line[..at])
+}
+
+/// The letters outside of quotes, each with its place and the letter before it.
+fn unquoted(line: &str) -> impl Iterator<Item = (usize, char, char)> {
     let (mut quote, mut before) = (None, ' ');
     let mut letters = line.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match (quote, letter) {
-            (None, '#') if before.is_whitespace() => return &line[..at],
-            // A quote within a plain scalar is a letter.
-            (None, '"' | '\'') if before.is_whitespace() || "[{,:".contains(before) => {
-                quote = Some(letter);
+    std::iter::from_fn(move || {
+        loop {
+            let (at, letter) = letters.next()?;
+            let last = std::mem::replace(&mut before, letter);
+            match (quote, letter) {
+                // A quote within a plain scalar is a letter.
+                (None, '"' | '\'') if last.is_whitespace() || "[{,:".contains(last) => {
+                    quote = Some(letter);
+                }
+                (None, letter) => return Some((at, last, letter)),
+                (Some('"'), '\\') => drop(letters.next()),
+                (Some(open), letter) if open == letter => quote = None,
+                _ => {}
             }
-            (Some('"'), '\\') => drop(letters.next()),
-            (Some(open), letter) if open == letter => quote = None,
-            _ => {}
         }
-        before = letter;
-    }
-    line
+    })
 }
 
 struct Reader {
@@ -212,29 +221,35 @@ impl Reader {
     ) -> Result<Value, YamlError> {
         let mut text = text.to_owned();
         let is_flow = text.starts_with(['{', '[']);
-        loop {
-            let mut flow = Flow { line, rest: &text, resolve: self.resolve };
-            match flow.value(key, depth, is_flow) {
-                Ok(value) if flow.rest.trim().is_empty() => {
-                    let next = self.lines.get(self.at);
-                    let goes_on = next.is_some_and(|next| next.indent > line.indent && !is_flow);
-                    return match next.filter(|_| goes_on) {
-                        Some(next) if next.element().is_none() && next.member()?.is_none() => {
-                            Err(next.error("a text of several lines is not supported"))
-                        }
-                        _ => Ok(value),
-                    };
-                }
-                Ok(_) => return Err(line.error("something is behind the value")),
-                Err(error) if is_flow && flow.rest.trim().is_empty() => {
-                    let next = self.lines.get(self.at).ok_or(error)?;
-                    text = format!("{text} {}", next.text);
-                    self.at += 1;
-                }
-                Err(error) => return Err(error),
+        let mut open = if is_flow { open_brackets(&text) } else { 0 };
+        while let Some(next) = self.lines.get(self.at).filter(|_| open > 0) {
+            text.push(' ');
+            text.push_str(&next.text);
+            open += open_brackets(&next.text);
+            self.at += 1;
+        }
+        let mut flow = Flow { line, rest: &text, resolve: self.resolve };
+        let value = flow.value(key, depth, is_flow)?;
+        if !flow.rest.trim().is_empty() {
+            return Err(line.error("something is behind the value"));
+        }
+        match self.lines.get(self.at).filter(|next| next.indent > line.indent && !is_flow) {
+            Some(next) if next.element().is_none() && next.member()?.is_none() => {
+                Err(next.error("a text of several lines is not supported"))
             }
+            _ => Ok(value),
         }
     }
+}
+
+/// The number of brackets outside of quotes that a line opens, less those that it closes.
+fn open_brackets(text: &str) -> i64 {
+    let count = |letter| match letter {
+        '[' | '{' => 1,
+        ']' | '}' => -1,
+        _ => 0,
+    };
+    unquoted(text).map(|(_, _, letter)| count(letter)).sum()
 }
 
 /// The rest of a line within a flow collection, or of a scalar.
@@ -387,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused_by_its_line() {
+    fn unsupported_yaml_is_refused_by_its_line() {
         for (yaml, reason) in [
             ("a: &x b", "line 1: anchors are not supported"),
             ("a: b\nc: *x", "line 2: anchors are not supported"),
@@ -409,5 +424,13 @@ mod tests {
         }
         assert!(parsed(&"- ".repeat(100)).is_err());
         assert!(parsed(&format!("a: {}", "[".repeat(100))).is_err());
+    }
+
+    #[test]
+    fn a_flow_collection_of_many_lines_is_parsed_once() {
+        // This would take minutes if each line were parsed with all before it.
+        let many = 100_000;
+        let list = parsed(&format!("a: [\n{}]", "b,\n".repeat(many))).unwrap();
+        assert_eq!(list["a"].as_array().map(Vec::len), Some(many));
     }
 }

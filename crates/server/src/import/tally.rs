@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_the_sum_of_what_became_of_it() {
+    fn the_numbers_of_all_outcomes_add_up_to_the_number_read() {
         let mut tally = Tally::default();
         for outcome in [Outcome::Imported, Outcome::Imported, Outcome::There] {
             tally.add(Kind::Node, outcome);

@@ -359,7 +359,7 @@ async fn tables_that_a_later_headscale_no_longer_reads_give_nothing() {
 }
 
 #[tokio::test]
-async fn a_node_whose_user_headscale_forgot_is_of_the_user_whose_key_it_joined_by() {
+async fn a_node_without_its_user_gets_the_user_of_the_key_that_it_joined_by() {
     let rig = Rig::new(
         NEW,
         &[

@@ -152,7 +152,7 @@ async fn a_token_for_another_login_client_or_time_or_of_another_provider_is_refu
 }
 
 #[tokio::test]
-async fn claims_that_no_login_needs_stop_none_whatever_their_type() {
+async fn unused_claims_of_any_type_stop_no_login() {
     let rig = Rig::new().await;
     for (name, value) in [
         ("updated_at", json!("2026-11-20T10:00:00.000Z")),
@@ -193,7 +193,7 @@ async fn claims_that_no_login_needs_stop_none_whatever_their_type() {
 }
 
 #[tokio::test]
-async fn members_of_a_providers_answers_that_no_login_needs_stop_none() {
+async fn unused_members_of_a_providers_answers_stop_no_login() {
     for (path, members) in [
         ("/token", json!({ "expires_in": "600" })),
         ("/token", json!({ "scope": ["openid"], "token_type": null, "refresh_token": 7 })),
