@@ -90,7 +90,7 @@ impl Network {
             "Endpoints": ["192.0.2.1:41641"],
         });
         self.state.hear(id, &MapRequest::read(told.to_string().as_bytes())?, NOW);
-        self.state.connect(id);
+        self.state.connect(id, NOW);
         self.keep();
         self.sessions.push(Session::new(id, key));
         Ok(())

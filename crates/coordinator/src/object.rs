@@ -353,7 +353,7 @@ pub struct Node {
     /// When it took another key; none if it has its first.
     #[serde(default)]
     pub rekeyed: Option<Time>,
-    /// When it was last connected.
+    /// When it was last connected; of one that is connected, when that was last written.
     pub last_seen: Option<Time>,
     /// The networks that an administrator lets it route.
     #[serde(default)]

@@ -11,11 +11,24 @@ pub struct StreamId(pub(crate) u64);
 /// A node that was never connected has as long as an ephemeral one at least: it may be on its way.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
 
+/// When a connected node was seen is written again when what is kept is so old: a server that is killed writes
+/// no more.
+const SEEN: Duration = Duration::from_secs(10 * 60);
+/// How often such nodes are looked for, and the most that are written at once. 20,000 have their turn in time.
+const LOOK: Duration = Duration::from_secs(30);
+const MOST: usize = 1000;
+
 impl State {
     /// A stream of a node begins. Its number is for [`State::disconnect`].
-    pub fn connect(&mut self, id: NodeId) -> StreamId {
+    pub fn connect(&mut self, id: NodeId, now: Time) -> StreamId {
         let stream = self.connected.begin(id);
         self.undo.stream(id, stream, true);
+        if self.was_seen_long_ago(id, now) {
+            self.note_seen(id, now);
+        }
+        if !self.timers.is_set(&Timer::Seen) {
+            self.timers.set(Timer::Seen, now.after(LOOK));
+        }
         if self.note_lives(id) {
             self.choose_primaries_of(id);
         }
@@ -32,11 +45,39 @@ impl State {
         if self.connected.has(id) || !self.nodes.contains_key(&id) {
             return;
         }
+        self.note_seen(id, now);
+        self.lose(id, now);
+    }
+
+    /// The server is about to end: its nodes are seen for the last time.
+    pub fn note_all_seen(&mut self, now: Time) {
+        for id in self.connected.here().collect::<Vec<_>>() {
+            self.note_seen(id, now);
+        }
+    }
+
+    /// Writes when those were seen that are connected for long.
+    fn look_for_seen(&mut self, now: Time) {
+        let here = self.connected.here().filter(|id| self.was_seen_long_ago(*id, now));
+        for id in here.take(MOST).collect::<Vec<_>>() {
+            self.note_seen(id, now);
+        }
+        if self.connected.here().next().is_some() {
+            self.timers.set(Timer::Seen, now.after(LOOK));
+        }
+    }
+
+    fn was_seen_long_ago(&self, id: NodeId, now: Time) -> bool {
+        self.nodes
+            .get(&id)
+            .is_some_and(|entry| entry.node.last_seen.is_none_or(|at| now.since(at) >= SEEN))
+    }
+
+    fn note_seen(&mut self, id: NodeId, now: Time) {
         self.change_node(id, now, |node| {
             node.last_seen = Some(now);
             Parts::none()
         });
-        self.lose(id, now);
     }
 
     /// Another server of the network has the streams of these nodes, and of no others.
@@ -119,6 +160,7 @@ impl State {
                 Timer::Waiting(number) => {
                     self.waiting.remove(&number);
                 }
+                Timer::Seen => self.look_for_seen(now),
             }
         }
     }

@@ -17,6 +17,8 @@ pub(crate) enum Timer {
     Endpoints(NodeId),
     /// A registration waited too long for an administrator.
     Waiting(String),
+    /// Nodes are connected: that they were seen is written from time to time.
+    Seen,
 }
 
 /// All timers. Each has one time, so a node has at most four.
@@ -33,6 +35,11 @@ impl Timers {
             self.due.remove(&(before, timer.clone()));
         }
         self.due.insert((at, timer));
+    }
+
+    /// Whether a timer is set.
+    pub fn is_set(&self, timer: &Timer) -> bool {
+        self.times.contains_key(timer)
     }
 
     /// Removes a timer.

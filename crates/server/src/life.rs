@@ -7,7 +7,8 @@
 //!                                                               others ── the end
 //! ```
 //!
-//! A signal ends the process as it is: what was acknowledged is on the disk. The signals are read by a
+//! A signal ends the process as it is: what was acknowledged is on the disk. Only when nodes were seen is
+//! written before. The signals are read by a
 //! thread: tokio's feature for them, which cargo would enable for `linerate` beside this program, is
 //! none of that program's sandbox.
 
@@ -19,7 +20,7 @@ use std::{
 };
 
 use anyhow::Context;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use sys::{
     process::{Service, Signal, Signals, harden, raise_file_limit},
     whole_file::make_new_files_private,
@@ -34,12 +35,16 @@ use crate::{
     sandbox::Sandbox, serve::serve_in,
 };
 
+/// A store that takes longer for the last writes is not waited for.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+
 /// What the process was started with.
 #[derive(Default)]
 pub struct Surroundings {
     sandbox: Option<Sandbox>,
     service: Option<Arc<Service>>,
     certificates: Arc<OnceLock<Arc<Certificates>>>,
+    networks: Arc<OnceLock<Arc<Networks>>>,
     /// The threads of the data plane, if they are others than those of the control plane.
     data_plane: Option<Handle>,
 }
@@ -74,11 +79,15 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
     let certificates = Arc::default();
     let relaying = runtime()?;
     let data_plane = Some(relaying.handle().clone());
-    let surroundings = Surroundings { sandbox, service, certificates, data_plane };
+    let networks = Arc::default();
+    let surroundings = Surroundings { sandbox, service, certificates, networks, data_plane };
     let (service, certificates) = (surroundings.service.clone(), surroundings.certificates.clone());
+    let serving = runtime()?;
+    let end = End { networks: surroundings.networks.clone(), threads: serving.handle().clone() };
     let thread = thread::Builder::new().name("signals".into());
-    thread.spawn(move || heed(&signals, &certificates, service.as_deref())).context("threads")?;
-    runtime()?.block_on(serve_in(configuration, surroundings))
+    let heed = move || heed(&signals, &certificates, service.as_deref(), &end);
+    thread.spawn(heed).context("threads")?;
+    serving.block_on(serve_in(configuration, surroundings))
 }
 
 /// As many threads as the machine has cores.
@@ -109,6 +118,7 @@ impl Surroundings {
             // It was empty: this is called once.
             let _ = self.certificates.set(certificates);
         }
+        let _ = self.networks.set(Arc::clone(networks));
         if let Some(sandbox) = self.sandbox {
             sandbox.confine_calls()?;
         }
@@ -122,7 +132,34 @@ impl Surroundings {
     }
 }
 
-fn heed(signals: &Signals, certificates: &OnceLock<Arc<Certificates>>, service: Option<&Service>) {
+/// What is done before the process ends.
+struct End {
+    networks: Arc<OnceLock<Arc<Networks>>>,
+    threads: Handle,
+}
+
+impl End {
+    /// Writes when the nodes were seen that are connected.
+    fn come(&self) {
+        let Some(networks) = self.networks.get() else { return };
+        let all = networks.all().iter().filter_map(|place| place.server());
+        let written = all.map(|server| server.network.run(coordinator::State::note_all_seen));
+        let written = async { timeout(LAST_WRITES, join_all(written)).await };
+        match self.threads.block_on(written) {
+            Ok(written) => written.into_iter().filter_map(Result::err).for_each(|error| {
+                tracing::warn!("when nodes were last seen is not written: {error:#}");
+            }),
+            Err(_) => tracing::warn!("when nodes were last seen is not written in time"),
+        }
+    }
+}
+
+fn heed(
+    signals: &Signals,
+    certificates: &OnceLock<Arc<Certificates>>,
+    service: Option<&Service>,
+    end: &End,
+) {
     loop {
         match signals.wait() {
             Ok(Signal::HangUp) => match certificates.get() {
@@ -133,6 +170,7 @@ fn heed(signals: &Signals, certificates: &OnceLock<Arc<Certificates>>, service: 
                 if let Some(service) = service {
                     service.stopping();
                 }
+                end.come();
                 std::process::exit(0);
             }
             Err(error) => return tracing::error!("signals: {error}"),

@@ -127,7 +127,7 @@ impl Stream {
     /// Tells a client what changes, until either end has enough.
     pub async fn follow(mut self, server: Arc<Server>) {
         let (id, _held) = (self.session.node(), server.network.counted().streams.hold());
-        let Ok(stream) = server.network.run(move |state, _| state.connect(id)).await else {
+        let Ok(stream) = server.network.run(move |state, now| state.connect(id, now)).await else {
             return;
         };
         if self.begin(&server).await.is_some() {

@@ -61,7 +61,7 @@ fn hear(state: &mut State, machine: MachinePublic, line: &[u8], sessions: &mut V
     };
     state.hear(id, &request, NOW);
     if request.stream {
-        state.connect(id);
+        state.connect(id, NOW);
         sessions.push(Session::new(id, request.node_key));
     }
 }

@@ -176,3 +176,30 @@ fn a_restart_loses_nothing() {
         assert_eq!(machine.peers, before);
     }
 }
+
+#[test]
+fn a_server_that_was_killed_or_stopped_knows_when_its_nodes_were_last_seen() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let id = machine.id;
+    let seen = |world: &World| world.state.node(id).unwrap().node.last_seen;
+    let connected = world.now;
+    world.restart();
+    assert_eq!(seen(&world), Some(connected), "it was killed at once");
+    world.follow(&mut machine);
+    assert_eq!(seen(&world), Some(connected), "nothing is written for a stream that comes again");
+    world.pass(seconds(3600));
+    let ago = world.now.since(seen(&world).unwrap());
+    assert!(ago < seconds(11 * 60), "seen {ago:?} ago, and connected all the time");
+    world.restart();
+    assert!(world.now.since(seen(&world).unwrap()) < seconds(11 * 60), "it was killed later");
+    world.follow(&mut machine);
+    world.pass(seconds(60));
+    world.state.note_all_seen(world.now);
+    world.keep();
+    world.restart();
+    assert_eq!(seen(&world), Some(world.now), "it was stopped");
+    world.pass(seconds(3600));
+    assert_eq!(seen(&world), Some(world.now.before(seconds(3600))), "it did not come again");
+}

@@ -187,7 +187,7 @@ impl World {
 
     /// A machine's stream begins.
     pub fn follow(&mut self, machine: &mut Machine) {
-        let stream = self.state.connect(machine.id);
+        let stream = self.state.connect(machine.id, self.now);
         self.keep();
         machine.session = Some((Session::new(machine.id, machine.key), stream));
         (machine.peers, machine.has_ended) = (BTreeMap::new(), false);
@@ -197,7 +197,7 @@ impl World {
     /// A machine's stream begins where the former one broke off, if the server can go on with it;
     /// whether it did.
     pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
-        let stream = self.state.connect(machine.id);
+        let stream = self.state.connect(machine.id, self.now);
         self.keep();
         let before = machine.position.0.clone();
         machine.session = Some((machine.next_session(server), stream));

@@ -300,7 +300,9 @@ impl World {
         if let Some(stream) = former {
             let end = || server.network.run(move |state, now| state.disconnect(id, stream, now));
             while end().await.is_err() && !server.task.is_finished() {}
-        } else if let Ok(stream) = server.network.run(move |state, _| state.connect(id)).await {
+        } else if let Ok(stream) =
+            server.network.run(move |state, now| state.connect(id, now)).await
+        {
             let other = server.streams.lock().unwrap().insert(id, stream);
             if let Some(other) = other {
                 let end = || server.network.run(move |state, now| state.disconnect(id, other, now));

@@ -6,6 +6,7 @@
 mod client;
 mod drill;
 mod networks;
+mod seen;
 mod server;
 
 use std::{collections::BTreeSet, env, net::SocketAddr, sync::Arc, time::Duration};

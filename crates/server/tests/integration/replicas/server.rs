@@ -111,6 +111,12 @@ impl Server {
         let _ = self.process.wait();
     }
 
+    /// Ends as a service manager has it end.
+    pub fn stop(&mut self) {
+        let stopped = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
+        assert!(stopped.success() && self.process.wait().unwrap().success(), "{}", self.log());
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }

@@ -1,0 +1,36 @@
+//! When nodes were last seen, at a server that ends.
+
+use serde_json::Value;
+
+use super::{client::Machine, server::Server};
+
+/// When the only node was last seen. Texts without the zone are in the order of their times.
+fn seen(server: &Server) -> String {
+    let nodes: Value = serde_json::from_str(&server.says(&["nodes", "list"])).unwrap();
+    let seen = nodes[0]["last_seen"].as_str().expect("it was never seen");
+    seen.trim_end_matches('Z').to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_connected_when_its_server_was_killed_or_stopped_was_seen_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::alone(folder.path(), "a");
+    server.says(&["users", "create", "anna"]);
+    let key = server.says(&["preauthkeys", "create", "--user", "anna", "--reusable"]);
+    let key: Value = serde_json::from_str(&key).unwrap();
+    let mut client = Machine::new(1, server.key());
+    client.join(server.at, key["key"].as_str().unwrap()).await.unwrap();
+    let maps = client.follow(server.at).await.unwrap();
+    let connected = seen(&server);
+    server.kill();
+    drop(maps);
+
+    let mut server = Server::alone(folder.path(), "a");
+    assert_eq!(seen(&server), connected, "it was killed");
+    let maps = client.follow(server.at).await.unwrap();
+    server.stop();
+    drop(maps);
+
+    let server = Server::alone(folder.path(), "a");
+    assert!(seen(&server) > connected, "it was stopped");
+}
