@@ -1,7 +1,9 @@
 //! What the server is told: one file, and flags that say otherwise.
 
+mod contradictions;
 mod dns;
 mod networks;
+mod source;
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +22,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sys::whole_file;
 
+use self::source::Source;
 use crate::{
     acme::Challenge,
     files, own_address,
@@ -114,6 +117,9 @@ pub struct Configuration {
     /// Which of those it is about: none for that of the top level.
     #[serde(skip)]
     pub name: Option<NetworkName>,
+    /// Where its keys stand.
+    #[serde(skip)]
+    pub source: Source,
 }
 
 /// Which free address a new node is given, as headscale's `prefixes.allocation` names it.
@@ -201,6 +207,7 @@ impl Default for Configuration {
             oidc: None,
             networks: BTreeMap::new(),
             name: None,
+            source: Source::default(),
         }
     }
 }
@@ -273,7 +280,8 @@ impl Configuration {
             Err(_) if file.is_none() && !path.exists() => return Ok(Self::default()),
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        toml::from_str(&text).with_context(|| path.display().to_string())
+        let read: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        Ok(Self { source: Source::of(path, &text), ..read })
     }
 
     /// What is wrong with the file that this was read from, as by [`Self::read`]: it has a secret, and any
@@ -310,6 +318,17 @@ impl Configuration {
     #[must_use]
     pub fn with(mut self, flags: Flags) -> Self {
         let Flags { server_url, listen, listen_plain, state_dir, base_domain, .. } = flags;
+        for (key, is_set) in [
+            ("server_url", server_url.is_some()),
+            ("listen", !listen.is_empty()),
+            ("listen_plain", !listen_plain.is_empty()),
+            ("base_domain", base_domain.is_some()),
+            ("metrics_listen", !flags.metrics_listen.is_empty()),
+        ] {
+            if is_set {
+                self.source.override_by_flag(key);
+            }
+        }
         if !flags.metrics_listen.is_empty() {
             self.metrics_listen = flags.metrics_listen;
         }
@@ -371,7 +390,7 @@ impl Configuration {
     /// Checks what only all of it together shows.
     ///
     /// # Errors
-    /// What is missing.
+    /// What is missing, or contradicts something else.
     pub fn check(&self) -> anyhow::Result<&ServerUrl> {
         if self.listen.is_empty() && self.listen_plain.is_empty() {
             bail!("nowhere to listen: set `listen`, with a certificate, or `listen_plain`");
@@ -398,13 +417,18 @@ impl Configuration {
         }
         let derp = &self.derp;
         if !derp.mesh_with.is_empty() && derp.mesh_key_path.is_none() {
-            bail!("`derp.mesh_with` needs `derp.mesh_key_path`: the key that its relays have");
+            let why = "needs `derp.mesh_key_path`: the key that its relays have";
+            bail!(self.source.fault(&["derp.mesh_with"], why));
         }
         if derp.mesh_key_path.is_some() && !derp.enabled {
-            bail!("`derp.mesh_key_path` is for a relay, and `derp.enabled` is false");
+            let why = "is for a relay, and `derp.enabled` is false";
+            bail!(self.source.fault(&["derp.mesh_key_path"], why));
         }
         self.check_networks()?;
-        self.server_url.as_ref().context("set `server_url`: where clients find this server")
+        let url = self.server_url.as_ref();
+        let url = url.context("set `server_url`: where clients find this server")?;
+        self.check_contradictions(url)?;
+        Ok(url)
     }
 
     /// Where the network is kept.

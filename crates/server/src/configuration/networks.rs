@@ -195,6 +195,7 @@ impl Configuration {
             oidc,
             networks: BTreeMap::new(),
             name: Some(name.clone()),
+            source: self.source.of_table(name),
             ..self.clone()
         }
     }

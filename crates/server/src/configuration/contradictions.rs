@@ -1,0 +1,286 @@
+//! Settings that cannot hold together, each of which is sound by itself.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::bail;
+
+use super::{Configuration, ServerUrl};
+use crate::{acme::Domain, address};
+
+/// The longest domain, in bytes: a node's label and a full stop stand before it (RFC 1035, section 2.3.4).
+const LONGEST: usize = 253 - 64;
+/// What DNS does not resolve (RFC 6762, 6761, 7686), or has for addresses.
+const NOT_IN_DNS: [&str; 5] = ["local", "localhost", "invalid", "onion", "arpa"];
+
+impl Configuration {
+    /// Checks one network by itself, and what the process has once.
+    ///
+    /// # Errors
+    /// Two settings contradict each other.
+    pub(super) fn check_contradictions(&self, url: &ServerUrl) -> anyhow::Result<()> {
+        self.check_base_domain(url)?;
+        self.check_addresses(url)?;
+        self.check_listeners(url)?;
+        self.check_dns()?;
+        self.check_database()?;
+        if self.derp.enabled && self.derp.region_id == 0 {
+            bail!(self.source.fault(&["derp.region_id"], "is 0: numbers of regions begin with 1"));
+        }
+        let host = Domain::try_from(url.host().trim_end_matches('.').to_owned());
+        if let (Some(acme), Ok(host)) = (&self.acme, host)
+            && url.is_https()
+            && !acme.domains.is_empty()
+            && !acme.domains.contains(&host)
+        {
+            let why = format!(
+                "lacks {}, the host of `server_url`: clients would refuse the certificate",
+                url.host()
+            );
+            bail!(self.source.fault(&["acme.domains", "server_url"], why));
+        }
+        Ok(())
+    }
+
+    /// Nodes resolve all names below the domain themselves.
+    fn check_base_domain(&self, url: &ServerUrl) -> anyhow::Result<()> {
+        let fault = |why: String| Err(self.source.fault(&["base_domain", "server_url"], why));
+        let domain = self.base_domain.strip_suffix('.').unwrap_or(&self.base_domain);
+        let domain = domain.to_ascii_lowercase();
+        let example = "set a domain of two labels or more, such as tailnet.internal";
+        if domain.is_empty() {
+            return fault(format!("is empty: {example}"));
+        }
+        if domain.len() > LONGEST {
+            return fault(format!("has {} letters, and at most {LONGEST} may be", domain.len()));
+        }
+        let labels: Vec<&str> = domain.split('.').collect();
+        if let Some(label) = labels.iter().find(|label| !is_label(label)) {
+            return fault(format!(
+                "is {domain:?}, and {label:?} in it is not a label of letters, digits and hyphens"
+            ));
+        }
+        let [.., _, top] = *labels else {
+            return fault(format!("is {domain:?}, a top-level domain: {example}"));
+        };
+        if NOT_IN_DNS.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
+            return fault(format!("is {domain:?}, and DNS has no names below {top:?}: {example}"));
+        }
+        let host = address::host(url.host()).unwrap_or_default();
+        let is_below = host.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.'));
+        if host == domain || is_below {
+            return fault(format!(
+                "is {domain:?}, and the host of `server_url`, {host}, is in it: nodes resolve names of this \
+                 domain themselves, and would not find the server"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Addresses of nodes are nobody else's.
+    fn check_addresses(&self, url: &ServerUrl) -> anyhow::Result<()> {
+        let has = |address: &IpAddr| match address {
+            IpAddr::V4(address) => self.prefix_v4.contains(address),
+            IpAddr::V6(address) => self.prefix_v6.contains(address),
+        };
+        let host = url.host().parse().ok();
+        let relays = [self.derp.ipv4.map(IpAddr::V4), self.derp.ipv6.map(IpAddr::V6)];
+        let [v4, v6] = relays.map(|relay| relay.filter(|_| self.derp.enabled));
+        let named = [("server_url", host), ("derp.ipv4", v4), ("derp.ipv6", v6)];
+        for (key, address) in named {
+            let Some(address) = address.filter(has) else { continue };
+            let prefix = if address.is_ipv4() { "prefix_v4" } else { "prefix_v6" };
+            let why =
+                format!("has the address {address}, which is in `{prefix}`: nodes have those");
+            bail!(self.source.fault(&[key, prefix], why));
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self, url: &ServerUrl) -> anyhow::Result<()> {
+        if !url.is_https() && self.listen_plain.is_empty() {
+            let why = "begins with http://, and the server has only `listen`, which is for TLS";
+            bail!(self.source.fault(&["server_url", "listen"], why));
+        }
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            let why = "is one of two: set `tls_certificate` and `tls_key`";
+            let keys = ["tls_certificate", "tls_key"];
+            let set = if self.tls_key.is_some() { &keys[1..] } else { &keys[..1] };
+            bail!(self.source.fault(set, why));
+        }
+        let relay = if self.derp.enabled { &*self.derp.listen } else { &[] };
+        let lists: [(&str, &[SocketAddr]); 4] = [
+            ("listen", &self.listen),
+            ("listen_plain", &self.listen_plain),
+            ("metrics_listen", &self.metrics_listen),
+            ("derp.listen", relay),
+        ];
+        let all = || lists.iter().flat_map(|(key, list)| list.iter().map(move |at| (*key, at)));
+        for (number, (key, address)) in all().enumerate() {
+            let before = all().take(number).find(|(_, other)| *other == address);
+            if let Some((other, _)) = before.filter(|_| address.port() != 0) {
+                let why = format!("has {address}, as `{other}` has: one of them can listen there");
+                bail!(self.source.fault(&[key], why));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_dns(&self) -> anyhow::Result<()> {
+        if self.dns.override_local && self.dns.nameservers.is_empty() {
+            let why = "is set, and `dns.nameservers` has none that could be asked instead";
+            bail!(self.source.fault(&["dns.override_local"], why));
+        }
+        let base = self.base_domain.trim_end_matches('.');
+        let is_base = |name: &&String| name.trim_matches('.').eq_ignore_ascii_case(base);
+        if let Some(name) = self.dns.split.keys().find(is_base).filter(|_| self.dns.magic_dns) {
+            let why =
+                format!("has {name}, the `base_domain`, whose names nodes resolve themselves");
+            bail!(self.source.fault(&["dns.split"], why));
+        }
+        Ok(())
+    }
+
+    fn check_database(&self) -> anyhow::Result<()> {
+        if self.database.is_some() && self.database_url_path.is_some() {
+            bail!(
+                self.source.fault(&["database_url_path"], "and `database` are both set: set one")
+            );
+        }
+        let has_one = self.database.is_some() || self.database_url_path.is_some();
+        if !has_one && self.database_network.get() > 1 {
+            let why = "is a number in a database, and there is none: set `database`";
+            bail!(self.source.fault(&["database_network"], why));
+        }
+        if !has_one && self.database_pooled {
+            let why = "is for a database of PostgreSQL, and there is none: set `database`";
+            bail!(self.source.fault(&["database_pooled"], why));
+        }
+        Ok(())
+    }
+}
+
+/// Whether this is a label of a host's name (RFC 1123, section 2.1).
+fn is_label(label: &str) -> bool {
+    (1..=63).contains(&label.len())
+        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What is wrong with a file that has these lines below the usual ones.
+    fn fault(text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("server.toml");
+        fs::write(&file, text).unwrap();
+        let configuration = Configuration::read(Some(&file)).unwrap();
+        let error = configuration.check().unwrap_err().to_string();
+        let error = error.strip_prefix(&*file.display().to_string());
+        error.unwrap_or("no file is named").to_owned()
+    }
+
+    #[test]
+    fn a_base_domain_that_has_the_server_in_it_or_is_none_is_refused_with_its_line() {
+        for (host, domain) in [
+            ("lab.internal:8080", "lab.internal"),
+            ("hs.lab.internal", "lab.internal"),
+            ("HS.Lab.Internal.", "lab.internal."),
+            ("a.b.lab.internal", "LAB.internal"),
+            ("net.example.com", ""),
+            ("net.example.com", "com"),
+            ("net.example.com", "local"),
+            ("net.example.com", "office.local"),
+            ("net.example.com", "foo_bar.example"),
+            ("net.example.com", "-a.example"),
+            ("net.example.com", "a..example"),
+            ("net.example.com", ".example.org"),
+            ("net.example.com", "10.0.0.1"),
+            ("net.example.com", &format!("{}.example", "a.".repeat(95))),
+        ] {
+            let told = fault(&format!(
+                "server_url = \"http://{host}\"\nlisten_plain = [\"[::]:80\"]\n\
+                 base_domain = \"{domain}\"\n"
+            ));
+            assert!(told.starts_with(", line 3: `base_domain` "), "{host} {domain}: {told}");
+        }
+        for (host, domain) in [
+            ("lab.internal", "nodes.lab.internal"),
+            ("hslab.internal", "lab.internal"),
+            ("203.0.113.1", "lab.internal"),
+            ("net.example.com", "Net2.example.com."),
+            ("net.example.com", "xn--bcher-kva.example"),
+        ] {
+            let text = format!(
+                "server_url = \"http://{host}\"\nlisten_plain = [\"[::]:80\"]\n\
+                 base_domain = \"{domain}\"\n"
+            );
+            let configuration: Configuration = toml::from_str(&text).unwrap();
+            configuration.check().unwrap();
+        }
+        // The default is where the fault is, and the other key has a line.
+        let url = "listen_plain = [\"[::]:80\"]\nserver_url = \"http://a.tailnet.internal\"\n";
+        let told = fault(url);
+        assert!(told.starts_with(", line 2: `base_domain` "), "{told}");
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused_with_line_and_key() {
+        let top = "server_url = \"https://net.test\"\nlisten_plain = [\"[::]:80\"]\n";
+        for (text, line, key) in [
+            ("listen = [\"[::]:80\"]\n[acme]\n", 2, "listen_plain"),
+            ("metrics_listen = [\"[::]:80\"]", 3, "metrics_listen"),
+            ("[derp]\nlisten = [\"[::]:80\"]", 4, "derp.listen"),
+            ("tls_key = \"/k.pem\"", 3, "tls_key"),
+            ("listen = [\"[::]:443\"]\n[acme]\ndomains = [\"other.test\"]", 5, "acme.domains"),
+            ("[dns]\noverride_local = true", 4, "dns.override_local"),
+            ("base_domain = \"a.test\"\n[dns.split]\n\"a.test\" = [\"10.0.0.1\"]", 4, "dns.split"),
+            ("[derp]\nregion_id = 0", 4, "derp.region_id"),
+            ("[derp]\nipv4 = \"100.64.0.1\"", 4, "derp.ipv4"),
+            ("database_network = 2", 3, "database_network"),
+            ("database_pooled = true", 3, "database_pooled"),
+            ("database = \"postgres://a/b\"\ndatabase_url_path = \"/c\"", 4, "database_url_path"),
+            (
+                "[networks.b]\nserver_url = \"http://b.lab.test\"\nbase_domain = \"lab.test\"",
+                5,
+                "networks.b.base_domain",
+            ),
+            (
+                "[networks.b]\nserver_url = \"http://b.test\"\n[networks.b.dns]\n\
+                 override_local = true",
+                6,
+                "networks.b.dns.override_local",
+            ),
+        ] {
+            let told = fault(&format!("{top}{text}\n"));
+            let expected = format!(", line {line}: `{key}` ");
+            assert!(told.contains(&expected), "{text}: {told}");
+        }
+        for (text, expected) in [
+            ("server_url = \"http://a.test\"\nlisten = [\"[::]:443\"]\n[acme]\n", "`server_url`"),
+            ("server_url = \"http://100.99.0.1\"\nlisten_plain = [\"[::]:80\"]\n", "`prefix_v4`"),
+        ] {
+            let told = fault(text);
+            assert!(told.starts_with(", line 1: ") && told.contains(expected), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_contradicts_the_file_is_not_given_a_line_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("server.toml");
+        fs::write(&file, "base_domain = \"a.test\"\nlisten_plain = [\"[::]:80\"]\n").unwrap();
+        let flags = super::super::Flags {
+            server_url: Some("http://b.test".parse().unwrap()),
+            base_domain: Some("b.test".into()),
+            ..Default::default()
+        };
+        let configuration = Configuration::read(Some(&file)).unwrap().with(flags);
+        let told = configuration.check().unwrap_err().to_string();
+        assert!(told.starts_with("`base_domain` is \"b.test\""), "{told}");
+    }
+}
