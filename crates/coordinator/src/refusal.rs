@@ -41,6 +41,8 @@ pub enum Refusal {
     NotAdvertised(IpNet),
     /// Another machine has the node key.
     OthersKey,
+    /// The number of a registration is of 16 to 64 letters and digits.
+    BadNumber,
     /// No registration waits under this number.
     NoRegistration,
     /// No login by SSH waits under this number.
@@ -94,6 +96,9 @@ impl fmt::Display for Refusal {
             Self::LastTag => f.write_str("the last tag of a node cannot be removed"),
             Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
             Self::OthersKey => f.write_str("the node key belongs to another machine"),
+            Self::BadNumber => {
+                f.write_str("the key of a registration has 16 to 64 letters, digits, - and _")
+            }
             Self::NoRegistration => f.write_str("no registration waits under this key"),
             Self::NoLogin => f.write_str("no login by SSH waits under this number"),
             Self::NoAddress => f.write_str("all addresses are in use"),

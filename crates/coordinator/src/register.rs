@@ -37,6 +37,9 @@ use crate::{
 /// How long one waits (tailscale's clients ask anew).
 pub(crate) const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
 
+/// How long the number of a registration may be: headscale's have 38 letters.
+const LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
+
 /// A request, and what was made for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Registering<'a> {
@@ -373,13 +376,42 @@ impl State {
         {
             return Registered::Later(answer(number));
         }
-        let pending = Arc::new(Pending { machine, request: request.clone(), from, since: now });
+        self.put_in_waiting(
+            number,
+            Pending { machine, request: request.clone(), from, since: now },
+        );
+        Registered::Now(answer(number))
+    }
+
+    fn put_in_waiting(&mut self, number: &str, pending: Pending) {
         self.undo.waiting(&self.waiting);
-        if let Some((gone, _)) = self.waiting.insert(number.to_owned(), pending) {
+        let until = pending.since.after(LONGEST_WAIT);
+        if let Some((gone, _)) = self.waiting.insert(number.to_owned(), Arc::new(pending)) {
             self.timers.clear(Timer::Waiting(gone));
         }
-        self.timers.set(Timer::Waiting(number.to_owned()), now.after(LONGEST_WAIT));
-        Registered::Now(answer(number))
+        self.timers.set(Timer::Waiting(number.to_owned()), until);
+    }
+
+    /// Has a registration wait that no machine asked for, under a number of the administrator's.
+    ///
+    /// # Errors
+    /// The number is none, or another waits under it.
+    pub fn add_registration(
+        &mut self,
+        number: &str,
+        machine: MachinePublic,
+        request: RegisterRequest,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let is_number = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        if !LENGTHS.contains(&number.len()) || !number.bytes().all(is_number) {
+            return Err(Refusal::BadNumber);
+        }
+        if self.waiting.get(number).is_some() {
+            return Err(Refusal::NameTaken(number.to_owned()));
+        }
+        self.put_in_waiting(number, Pending { machine, request, from: None, since: now });
+        Ok(())
     }
 
     /// Whether the registration with this number waits, and its machine has not become a node otherwise, as

@@ -137,6 +137,40 @@ fn split(rest: &str) -> Option<Parts<'_>> {
     Some(Parts { prefix, secret: rest.strip_prefix('-')? })
 }
 
+/// A pre-auth key without its secret, as it is shown.
+pub fn masked(prefix: &str) -> String {
+    format!("{}{prefix}-***", mark(prefix, MARK, HEADSCALES))
+}
+
+/// An API key without its secret, as it is shown.
+pub fn masked_api(prefix: &str) -> String {
+    match prefix.len() {
+        OLD_API_PREFIX => format!("{prefix}***"),
+        _ => format!("{}{prefix}-***", mark(prefix, API_MARK, HEADSCALES_API)),
+    }
+}
+
+/// Own prefixes are hexadecimal; one of headscale's is so once in ten million.
+fn mark(prefix: &str, own: &'static str, headscales: &'static str) -> &'static str {
+    let is_own = prefix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if is_own { own } else { headscales }
+}
+
+/// The part of a pre-auth key that names it: of the whole key, of one without its secret, or this part alone.
+pub fn prefix_of(text: &str) -> &str {
+    let rest = text.strip_prefix(MARK).or_else(|| text.strip_prefix(HEADSCALES)).unwrap_or(text);
+    rest.get(..PREFIX).unwrap_or(rest)
+}
+
+/// The same of an API key.
+pub fn prefix_of_api(text: &str) -> &str {
+    let rest = text.strip_prefix(API_MARK).or_else(|| text.strip_prefix(HEADSCALES_API));
+    match rest {
+        Some(rest) => rest.get(..PREFIX).unwrap_or(rest),
+        None => text.split('.').next().unwrap_or(text).trim_end_matches("***"),
+    }
+}
+
 /// Writes the pre-auth key that these random bytes are: the first six name it.
 pub fn write(random: &[u8; 38]) -> String {
     write_marked(MARK, random)
@@ -177,6 +211,27 @@ mod tests {
         }
         assert!(read_api(&text).is_none() && read(&write_api(&[1; 38])).is_none());
         assert!(serde_json::from_str::<Hash>("\"00\"").is_err());
+    }
+
+    #[test]
+    fn a_key_that_is_shown_without_its_secret_is_found_by_what_is_shown() {
+        let own = write_api(&[7; 38]);
+        let headscales = format!("hskey-api-ab-_efghij12-{}", "-_Zz".repeat(16));
+        for text in [own.as_str(), &headscales, "abcdefg.secret"] {
+            let prefix = read_api(text).unwrap().prefix;
+            let shown = masked_api(prefix);
+            assert!(text.starts_with(shown.trim_end_matches('*')), "{shown}");
+            for named in [text, &shown, prefix] {
+                assert_eq!(prefix_of_api(named), prefix, "{named}");
+            }
+        }
+        let text = write(&[7; 38]);
+        let prefix = read(&text).unwrap().prefix;
+        assert_eq!(masked(prefix), "lrkey-auth-070707070707-***");
+        assert_eq!(masked("ab-_efghij12"), "hskey-auth-ab-_efghij12-***");
+        for named in [&text, &masked(prefix), prefix] {
+            assert_eq!(prefix_of(named), prefix, "{named}");
+        }
     }
 
     #[test]

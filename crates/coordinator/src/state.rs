@@ -208,6 +208,11 @@ impl State {
         self.keys.values()
     }
 
+    /// A pre-auth key.
+    pub fn key(&self, id: KeyId) -> Option<&PreAuthKey> {
+        self.keys.get(&id)
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
         self.nodes.values().map(Entry::view)

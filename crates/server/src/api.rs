@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!   socket of commands ──┐
-//!   listeners ── http ───┴─ admit (who asks?) ── routes ── Desk::run ──► network, audit
+//!   listeners ── http ───┴─ admit (who asks?) ── routes ─┬─ own ──────────┬─ Desk::run ──► network, audit
+//!                                                        └─ headscale's ──┘
 //! ```
+//!
+//! Headscale's API is the same commands in its words: its routes read its requests, and write its answers.
 
 mod admit;
 mod answer;
@@ -12,6 +15,7 @@ mod api_keys;
 mod audit;
 mod auth;
 mod desk;
+mod headscale;
 mod health;
 mod keys;
 mod lock;
@@ -32,6 +36,10 @@ pub use self::{
 };
 
 /// What all paths begin with.
-pub const ROOT: &str = "/api/v1/";
+pub const BASE: &str = "/api/";
+/// What the own paths begin with.
+pub const ROOT: &str = "/api/linerate/v1/";
+/// What headscale's paths begin with.
+pub const HEADSCALES: &str = "/api/v1/";
 /// The longest request, in bytes: a policy of 4 MiB as JSON.
 const LONGEST: usize = 8 << 20;

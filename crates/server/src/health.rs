@@ -35,7 +35,8 @@ pub enum Ill {
 }
 
 impl Ill {
-    fn words(self) -> &'static str {
+    /// In words.
+    pub fn words(self) -> &'static str {
         match self {
             Self::Store => "the store cannot be written to",
             Self::Writer => "commands are not answered",

@@ -1,6 +1,6 @@
 //! What the server answers over HTTP to anybody.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, env, sync::Arc};
 
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -63,7 +63,7 @@ async fn answer_of(
     let path = request.uri().path();
     let fronts = server.fronts();
     let front = match path {
-        _ if path.starts_with(api::ROOT) => Some(&fronts.api),
+        _ if path.starts_with(api::BASE) => Some(&fronts.api),
         _ if path.starts_with(page::ROOT) || path == "/" => Some(&fronts.page),
         _ => None,
     };
@@ -79,6 +79,7 @@ async fn answer_of(
         // Clients ask for addresses of relays; their map has them.
         (&Method::GET, "/bootstrap-dns") => json(StatusCode::OK, "{}".into()),
         (&Method::POST, "/verify") => verify(&server, request).await,
+        (&Method::GET, "/version") => version(),
         // In a box: the future of every request would be as large.
         (&Method::GET, "/health") => Box::pin(server.health.answer(&server.network)).await,
         (&Method::GET, _) if path.starts_with("/register/") => {
@@ -103,6 +104,17 @@ fn key(server: &Server) -> Response<Answer> {
         "legacyPublicKey": MachinePublic::default(), "publicKey": server.noise.public(),
     });
     json(StatusCode::OK, keys.to_string())
+}
+
+/// The version in the form of headscale's. Its clients choose by it what they ask, so it begins with the
+/// version of headscale whose API this server has.
+fn version() -> Response<Answer> {
+    let version = format!("v0.29.2+linerate-server.{}", env!("CARGO_PKG_VERSION"));
+    let version = json!({
+        "version": version, "commit": "unknown", "buildTime": "unknown", "dirty": false,
+        "go": { "version": "none", "os": env::consts::OS, "arch": env::consts::ARCH },
+    });
+    json(StatusCode::OK, version.to_string())
 }
 
 /// Browsers measure the way to relays as well.

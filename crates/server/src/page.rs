@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   login (key or link) ──► session ──► pages ──┬─ GET /admin/events: something changed
-//!                                               └─ commands: /api/v1/, with the session's cookie and token
+//!                                               └─ commands: /api/linerate/v1/, with the session's cookie and token
 //! ```
 
 mod assets;

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
-    Json,
     extract::{Request, State},
     http::{
         HeaderMap, Method,
@@ -16,8 +15,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use hyper::StatusCode;
-use serde_json::json;
 
+use super::answer::{Code, refusal};
 use crate::{
     address::ServerUrl,
     clock::now,
@@ -55,14 +54,21 @@ pub enum Refused {
 }
 
 impl IntoResponse for Refused {
-    /// The same for whatever is wrong with a key.
+    /// The same for whatever is wrong with a key. Clients of headscale compare this word.
     fn into_response(self) -> Response {
-        let (status, message) = match self {
-            Self::Nobody => (StatusCode::UNAUTHORIZED, "unauthorized"),
-            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many wrong keys: wait a minute"),
-            Self::Elsewhere => (StatusCode::FORBIDDEN, "the page was left open for too long"),
+        let mut response = match self {
+            Self::Nobody => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
+            Self::TooMany => refusal(
+                StatusCode::TOO_MANY_REQUESTS,
+                Code::ResourceExhausted,
+                "too many wrong keys: wait a minute",
+            ),
+            Self::Elsewhere => refusal(
+                StatusCode::FORBIDDEN,
+                Code::PermissionDenied,
+                "the page was left open for too long",
+            ),
         };
-        let mut response = (status, Json(json!({ "message": message }))).into_response();
         match self {
             Self::Nobody => {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))

@@ -1,4 +1,5 @@
-//! Answers, and why there is none.
+//! Answers, and why there is none. A refusal has the form that headscale's API has: gRPC's code, by which
+//! goes the status of HTTP, and words.
 
 use axum::{
     Json,
@@ -14,6 +15,7 @@ pub type Answered = Result<Json<Value>, Trouble>;
 #[derive(Debug)]
 pub enum Trouble {
     NoSuchThing,
+    NoSuchMethod,
     BadRequest(String),
     TooLong,
     TooSlow,
@@ -21,19 +23,78 @@ pub enum Trouble {
     Failed(anyhow::Error),
 }
 
+/// Codes of gRPC (`google/rpc/code.proto`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
 impl Trouble {
-    /// In HTTP, and in words.
-    fn said(&self) -> (StatusCode, String) {
+    /// In HTTP, in gRPC, and in words.
+    fn said(&self) -> (StatusCode, Code, String) {
         match self {
-            Self::NoSuchThing => (StatusCode::NOT_FOUND, "there is no such command".into()),
-            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, why.clone()),
-            Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, "the request is too long".into()),
-            Self::TooSlow => {
-                (StatusCode::REQUEST_TIMEOUT, "the request did not come in time".into())
+            Self::NoSuchThing => (StatusCode::NOT_FOUND, Code::NotFound, "Not Found".into()),
+            Self::NoSuchMethod => {
+                (StatusCode::NOT_IMPLEMENTED, Code::Unimplemented, "Method Not Allowed".into())
             }
-            Self::Refused(why) => (StatusCode::CONFLICT, why.to_string()),
-            Self::Failed(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why:#}")),
+            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, Code::InvalidArgument, why.clone()),
+            Self::TooLong => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                Code::ResourceExhausted,
+                "the request is too long".into(),
+            ),
+            Self::TooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                Code::DeadlineExceeded,
+                "the request did not come in time".into(),
+            ),
+            Self::Refused(why) => {
+                let (status, code) = of_refusal(why);
+                (status, code, why.to_string())
+            }
+            Self::Failed(why) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, format!("{why:#}"))
+            }
         }
+    }
+}
+
+fn of_refusal(why: &Refusal) -> (StatusCode, Code) {
+    match why {
+        Refusal::NoUser(_)
+        | Refusal::NoKey(_)
+        | Refusal::NoApiKey(_)
+        | Refusal::NoNode(_)
+        | Refusal::NoRegistration
+        | Refusal::NoLogin
+        | Refusal::NoPolicy(_) => (StatusCode::NOT_FOUND, Code::NotFound),
+        Refusal::NameTaken(_) => (StatusCode::CONFLICT, Code::AlreadyExists),
+        Refusal::BadName(_)
+        | Refusal::BadTag(_)
+        | Refusal::BadNumber
+        | Refusal::NobodysKey
+        | Refusal::LastTag
+        | Refusal::NotAdvertised(_)
+        | Refusal::TagsDenied(_)
+        | Refusal::Policy(_) => (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+        Refusal::ProvidersName(_)
+        | Refusal::HasNodes(..)
+        | Refusal::IsOwner(_)
+        | Refusal::InPolicy(..)
+        | Refusal::NameInPolicy(_)
+        | Refusal::OthersKey
+        | Refusal::NoAddress
+        | Refusal::NoPoolAddress => (StatusCode::BAD_REQUEST, Code::FailedPrecondition),
     }
 }
 
@@ -45,7 +106,13 @@ impl From<Refusal> for Trouble {
 
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
-        let (status, message) = self.said();
-        (status, Json(json!({ "message": message }))).into_response()
+        let (status, code, message) = self.said();
+        refusal(status, code, &message)
     }
+}
+
+/// A refusal as JSON.
+pub fn refusal(status: StatusCode, code: Code, message: &str) -> Response {
+    let body = json!({ "code": code as u8, "message": message, "details": [] });
+    (status, Json(body)).into_response()
 }

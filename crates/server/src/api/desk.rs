@@ -96,14 +96,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
     type Rejection = Trouble;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let body = timeout(PATIENCE, Bytes::from_request(request, state)).await;
-        let body = body.map_err(|_| Trouble::TooSlow)?.map_err(|why| match why.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Trouble::TooLong,
-            _ => Trouble::BadRequest(why.body_text()),
-        })?;
-        let read = serde_json::from_slice(&body);
+        let read = serde_json::from_slice(&body(request, state).await?);
         read.map(Self).map_err(|why| Trouble::BadRequest(why.to_string()))
     }
+}
+
+/// The body of a request; its bound is the routes'.
+pub async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Trouble> {
+    let body = timeout(PATIENCE, Bytes::from_request(request, state)).await;
+    body.map_err(|_| Trouble::TooSlow)?.map_err(|why| match why.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Trouble::TooLong,
+        _ => Trouble::BadRequest(why.body_text()),
+    })
 }
 
 /// A time that somebody wrote.

@@ -1,8 +1,8 @@
-//! What a node's client itself finds wrong, which it is asked for.
+//! Whether the server can do its work; and what a node's client itself finds wrong, which it is asked for.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use coordinator::{Refusal, object::NodeId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +17,13 @@ use crate::pings::Question;
 const PATH: &str = "/debug/health";
 /// How long the answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+pub async fn of_server(desk: Desk) -> Answered {
+    match desk.server.health.check(&desk.server.network).await {
+        Ok(()) => Ok(axum::Json(json!({ "database_connectivity": true }))),
+        Err(ill) => Err(Trouble::Failed(anyhow!(ill.words()))),
+    }
+}
 
 pub async fn show(desk: Desk, Named(id): Named<i64>) -> Answered {
     let id = NodeId(id);

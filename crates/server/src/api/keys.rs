@@ -1,12 +1,13 @@
 //! Pre-auth keys.
 
-use coordinator::{NewKey, object::KeyId, secret};
+use coordinator::{NewKey, Refusal, object::KeyId, secret};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
     answer::Answered,
-    desk::{Desk, Named, Said, random, time},
+    desk::{Desk, Named, Said, With, random, time},
+    nodes::Of,
     shown,
 };
 
@@ -20,8 +21,12 @@ pub struct AskedKey {
     acl_tags: Vec<String>,
 }
 
-pub async fn list(desk: Desk) -> Answered {
-    desk.read(|state| Ok(state.keys().map(|key| shown::key(state, key, None)).collect()))
+pub async fn list(desk: Desk, With(Of { user }): With<Of>) -> Answered {
+    desk.read(|state| {
+        let user = user.map(|name| Ok::<_, Refusal>(state.find_user(&name)?.id)).transpose()?;
+        let keys = state.keys().filter(|key| user.is_none() || key.user == user);
+        Ok(keys.map(|key| shown::key(state, key, None)).collect())
+    })
 }
 
 pub async fn create(desk: Desk, Said(asked): Said<AskedKey>) -> Answered {

@@ -1,37 +1,49 @@
 //! Nodes.
 
+use axum::Json;
 use coordinator::{
     Admission, Refusal, State,
     object::{NodeId, RegisterMethod, UserId},
 };
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answered,
+    answer::{Answered, Trouble},
     desk::{Desk, Named, Said, With, time},
     shown,
 };
 
+/// Those of this user, by name or number; all without it.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Of {
-    user: Option<String>,
+    #[serde(deserialize_with = "text")]
+    pub user: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    user: String,
-    key: String,
+    pub user: String,
+    #[serde(alias = "auth_id")]
+    pub key: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expiry {
     expiry: Option<String>,
-    disable: Option<bool>,
+    #[serde(alias = "disableExpiry", alias = "disable_expiry", deserialize_with = "truth")]
+    disable: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Confirmed {
+    #[serde(deserialize_with = "truth")]
+    confirmed: bool,
 }
 
 #[derive(Deserialize)]
@@ -43,6 +55,7 @@ pub struct Tags {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Routes {
+    #[serde(default)]
     routes: Vec<IpNet>,
 }
 
@@ -71,7 +84,10 @@ pub async fn register(desk: Desk, With(asked): With<Registration>) -> Answered {
 
 pub async fn expire(desk: Desk, Named(id): Named<i64>, With(asked): With<Expiry>) -> Answered {
     let at = asked.expiry.as_deref().map(time).transpose()?;
-    let never = asked.disable == Some(true);
+    let never = asked.disable;
+    if never && at.is_some() {
+        return Err(Trouble::BadRequest("both a time and no expiry are asked for".into()));
+    }
     let when = match (never, at) {
         (true, _) => "never".to_owned(),
         (false, Some(at)) => format!("at {}", at.text()),
@@ -119,7 +135,29 @@ pub async fn delete(desk: Desk, Named(id): Named<i64>) -> Answered {
         .await
 }
 
+/// Gives addresses to nodes that lack one. None does: a node has one of both families from the first on.
+pub async fn backfill(_: Desk, With(asked): With<Confirmed>) -> Answered {
+    match asked.confirmed {
+        true => Ok(Json(json!({ "changes": [] }))),
+        false => Err(Trouble::BadRequest("not confirmed: say `confirmed=true`".into())),
+    }
+}
+
 fn shown_node(state: &State, id: NodeId) -> Result<Value, Refusal> {
     let view = state.node(id).ok_or(Refusal::NoNode(id))?;
     Ok(shown::node(state, view))
+}
+
+/// A text; an empty one is none.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(String::deserialize(deserializer)?).filter(|text| !text.is_empty()))
+}
+
+/// A truth value as Go reads it (`strconv.ParseBool`).
+fn truth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    match &*String::deserialize(deserializer)? {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        other => Err(de::Error::custom(format!("{other:?} is neither true nor false"))),
+    }
 }

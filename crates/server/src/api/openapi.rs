@@ -3,10 +3,7 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
-use super::{
-    ROOT,
-    routes::{Route, all},
-};
+use super::routes::{Route, all};
 
 /// The schemas of what is asked and answered.
 const SCHEMAS: &str = include_str!("schemas.json");
@@ -19,7 +16,7 @@ fn describe(routes: &[Route]) -> Value {
     let schemas: Value = serde_json::from_str(SCHEMAS).expect("a test reads it");
     let mut paths = Map::new();
     for route in routes {
-        let path = paths.entry(format!("{ROOT}{}", route.path)).or_insert_with(|| json!({}));
+        let path = paths.entry(route.full_path()).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation(route);
     }
     json!({
@@ -69,6 +66,7 @@ fn named(path: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::BASE;
 
     #[test]
     fn every_route_is_described_and_every_schema_is_there() {
@@ -78,12 +76,12 @@ mod tests {
         let mut described = 0;
         for (path, methods) in document["paths"].as_object().unwrap() {
             described += methods.as_object().unwrap().len();
-            assert!(path.starts_with(ROOT), "{path}");
+            assert!(path.starts_with(BASE), "{path}");
         }
         assert_eq!(described, routes.len());
         for route in &routes {
             let method = route.method.as_str().to_lowercase();
-            let operation = &document["paths"][format!("{ROOT}{}", route.path)][method];
+            let operation = &document["paths"][route.full_path()][method];
             assert_eq!(operation["summary"], route.summary);
             for schema in [Some(route.answer), route.body].into_iter().flatten() {
                 assert!(schemas[schema].is_object(), "no schema {schema}");

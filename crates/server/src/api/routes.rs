@@ -11,8 +11,8 @@ use axum::{
 };
 
 use super::{
-    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, auth, health, keys, lock, nodes,
-    openapi, policy, users, why,
+    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, auth, headscale, health, keys,
+    lock, nodes, openapi, policy, users, why,
 };
 use crate::serve::Server;
 
@@ -20,7 +20,9 @@ use crate::serve::Server;
 pub struct Route {
     /// What it is asked by.
     pub method: Method,
-    /// Where, behind [`ROOT`].
+    /// What its path begins with.
+    pub root: &'static str,
+    /// The rest of the path.
     pub path: &'static str,
     /// What it does.
     pub summary: &'static str,
@@ -34,34 +36,46 @@ pub struct Route {
 }
 
 impl Route {
-    fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
-        let (query, handler) = (&[][..], MethodRouter::new());
-        Self { method: Method::GET, path, summary, query, body: None, answer, handler }
+    /// The whole path.
+    pub fn full_path(&self) -> String {
+        format!("{}{}", self.root, self.path)
     }
 
-    fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+    pub fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+        let (query, handler) = (&[][..], MethodRouter::new());
+        let (root, method) = (ROOT, Method::GET);
+        Self { method, root, path, summary, query, body: None, answer, handler }
+    }
+
+    pub fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
         Self { method: Method::POST, ..Self::get(path, summary, answer) }
     }
 
-    fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+    pub fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
         Self { method: Method::PUT, ..Self::get(path, summary, answer) }
     }
 
-    fn delete(path: &'static str, summary: &'static str) -> Self {
+    pub fn delete(path: &'static str, summary: &'static str) -> Self {
         Self { method: Method::DELETE, ..Self::get(path, summary, "Nothing") }
     }
 
-    fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
+    pub fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
         self.query = query;
         self
     }
 
-    fn says(mut self, body: &'static str) -> Self {
+    pub fn says(mut self, body: &'static str) -> Self {
         self.body = Some(body);
         self
     }
 
-    fn by(mut self, handler: MethodRouter<Arc<Server>>) -> Self {
+    /// The same path behind another beginning.
+    pub fn below(mut self, root: &'static str) -> Self {
+        self.root = root;
+        self
+    }
+
+    pub fn by(mut self, handler: MethodRouter<Arc<Server>>) -> Self {
         self.handler = handler;
         self
     }
@@ -72,6 +86,7 @@ pub fn all() -> Vec<Route> {
     let mut routes = of_people_and_keys();
     routes.extend(of_nodes());
     routes.extend(of_the_policy());
+    routes.extend(headscale::routes());
     routes.extend([
         Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
             .with(&[("limit", "How many entries; 100 without it.")])
@@ -97,6 +112,8 @@ pub fn all() -> Vec<Route> {
             .by(post(auth::reject)),
         Route::post("admin/link", "Make a link that opens the page, once.", "Link")
             .by(post(audit::admin_link)),
+        Route::get("health", "Whether the server can do its work.", "Health")
+            .by(get(health::of_server)),
         Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
     ]);
     routes
@@ -104,7 +121,13 @@ pub fn all() -> Vec<Route> {
 
 fn of_people_and_keys() -> Vec<Route> {
     vec![
-        Route::get("user", "All users.", "Users").by(get(users::list)),
+        Route::get("user", "All users.", "Users")
+            .with(&[
+                ("name", "That of this name."),
+                ("email", "Those of this address."),
+                ("id", "That of this number."),
+            ])
+            .by(get(users::list)),
         Route::post("user", "Make a user.", "User").says("NewUser").by(post(users::create)),
         Route::post("user/{user}/rename/{name}", "Give a user another name.", "User")
             .by(post(users::rename)),
@@ -113,6 +136,7 @@ fn of_people_and_keys() -> Vec<Route> {
         Route::delete("user/{user}", "Delete a user without nodes, except the owner.")
             .by(delete(users::delete)),
         Route::get("preauthkey", "All pre-auth keys, without what is secret.", "PreAuthKeys")
+            .with(&[("user", "Those of this user, by number or name.")])
             .by(get(keys::list)),
         Route::post("preauthkey", "Make a pre-auth key; only this answer has it.", "PreAuthKey")
             .says("NewPreAuthKey")
@@ -143,6 +167,9 @@ fn of_nodes() -> Vec<Route> {
         Route::post("node/register", "Let a machine in that waits.", "Node")
             .with(&[("user", "Whose it is to be."), ("key", "What the machine shows.")])
             .by(post(nodes::register)),
+        Route::post("node/backfillips", "Give addresses to nodes that lack one.", "Changes")
+            .with(&[("confirmed", "`true`.")])
+            .by(post(nodes::backfill)),
         Route::post("node/{id}/expire", "Have a node's key expire, now without a time.", "Node")
             .with(&[("expiry", "When, in RFC 3339."), ("disable", "`true`: never.")])
             .by(post(nodes::expire)),
@@ -179,17 +206,23 @@ fn of_the_policy() -> Vec<Route> {
 
 /// Method and path of every route.
 pub fn listed() -> Vec<(Method, String)> {
-    all().into_iter().map(|route| (route.method, format!("{ROOT}{}", route.path))).collect()
+    all()
+        .into_iter()
+        .map(|route| {
+            let path = route.full_path();
+            (route.method, path)
+        })
+        .collect()
 }
 
 /// What answers administrators.
 pub fn router(server: Arc<Server>) -> Router {
-    let routes = all().into_iter().fold(Router::new(), |router, route| {
-        router.route(&format!("{ROOT}{}", route.path), route.handler)
-    });
+    let routes = all()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(&route.full_path(), route.handler));
     routes
         .fallback(async || Trouble::NoSuchThing)
-        .method_not_allowed_fallback(async || Trouble::NoSuchThing)
+        .method_not_allowed_fallback(async || Trouble::NoSuchMethod)
         .layer(DefaultBodyLimit::max(LONGEST))
         .layer(from_fn_with_state(Arc::clone(&server), admit))
         .with_state(server)

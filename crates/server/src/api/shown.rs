@@ -3,6 +3,7 @@
 use coordinator::{
     AuditHash, NodeView, State,
     object::{ApiKey, AuditEntry, PreAuthKey, RegisterMethod, User, UserId},
+    secret,
 };
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ fn owner(state: &State, id: Option<UserId>) -> Value {
 pub fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
     let shown = match text {
         Some(text) => text.to_owned(),
-        None => format!("lrkey-auth-{}-***", key.prefix),
+        None => secret::masked(&key.prefix),
     };
     json!({
         "id": key.id, "user": owner(state, key.user), "key": shown, "reusable": key.reusable,
@@ -51,6 +52,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
         "id": node.id, "machine_key": node.machine, "node_key": node.key, "disco_key": node.disco,
         "ip_addresses": [node.v4.to_string(), node.v6.to_string()],
         "name": node.hostinfo.hostname, "given_name": node.name, "user": owner(state, node.user),
+        "pre_auth_key": node.auth_key.and_then(|id| state.key(id)).map(|one| key(state, one, None)),
         "last_seen": node.last_seen.map(|at| at.text()), "expiry": node.expires.map(|at| at.text()),
         "created_at": node.created.text(), "register_method": method, "online": view.online,
         "ephemeral": node.ephemeral, "tags": node.tags, "approved_routes": node.approved,

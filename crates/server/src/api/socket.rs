@@ -9,19 +9,21 @@ use std::{
 };
 
 use anyhow::Context;
-use axum::{Extension, Json, Router, response::IntoResponse};
+use axum::{Extension, Router, response::IntoResponse};
 use hyper::{StatusCode, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use serde_json::json;
 use tokio::{
     net::{UnixListener, UnixStream},
     time::sleep,
 };
 
-use super::Arrival;
+use super::{
+    Arrival,
+    answer::{Code, refusal},
+};
 use crate::networks::Place;
 
 /// Within this the head of a request has come.
@@ -71,7 +73,7 @@ pub async fn serve(place: Arc<Place>, listener: UnixListener) {
 
 async fn not_begun() -> impl IntoResponse {
     let message = "this network has not begun yet: the server's log says why";
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "message": message })))
+    refusal(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, message)
 }
 
 async fn converse(routes: Router, stream: UnixStream) {

@@ -1,14 +1,34 @@
 //! Users.
 
-use coordinator::object::User;
+use coordinator::object::{User, UserId};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
     answer::Answered,
-    desk::{Desk, Named, Said},
+    desk::{Desk, Named, Said, With},
     shown,
 };
+
+/// Which users: those of this name, else of this address, else of this number. Headscale's order.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Which {
+    id: u64,
+    name: String,
+    email: String,
+}
+
+impl Which {
+    fn is_met(&self, user: &User) -> bool {
+        match self {
+            Self { name, .. } if !name.is_empty() => user.name == *name,
+            Self { email, .. } if !email.is_empty() => user.email == *email,
+            Self { id: 0, .. } => true,
+            Self { id, .. } => i64::try_from(*id).is_ok_and(|id| user.id == UserId(id)),
+        }
+    }
+}
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,10 +39,11 @@ pub struct NewUser {
     picture_url: String,
 }
 
-pub async fn list(desk: Desk) -> Answered {
+pub async fn list(desk: Desk, With(which): With<Which>) -> Answered {
     desk.read(|state| {
         let owner = state.owner();
-        Ok(state.users().map(|user| shown::user(user, owner)).collect())
+        let users = state.users().filter(|user| which.is_met(user));
+        Ok(users.map(|user| shown::user(user, owner)).collect())
     })
 }
 

@@ -4,6 +4,7 @@
 mod api;
 mod browser;
 mod chromium;
+mod headscale;
 mod machine;
 mod networks;
 mod oidc;

@@ -123,9 +123,12 @@ impl Filled {
         });
         let path = parts.collect::<Vec<_>>().join("/");
         let (one, other) = (dice.one(&self.names).clone(), dice.one(&self.names).clone());
-        match dice.below(3) {
+        match dice.below(5) {
             0 => path,
-            1 => format!("{path}?user={one}&key={other}&node={one}"),
+            1 => format!("{path}?user={one}"),
+            2 => format!("{path}?{}={one}", dice.one(&["id", "name"])),
+
+            3 => format!("{path}?user={one}&key={other}"),
             _ => format!("{path}?from={one}&to={other}&limit=9999"),
         }
     }
@@ -133,7 +136,8 @@ impl Filled {
     /// Something that a route may take, about this network.
     fn body(&self, route: &str, dice: &mut Dice) -> Value {
         let name = dice.one(&self.names).clone();
-        match route.trim_start_matches("/api/v1/") {
+        let route = route.strip_prefix(api::ROOT).or(route.strip_prefix(api::HEADSCALES));
+        match route.unwrap() {
             "user" => json!({ "name": name }),
             "preauthkey" => json!({ "user": name, "reusable": true }),
             "apikey" => json!({}),
@@ -142,6 +146,10 @@ impl Filled {
                 let rule = json!({ "action": "accept", "src": [name], "dst": ["*:*"] });
                 json!({ "policy": json!({ "acls": [rule] }).to_string() })
             }
+            "preauthkey/expire" => json!({ (dice.one(&["id", "key"]).to_string()): name }),
+            "apikey/expire" => json!({ (dice.one(&["id", "prefix"]).to_string()): name }),
+            "auth/register" => json!({ "user": name, "authId": dice.one(&self.names) }),
+            "debug/node" => json!({ "user": name, "key": "0".repeat(24) }),
             "node/{id}/tags" => json!({ "tags": [name] }),
             "node/{id}/approve_routes" => json!({ "routes": ["0.0.0.0/0"] }),
             _ => json!({}),
@@ -274,7 +282,7 @@ async fn nothing_of_a_network_is_told_or_changed_by_what_another_is_asked_with()
         // What is looked for can be found.
         let own = [("authorization", &*other.bearer)];
         for path in ["user", "node", "policy", "audit"] {
-            let path = format!("/api/v1/{path}");
+            let path = format!("{}{path}", api::ROOT);
             let said = other.world.ask(Method::GET, &path, &own, "").await;
             assert!(said.body.contains(&other.hidden), "{path}: {}", said.body);
         }

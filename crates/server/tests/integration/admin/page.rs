@@ -30,7 +30,10 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
         let world = &world;
         async move {
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
-            world.ask(Method::POST, "/api/v1/user", &headers, r#"{"name":"anna"}"#).await.status
+            world
+                .ask(Method::POST, "/api/linerate/v1/user", &headers, r#"{"name":"anna"}"#)
+                .await
+                .status
         }
     };
     let own = ("cookie", cookie[0].1.to_owned());

@@ -16,7 +16,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use server::configuration::Configuration;
+use server::{api, configuration::Configuration};
 use tailnet::{
     control::{noise::Initiation, stream::NoiseStream},
     keys::{MachineKey, MachinePublic, NodePublic},
@@ -98,7 +98,7 @@ impl World {
     /// As the command line asks.
     pub async fn command(&self, method: Method, path: &str, body: Value) -> Value {
         let stream = self.commands().await;
-        let path = format!("/api/v1/{path}");
+        let path = format!("{}{path}", api::ROOT);
         let said = ask(stream, "local", method, &path, &[], body.to_string()).await;
         assert!(said.status.is_success(), "{path}: {}", said.body);
         said.json()
@@ -107,7 +107,7 @@ impl World {
     /// The same, which may be refused.
     pub async fn try_command(&self, method: Method, path: &str) -> Said {
         let stream = self.commands().await;
-        ask(stream, "local", method, &format!("/api/v1/{path}"), &[], String::new()).await
+        ask(stream, "local", method, &format!("{}{path}", api::ROOT), &[], String::new()).await
     }
 
     async fn commands(&self) -> UnixStream {

@@ -1,0 +1,195 @@
+//! Messages of headscale's API as its gateway writes them (protobuf's JSON): names in camel case, numbers of
+//! 64 bits as texts, every field there. A message is a list of its fields, by the names that the own API has.
+
+use axum::{
+    Json,
+    extract::{FromRequest, Request},
+};
+use coordinator::NO_TIME;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::api::{
+    answer::{Answered, Trouble},
+    api_keys::AskedApiKey,
+    desk::body,
+    keys::AskedKey,
+    nodes::{Registration, Routes, Tags},
+    policy::NewPolicy,
+    users::NewUser,
+};
+
+pub type Fields = &'static [&'static str];
+
+pub const USER: Fields = &[
+    "id",
+    "name",
+    "created_at",
+    "display_name",
+    "email",
+    "provider_id",
+    "provider",
+    "profile_pic_url",
+];
+pub const PRE_AUTH_KEY: Fields =
+    &["user", "id", "key", "reusable", "ephemeral", "used", "expiration", "created_at", "acl_tags"];
+pub const NODE: Fields = &[
+    "id",
+    "machine_key",
+    "node_key",
+    "disco_key",
+    "ip_addresses",
+    "name",
+    "user",
+    "last_seen",
+    "expiry",
+    "pre_auth_key",
+    "created_at",
+    "register_method",
+    "given_name",
+    "online",
+    "approved_routes",
+    "available_routes",
+    "subnet_routes",
+    "tags",
+];
+pub const API_KEY: Fields = &["id", "prefix", "expiration", "created_at", "last_seen"];
+pub const POLICY: Fields = &["policy", "updated_at"];
+pub const HEALTH: Fields = &["database_connectivity"];
+pub const CHANGES: Fields = &["changes"];
+pub const NOTHING: Fields = &[];
+
+/// The owner of all nodes with tags (headscale `types.TaggedDevices`).
+fn tagged_devices() -> Value {
+    json!({
+        "id": 2_147_455_555_u32, "name": "tagged-devices", "created_at": NO_TIME,
+        "display_name": "Tagged Devices", "email": "", "provider_id": "", "provider": "",
+        "profile_pic_url": "",
+    })
+}
+
+/// A message of what the own API answers.
+pub fn message(own: &Value, fields: Fields) -> Value {
+    if own.is_null() {
+        return Value::Null;
+    }
+    let field = |name: &&str| (camel(name), field(own, name));
+    fields.iter().map(field).collect::<Map<_, _>>().into()
+}
+
+fn field(own: &Value, name: &str) -> Value {
+    let value = &own[name];
+    match name {
+        "id" => json!(value.to_string()),
+        "user" if own["tags"].as_array().is_some_and(|tags| !tags.is_empty()) => {
+            message(&tagged_devices(), USER)
+        }
+        "user" => message(value, USER),
+        "pre_auth_key" => message(value, PRE_AUTH_KEY),
+        "prefix" => json!(coordinator::secret::masked_api(value.as_str().unwrap_or_default())),
+        "register_method" => {
+            let method = value.as_str().unwrap_or("unspecified").to_uppercase();
+            json!(format!("REGISTER_METHOD_{method}"))
+        }
+        // Those that go to the node now: of several routers' networks its own, and all of an exit.
+        "subnet_routes" => {
+            let is_exit = |net: &&Value| net.as_str().is_some_and(|net| net.ends_with("/0"));
+            let exits = value.as_array().into_iter().flatten().filter(is_exit);
+            own["primary_routes"].as_array().into_iter().flatten().chain(exits).cloned().collect()
+        }
+        _ => value.clone(),
+    }
+}
+
+/// An answer that is a message.
+pub fn whole(fields: Fields, answered: Answered) -> Answered {
+    let Json(own) = answered?;
+    Ok(Json(match fields {
+        [] => json!({}),
+        fields => message(&own, fields),
+    }))
+}
+
+/// An answer that has a message under this name.
+pub fn one(name: &str, fields: Fields, answered: Answered) -> Answered {
+    let Json(own) = answered?;
+    Ok(Json(json!({ name: message(&own, fields) })))
+}
+
+/// An answer that has a list of messages under this name.
+pub fn many(name: &str, fields: Fields, answered: Answered) -> Answered {
+    let Json(own) = answered?;
+    let all = own.as_array().into_iter().flatten().map(|own| message(own, fields));
+    Ok(Json(json!({ name: all.collect::<Vec<_>>() })))
+}
+
+/// What a request of headscale's API has in its body.
+pub trait Asked: DeserializeOwned {
+    /// The fields, by their names in the own API.
+    const FIELDS: Fields;
+}
+
+impl Asked for NewUser {
+    const FIELDS: Fields = &["name", "display_name", "email", "picture_url"];
+}
+
+impl Asked for AskedKey {
+    const FIELDS: Fields = &["user", "reusable", "ephemeral", "expiration", "acl_tags"];
+}
+
+impl Asked for AskedApiKey {
+    const FIELDS: Fields = &["expiration"];
+}
+
+impl Asked for Registration {
+    const FIELDS: Fields = &["user", "auth_id"];
+}
+
+impl Asked for Tags {
+    const FIELDS: Fields = &["tags"];
+}
+
+impl Asked for Routes {
+    const FIELDS: Fields = &["routes"];
+}
+
+impl Asked for NewPolicy {
+    const FIELDS: Fields = &["policy"];
+}
+
+/// A body as the gateway reads it: none is an empty one, names are in camel case or as they are in the own
+/// API, numbers may be texts, `null` and Go's zero time are nothing, and what has no field is passed over.
+pub struct Body<T>(pub T);
+
+impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Trouble;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
+        let bad = |why: serde_json::Error| Trouble::BadRequest(why.to_string());
+        let mut said: Map<String, Value> = match body(request, state).await?.trim_ascii() {
+            [] => Map::new(),
+            text => serde_json::from_slice(text).map_err(bad)?,
+        };
+        let mut own = Map::new();
+        for name in T::FIELDS {
+            let values = [camel(name), (*name).to_owned()].map(|name| said.remove(&name));
+            if let Some(value) = values.into_iter().flatten().find(|value| !is_nothing(value)) {
+                let is_number = value.is_u64() && matches!(*name, "id" | "user");
+                let value = if is_number { json!(value.to_string()) } else { value };
+                own.insert((*name).to_owned(), value);
+            }
+        }
+        serde_json::from_value(Value::Object(own)).map(Self).map_err(bad)
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_str().is_some_and(|text| text.starts_with("0001-01-01T00:00:00"))
+}
+
+/// `display_name` as `displayName`.
+fn camel(name: &str) -> String {
+    let mut parts = name.split('_');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |camel, part| camel + &part[..1].to_uppercase() + &part[1..])
+}
