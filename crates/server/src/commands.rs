@@ -3,11 +3,14 @@
 mod ask;
 mod audit;
 mod auth;
+mod lifetime;
 mod lock;
 mod networks;
 mod out;
 mod policy;
+mod server;
 mod table;
+mod yaml;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -22,10 +25,12 @@ use self::ask::{Ask, part, query};
 pub use self::{
     audit::{Audit, audit},
     auth::{Auth, auth},
+    lifetime::lifetime,
     lock::{Lock, lock},
     networks::{Networks, networks},
     out::print,
     policy::{policies, policy_in_force, policy_says, remarks},
+    server::{check_configuration, health, version},
 };
 use crate::{clock::now, configuration::Configuration, serve::about_certificate};
 
@@ -60,6 +65,8 @@ pub enum Output {
     Json,
     /// JSON in one line.
     JsonLine,
+    /// YAML.
+    Yaml,
 }
 
 /// Users.
@@ -80,9 +87,19 @@ pub enum Users {
         #[arg(short, long, default_value = "")]
         picture_url: String,
     },
-    /// Show all users.
+    /// Show all users, or one.
     #[command(aliases = ["ls", "show"])]
-    List,
+    List {
+        /// That of this number.
+        #[arg(short, long, group = "which")]
+        identifier: Option<u64>,
+        /// That of this name.
+        #[arg(short, long, group = "which")]
+        name: Option<String>,
+        /// Those of this address.
+        #[arg(short, long, group = "which")]
+        email: Option<String>,
+    },
     /// Give a user another name.
     #[command(alias = "mv")]
     Rename {
@@ -138,7 +155,7 @@ pub enum PreAuthKeys {
         /// Its nodes are forgotten when they go.
         #[arg(long)]
         ephemeral: bool,
-        /// How long it is good for, as 90m, 24h or 7d; 0 for without end.
+        /// How long it is good for, as 90m, 24h, 7d or 1w; 0 for without end.
         #[arg(short, long, default_value = "1h", value_parser = lifetime)]
         expiration: Duration,
         /// Tags of its nodes.
@@ -147,16 +164,20 @@ pub enum PreAuthKeys {
     },
     /// Show all keys, without what is secret.
     #[command(aliases = ["ls", "show"])]
-    List,
+    List {
+        /// Those of this user, by number or name.
+        #[arg(short, long)]
+        user: Option<String>,
+    },
     /// Have a key make no more nodes.
-    #[command(aliases = ["revoke", "exp"])]
+    #[command(aliases = ["revoke", "exp", "e"])]
     Expire {
         /// Its number.
         #[arg(short, long)]
         id: i64,
     },
     /// Delete a key.
-    #[command(aliases = ["del", "rm"])]
+    #[command(aliases = ["del", "rm", "d"])]
     Delete {
         /// Its number.
         #[arg(short, long)]
@@ -170,7 +191,7 @@ pub enum ApiKeys {
     /// Make a key, and print it: it is not shown again.
     #[command(aliases = ["c", "new"])]
     Create {
-        /// How long it is good for, as 90m, 24h or 90d; 0 for without end.
+        /// How long it is good for, as 24h, 90d or 90d12h; 0 for without end.
         #[arg(short, long, default_value = "90d", value_parser = lifetime)]
         expiration: Duration,
     },
@@ -212,6 +233,9 @@ pub enum Nodes {
         /// Those of this user, by number or name.
         #[arg(short, long)]
         user: Option<String>,
+        /// Show tags. They are always shown: this is for scripts that were written for headscale.
+        #[arg(short, long)]
+        tags: bool,
     },
     /// Show which networks nodes offer, and which they may route.
     #[command(aliases = ["lsr", "routes"])]
@@ -234,6 +258,13 @@ pub enum Nodes {
         /// What the machine shows.
         #[arg(short, long)]
         key: String,
+    },
+    /// Give addresses to nodes that lack one. Every node has one of IPv4 and one of IPv6 from the first on.
+    #[command(name = "backfillips")]
+    BackfillIps {
+        /// Ask nothing, which is always so.
+        #[arg(long)]
+        force: bool,
     },
     /// Have a node's key expire.
     #[command(aliases = ["logout", "exp", "e"])]
@@ -301,7 +332,11 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
             });
             return ask.says(Method::POST, "user", Some(body), table::user).await;
         }
-        Users::List => return ask.says(Method::GET, "user", None, table::users).await,
+        Users::List { identifier, name, email } => {
+            let identifier = identifier.map(|id| id.to_string());
+            let path = query("user", &[("id", identifier), ("name", name), ("email", email)]);
+            return ask.says(Method::GET, &path, None, table::users).await;
+        }
         Users::Rename { who, new_name } => {
             format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
         }
@@ -331,7 +366,10 @@ pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Res
             let only_key = |key: &Value| key["key"].as_str().unwrap_or_default().to_owned();
             ask.says(Method::POST, "preauthkey", Some(body), only_key).await
         }
-        PreAuthKeys::List => ask.says(Method::GET, "preauthkey", None, table::keys).await,
+        PreAuthKeys::List { user } => {
+            let path = query("preauthkey", &[("user", user)]);
+            ask.says(Method::GET, &path, None, table::keys).await
+        }
         PreAuthKeys::Expire { id } => {
             let path = format!("preauthkey/{id}/expire");
             ask.says(Method::POST, &path, None, |_| "expired".into()).await
@@ -390,7 +428,7 @@ pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
 pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
     let ask = Ask::new(common)?;
     let (path, body) = match command {
-        Nodes::List { user } => {
+        Nodes::List { user, tags: _ } => {
             let path = query("node", &[("user", user)]);
             return ask.says(Method::GET, &path, None, table::nodes).await;
         }
@@ -409,6 +447,11 @@ pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
             confirm(force, "the node")?;
             let path = format!("node/{identifier}");
             return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
+        }
+        Nodes::BackfillIps { force: _ } => {
+            let path = query("node/backfillips", &[("confirmed", Some("true".to_owned()))]);
+            let done = |_: &Value| "all nodes have their addresses".into();
+            return ask.says(Method::POST, &path, None, done).await;
         }
         Nodes::Register { user, key } => {
             (query("node/register", &[("user", Some(user)), ("key", Some(key))]), None)
@@ -449,42 +492,9 @@ fn confirm(force: bool, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A duration such as 90m, 24h or 7d.
-pub(crate) fn lifetime(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is not a duration such as 90m, 24h or 7d");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let unit = text.chars().next_back().ok_or_else(bad)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 24 * 3600,
-        'y' => 365 * 24 * 3600,
-        _ => return Err(bad()),
-    };
-    let number: u64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| bad())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
-}
-
 fn net(text: &str) -> Result<Option<IpNet>, String> {
     if text.is_empty() {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_read() {
-        assert_eq!(lifetime("24h"), Ok(Duration::from_secs(86_400)));
-        assert_eq!(lifetime("0"), Ok(Duration::ZERO));
-        for wrong in ["", "h", "24", "1é", "-1h", "99999999999999999999d"] {
-            assert!(lifetime(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -47,7 +47,7 @@ enum Command {
     /// Show the networks that the server has.
     #[command(subcommand, aliases = ["network"])]
     Networks(Networks),
-    /// Let logins by SSH go on that wait to be confirmed, or end them.
+    /// Let a machine in that waits; let logins by SSH go on that wait to be confirmed, or end them.
     #[command(subcommand)]
     Auth(Auth),
     /// Take a network over: headscale's, or one that was exported or backed up.
@@ -72,6 +72,13 @@ enum Command {
     /// Show tailnet lock, and let a node turn it on.
     #[command(subcommand)]
     Lock(Lock),
+    /// Ask the running server whether it can do its work; status 1 if not.
+    Health,
+    /// Print the version.
+    Version,
+    /// Read the configuration and check it: what is wrong, and status 1.
+    #[command(name = "configtest")]
+    ConfigTest,
     /// Set and show the policy, check one, and show what it means.
     #[command(subcommand)]
     Policy(PolicyFile),
@@ -139,6 +146,9 @@ async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
         Command::AdminLink => commands::admin_link(&common).await,
         Command::Audit(asked) => commands::audit(&common, asked).await,
         Command::Lock(command) => commands::lock(&common, command).await,
+        Command::Health => commands::health(&common).await,
+        Command::Version => commands::version(&common),
+        Command::ConfigTest => commands::check_configuration(&common),
         Command::Policy(command) => command.run(&common).await,
     };
     ended.map(|()| ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use super::{Common, Output, print};
+use super::{Common, Output, print, yaml::yaml};
 use crate::api::ROOT;
 
 /// Where it is asked, and how the answer is printed.
@@ -29,7 +29,7 @@ impl Ask {
         Self { socket, output: common.output }
     }
 
-    /// Asks, and prints the answer: in a table, unless JSON is wanted.
+    /// Asks, and prints the answer: in a table, unless another form is wanted.
     pub async fn says(
         &self,
         method: Method,
@@ -41,7 +41,7 @@ impl Ask {
         self.print(&answer, table)
     }
 
-    /// Prints this as an answer.
+    /// Prints this as an answer: in a table, unless another form is wanted.
     pub fn print(
         &self,
         answer: &Value,
@@ -50,6 +50,7 @@ impl Ask {
         print(&match self.output {
             Some(Output::Json) => format!("{answer:#}\n"),
             Some(Output::JsonLine) => format!("{answer}\n"),
+            Some(Output::Yaml) => yaml(answer),
             None => format!("{}\n", table(answer).trim_end()),
         })
     }

@@ -1,21 +1,30 @@
-//! Logins by SSH that wait to be confirmed.
+//! What waits for an administrator: machines to be let in, and logins by SSH to be confirmed.
 
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::json;
 
-use super::{Common, ask::Ask};
+use super::{Common, Nodes, ask::Ask, nodes};
 
-/// Logins by SSH that wait to be confirmed.
+/// What waits for an administrator.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Auth {
-    /// Let a login go on.
+    /// Let a machine in that waits, as `nodes register` does.
+    Register {
+        /// Whose it is to be, by number or name.
+        #[arg(short, long)]
+        user: String,
+        /// What the machine shows.
+        #[arg(long)]
+        auth_id: String,
+    },
+    /// Let a login by SSH go on.
     Approve {
         /// What it shows.
         #[arg(long)]
         auth_id: String,
     },
-    /// End a login.
+    /// End a login by SSH.
     Reject {
         /// What it shows.
         #[arg(long)]
@@ -29,6 +38,9 @@ pub enum Auth {
 /// The server does not answer, or refuses.
 pub async fn auth(common: &Common, command: Auth) -> anyhow::Result<()> {
     let (path, auth_id, done) = match command {
+        Auth::Register { user, auth_id } => {
+            return nodes(common, Nodes::Register { user, key: auth_id }).await;
+        }
         Auth::Approve { auth_id } => ("auth/approve", auth_id, "approved"),
         Auth::Reject { auth_id } => ("auth/reject", auth_id, "rejected"),
     };

@@ -1,0 +1,107 @@
+//! Answers as YAML 1.2. Texts are in double quotes, as in JSON, so that none is taken for something else.
+
+use serde_json::Value;
+
+/// A value as a document.
+pub fn yaml(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, 0, &mut text);
+    text
+}
+
+/// Writes a value from where the text is on; further lines are indented.
+fn write(value: &Value, indent: usize, text: &mut String) {
+    match value {
+        Value::Array(values) if !values.is_empty() => {
+            for (at, value) in values.iter().enumerate() {
+                begin(at, indent, text);
+                *text += "- ";
+                write(value, indent + 2, text);
+            }
+        }
+        Value::Object(fields) if !fields.is_empty() => {
+            for (at, (name, value)) in fields.iter().enumerate() {
+                begin(at, indent, text);
+                *text += &key(name);
+                *text += ":";
+                if is_block(value) {
+                    *text += "\n";
+                    *text += &" ".repeat(indent + 2);
+                    write(value, indent + 2, text);
+                } else {
+                    *text += " ";
+                    write(value, indent + 2, text);
+                }
+            }
+        }
+        scalar => {
+            *text += &scalar.to_string();
+            *text += "\n";
+        }
+    }
+}
+
+/// The first entry stands where the text is; others have lines of their own.
+fn begin(at: usize, indent: usize, text: &mut String) {
+    if at > 0 {
+        *text += &" ".repeat(indent);
+    }
+}
+
+fn is_block(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => false,
+    }
+}
+
+/// The name of a field. Those of answers are words that mean nothing else.
+fn key(name: &str) -> String {
+    let is_word = name.contains(|letter: char| letter.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        && !matches!(name, "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n");
+    if is_word { name.to_owned() } else { Value::from(name).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lists_and_fields_are_in_blocks_and_texts_in_quotes() {
+        let value = json!([
+            { "id": 1, "name": "no", "tags": ["tag:a", "tag:b"], "user": { "id": 2 }, "none": null },
+            { "id": 2, "name": "a: \"b\"\n", "tags": [], "user": {}, "No": true },
+            [[1, 2], []],
+        ]);
+        let expected = [
+            "- id: 1",
+            "  name: \"no\"",
+            "  none: null",
+            "  tags:",
+            "    - \"tag:a\"",
+            "    - \"tag:b\"",
+            "  user:",
+            "    id: 2",
+            "- \"No\": true",
+            "  id: 2",
+            "  name: \"a: \\\"b\\\"\\n\"",
+            "  tags: []",
+            "  user: {}",
+            "- - - 1",
+            "    - 2",
+            "  - []",
+        ];
+        let mut lines: Vec<String> = yaml(&value).lines().map(str::to_owned).collect();
+        let mut expected: Vec<String> = expected.map(str::to_owned).into();
+        // Fields are in the order of the value, which a feature of its crate decides.
+        lines.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(lines, expected);
+        assert_eq!(yaml(&json!({ "a": [] })), "a: []\n");
+        assert_eq!(yaml(&json!("x")), "\"x\"\n");
+    }
+}
