@@ -11,11 +11,14 @@ pub struct StreamId(pub(crate) u64);
 /// A node that was never connected has as long as an ephemeral one at least: it may be on its way.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
 
-/// When a connected node was seen is written again when what is kept is so old: a server that is killed writes
-/// no more.
+/// The age at which the stored time of a connected node is renewed. A server that is killed renews no more.
 const SEEN: Duration = Duration::from_secs(10 * 60);
-/// How often such nodes are looked for, and the most that are written at once. 20,000 have their turn in time.
+/// The time from a connection to the first such write, which is none of the connection's own: a store that
+/// takes no writes keeps no client out. Those that connect together are written together.
+const SOON: Duration = Duration::from_secs(1);
+/// The interval between later writes.
 const LOOK: Duration = Duration::from_secs(30);
+/// The most nodes of one write.
 const MOST: usize = 1000;
 
 impl State {
@@ -23,12 +26,8 @@ impl State {
     pub fn connect(&mut self, id: NodeId, now: Time) -> StreamId {
         let stream = self.connected.begin(id);
         self.undo.stream(id, stream, true);
-        if self.was_seen_long_ago(id, now) {
-            self.note_seen(id, now);
-        }
-        if !self.timers.is_set(&Timer::Seen) {
-            self.timers.set(Timer::Seen, now.after(LOOK));
-        }
+        let wait = if self.was_seen_long_ago(id, now) { SOON } else { LOOK };
+        self.timers.set_at_latest(Timer::Seen, now.after(wait));
         if self.note_lives(id) {
             self.choose_primaries_of(id);
         }
@@ -49,21 +48,23 @@ impl State {
         self.lose(id, now);
     }
 
-    /// The server is about to end: its nodes are seen for the last time.
+    /// Stores that all connected nodes were seen now. The server is about to end.
     pub fn note_all_seen(&mut self, now: Time) {
         for id in self.connected.here().collect::<Vec<_>>() {
             self.note_seen(id, now);
         }
     }
 
-    /// Writes when those were seen that are connected for long.
+    /// Renews the stored times of connected nodes.
     fn look_for_seen(&mut self, now: Time) {
         let here = self.connected.here().filter(|id| self.was_seen_long_ago(*id, now));
-        for id in here.take(MOST).collect::<Vec<_>>() {
-            self.note_seen(id, now);
+        let due: Vec<NodeId> = here.take(MOST).collect();
+        for id in &due {
+            self.note_seen(*id, now);
         }
         if self.connected.here().next().is_some() {
-            self.timers.set(Timer::Seen, now.after(LOOK));
+            let wait = if due.len() == MOST { SOON } else { LOOK };
+            self.timers.set(Timer::Seen, now.after(wait));
         }
     }
 

@@ -37,7 +37,7 @@ use crate::{
 /// How long one waits (tailscale's clients ask anew).
 pub(crate) const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// How long the number of a registration may be: headscale's have 38 letters.
+/// The lengths of numbers of registrations. Headscale's have 38 letters.
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
 
 /// A request, and what was made for it.
@@ -392,10 +392,10 @@ impl State {
         self.timers.set(Timer::Waiting(number.to_owned()), until);
     }
 
-    /// Has a registration wait that no machine asked for, under a number of the administrator's.
+    /// Adds a registration without a machine, for tests of the API.
     ///
     /// # Errors
-    /// The number is none, or another waits under it.
+    /// The number is invalid, or a registration has it already.
     pub fn add_registration(
         &mut self,
         number: &str,

@@ -137,12 +137,12 @@ fn split(rest: &str) -> Option<Parts<'_>> {
     Some(Parts { prefix, secret: rest.strip_prefix('-')? })
 }
 
-/// A pre-auth key without its secret, as it is shown.
+/// A pre-auth key with its secret masked.
 pub fn masked(prefix: &str) -> String {
     format!("{}{prefix}-***", mark(prefix, MARK, HEADSCALES))
 }
 
-/// An API key without its secret, as it is shown.
+/// An API key with its secret masked.
 pub fn masked_api(prefix: &str) -> String {
     match prefix.len() {
         OLD_API_PREFIX => format!("{prefix}***"),
@@ -150,13 +150,13 @@ pub fn masked_api(prefix: &str) -> String {
     }
 }
 
-/// Own prefixes are hexadecimal; one of headscale's is so once in ten million.
+/// Own prefixes are hexadecimal. One in ten million of headscale's is hexadecimal, too.
 fn mark(prefix: &str, own: &'static str, headscales: &'static str) -> &'static str {
     let is_own = prefix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_own { own } else { headscales }
 }
 
-/// The part of a pre-auth key that names it: of the whole key, of one without its secret, or this part alone.
+/// The prefix of a pre-auth key. The text is the whole key, the masked key, or the prefix itself.
 pub fn prefix_of(text: &str) -> &str {
     let rest = text.strip_prefix(MARK).or_else(|| text.strip_prefix(HEADSCALES)).unwrap_or(text);
     rest.get(..PREFIX).unwrap_or(rest)
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_shown_without_its_secret_is_found_by_what_is_shown() {
+    fn the_prefix_of_a_masked_key_is_that_of_the_key() {
         let own = write_api(&[7; 38]);
         let headscales = format!("hskey-api-ab-_efghij12-{}", "-_Zz".repeat(16));
         for text in [own.as_str(), &headscales, "abcdefg.secret"] {

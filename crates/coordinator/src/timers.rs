@@ -17,7 +17,7 @@ pub(crate) enum Timer {
     Endpoints(NodeId),
     /// A registration waited too long for an administrator.
     Waiting(String),
-    /// Nodes are connected: that they were seen is written from time to time.
+    /// The stored times of connected nodes are renewed.
     Seen,
 }
 
@@ -37,9 +37,11 @@ impl Timers {
         self.due.insert((at, timer));
     }
 
-    /// Whether a timer is set.
-    pub fn is_set(&self, timer: &Timer) -> bool {
-        self.times.contains_key(timer)
+    /// Sets a timer, unless it is due before.
+    pub fn set_at_latest(&mut self, timer: Timer, at: Time) {
+        if self.times.get(&timer).is_none_or(|before| *before > at) {
+            self.set(timer, at);
+        }
     }
 
     /// Removes a timer.
@@ -86,6 +88,9 @@ mod tests {
         assert_eq!((timers.due.len(), timers.times.len(), timers.next()), (2, 2, Some(Time(999))));
         assert_eq!(timers.take_due(Time(998)), None);
         assert_eq!(timers.take_due(Time(999)), Some(Timer::Expiry(node)));
+        timers.set_at_latest(Timer::Offline(node), Time(1000));
+        timers.set_at_latest(Timer::Offline(node), Time(1001));
+        assert_eq!(timers.next(), Some(Time(1000)));
         timers.set(Timer::Endpoints(NodeId(2)), Time(5));
         timers.clear_node(node);
         assert_eq!(timers.take_due(Time(9999)), Some(Timer::Endpoints(NodeId(2))));

@@ -7,7 +7,7 @@
 //!                                                        └─ headscale's ──┘
 //! ```
 //!
-//! Headscale's API is the same commands in its words: its routes read its requests, and write its answers.
+//! Headscale's API runs the same commands: its routes convert requests and answers.
 
 mod admit;
 mod answer;

@@ -117,7 +117,7 @@ pub struct Configuration {
     /// Which of those it is about: none for that of the top level.
     #[serde(skip)]
     pub name: Option<NetworkName>,
-    /// Where its keys stand.
+    /// The lines of its keys.
     #[serde(skip)]
     pub source: Source,
 }

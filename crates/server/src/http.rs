@@ -106,7 +106,7 @@ fn key(server: &Server) -> Response<Answer> {
     json(StatusCode::OK, keys.to_string())
 }
 
-/// The version in the form of headscale's. Its clients choose by it what they ask, so it begins with the
+/// The version in headscale's form. Clients of headscale choose their requests by it, so it begins with the
 /// version of headscale whose API this server has.
 fn version() -> Response<Answer> {
     let version = format!("v0.29.2+linerate-server.{}", env!("CARGO_PKG_VERSION"));

@@ -7,8 +7,8 @@
 //!                                                               others ── the end
 //! ```
 //!
-//! A signal ends the process as it is: what was acknowledged is on the disk. Only when nodes were seen is
-//! written before. The signals are read by a
+//! A signal ends the process as it is: what was acknowledged is on the disk. Before,
+//! the times are stored at which nodes were last seen. The signals are read by a
 //! thread: tokio's feature for them, which cargo would enable for `linerate` beside this program, is
 //! none of that program's sandbox.
 
@@ -35,7 +35,7 @@ use crate::{
     sandbox::Sandbox, serve::serve_in,
 };
 
-/// A store that takes longer for the last writes is not waited for.
+/// The longest wait for the store's last writes.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
 /// What the process was started with.
@@ -132,14 +132,14 @@ impl Surroundings {
     }
 }
 
-/// What is done before the process ends.
+/// The last work before the process ends.
 struct End {
     networks: Arc<OnceLock<Arc<Networks>>>,
     threads: Handle,
 }
 
 impl End {
-    /// Writes when the nodes were seen that are connected.
+    /// Stores that the connected nodes were seen now.
     fn come(&self) {
         let Some(networks) = self.networks.get() else { return };
         let all = networks.all().iter().filter_map(|place| place.server());

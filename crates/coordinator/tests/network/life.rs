@@ -184,6 +184,7 @@ fn a_server_that_was_killed_or_stopped_knows_when_its_nodes_were_last_seen() {
     let mut machine = world.join(1, &key);
     let id = machine.id;
     let seen = |world: &World| world.state.node(id).unwrap().node.last_seen;
+    world.pass(seconds(1));
     let connected = world.now;
     world.restart();
     assert_eq!(seen(&world), Some(connected), "it was killed at once");

@@ -54,7 +54,7 @@ pub enum Refused {
 }
 
 impl IntoResponse for Refused {
-    /// The same for whatever is wrong with a key. Clients of headscale compare this word.
+    /// The same for whatever is wrong with a key. Clients of headscale compare the word `Unauthorized`.
     fn into_response(self) -> Response {
         let mut response = match self {
             Self::Nobody => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),

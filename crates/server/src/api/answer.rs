@@ -1,5 +1,5 @@
-//! Answers, and why there is none. A refusal has the form that headscale's API has: gRPC's code, by which
-//! goes the status of HTTP, and words.
+//! Answers and refusals. A refusal has the form of headscale's API: a code of gRPC, which has a status of
+//! HTTP, and a message.
 
 use axum::{
     Json,
@@ -40,7 +40,7 @@ pub enum Code {
 }
 
 impl Trouble {
-    /// In HTTP, in gRPC, and in words.
+    /// The status of HTTP, the code of gRPC, and the message.
     fn said(&self) -> (StatusCode, Code, String) {
         match self {
             Self::NoSuchThing => (StatusCode::NOT_FOUND, Code::NotFound, "Not Found".into()),

@@ -1,8 +1,7 @@
-//! Headscale's API at its own paths (`proto/headscale/v1/headscale.proto`, 0.26 to 0.29), for programs that
-//! are written for it. Each route is a command of the own API: [`messages`] has the words of both.
+//! Headscale's API at headscale's paths (`proto/headscale/v1/headscale.proto`, 0.26 to 0.29), for its
+//! clients. Each route runs a command of the own API, and [`messages`] converts requests and answers.
 //!
-//! What headscale reads of a path or behind it is read here, too. What it does not know behind a path is
-//! refused: the answer could be more than was asked for.
+//! An unknown query parameter is refused: without it, the answer could contain more than the client wanted.
 
 mod messages;
 
@@ -163,7 +162,7 @@ async fn create_key(desk: Desk, Body(new): Body<AskedKey>) -> Answered {
     one("preAuthKey", PRE_AUTH_KEY, keys::create(desk, Said(new)).await)
 }
 
-/// Which key: by number, or, as in headscale up to 0.27, by its text.
+/// A key, by number or, as in headscale up to 0.27, by its text.
 #[derive(Deserialize)]
 struct WhichKey {
     id: Option<String>,
@@ -209,7 +208,7 @@ async fn create_api_key(desk: Desk, Body(new): Body<AskedApiKey>) -> Answered {
     Ok(Json(json!({ "apiKey": made["key"] })))
 }
 
-/// Which API key: by number or by prefix.
+/// An API key, by number or by prefix.
 #[derive(Deserialize)]
 struct WhichApiKey {
     id: Option<String>,
@@ -221,7 +220,7 @@ impl Asked for WhichApiKey {
 }
 
 impl WhichApiKey {
-    /// The number of the key, as the own API takes it. A number is never taken for a prefix.
+    /// The number of the key, for the own API. A prefix of digits is not taken for a number.
     fn find(&self, desk: &Desk) -> Result<String, Trouble> {
         let bad = |why: &str| Err(Trouble::BadRequest(why.to_owned()));
         let id = self.id.as_deref().map(number).transpose()?.filter(|id| *id != 0);
@@ -303,7 +302,7 @@ async fn delete_node(desk: Desk, Named(id): Named<u64>) -> Answered {
     whole(NOTHING, nodes::delete(desk, Named(signed(id))).await)
 }
 
-/// A registration that no machine asked for.
+/// A registration without a machine, for tests.
 #[derive(Deserialize)]
 struct NewNode {
     user: String,
@@ -358,7 +357,7 @@ async fn show_policy(desk: Desk) -> Answered {
 
 async fn set_policy(desk: Desk, Body(new): Body<NewPolicy>) -> Answered {
     match policy::set(desk, Said(new)).await {
-        // By these words clients tell a fault of the text from one of the server.
+        // Clients recognize a syntax error by these words.
         Err(Trouble::BadRequest(why)) => {
             let why = format!("setting policy: parsing policy from bytes: {why}");
             Err(Trouble::BadRequest(why))
@@ -384,7 +383,7 @@ fn number(text: &str) -> Result<i64, Trouble> {
     text.parse().map(signed).map_err(bad)
 }
 
-/// A number as objects have them: none has a larger one.
+/// A number in the type that objects have. No object has a larger number.
 fn signed(id: u64) -> i64 {
     i64::try_from(id).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Whether the server can do its work; and what a node's client itself finds wrong, which it is asked for.
+//! The health of the server, and the health that the client of a node reports when the server requests it.
 
 use std::{collections::BTreeMap, time::Duration};
 

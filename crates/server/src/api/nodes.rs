@@ -15,7 +15,7 @@ use super::{
     shown,
 };
 
-/// Those of this user, by name or number; all without it.
+/// A filter by user, who is given by name or number.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Of {
@@ -135,7 +135,7 @@ pub async fn delete(desk: Desk, Named(id): Named<i64>) -> Answered {
         .await
 }
 
-/// Gives addresses to nodes that lack one. None does: a node has one of both families from the first on.
+/// Gives addresses to nodes without one. It changes nothing: a new node has an IPv4 and an IPv6 address.
 pub async fn backfill(_: Desk, With(asked): With<Confirmed>) -> Answered {
     match asked.confirmed {
         true => Ok(Json(json!({ "changes": [] }))),
@@ -148,7 +148,7 @@ fn shown_node(state: &State, id: NodeId) -> Result<Value, Refusal> {
     Ok(shown::node(state, view))
 }
 
-/// A text; an empty one is none.
+/// A string; an empty string means that the parameter is absent.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Some(String::deserialize(deserializer)?).filter(|text| !text.is_empty()))
 }

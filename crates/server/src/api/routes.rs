@@ -20,7 +20,7 @@ use crate::serve::Server;
 pub struct Route {
     /// What it is asked by.
     pub method: Method,
-    /// What its path begins with.
+    /// The beginning of its path.
     pub root: &'static str,
     /// The rest of the path.
     pub path: &'static str,
@@ -69,7 +69,7 @@ impl Route {
         self
     }
 
-    /// The same path behind another beginning.
+    /// Replaces the beginning of the path.
     pub fn below(mut self, root: &'static str) -> Self {
         self.root = root;
         self

@@ -10,7 +10,7 @@ use super::{
     shown,
 };
 
-/// Which users: those of this name, else of this address, else of this number. Headscale's order.
+/// A filter by name, or else by mail address, or else by number, in headscale's order.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Which {

@@ -11,10 +11,10 @@ use super::{Common, Nodes, ask::Ask, nodes};
 pub enum Auth {
     /// Let a machine in that waits, as `nodes register` does.
     Register {
-        /// Whose it is to be, by number or name.
+        /// The owner, by number or name.
         #[arg(short, long)]
         user: String,
-        /// What the machine shows.
+        /// The key in the machine's link.
         #[arg(long)]
         auth_id: String,
     },

@@ -1,4 +1,6 @@
-//! What the command line asks about the server itself.
+//! Commands about the server itself.
+
+use std::path::PathBuf;
 
 use hyper::Method;
 use serde_json::json;
@@ -17,12 +19,11 @@ pub async fn health(common: &Common) -> anyhow::Result<()> {
 /// Answers `version`.
 ///
 /// # Errors
-/// Standard output takes nothing.
+/// Standard output cannot be written.
 pub fn version(common: &Common) -> anyhow::Result<()> {
     let version = json!({ "version": env!("CARGO_PKG_VERSION") });
-    // No server is asked.
     let words = |_: &_| format!("linerate-server {}", env!("CARGO_PKG_VERSION"));
-    Ask::at(Default::default(), common).print(&version, words)
+    Ask::at(PathBuf::new(), common).print(&version, words)
 }
 
 /// Answers `configtest`.

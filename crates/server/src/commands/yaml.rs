@@ -1,4 +1,4 @@
-//! Answers as YAML 1.2. Texts are in double quotes, as in JSON, so that none is taken for something else.
+//! Answers as YAML 1.2. Strings are in double quotes, as in JSON, so that a string such as `no` stays one.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ pub fn yaml(value: &Value) -> String {
     text
 }
 
-/// Writes a value from where the text is on; further lines are indented.
+/// Appends a value. Its first line continues the last line of the text; further lines are indented.
 fn write(value: &Value, indent: usize, text: &mut String) {
     match value {
         Value::Array(values) if !values.is_empty() => {
@@ -41,7 +41,7 @@ fn write(value: &Value, indent: usize, text: &mut String) {
     }
 }
 
-/// The first entry stands where the text is; others have lines of their own.
+/// Indents an entry, except for the first, which continues the last line of the text.
 fn begin(at: usize, indent: usize, text: &mut String) {
     if at > 0 {
         *text += &" ".repeat(indent);
@@ -56,7 +56,7 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// The name of a field. Those of answers are words that mean nothing else.
+/// The name of a field, in quotes unless it is a plain word.
 fn key(name: &str) -> String {
     let is_word = name.contains(|letter: char| letter.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
@@ -97,7 +97,7 @@ mod tests {
         ];
         let mut lines: Vec<String> = yaml(&value).lines().map(str::to_owned).collect();
         let mut expected: Vec<String> = expected.map(str::to_owned).into();
-        // Fields are in the order of the value, which a feature of its crate decides.
+        // A feature of serde_json decides the order of fields.
         lines.sort_unstable();
         expected.sort_unstable();
         assert_eq!(lines, expected);

@@ -1,4 +1,4 @@
-//! Settings that cannot hold together, each of which is sound by itself.
+//! Settings that contradict each other, although each is valid by itself.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,11 +9,11 @@ use crate::{acme::Domain, address};
 
 /// The longest domain, in bytes: a node's label and a full stop stand before it (RFC 1035, section 2.3.4).
 const LONGEST: usize = 253 - 64;
-/// What DNS does not resolve (RFC 6762, 6761, 7686), or has for addresses.
+/// Top-level domains without names of hosts in DNS (RFC 6761, 6762, 7686).
 const NOT_IN_DNS: [&str; 5] = ["local", "localhost", "invalid", "onion", "arpa"];
 
 impl Configuration {
-    /// Checks one network by itself, and what the process has once.
+    /// Checks the settings of one network, and those of the process.
     ///
     /// # Errors
     /// Two settings contradict each other.
@@ -76,7 +76,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// Addresses of nodes are nobody else's.
+    /// Checks that no server has an address that a node could get.
     fn check_addresses(&self, url: &ServerUrl) -> anyhow::Result<()> {
         let has = |address: &IpAddr| match address {
             IpAddr::V4(address) => self.prefix_v4.contains(address),
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// What is wrong with a file that has these lines below the usual ones.
+    /// The error of a file with this text, without the name of the file.
     fn fault(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("server.toml");
@@ -222,7 +222,7 @@ mod tests {
             let configuration: Configuration = toml::from_str(&text).unwrap();
             configuration.check().unwrap();
         }
-        // The default is where the fault is, and the other key has a line.
+        // `base_domain` has its default, so the line is that of the other key.
         let url = "listen_plain = [\"[::]:80\"]\nserver_url = \"http://a.tailnet.internal\"\n";
         let told = fault(url);
         assert!(told.starts_with(", line 2: `base_domain` "), "{told}");

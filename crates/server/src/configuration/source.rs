@@ -1,4 +1,4 @@
-//! Where the keys of a configuration stand: a fault that only several keys together show has a line, too.
+//! The lines of the keys of a configuration, for errors that concern several keys.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +13,12 @@ use toml::de::{DeTable, DeValue};
 pub struct Source {
     file: PathBuf,
     lines: BTreeMap<String, usize>,
-    /// What the keys of one network begin with.
+    /// The prefix of the keys of one network.
     table: String,
 }
 
 impl Source {
-    /// That of a file with this text, which was read before.
+    /// Finds the keys in the text of a file.
     pub fn of(file: &Path, text: &str) -> Self {
         let mut lines = BTreeMap::new();
         if let Ok(table) = DeTable::parse(text) {
@@ -32,12 +32,12 @@ impl Source {
         Self { table: format!("networks.{name}."), ..self.clone() }
     }
 
-    /// A flag says otherwise than the file.
+    /// A flag replaces the value of a key.
     pub fn override_by_flag(&mut self, key: &str) {
         self.lines.remove(key);
     }
 
-    /// A fault of the first of these keys, at the first of them that stands in the file.
+    /// An error about the first of these keys, with the line of the first of them that is in the file.
     pub fn fault(&self, keys: &[&str], why: impl fmt::Display) -> anyhow::Error {
         let own = |key: &&str| format!("{}{key}", self.table);
         let line = keys.iter().find_map(|key| self.lines.get(&own(key)));

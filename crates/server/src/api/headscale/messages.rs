@@ -1,5 +1,5 @@
 //! Messages of headscale's API as its gateway writes them (protobuf's JSON): names in camel case, numbers of
-//! 64 bits as texts, every field there. A message is a list of its fields, by the names that the own API has.
+//! 64 bits as strings, every field present. A message is a list of its fields, with their names in the own API.
 
 use axum::{
     Json,
@@ -68,7 +68,7 @@ fn tagged_devices() -> Value {
     })
 }
 
-/// A message of what the own API answers.
+/// Converts an answer of the own API to a message.
 pub fn message(own: &Value, fields: Fields) -> Value {
     if own.is_null() {
         return Value::Null;
@@ -91,7 +91,7 @@ fn field(own: &Value, name: &str) -> Value {
             let method = value.as_str().unwrap_or("unspecified").to_uppercase();
             json!(format!("REGISTER_METHOD_{method}"))
         }
-        // Those that go to the node now: of several routers' networks its own, and all of an exit.
+        // The networks for which the node is the primary router, and its exit routes.
         "subnet_routes" => {
             let is_exit = |net: &&Value| net.as_str().is_some_and(|net| net.ends_with("/0"));
             let exits = value.as_array().into_iter().flatten().filter(is_exit);
@@ -101,7 +101,7 @@ fn field(own: &Value, name: &str) -> Value {
     }
 }
 
-/// An answer that is a message.
+/// Converts an answer to a message.
 pub fn whole(fields: Fields, answered: Answered) -> Answered {
     let Json(own) = answered?;
     Ok(Json(match fields {
@@ -110,20 +110,20 @@ pub fn whole(fields: Fields, answered: Answered) -> Answered {
     }))
 }
 
-/// An answer that has a message under this name.
+/// Converts an answer to an object with one message under this name.
 pub fn one(name: &str, fields: Fields, answered: Answered) -> Answered {
     let Json(own) = answered?;
     Ok(Json(json!({ name: message(&own, fields) })))
 }
 
-/// An answer that has a list of messages under this name.
+/// Converts an answer to an object with a list of messages under this name.
 pub fn many(name: &str, fields: Fields, answered: Answered) -> Answered {
     let Json(own) = answered?;
     let all = own.as_array().into_iter().flatten().map(|own| message(own, fields));
     Ok(Json(json!({ name: all.collect::<Vec<_>>() })))
 }
 
-/// What a request of headscale's API has in its body.
+/// The body of a request of headscale's API.
 pub trait Asked: DeserializeOwned {
     /// The fields, by their names in the own API.
     const FIELDS: Fields;
@@ -157,8 +157,8 @@ impl Asked for NewPolicy {
     const FIELDS: Fields = &["policy"];
 }
 
-/// A body as the gateway reads it: none is an empty one, names are in camel case or as they are in the own
-/// API, numbers may be texts, `null` and Go's zero time are nothing, and what has no field is passed over.
+/// A body as the gateway reads it. An empty body has no fields, names are in camel case or in snake case,
+/// numbers may be strings, `null` and Go's zero time mean that a field is absent, and other fields are ignored.
 pub struct Body<T>(pub T);
 
 impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
