@@ -398,21 +398,25 @@ impl Configuration {
         let files = [&self.tls_certificate, &self.tls_key].map(Option::is_some);
         match (&self.acme, files) {
             (Some(_), [false, false]) if self.listen.is_empty() => {
-                bail!("[acme] is for TLS: set `listen`, as [\"[::]:443\"]");
+                let why = "is for TLS: set `listen`, as [\"[::]:443\"]";
+                bail!(self.source.fault(&["acme"], why));
             }
             (Some(acme), [false, false]) => {
                 if acme.challenge == Challenge::Http && self.listen_plain.is_empty() {
-                    bail!(
-                        "challenge \"http-01\" of [acme] is answered without TLS: set \
-                           `listen_plain`, as [\"[::]:80\"]"
-                    );
+                    let why = "is \"http-01\", which is answered without TLS: set `listen_plain`, as \
+                               [\"[::]:80\"]";
+                    bail!(self.source.fault(&["acme.challenge"], why));
                 }
             }
-            (Some(_), _) => bail!("of [acme] and `tls_certificate` with `tls_key` set one"),
-            (None, files) if !self.listen.is_empty() && files != [true, true] => bail!(
-                "`listen` is for TLS: set `tls_certificate` and `tls_key` or [acme], or use \
-                 `listen_plain`"
-            ),
+            (Some(_), _) => {
+                let why = "and `tls_certificate` with `tls_key` are both set: set one";
+                bail!(self.source.fault(&["acme"], why));
+            }
+            (None, files) if !self.listen.is_empty() && files != [true, true] => {
+                let why = "is for TLS: set `tls_certificate` and `tls_key` or [acme], or use \
+                           `listen_plain`";
+                bail!(self.source.fault(&["listen"], why));
+            }
             (None, _) => {}
         }
         let derp = &self.derp;

@@ -43,7 +43,7 @@ impl Configuration {
 
     /// Nodes resolve all names below the domain themselves.
     fn check_base_domain(&self, url: &ServerUrl) -> anyhow::Result<()> {
-        let fault = |why: String| Err(self.source.fault(&["base_domain", "server_url"], why));
+        let fault = |why: String| Err(self.source.fault(&["base_domain"], why));
         let domain = self.base_domain.strip_suffix('.').unwrap_or(&self.base_domain);
         let domain = domain.to_ascii_lowercase();
         let example = "set a domain of two labels or more, such as tailnet.internal";
@@ -68,10 +68,11 @@ impl Configuration {
         let host = address::host(url.host()).unwrap_or_default();
         let is_below = host.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.'));
         if host == domain || is_below {
-            return fault(format!(
+            let why = format!(
                 "is {domain:?}, and the host of `server_url`, {host}, is in it: nodes resolve names of this \
                  domain themselves, and would not find the server"
-            ));
+            );
+            bail!(self.source.fault(&["base_domain", "server_url"], why));
         }
         Ok(())
     }
@@ -236,6 +237,8 @@ mod tests {
             ("metrics_listen = [\"[::]:80\"]", 3, "metrics_listen"),
             ("[derp]\nlisten = [\"[::]:80\"]", 4, "derp.listen"),
             ("tls_key = \"/k.pem\"", 3, "tls_key"),
+            ("listen = [\"[::]:443\"]", 3, "listen"),
+            ("[acme]", 3, "acme"),
             ("listen = [\"[::]:443\"]\n[acme]\ndomains = [\"other.test\"]", 5, "acme.domains"),
             ("[dns]\noverride_local = true", 4, "dns.override_local"),
             ("base_domain = \"a.test\"\n[dns.split]\n\"a.test\" = [\"10.0.0.1\"]", 4, "dns.split"),
@@ -282,5 +285,11 @@ mod tests {
         let configuration = Configuration::read(Some(&file)).unwrap().with(flags);
         let told = configuration.check().unwrap_err().to_string();
         assert!(told.starts_with("`base_domain` is \"b.test\""), "{told}");
+        let text = "server_url = \"http://a.test\"\nlisten_plain = [\"[::]:80\"]\n";
+        fs::write(&file, text).unwrap();
+        let flags = super::super::Flags { base_domain: Some("local".into()), ..Default::default() };
+        let configuration = Configuration::read(Some(&file)).unwrap().with(flags);
+        let told = configuration.check().unwrap_err().to_string();
+        assert!(told.starts_with("`base_domain` is \"local\""), "{told}");
     }
 }

@@ -225,28 +225,26 @@ impl Configuration {
             return Ok(());
         }
         if !self.derp.listen.is_empty() {
-            bail!(
-                "`derp.listen` is for a server without another certificate, and with one network: \
-                 relays of several answer at `listen`"
-            );
+            let why = "is for a server without another certificate, and with one network: relays of \
+                       several answer at `listen`";
+            bail!(self.source.fault(&["derp.listen"], why));
         }
         let all = self.each();
         for (own, table) in all[1..].iter().zip(self.networks.values()) {
-            let key = own.key();
-            own.check().with_context(|| key.clone())?;
+            own.check()?;
             let has_own = table.database.is_some() || table.database_url_path.is_some();
             let has_ours = self.database.is_some() || self.database_url_path.is_some();
             if has_ours && !has_own && table.database_network.is_none() {
-                bail!(
-                    "{key}: the server's database is PostgreSQL: set `database_network`, the number \
-                     of this network there, from 2 on, or a `database` of its own"
-                );
+                let why = "is missing, and the server's database is PostgreSQL: set it to the number \
+                           of this network there, from 2 on, or set a `database` of its own";
+                bail!(own.source.fault(&["database_network", "server_url"], why));
             }
             if !has_ours && !has_own && table.database_network.is_some() {
-                bail!("{key}: `database_network` is a number in a database, and there is none");
+                let why = "is a number in a database, and there is none";
+                bail!(own.source.fault(&["database_network"], why));
             }
         }
-        let marks: Vec<Marks> = all.iter().map(Marks::of).collect();
+        let marks: Vec<Marks<'_>> = all.iter().map(Marks::of).collect();
         for (at, one) in marks.iter().enumerate() {
             for other in &marks[..at] {
                 one.check_beside(other)?;
@@ -265,33 +263,34 @@ impl Configuration {
 }
 
 /// What no two networks have in common.
-struct Marks {
-    key: String,
+struct Marks<'a> {
+    network: &'a Configuration,
     host: Option<String>,
     /// One that cannot be read is told of when it is opened, and stops that network alone.
     database: Option<Database>,
 }
 
-impl Marks {
-    fn of(network: &Configuration) -> Self {
+impl<'a> Marks<'a> {
+    fn of(network: &'a Configuration) -> Self {
         let host = network.server_url.as_ref().and_then(|url| address::host(url.host()));
-        Self { key: network.key(), host, database: network.database().ok() }
+        Self { network, host, database: network.database().ok() }
     }
 
     fn check_beside(&self, other: &Self) -> anyhow::Result<()> {
-        let (key, others) = (&self.key, &other.key);
+        let (source, others) = (&self.network.source, other.network.key());
         if let Some(host) = &self.host
             && self.host == other.host
         {
-            bail!(
-                "{key}: `server_url` has the host {host}, as that of {others}: a request is given \
-                 to a network by this name"
+            let why = format!(
+                "has the host {host}, as that of {others}: a request is given to a network by this name"
             );
+            bail!(source.fault(&["server_url"], why));
         }
         if let (Some(own), Some(theirs)) = (&self.database, &other.database)
             && own.is_same_as(theirs)
         {
-            bail!("{key}: the database is that of {others}: set another `database_network`");
+            let why = format!("is taken: the database is that of {others}. Set another number");
+            bail!(source.fault(&["database_network", "database", "database_url_path"], why));
         }
         Ok(())
     }
@@ -408,7 +407,10 @@ mod tests {
                 format!("[derp]\nlisten = [\"[::]:1\"]\n{}", with("b", "http://b", "")),
                 "derp.listen",
             ),
-            (with("b", "http://b.test", "derp = { mesh_with = [\"https://o\"] }"), "[networks.b]"),
+            (
+                with("b", "http://b.test", "derp = { mesh_with = [\"https://o\"] }"),
+                "`networks.b.derp.mesh_with`",
+            ),
         ] {
             let error = read(&text).unwrap().check().map(drop).unwrap_err();
             assert!(format!("{error:#}").contains(words), "{text}: {error:#}");
