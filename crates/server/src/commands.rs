@@ -46,6 +46,9 @@ pub struct Common {
     /// How the answer is printed; a table without it.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Output>,
+    /// Ask nothing before something is deleted.
+    #[arg(long, global = true)]
+    pub force: bool,
 }
 
 impl Common {
@@ -73,7 +76,7 @@ pub enum Output {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Users {
     /// Make a user.
-    #[command(alias = "c")]
+    #[command(aliases = ["c", "new"])]
     Create {
         /// The name.
         name: String,
@@ -113,13 +116,7 @@ pub enum Users {
     MakeOwner(Who),
     /// Delete a user without nodes, except the owner.
     #[command(aliases = ["delete", "rm"])]
-    Destroy {
-        #[command(flatten)]
-        who: Who,
-        /// Ask nothing.
-        #[arg(long)]
-        force: bool,
-    },
+    Destroy(Who),
 }
 
 /// Which user.
@@ -261,11 +258,7 @@ pub enum Nodes {
     },
     /// Give addresses to nodes that lack one. Every node has one of IPv4 and one of IPv6 from the first on.
     #[command(name = "backfillips")]
-    BackfillIps {
-        /// Ask nothing, which is always so.
-        #[arg(long)]
-        force: bool,
-    },
+    BackfillIps,
     /// Have a node's key expire.
     #[command(aliases = ["logout", "exp", "e"])]
     Expire {
@@ -293,9 +286,6 @@ pub enum Nodes {
         /// Its number.
         #[arg(short, long)]
         identifier: i64,
-        /// Ask nothing.
-        #[arg(long)]
-        force: bool,
     },
     /// Give a node tags instead of an owner.
     #[command(aliases = ["tags", "t"])]
@@ -341,8 +331,8 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
             format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
         }
         Users::MakeOwner(who) => format!("user/{}/owner", part(&who.text())),
-        Users::Destroy { who, force } => {
-            confirm(force, "the user")?;
+        Users::Destroy(who) => {
+            confirm(common.force, "the user")?;
             let path = format!("user/{}", part(&who.text()));
             return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
         }
@@ -443,12 +433,12 @@ pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
             let path = format!("node/{identifier}/health");
             return ask.says(Method::GET, &path, None, table::warnings).await;
         }
-        Nodes::Delete { identifier, force } => {
-            confirm(force, "the node")?;
+        Nodes::Delete { identifier } => {
+            confirm(common.force, "the node")?;
             let path = format!("node/{identifier}");
             return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
         }
-        Nodes::BackfillIps { force: _ } => {
+        Nodes::BackfillIps => {
             let path = query("node/backfillips", &[("confirmed", Some("true".to_owned()))]);
             let done = |_: &Value| "all nodes have their addresses".into();
             return ask.says(Method::POST, &path, None, done).await;

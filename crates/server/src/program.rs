@@ -153,3 +153,60 @@ async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
     };
     ended.map(|()| ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_headscale_are_read() {
+        Arguments::command().debug_assert();
+        for line in [
+            "users create anna --display-name Anna --email a@example.com --picture-url https://a",
+            "user new anna",
+            "users list --name anna",
+            "users ls -i 1",
+            "users list -e a@example.com -o yaml",
+            "users rename -i 1 -r annie",
+            "users mv --name anna --new-name annie",
+            "users destroy --identifier 1 --force",
+            "--force users delete -n anna",
+            "nodes list",
+            "nodes list --user anna --tags",
+            "node ls -u anna -t -o json-line",
+            "nodes list-routes -i 1",
+            "nodes register -u anna -k key",
+            "nodes expire -i 1 -e 2027-01-01T00:00:00Z",
+            "nodes expire -i 1 --disable",
+            "nodes logout -i 1",
+            "nodes rename -i 1 name",
+            "nodes delete -i 1 --force",
+            "nodes backfillips --force",
+            "nodes tag -i 1 -t tag:a,tag:b",
+            "nodes approve-routes -i 1 -r 10.0.0.0/8,192.168.0.0/24",
+            "preauthkeys create -u 1 --reusable --ephemeral -e 1w --tags tag:a",
+            "preauthkeys list -u anna",
+            "pre ls",
+            "authkey e -i 1",
+            "preauthkey d -i 1",
+            "apikeys create -e 90d12h",
+            "api ls",
+            "apikey expire -p prefix",
+            "apikeys remove -i 1",
+            "auth register -u anna --auth-id number",
+            "auth approve --auth-id number",
+            "auth reject --auth-id number",
+            "policy get",
+            "policy set -f policy.hujson",
+            "policy check -f policy.hujson",
+            "health",
+            "version -o json",
+            "configtest -c server.toml",
+            "serve -c server.toml",
+        ] {
+            let words = ["linerate-server"].into_iter().chain(line.split(' '));
+            let read = Arguments::try_parse_from(words);
+            assert!(read.is_ok(), "{line}: {}", read.unwrap_err());
+        }
+    }
+}
