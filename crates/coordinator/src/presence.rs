@@ -11,10 +11,10 @@ pub struct StreamId(pub(crate) u64);
 /// A node that was never connected has as long as an ephemeral one at least: it may be on its way.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
 
-/// The age at which the stored time of a connected node is renewed. A server that is killed renews no more.
+/// The age at which the stored time of a connected node is renewed, because a killed server cannot store it.
 const SEEN: Duration = Duration::from_secs(10 * 60);
-/// The time from a connection to the first such write, which is none of the connection's own: a store that
-/// takes no writes keeps no client out. Those that connect together are written together.
+/// The time from a connection to the first such write. The connection itself writes nothing, so that clients
+/// can connect while the store is read-only.
 const SOON: Duration = Duration::from_secs(1);
 /// The interval between later writes.
 const LOOK: Duration = Duration::from_secs(30);

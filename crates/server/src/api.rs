@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   socket of commands ──┐
-//!   listeners ── http ───┴─ admit (who asks?) ── routes ─┬─ own ──────────┬─ Desk::run ──► network, audit
-//!                                                        └─ headscale's ──┘
+//!   listeners ── http ───┴─ admit (checks rights) ── routes ─┬─ own ──────────┬─ Desk::run ──► network, audit
+//!                                                            └─ headscale's ──┘
 //! ```
 //!
 //! Headscale's API runs the same commands: its routes convert requests and answers.

@@ -106,8 +106,8 @@ fn key(server: &Server) -> Response<Answer> {
     json(StatusCode::OK, keys.to_string())
 }
 
-/// The version in headscale's form. Clients of headscale choose their requests by it, so it begins with the
-/// version of headscale whose API this server has.
+/// The version in headscale's form. Clients of headscale choose their requests by it, so it begins with a
+/// version of headscale: that of the API at `/api/v1/`.
 fn version() -> Response<Answer> {
     let version = format!("v0.29.2+linerate-server.{}", env!("CARGO_PKG_VERSION"));
     let version = json!({

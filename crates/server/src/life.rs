@@ -7,10 +7,9 @@
 //!                                                               others ── the end
 //! ```
 //!
-//! A signal ends the process as it is: what was acknowledged is on the disk. Before,
-//! the times are stored at which nodes were last seen. The signals are read by a
-//! thread: tokio's feature for them, which cargo would enable for `linerate` beside this program, is
-//! none of that program's sandbox.
+//! At a signal the times are stored at which nodes were last seen, and the process ends. Acknowledged changes are
+//! on the disk already. The signals are read by a thread: tokio's feature for them, which cargo would enable for
+//! `linerate` beside this program, is none of that program's sandbox.
 
 use std::{
     fs,

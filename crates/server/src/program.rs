@@ -76,7 +76,7 @@ enum Command {
     Health,
     /// Print the version.
     Version,
-    /// Read the configuration and check it: what is wrong, and status 1.
+    /// Check the configuration. An error gives status 1.
     #[command(name = "configtest")]
     ConfigTest,
     /// Set and show the policy, check one, and show what it means.

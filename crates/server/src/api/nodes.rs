@@ -15,7 +15,7 @@ use super::{
     shown,
 };
 
-/// A filter by user, who is given by name or number.
+/// A filter by the name or number of a user.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Of {

@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 7] = [
 ];
 const DAY: u64 = 24 * 3_600_000;
 
-/// A duration such as 24h, 7d or 90d12h; 0 has no unit.
+/// Reads a duration such as 24h, 7d or 90d12h. 0 needs no unit.
 pub fn lifetime(text: &str) -> Result<Duration, String> {
     let bad = || {
         format!(

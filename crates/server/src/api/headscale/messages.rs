@@ -157,8 +157,8 @@ impl Asked for NewPolicy {
     const FIELDS: Fields = &["policy"];
 }
 
-/// A body as the gateway reads it. An empty body has no fields, names are in camel case or in snake case,
-/// numbers may be strings, `null` and Go's zero time mean that a field is absent, and other fields are ignored.
+/// A body as the gateway reads it. Names are in camel case or in snake case, and numbers may be strings. A
+/// field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty body has no fields.
 pub struct Body<T>(pub T);
 
 impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
