@@ -334,7 +334,10 @@ impl State {
         }
         let routes: Vec<IpNet> = before.routes().collect();
         self.list_routes(id, &routes);
-        self.note_parts(id, difference(before, &node));
+        let parts = difference(before, &node);
+        // Another server's clients may have received a change that was undone since.
+        let is_undone = parts.is_empty() && node.changes != before.changes;
+        self.note_parts(id, if is_undone { Parts::WRITTEN } else { parts });
     }
 }
 
@@ -379,5 +382,6 @@ fn difference(before: &Node, after: &Node) -> Parts {
     // No node is told how it was made, nor what it might sign by.
     same.lock_key.clone_from(&after.lock_key);
     (same.last_seen, same.auth_key, same.method) = (after.last_seen, after.auth_key, after.method);
+    same.changes = after.changes;
     if same == *after { parts } else { parts.and(Parts::WHOLE) }
 }

@@ -353,6 +353,9 @@ pub struct Node {
     /// When it took another key; none if it has its first.
     #[serde(default)]
     pub rekeyed: Option<Time>,
+    /// The number of changes that clients were sent. Of several changes another server reads only the last one.
+    #[serde(default)]
+    pub changes: u64,
     /// When it was last connected; of one that is connected, when that was last written.
     pub last_seen: Option<Time>,
     /// The networks that an administrator lets it route.

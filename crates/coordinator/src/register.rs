@@ -326,6 +326,7 @@ impl State {
             expires: None,
             created: now,
             rekeyed: None,
+            changes: 0,
             last_seen: None,
             approved: Vec::new(),
             primaries: Vec::new(),

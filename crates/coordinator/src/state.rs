@@ -387,6 +387,9 @@ impl State {
         if entry.node.key != before.key {
             entry.node.rekeyed = Some(now);
         }
+        if !parts.is_empty() {
+            entry.node.changes = entry.node.changes.wrapping_add(1);
+        }
         let (node, place) = (entry.node.clone(), entry.place);
         self.undo.node(&before, place);
         self.places.sort(place, Some(&before), Some(&node));

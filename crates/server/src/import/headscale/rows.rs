@@ -336,6 +336,7 @@ pub fn node(
         expires: expiry(row),
         created: row.or_dropped(created).unwrap_or_else(now),
         rekeyed: None,
+        changes: 0,
         last_seen: row.or_dropped(last_seen),
         approved,
         primaries: Vec::new(),
