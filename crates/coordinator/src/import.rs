@@ -1,5 +1,6 @@
 //! A network that another program kept, as it becomes one of ours: object by object, with their numbers.
-//! A name or address that does not fit is changed, with a note, because that changes no right. Other objects
+//! A name or address that does not fit is changed, with a note. A policy that has the former name of a user names
+//! another user then, or none. Other objects
 //! that do not fit are left out, and the rest goes on. A second import adds the objects that the first left
 //! out.
 

@@ -1,6 +1,6 @@
 //! The network's policy: which one is in force, and what it lets nodes do unasked.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use policy::{Compiled, Nodes, Policy, Role};
@@ -125,7 +125,8 @@ impl State {
     /// Writes the new name of a user into the policy, so that the user keeps all rights.
     ///
     /// # Errors
-    /// The policy has the new name already, and would give the user more rights.
+    /// The policy has the new name already, and would give the user more rights. Or with the new name, a place
+    /// in the policy would name another user.
     pub(crate) fn rename_in_policy(
         &mut self,
         user: UserId,
@@ -139,14 +140,22 @@ impl State {
             return Err(Refusal::NameInPolicy(place));
         }
         let users = Nodes { users: self.policy_users(), ..Nodes::default() };
-        let Some(text) = policy.renamed(&saved.text, &users, user.0.unsigned_abs(), name) else {
-            return Ok(());
-        };
-        let renamed = Policy::parse_saved(&text).map_err(Refusal::Policy)?;
-        if renamed.left_out() != policy.left_out() {
+        let mut after = users.clone();
+        let renamed_user = after.users.iter_mut().find(|one| one.id == user.0.unsigned_abs());
+        // A name that the user may have chosen is empty here.
+        if let Some(one) = renamed_user.filter(|one| !one.name.is_empty()) {
+            name.clone_into(&mut one.name);
+        }
+        let text = policy.renamed(&saved.text, &users, user.0.unsigned_abs(), name);
+        let renamed = text.as_ref().map(|text| Policy::parse_saved(text)).transpose();
+        let renamed = renamed.map_err(Refusal::Policy)?;
+        let new = renamed.as_ref().unwrap_or(policy);
+        if new.left_out() != policy.left_out() || !new.names_same_users(&after, policy, &users) {
             return Err(Refusal::BadName(name.to_owned()));
         }
-        self.put_new_in_force(text, renamed, now);
+        if let Some((text, renamed)) = text.zip(renamed) {
+            self.put_new_in_force(text, renamed, now);
+        }
         Ok(())
     }
 
@@ -303,17 +312,9 @@ impl State {
 
     /// The names of the policy that a user has from a provider, and that match no user for this reason.
     pub fn distrusted_names(&self) -> Vec<&str> {
-        let text = self.policy().map_or("", |policy| &policy.text);
-        let name_before = |at: usize| {
-            let (before, behind) = (&text[..at], &text[at + 1..]);
-            // Alone, or with ports.
-            let is_name = behind.starts_with(['"', ':']);
-            before.rsplit_once('"').filter(|_| is_name).map(|(_, name)| name)
-        };
-        let named = text.match_indices('@').filter_map(|(at, _)| name_before(at));
-        let named: HashSet<&str> = named.collect();
+        let Some(policy) = self.access.policy() else { return Vec::new() };
         let users = self.users.values().filter(|user| !self.may_be_named(user));
-        users.map(|user| user.name.as_str()).filter(|name| named.contains(name)).collect()
+        users.map(|user| user.name.as_str()).filter(|name| policy.names(name).is_some()).collect()
     }
 
     /// What a policy knows of the node at a place; nothing where there is none.

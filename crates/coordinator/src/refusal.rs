@@ -31,7 +31,7 @@ pub enum Refusal {
     InPolicy(UserId, policy::Fault),
     /// The policy has the new name. The user would get its rights.
     NameInPolicy(policy::Fault),
-    /// A tag begins with `tag:` and is a label.
+    /// A tag begins with `tag:`, and what follows is a name.
     BadTag(String),
     /// A key needs a user or tags.
     NobodysKey,
@@ -90,7 +90,7 @@ impl fmt::Display for Refusal {
                  user gets the rights of that name"
             ),
             Self::BadTag(tag) => {
-                write!(f, "{tag:?} is not a tag: tag: and lower-case letters, digits and hyphens")
+                write!(f, "{tag:?} is not a tag: tag: and a name without spaces")
             }
             Self::NobodysKey => f.write_str("a pre-auth key needs a user or tags"),
             Self::LastTag => f.write_str("the last tag of a node cannot be removed"),

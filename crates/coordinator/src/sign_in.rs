@@ -61,7 +61,7 @@ impl State {
     pub fn sign_in(&mut self, profile: &Profile, now: Time) -> Result<UserId, Refusal> {
         let profile = &profile.clone().bounded();
         let known = self.user_of_identity(&profile.identity).cloned();
-        let user = User {
+        let mut user = User {
             id: known.as_ref().map_or(UserId(0), |user| user.id),
             name: self.name_of(profile, known.as_ref())?,
             display_name: profile.display_name.clone(),
@@ -75,11 +75,14 @@ impl State {
         match known {
             None => Ok(self.create_user(user, now)?.id),
             Some(known) => {
+                if user.name != known.name
+                    && self.settings.trusts_usernames
+                    && self.rename_in_policy(known.id, &user.name, now).is_err()
+                {
+                    // With the new name, the user would have rights of another. The login goes on.
+                    user.name.clone_from(&known.name);
+                }
                 if user != known {
-                    if user.name != known.name && self.settings.trusts_usernames {
-                        // The login goes on; the log warns of unmatched names in the policy.
-                        drop(self.rename_in_policy(known.id, &user.name, now));
-                    }
                     self.change_user(user);
                 }
                 Ok(known.id)

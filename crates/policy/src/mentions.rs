@@ -53,6 +53,13 @@ impl Policy {
         renamed.push_str(text.get(done..)?);
         (!places.is_empty()).then_some(renamed)
     }
+
+    /// Whether each place names the same user as in `former`, the policy before a rename. `users` are those after
+    /// the rename, and `former_users` those before.
+    pub fn names_same_users(&self, users: &Nodes, former: &Self, former_users: &Nodes) -> bool {
+        let all = self.mentions.iter().map(|mention| mention.user(users));
+        all.eq(former.mentions.iter().map(|mention| mention.user(former_users)))
+    }
 }
 
 impl Mention {
@@ -69,6 +76,13 @@ impl Mention {
     }
 
     fn is_of(&self, nodes: &Nodes, user: u64) -> bool {
-        matches!(&self.alias, Alias::User(name) if nodes.user(name).is_some_and(|one| one.id == user))
+        self.user(nodes) == Some(user)
+    }
+
+    fn user(&self, nodes: &Nodes) -> Option<u64> {
+        match &self.alias {
+            Alias::User(name) => nodes.user(name).map(|user| user.id),
+            _ => None,
+        }
     }
 }

@@ -38,7 +38,8 @@ impl Policy {
     }
 
     /// Reads a policy without its unsupported parts, which are in [`Policy::left_out`]. A rule with an
-    /// unsupported condition is left out, so that the policy never grants more than its text does.
+    /// unsupported condition is left out, so that the policy never grants more than its text does, except
+    /// a login by SSH that a left-out rule would check or record.
     pub fn parse_supported(text: &str) -> Result<Self, Refusal> {
         let (policy, faults) = read(text)?;
         policy.unless(faults)

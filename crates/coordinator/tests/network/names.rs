@@ -85,6 +85,33 @@ fn a_name_that_the_policy_has_already_is_given_to_no_user() {
 }
 
 #[test]
+fn a_name_by_which_the_policy_would_name_another_user_is_refused() {
+    let mut world = World::new();
+    network(&mut world, &["ben@"]);
+    world.add_user("carl");
+    let rule = json!({"action": "accept", "src": ["ben@"], "dst": ["ben@:*"]});
+    save(&mut world, &json!({ "acls": [rule] }));
+    let before = world.state.policy().unwrap().text.clone();
+    let ben = world.state.find_user("ben").unwrap().id;
+    // A target's brackets are those of an address.
+    for name in ["[carl]", "carl@"] {
+        assert!(world.state.rename_user(ben, name, world.now).is_err(), "{name}");
+        assert_eq!(world.state.policy().unwrap().text, before);
+    }
+    world.state.rename_user(ben, "benedict", world.now).unwrap();
+}
+
+#[test]
+fn a_trusted_name_that_would_give_rights_of_the_policy_is_not_taken_at_a_login() {
+    let mut world = World::with(Settings { trusts_usernames: true, ..Settings::default() });
+    let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
+    save(&mut world, &letting(&["clara@", "root@"]));
+    assert_eq!(world.state.sign_in(&profile("1", "root"), world.now), Ok(clara));
+    assert!(world.state.find_user("clara").is_ok() && world.state.find_user("root").is_err());
+    assert!(world.state.policy().unwrap().text.contains("\"clara@\""));
+}
+
+#[test]
 fn a_user_whom_the_policy_names_is_not_deleted() {
     let mut world = World::new();
     let (laptop, _) = network(&mut world, &["ben@"]);

@@ -1,4 +1,4 @@
-//! The sections acls, grants and tests.
+//! The sections acls and grants.
 
 use std::collections::BTreeMap;
 

@@ -23,7 +23,7 @@ impl Reader {
             match name.as_str() {
                 "src" | "user" => source = Some(field),
                 "proto" => protocol = self.optional_text(&field),
-                "accept" | "allow" => accept = self.list(&field),
+                "accept" | "allow" => accept.extend(self.list(&field)),
                 "deny" => deny = self.list(&field),
                 "srcpostureattrs" => has_posture = self.has_condition(&field, NO_POSTURE),
                 _ => self.unknown(&field),

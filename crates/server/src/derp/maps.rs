@@ -86,6 +86,7 @@ impl Maps {
                 Some(_) => {}
             }
         }
+        regions.retain(|_, region| !region.is_null());
         Value::from_iter([("Regions", Value::Object(regions))]).to_string()
     }
 
@@ -193,13 +194,14 @@ const KEYS: [&str; 12] = [
     "CanPort80",
 ];
 
-/// The regions of a map, without those that are `null`.
+/// The regions of a map. One that is `null` removes that region of later maps, as with headscale.
 ///
 /// # Errors
 /// The line or key that is wrong, and the reason.
 fn read(text: &[u8]) -> anyhow::Result<Regions> {
     let text = std::str::from_utf8(text)?;
-    let begin = text.trim_start_matches('\u{feff}').trim_start();
+    let text = text.trim_start_matches('\u{feff}');
+    let begin = text.trim_start();
     ensure!(!begin.is_empty(), "it is empty");
     let is_json = ["{", "[", "//", "/*"].iter().any(|start| begin.starts_with(start));
     let map = if is_json { policy::read_json(text)? } else { yaml::read(text, plain)? };
@@ -212,8 +214,7 @@ fn read(text: &[u8]) -> anyhow::Result<Regions> {
         Some(Value::Null) => Regions::new(),
         _ => bail!("Regions: an object of regions by their numbers is missing"),
     };
-    regions.retain(|_, region| !region.is_null());
-    for (number, region) in &mut regions {
+    for (number, region) in regions.iter_mut().filter(|(_, region)| !region.is_null()) {
         check(number, region).with_context(|| format!("Regions.{number}"))?;
     }
     Ok(regions)
@@ -235,7 +236,7 @@ fn plain(key: &str, text: &str) -> Value {
 }
 
 /// The same with the keys as clients write them, which some read with regard to capitals, and without
-/// `null`s. The regions stay.
+/// `null`s, except those of regions.
 fn with_names_of_clients(value: Value) -> Value {
     match value {
         Value::Array(list) => {
@@ -251,7 +252,14 @@ fn with_names_of_clients(value: Value) -> Value {
             };
             let members = members.into_iter().map(|(key, value)| (known(key), value));
             let members = members.filter(|(key, value)| key == "Regions" || !value.is_null());
-            members.map(|(key, value)| (key, with_names_of_clients(value))).collect()
+            let named = members.map(|(key, value)| match value {
+                Value::Object(regions) if key == "Regions" => {
+                    let named = |(number, region)| (number, with_names_of_clients(region));
+                    (key, regions.into_iter().map(named).collect())
+                }
+                value => (key, with_names_of_clients(value)),
+            });
+            named.collect()
         }
         value => value,
     }
@@ -322,6 +330,20 @@ mod tests {
     }
 
     #[test]
+    fn a_region_that_is_null_removes_that_region_of_later_maps() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["one", "other"].map(|name| folder.path().join(name));
+        fs::write(&files[1], map(&[region(1, &["a"]), region(2, &["b"])])).unwrap();
+        for text in ["regions:\n  1: null\n", "\u{feff}{\"regions\": {\"1\": null}}"] {
+            fs::write(&files[0], text).unwrap();
+            let maps = Maps::new(OWN, &files, &[], folder.path()).unwrap();
+            assert_eq!((hosts(&maps, "1"), hosts(&maps, "2")), (Vec::new(), vec!["b".to_owned()]));
+            let all: Value = serde_json::from_str(&maps.text()).unwrap();
+            assert!(all["Regions"].as_object().unwrap().values().all(|region| !region.is_null()));
+        }
+    }
+
+    #[test]
     fn maps_of_files_are_added_and_relays_of_the_own_region_are_behind_the_own() {
         let folder = tempfile::tempdir().unwrap();
         let files = ["one", "other"].map(|name| folder.path().join(name));
@@ -360,7 +382,9 @@ mod tests {
                 "HostName":"relay.example.com","IPv6":"2001:db8::1","STUNPort":0,"STUNOnly":false,
                 "DERPPort":443}]}}}"#,
         ] {
-            assert_eq!(Value::Object(read(text.as_bytes()).unwrap()), expected, "{text}");
+            let mut regions = read(text.as_bytes()).unwrap();
+            regions.retain(|_, region| !region.is_null());
+            assert_eq!(Value::Object(regions), expected, "{text}");
         }
         for text in [r#"{"Regions":null}"#, "regions:", "regions: {}"] {
             assert_eq!(read(text.as_bytes()).unwrap(), Regions::new(), "{text}");

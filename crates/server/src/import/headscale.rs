@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ::policy::{Nodes, Reason};
 use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
     Import as Network, Imported,
@@ -132,11 +133,7 @@ fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy
     let named =
         |file: &PathBuf| fs::read_to_string(file).with_context(|| file.display().to_string());
     let text = match (asked.policy.as_ref().map(named).transpose()?, saved) {
-        (Some(text), _) => text,
-        (None, Some(_)) if asked.no_policy => {
-            bail!("the database has a policy: leave --no-policy out, or name another with --policy")
-        }
-        (None, Some(saved)) => saved,
+        (Some(text), _) | (None, Some(text)) => text,
         (None, None) if asked.no_policy => return Ok(None),
         (None, None) => bail!(
             "the database has no policy, because headscale's is in a file unless `policy.mode` is \
@@ -144,9 +141,20 @@ fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy
              every other"
         ),
     };
-    ::policy::Policy::parse(&text).map_err(|refusal| {
+    let policy = ::policy::Policy::parse(&text).map_err(|refusal| {
         anyhow!("the policy is refused; name another with --policy\n{refusal}")
     })?;
+    let warnings = policy.warnings(&Nodes::default());
+    match warnings.iter().any(|fault| matches!(fault.reason, Reason::Open)) {
+        false if asked.no_policy => {
+            bail!("the database has a policy: leave --no-policy out, or name another with --policy")
+        }
+        true if !asked.no_policy => bail!(
+            "the policy has neither `acls` nor `grants`, so that every node may reach every other: name \
+             another with --policy FILE, or say --no-policy if that is wanted"
+        ),
+        _ => {}
+    }
     Ok(Some(Policy { id: PolicyId(1), text, created: now() }))
 }
 

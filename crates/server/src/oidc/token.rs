@@ -189,9 +189,11 @@ impl Expected<'_> {
     }
 }
 
-/// The subject of claims.
+/// The subject of claims: a text or an integer. Of a larger number not all digits are read, so that two users
+/// would be one.
 pub fn subject_of(claims: &Members) -> Option<String> {
-    claims.value("sub").filter(|value| !value.is_array()).and_then(|_| claims.text("sub"))
+    let is_whole = |value: &&Value| value.is_string() || value.is_u64() || value.is_i64();
+    claims.value("sub").filter(is_whole).and_then(|_| claims.text("sub"))
 }
 
 /// Whether two texts name one provider. A final slash is ignored.
@@ -263,6 +265,7 @@ mod tests {
             (json!({ "sub": null }), TokenError::NoSubject),
             (json!({ "sub": "" }), TokenError::NoSubject),
             (json!({ "sub": ["1"] }), TokenError::NoSubject),
+            (json!({ "sub": 1.2345678901234568e20 }), TokenError::NoSubject),
         ] {
             assert_eq!(checked(change.clone()), Err(error), "{change}");
         }

@@ -233,6 +233,9 @@ async fn a_database_without_a_policy_needs_one_or_the_word_that_there_is_none() 
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("--policy FILE") && text.contains("--no-policy"), "{text}");
     assert!(!rig.path("state").exists(), "nothing was changed");
+    fs::write(rig.path("policy"), "// nothing yet\n").unwrap();
+    let (status, text) = rig.import(&["--policy", "policy"]);
+    assert!(status == Some(1) && text.contains("every node may reach every other"), "{text}");
     fs::write(rig.path("policy"), r#"{"acls": []}"#).unwrap();
     let (status, text) = rig.import(&["--policy", "policy"]);
     assert_eq!((status, text.contains("policy: imported")), (Some(0), true), "{text}");

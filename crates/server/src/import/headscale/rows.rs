@@ -300,7 +300,14 @@ pub fn node(
     let (created, last_seen) = (row.time("created_at"), row.time("last_seen"));
     let endpoints: Vec<SocketAddr> = row.list("endpoints");
     let mut approved = row.list("approved_routes");
-    approved.extend(more_routes.iter().filter_map(|text| text.parse::<IpNet>().ok()));
+    for text in more_routes {
+        match text.parse::<IpNet>() {
+            Ok(route) => approved.push(route),
+            Err(_) => {
+                row.note(format!("the approved route {text:?} cannot be read and is left out"))
+            }
+        }
+    }
     let mut tags: Vec<String> = row.json("tags")?;
     tags.extend(row.json::<Vec<String>>("forced_tags")?);
     let key = |name: &'static str| Some(row.text(name)).filter(|text| !text.is_empty());
