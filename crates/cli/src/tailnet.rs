@@ -81,8 +81,8 @@ fn running() -> Vec<String> {
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
     let names_in = |socket: PathBuf| -> Vec<String> {
         let entries = socket.parent().map(fs::read_dir).into_iter().flatten();
-        let running = entries.flatten().flatten().filter(|file| answers(&file.path()));
-        running.filter_map(name).collect()
+        let named = entries.flatten().flatten().filter_map(|file| Some((file.path(), name(file)?)));
+        named.filter(|(socket, _)| answers(socket)).map(|(_, name)| name).collect()
     };
     let all = sockets("").map(names_in);
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
@@ -118,6 +118,9 @@ pub(crate) fn leave(which: &Which) -> anyhow::Result<()> {
         if let Err(error) = logout(which) {
             eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
         }
+        crate::client::down(&name)?;
+    } else if crate::client::answers(&name) {
+        // Its agent was killed.
         crate::client::down(&name)?;
     } else {
         // A killed node may have left changes of this machine behind.

@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashSet,
-    hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -40,9 +39,9 @@ pub enum Allocation {
     /// The first one behind the last that was given.
     #[default]
     Sequential,
-    /// Any one. The first addresses of a network are those of gateways, also in the network of a carrier that
+    /// Any one, by numbers that follow from this seed. The first addresses of a network are those of gateways, also in the network of a carrier that
     /// has the same prefix.
-    Random,
+    Random(u64),
 }
 
 /// Addresses that are had, and where to look for others.
@@ -52,15 +51,13 @@ pub struct Addresses {
     used: HashSet<IpAddr>,
     /// Behind the last that was given, so that what was given back rests for as long as it can.
     next: u32,
-    /// What random addresses follow from.
-    random: Option<RandomState>,
+    allocation: Allocation,
 }
 
 impl Addresses {
     /// With none that is had.
     pub fn new(prefixes: Prefixes, allocation: Allocation) -> Self {
-        let random = (allocation == Allocation::Random).then(RandomState::new);
-        Self { prefixes, used: HashSet::new(), next: 1, random }
+        Self { prefixes, used: HashSet::new(), next: 1, allocation }
     }
 
     /// A node has these.
@@ -83,9 +80,12 @@ impl Addresses {
     pub fn free(&self, kept_for_others: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         // The first is the network's, and the last its broadcast.
         let size = self.size();
-        let begin = match &self.random {
-            Some(random) => random.hash_one((self.used.len(), self.next)) % u64::from(size.max(1)),
-            None => self.next.into(),
+        let begin = match self.allocation {
+            Allocation::Sequential => self.next.into(),
+            Allocation::Random(seed) => {
+                let count = (self.used.len() as u64) << 32 | u64::from(self.next);
+                scattered(seed.wrapping_add(count)) % u64::from(size.max(1))
+            }
         };
         let begin =
             u32::try_from(begin).ok().filter(|begin| (1..size).contains(begin)).unwrap_or(1);
@@ -126,6 +126,14 @@ impl Addresses {
     }
 }
 
+/// A number without a visible relation to this one (the finalizer of SplitMix64).
+fn scattered(number: u64) -> u64 {
+    let mut number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,19 +170,20 @@ mod tests {
 
     #[test]
     fn random_addresses_are_spread_over_the_network_and_each_is_given_once() {
-        let given = |v4: &str| -> Vec<Ipv4Addr> {
+        let given = |v4: &str, seed: u64| -> Vec<Ipv4Addr> {
             let v4 = v4.parse().unwrap();
             let prefixes = Prefixes { v4, ..Prefixes::default() };
-            let mut addresses = Addresses::new(prefixes, Allocation::Random);
+            let mut addresses = Addresses::new(prefixes, Allocation::Random(seed));
             let all = std::iter::from_fn(|| give(&mut addresses)).take(100);
             all.map(|(v4, _)| v4).collect()
         };
-        let small: HashSet<Ipv4Addr> = given("100.64.0.0/29").into_iter().collect();
+        let small: HashSet<Ipv4Addr> = given("100.64.0.0/29", 1).into_iter().collect();
         assert_eq!(small.len(), 6, "all, but for the network's and the broadcast address");
-        let large = given("100.64.0.0/10");
+        let large = given("100.64.0.0/10", 1);
         let first = large.iter().filter(|at| at.octets()[1..3] == [64, 0]).count();
         assert!(large.len() == 100 && first < 5, "{first} of 100 are in the first 256");
-        assert_ne!(given("100.64.0.0/10"), large, "another start gives others");
+        assert_ne!(given("100.64.0.0/10", 2), large, "another start gives others");
+        assert_eq!(given("100.64.0.0/10", 1), large);
     }
 
     #[test]

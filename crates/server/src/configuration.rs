@@ -11,6 +11,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU32,
     path::{Path, PathBuf},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -122,6 +123,14 @@ pub struct Configuration {
     pub source: Source,
 }
 
+/// What random addresses follow from in this process.
+static SEED: LazyLock<u64> = LazyLock::new(|| {
+    let mut bytes = [0; 8];
+    // Without randomness, the addresses of nodes can be known before.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+});
+
 /// Which free address a new node is given, as headscale's `prefixes.allocation` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -131,15 +140,6 @@ pub enum AddressAllocation {
     Sequential,
     /// Any one.
     Random,
-}
-
-impl From<AddressAllocation> for Allocation {
-    fn from(allocation: AddressAllocation) -> Self {
-        match allocation {
-            AddressAllocation::Sequential => Self::Sequential,
-            AddressAllocation::Random => Self::Random,
-        }
-    }
 }
 
 /// The relay that is part of the server.
@@ -464,7 +464,10 @@ impl Configuration {
         Settings {
             base_domain: self.base_domain.trim_matches('.').to_owned(),
             prefixes: Prefixes { v4: self.prefix_v4, v6: self.prefix_v6 },
-            allocation: self.allocation.into(),
+            allocation: match self.allocation {
+                AddressAllocation::Sequential => Allocation::Sequential,
+                AddressAllocation::Random => Allocation::Random(*SEED),
+            },
             dns: self.dns.clone().into(),
             ephemeral_after: Duration::from_secs(self.ephemeral_minutes.saturating_mul(60)),
             trusts_usernames: self.oidc.as_ref().is_some_and(|oidc| oidc.trust_usernames),

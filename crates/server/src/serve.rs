@@ -135,6 +135,9 @@ pub async fn serve_in(
     let picks = configuration.server_url.is_none();
     let configuration = configuration.complete();
     let url = configuration.check()?.clone();
+    for warning in configuration.addresses_of_nodes(&url) {
+        tracing::warn!("{warning}");
+    }
     files::make_folder(&configuration.state_dir)?;
     let certificate = match configuration.derp.enabled && !configuration.derp.listen.is_empty() {
         true => Some(Arc::new(OwnCertificate::of(&configuration.state_dir, url.host())?)),

@@ -56,6 +56,8 @@ const RUNNING: u64 = 6;
 const INITIAL_STATE: u32 = 1 << 1;
 /// How often it is tried whether a node that was just started answers.
 const STEP: Duration = Duration::from_millis(20);
+/// How often a running node is asked whether the coordinator has answered.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The life of a node, which reports when it is ready.
 type Run = Box<dyn FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>>;
@@ -338,7 +340,7 @@ async fn wait(
                 return Ok(status);
             }
         }
-        let until = if runs { end.min(Instant::now() + STEP) } else { end };
+        let until = if runs { end.min(Instant::now() + LOOK) } else { end };
         let notice = match timeout_at(until, notices.next()).await {
             Ok(notice) => notice?.context("the node ended")?,
             Err(_) if runs => continue,

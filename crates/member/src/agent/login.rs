@@ -178,7 +178,12 @@ impl Agent {
         }
         (self.login.connected, self.login.has_map) = (false, false);
         self.lock.handle_disconnected();
+        self.forget_problems();
+    }
+
+    fn forget_problems(&mut self) {
         self.problems.remove("control");
+        self.problems.remove("refusal");
     }
 
     /// The network changed: the coordinator is connected anew.
@@ -199,6 +204,10 @@ impl Agent {
         self.connect();
         let has_no_login = self.own.key.is_zero() || self.login.needs_login;
         let is_admitted = self.login.connected && self.login.page.is_empty();
+        if auth_key.is_some() {
+            // The result of an earlier attempt says nothing about this key.
+            self.forget_problems();
+        }
         match auth_key {
             None => self.login.needs_login |= has_no_login,
             key if has_no_login || self.has_expired() => self.want_login(key),
@@ -271,7 +280,7 @@ impl Agent {
             Event::Connected { resumed } => {
                 (self.login.connected, self.login.is_new_stream) = (true, !resumed);
                 self.lock.handle_connected();
-                self.problems.remove("control");
+                self.forget_problems();
             }
             Event::Disconnected { why, .. } => {
                 tracing::info!(%why, "the coordinator");
@@ -306,7 +315,7 @@ impl Agent {
             },
             Event::Refused { why, .. } => {
                 self.login.needs_login |= self.own.key.is_zero();
-                self.problems.insert("control", format!("the coordinator refuses: {why}"));
+                self.problems.insert("refusal", format!("the coordinator refuses: {why}"));
                 self.programs.error(&why);
             }
             Event::Map { head, map, room: _room } => {
@@ -347,6 +356,7 @@ impl Agent {
         self.login.page.clear();
         (self.login.auth_key, self.login.fallback_key) = (None, None);
         self.problems.remove("key");
+        self.forget_problems();
         let user = UserProfile {
             id: registered.user.id,
             login_name: registered.user.login_name,

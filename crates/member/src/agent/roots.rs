@@ -9,6 +9,7 @@ use std::{
 
 use rustls::RootCertStore;
 use rustls_native_certs::{CertificateResult, ErrorKind, load_certs_from_paths, load_native_certs};
+use sys::process::take_variable;
 
 /// The variables that name files of certificates, as in Go (`crypto/x509/root_unix.go`). The second one
 /// names folders.
@@ -34,7 +35,14 @@ impl Roots {
     /// Reads the files that the environment names. A process does so before it gives up rights: the files may
     /// be root's. This machine's own certificates are read when they are needed.
     pub fn of_environment() -> Self {
-        Self::named(VARIABLES.map(|name| env::var_os(name).filter(|value| !value.is_empty())))
+        Self::named(VARIABLES.map(|name| {
+            let value = env::var_os(name)?;
+            if value.is_empty() {
+                // An empty one would name a file without certificates.
+                take_variable(name);
+            }
+            Some(value).filter(|value| !value.is_empty())
+        }))
     }
 
     fn named(values: [Option<OsString>; 2]) -> Self {

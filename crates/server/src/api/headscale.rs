@@ -36,7 +36,7 @@ use super::{
 /// The routes.
 pub fn routes() -> Vec<Route> {
     let all = [of_users(), of_keys(), of_nodes(), of_the_rest()].into_iter().flatten();
-    all.map(|route| route.below(HEADSCALES)).collect()
+    all.map(|route| route.below(HEADSCALES).without_other_parameters()).collect()
 }
 
 fn of_users() -> Vec<Route> {
@@ -78,7 +78,9 @@ fn of_keys() -> Vec<Route> {
         Route::post("apikey/expire", "Headscale's ExpireApiKey.", "HeadscaleNothing")
             .says("HeadscaleWhichApiKey")
             .by(post(expire_api_key)),
-        Route::delete("apikey/{prefix}", "Headscale's DeleteApiKey.").by(delete(delete_api_key)),
+        Route::delete("apikey/{prefix}", "Headscale's DeleteApiKey.")
+            .with(&[("id", "The key's number.")])
+            .by(delete(delete_api_key)),
     ]
 }
 

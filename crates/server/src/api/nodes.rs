@@ -55,7 +55,6 @@ pub struct Tags {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Routes {
-    #[serde(default)]
     routes: Vec<IpNet>,
 }
 

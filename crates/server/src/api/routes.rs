@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::DefaultBodyLimit,
+    extract::{DefaultBodyLimit, Request},
     http::Method,
-    middleware::from_fn_with_state,
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse, Response},
     routing::{MethodRouter, delete, get, post, put},
 };
 
@@ -15,6 +16,14 @@ use super::{
     lock, nodes, openapi, policy, users, why,
 };
 use crate::serve::Server;
+
+/// A client that is answered as if it had not sent a parameter may delete more than it meant.
+async fn refuse_parameters(request: Request, next: Next) -> Response {
+    match request.uri().query() {
+        None | Some("") => next.run(request).await,
+        Some(query) => Trouble::BadRequest(format!("unknown parameters: {query}")).into_response(),
+    }
+}
 
 /// A route, and what is said of it.
 pub struct Route {
@@ -66,6 +75,14 @@ impl Route {
 
     pub fn says(mut self, body: &'static str) -> Self {
         self.body = Some(body);
+        self
+    }
+
+    /// Refuses all parameters if the route has none. A handler with parameters refuses others itself.
+    pub fn without_other_parameters(mut self) -> Self {
+        if self.query.is_empty() {
+            self.handler = self.handler.layer(from_fn(refuse_parameters));
+        }
         self
     }
 

@@ -26,7 +26,7 @@ pub fn version(common: &Common) -> anyhow::Result<()> {
     Ask::at(PathBuf::new(), common).print(&version, words)
 }
 
-/// Answers `configtest`.
+/// Answers `configtest`. The files that the configuration names are not read.
 ///
 /// # Errors
 /// The configuration cannot be read, or contradicts itself.

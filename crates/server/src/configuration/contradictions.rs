@@ -10,7 +10,9 @@ use crate::{acme::Domain, address};
 /// The longest domain, in bytes: a node's label and a full stop stand before it (RFC 1035, section 2.3.4).
 const LONGEST: usize = 253 - 64;
 /// Top-level domains without names of hosts in DNS (RFC 6761, 6762, 7686).
-const NOT_IN_DNS: [&str; 5] = ["local", "localhost", "invalid", "onion", "arpa"];
+const NOT_IN_DNS: [&str; 4] = ["local", "localhost", "invalid", "onion"];
+/// Domains of names for addresses (RFC 1035, section 3.5, and RFC 3596).
+const REVERSE: [&str; 2] = ["in-addr", "ip6"];
 
 impl Configuration {
     /// Checks the settings of one network, and those of the process.
@@ -19,7 +21,6 @@ impl Configuration {
     /// Two settings contradict each other.
     pub(super) fn check_contradictions(&self, url: &ServerUrl) -> anyhow::Result<()> {
         self.check_base_domain(url)?;
-        self.check_addresses(url)?;
         self.check_listeners(url)?;
         self.check_dns()?;
         self.check_database()?;
@@ -59,9 +60,12 @@ impl Configuration {
                 "is {domain:?}, and {label:?} in it is not a label of letters, digits and hyphens"
             ));
         }
-        let [.., _, top] = *labels else {
+        let [.., next, top] = *labels else {
             return fault(format!("is {domain:?}, a top-level domain: {example}"));
         };
+        if top == "arpa" && REVERSE.contains(&next) {
+            return fault(format!("is {domain:?}, which is for names of addresses: {example}"));
+        }
         if NOT_IN_DNS.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
             return fault(format!("is {domain:?}, and DNS has no names below {top:?}: {example}"));
         }
@@ -77,8 +81,9 @@ impl Configuration {
         Ok(())
     }
 
-    /// Checks that no server has an address that a node could get.
-    fn check_addresses(&self, url: &ServerUrl) -> anyhow::Result<()> {
+    /// The addresses of the server and its relay that a node could get, with the reason. Such a server works, for
+    /// example in a carrier's network of 100.64.0.0/10, until a node has its address.
+    pub fn addresses_of_nodes(&self, url: &ServerUrl) -> Vec<String> {
         let has = |address: &IpAddr| match address {
             IpAddr::V4(address) => self.prefix_v4.contains(address),
             IpAddr::V6(address) => self.prefix_v6.contains(address),
@@ -87,14 +92,16 @@ impl Configuration {
         let relays = [self.derp.ipv4.map(IpAddr::V4), self.derp.ipv6.map(IpAddr::V6)];
         let [v4, v6] = relays.map(|relay| relay.filter(|_| self.derp.enabled));
         let named = [("server_url", host), ("derp.ipv4", v4), ("derp.ipv6", v6)];
-        for (key, address) in named {
-            let Some(address) = address.filter(has) else { continue };
+        let fault = |(key, address): (&str, Option<IpAddr>)| {
+            let address = address.filter(has)?;
             let prefix = if address.is_ipv4() { "prefix_v4" } else { "prefix_v6" };
-            let why =
-                format!("has the address {address}, which is in `{prefix}`: nodes have those");
-            bail!(self.source.fault(&[key, prefix], why));
-        }
-        Ok(())
+            let why = format!(
+                "has the address {address}, which is in `{prefix}`: a node may get it. Set another prefix, or \
+                 `allocation = \"random\"`"
+            );
+            Some(self.source.fault(&[key, prefix], why).to_string())
+        };
+        named.into_iter().filter_map(fault).collect()
     }
 
     fn check_listeners(&self, url: &ServerUrl) -> anyhow::Result<()> {
@@ -243,7 +250,6 @@ mod tests {
             ("[dns]\noverride_local = true", 4, "dns.override_local"),
             ("base_domain = \"a.test\"\n[dns.split]\n\"a.test\" = [\"10.0.0.1\"]", 4, "dns.split"),
             ("[derp]\nregion_id = 0", 4, "derp.region_id"),
-            ("[derp]\nipv4 = \"100.64.0.1\"", 4, "derp.ipv4"),
             ("database_network = 2", 3, "database_network"),
             ("database_pooled = true", 3, "database_pooled"),
             ("database = \"postgres://a/b\"\ndatabase_url_path = \"/c\"", 4, "database_url_path"),
@@ -263,12 +269,32 @@ mod tests {
             let expected = format!(", line {line}: `{key}` ");
             assert!(told.contains(&expected), "{text}: {told}");
         }
+        let told = fault("server_url = \"http://a.test\"\nlisten = [\"[::]:443\"]\n[acme]\n");
+        assert!(told.starts_with(", line 1: `server_url` "), "{told}");
+    }
+
+    #[test]
+    fn a_server_with_an_address_that_a_node_may_get_starts_and_is_warned_of() {
         for (text, expected) in [
-            ("server_url = \"http://a.test\"\nlisten = [\"[::]:443\"]\n[acme]\n", "`server_url`"),
-            ("server_url = \"http://100.99.0.1\"\nlisten_plain = [\"[::]:80\"]\n", "`prefix_v4`"),
+            (
+                "server_url = \"http://100.99.0.1:8080\"\n",
+                Some("`server_url` has the address 100.99.0.1"),
+            ),
+            (
+                "server_url = \"http://a.test\"\n[derp]\nipv4 = \"100.64.0.1\"\n",
+                Some("`derp.ipv4` has the address 100.64.0.1"),
+            ),
+            ("server_url = \"http://100.99.0.1:8080\"\nprefix_v4 = \"100.64.0.0/16\"\n", None),
         ] {
-            let told = fault(text);
-            assert!(told.starts_with(", line 1: ") && told.contains(expected), "{told}");
+            let configuration = toml::from_str::<Configuration>(text).unwrap().complete();
+            let url = configuration.check().unwrap();
+            let told = configuration.addresses_of_nodes(url);
+            let is_as_expected = match (&*told, expected) {
+                ([], None) => true,
+                ([warning], Some(expected)) => warning.starts_with(expected),
+                _ => false,
+            };
+            assert!(is_as_expected, "{text}: {told:?}");
         }
     }
 

@@ -127,6 +127,8 @@ pub fn many(name: &str, fields: Fields, answered: Answered) -> Answered {
 pub trait Asked: DeserializeOwned {
     /// The fields, by their names in the own API.
     const FIELDS: Fields;
+    /// Those that are empty lists if they are absent.
+    const LISTS: Fields = &[];
 }
 
 impl Asked for NewUser {
@@ -151,6 +153,7 @@ impl Asked for Tags {
 
 impl Asked for Routes {
     const FIELDS: Fields = &["routes"];
+    const LISTS: Fields = &["routes"];
 }
 
 impl Asked for NewPolicy {
@@ -170,11 +173,17 @@ impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
             [] => Map::new(),
             text => serde_json::from_slice(text).map_err(bad)?,
         };
-        let mut own = Map::new();
+        let mut own: Map<String, Value> =
+            T::LISTS.iter().map(|name| ((*name).to_owned(), json!([]))).collect();
         for name in T::FIELDS {
             let values = [camel(name), (*name).to_owned()].map(|name| said.remove(&name));
-            if let Some(value) = values.into_iter().flatten().find(|value| !is_nothing(value)) {
-                let is_number = value.is_u64() && matches!(*name, "id" | "user");
+            let is_of_object = matches!(*name, "id" | "user");
+            // A message of protobuf has no other way to say that there is no object.
+            let is_zero =
+                |value: &Value| is_of_object && [json!(0), json!("0"), json!("")].contains(value);
+            let mut values = values.into_iter().flatten();
+            if let Some(value) = values.find(|value| !is_nothing(value) && !is_zero(value)) {
+                let is_number = value.is_u64() && is_of_object;
                 let value = if is_number { json!(value.to_string()) } else { value };
                 own.insert((*name).to_owned(), value);
             }
