@@ -351,7 +351,7 @@ impl Session {
     }
 
     /// Whether a node is the first of its owner that the client is told of. A stock client shows a number for
-    /// such an owner, unless a field beside nodes and users makes it build its whole map
+    /// such an owner, unless another field makes it build its whole map again
     /// (`types/netmap/nodemut.go`, `mapResponseContainsNonPatchFields`).
     fn has_new_owner(&self, state: &State, own: &Entry, told: &[(NodeId, Told)]) -> bool {
         let whole = told.iter().filter(|(_, told)| *told == Told::Whole);

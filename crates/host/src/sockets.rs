@@ -15,8 +15,8 @@ pub fn socket_path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.sock"))
 }
 
-/// The socket of a running peer: in the common folder, or in the user's own. A killed peer leaves its socket's
-/// file, at which nobody listens.
+/// The socket of a running peer: in the common folder, or in the user's own. The file of a killed
+/// peer's socket remains, but nothing listens there.
 pub fn find_socket(name: &str) -> PathBuf {
     let mut places = folders().map(|folder| folder.join(format!("{name}.sock")));
     let answers = |path: &PathBuf| UnixStream::connect(path).is_ok();

@@ -65,8 +65,8 @@ pub struct Configuration {
     pub listen: Vec<SocketAddr>,
     /// Where it listens without, behind a proxy that has the certificate.
     pub listen_plain: Vec<SocketAddr>,
-    /// Where it listens for TLS by the relay's own certificate, if it can: Tailscale's clients accept any
-    /// there, as Noise proves the server.
+    /// The addresses where it listens for TLS with the relay's own certificate, if they are free. Tailscale's
+    /// clients accept any certificate there, because Noise proves the server.
     #[serde(skip)]
     pub listen_if_possible: Vec<SocketAddr>,
     /// The certificate, with those that it is signed by, in PEM.

@@ -94,7 +94,7 @@ impl Incoming {
 /// that the first left out. The status tells whether all was imported.
 ///
 /// # Errors
-/// The file has no network, or the folder has another one. Nothing was changed.
+/// The file contains no network, or the folder contains another one. Nothing was changed.
 pub async fn import(common: &Common, asked: Import) -> anyhow::Result<ExitCode> {
     let configuration = common.configuration()?;
     if UnixStream::connect(&configuration.socket).is_ok() {

@@ -76,7 +76,7 @@ enum Command {
     Health,
     /// Print the version.
     Version,
-    /// Check the configuration. An error gives status 1.
+    /// Check the configuration, but not the files that it names. An error gives status 1.
     #[command(name = "configtest")]
     ConfigTest,
     /// Set and show the policy, check one, and show what it means.

@@ -209,7 +209,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Datagrams lost of those sent, in percent, without so many of them.
+    /// The percentage of datagrams that were lost, if `datagrams` of the lost ones do not count.
     pub fn lost_percent_without(&self, datagrams: u64) -> f64 {
         let others = (self.lost - datagrams as f64).max(0.0);
         if self.lost > 0.0 { self.lost_percent * others / self.lost } else { 0.0 }

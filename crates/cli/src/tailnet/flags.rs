@@ -67,10 +67,10 @@ const LONGEST_HOSTNAME: usize = 256;
 const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 impl Flags {
-    /// Checks what can be checked without the node.
+    /// Checks the flags that need no answer of the node.
     ///
     /// # Errors
-    /// A network is none, or it is advertised without another that it needs.
+    /// An advertised network is invalid, or only one of the two default routes is advertised.
     pub fn check(&self) -> anyhow::Result<()> {
         self.advertise_routes.as_ref().map(|said| read_routes(said)).transpose().map(drop)
     }

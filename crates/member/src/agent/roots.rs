@@ -84,7 +84,7 @@ impl Roots {
         }
     }
 
-    /// The variables that name files, with their values and what is wrong with the files.
+    /// The variables that name files, with their values and the problems of the files.
     pub fn source(&self) -> Option<String> {
         let named = self.named.as_ref()?;
         let problem = self.problem().map(|problem| format!(" ({problem})"));

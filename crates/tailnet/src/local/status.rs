@@ -38,7 +38,7 @@ pub struct Status {
     pub exit_node_status: Option<ExitNodeStatus>,
     /// What is wrong, a sentence each.
     pub health: Vec<String>,
-    /// Why the coordinator is not connected, once a connection failed. Tailscale has no such field.
+    /// Why the last connection to the coordinator failed. Tailscale does not have this field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub coordinator_problem: String,
     /// As in [`TailnetStatus`].

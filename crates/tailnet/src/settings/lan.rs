@@ -14,7 +14,7 @@ pub(super) struct Lans<'a> {
 }
 
 impl<'a> Lans<'a> {
-    /// Without an interface the machine has no address of the tailnet, so that no network has any.
+    /// Without an interface the machine does not have the tailnet's addresses, and nothing clashes.
     pub fn of(around: &Around<'a>) -> Self {
         let is_lan = |net: &&IpNet| {
             net.prefix_len() < net.max_prefix_len()

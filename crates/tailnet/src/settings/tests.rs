@@ -194,14 +194,14 @@ fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
         let expected = "100.64.0.7 of n7.tail.net in 100.64.0.0/24, 100.64.0.1 of n1.tail.net";
         assert!(problem.contains(expected), "{problem}");
     }
-    // The user's word counts, and without an interface there is nothing to win.
+    // A range that the user named wins, and without an interface nothing clashes.
     let ranges = ["100.64.0.0/10".parse().unwrap()];
     for around in [Around { ranges: &ranges, ..around }, Around { answers: false, ..around }] {
         let made = settings(&map, &Prefs::new(), &around);
         assert_eq!(allowed(&made, 1).len(), 2);
         assert_eq!(made.problems, [] as [String; 0]);
     }
-    // Another tailnet on this machine is no such network.
+    // The address of another tailnet on this machine is not a network.
     let connected = ["100.64.0.1/32".parse().unwrap()];
     let made = settings(&map, &Prefs::new(), &Around { connected: &connected, ..around });
     assert_eq!(allowed(&made, 1).len(), 2);

@@ -46,7 +46,7 @@ pub(super) struct Stream<'a> {
     pub plan: &'a mut Vec<Candidate>,
     /// How far the stream was followed, where it can be resumed.
     pub position: &'a mut Option<MapPosition>,
-    /// The auth key of a node that may be deleted. A node that has a stream needs none.
+    /// The auth key for the case that the coordinator deleted the node. The first map removes it.
     pub auth_key: &'a mut Option<Zeroizing<String>>,
     /// A ping is answered once.
     pub last_ping: String,

@@ -39,8 +39,8 @@ enum Goal {
     Idle,
     /// To register a key.
     Join(Registration),
-    /// To follow the map, and what to register with if the coordinator forgot the node. It has no auth
-    /// key once the coordinator has admitted the node.
+    /// To follow the map. The login registers the node again if the coordinator deleted it, and loses its auth
+    /// key after the first map.
     Stay(Login),
     /// To give up a key.
     Leave(NodePublic),
