@@ -135,8 +135,9 @@ pub async fn serve_in(
     let picks = configuration.server_url.is_none();
     let configuration = configuration.complete();
     let url = configuration.check()?.clone();
-    for warning in configuration.addresses_of_nodes(&url) {
-        tracing::warn!("{warning}");
+    for own in configuration.each() {
+        let url = own.server_url.as_ref().unwrap_or(&url);
+        own.warnings(url).iter().for_each(|warning| tracing::warn!("{warning}"));
     }
     files::make_folder(&configuration.state_dir)?;
     let certificate = match configuration.derp.enabled && !configuration.derp.listen.is_empty() {

@@ -81,9 +81,21 @@ impl Configuration {
         Ok(())
     }
 
+    /// Settings that work, but not always, or not for every client.
+    pub fn warnings(&self, url: &ServerUrl) -> Vec<String> {
+        let own = self.dns.nameservers.iter().map(|server| ("dns.nameservers", server));
+        let split = self.dns.split.values().flatten().map(|server| ("dns.split", server));
+        let unasked = own.chain(split).filter(|(_, server)| server.starts_with("https://"));
+        let why = "which linerate's nodes do not ask: they ask the other servers, or those of their machine";
+        let unasked = unasked.map(|(key, server)| {
+            self.source.fault(&[key], format!("has {server}, {why}")).to_string()
+        });
+        self.addresses_of_nodes(url).into_iter().chain(unasked).collect()
+    }
+
     /// The addresses of the server and its relay that a node could get, with the reason. Such a server works, for
     /// example in a carrier's network of 100.64.0.0/10, until a node has its address.
-    pub fn addresses_of_nodes(&self, url: &ServerUrl) -> Vec<String> {
+    fn addresses_of_nodes(&self, url: &ServerUrl) -> Vec<String> {
         let has = |address: &IpAddr| match address {
             IpAddr::V4(address) => self.prefix_v4.contains(address),
             IpAddr::V6(address) => self.prefix_v6.contains(address),
@@ -274,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_an_address_that_a_node_may_get_starts_and_is_warned_of() {
+    fn a_server_with_settings_that_do_not_always_work_starts_and_warns() {
         for (text, expected) in [
             (
                 "server_url = \"http://100.99.0.1:8080\"\n",
@@ -284,11 +296,15 @@ mod tests {
                 "server_url = \"http://a.test\"\n[derp]\nipv4 = \"100.64.0.1\"\n",
                 Some("`derp.ipv4` has the address 100.64.0.1"),
             ),
+            (
+                "server_url = \"http://a.test\"\n[dns]\nnameservers = [\"9.9.9.9\", \"https://dns.test\"]\n",
+                Some("`dns.nameservers` has https://dns.test, which"),
+            ),
             ("server_url = \"http://100.99.0.1:8080\"\nprefix_v4 = \"100.64.0.0/16\"\n", None),
         ] {
             let configuration = toml::from_str::<Configuration>(text).unwrap().complete();
             let url = configuration.check().unwrap();
-            let told = configuration.addresses_of_nodes(url);
+            let told = configuration.warnings(url);
             let is_as_expected = match (&*told, expected) {
                 ([], None) => true,
                 ([warning], Some(expected)) => warning.starts_with(expected),
