@@ -78,21 +78,21 @@ async fn answer_of(
         (&Method::GET, "/generate_204") => generate_204(&request),
         // Clients ask for addresses of relays; their map has them.
         (&Method::GET, "/bootstrap-dns") => json(StatusCode::OK, "{}".into()),
-        (&Method::POST, "/verify") => verify(&server, request).await,
+        // In boxes: the future of every request would be as large.
+        (&Method::POST, "/verify") => Box::pin(verify(&server, request)).await,
         (&Method::GET, "/version") => version(),
-        // In a box: the future of every request would be as large.
         (&Method::GET, "/health") => Box::pin(server.health.answer(&server.network)).await,
         (&Method::GET, _) if path.starts_with("/register/") => {
-            waiting(&server, path, Purpose::Machine).await
+            Box::pin(waiting(&server, path, Purpose::Machine)).await
         }
         (&Method::GET, _) if path.starts_with(ssh::PAGE) => {
-            waiting(&server, path, Purpose::Ssh).await
+            Box::pin(waiting(&server, path, Purpose::Ssh)).await
         }
         (_, path)
             if path.starts_with("/oidc/")
                 && let Some(oidc) = &server.oidc =>
         {
-            oidc::answer(&server, oidc, request).await
+            Box::pin(oidc::answer(&server, oidc, request)).await
         }
         _ => text(StatusCode::NOT_FOUND, "there is nothing here\n"),
     })
