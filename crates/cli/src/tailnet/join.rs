@@ -374,11 +374,10 @@ async fn wait(
 /// What is in the way, as the node tells it.
 async fn why(client: &Client) -> String {
     let status = client.get("status?peers=false").await.unwrap_or_default();
-    let health = status["Health"].as_array().into_iter().flatten();
-    let health: Vec<&str> = health.filter_map(Value::as_str).collect();
-    match (&health[..], status["BackendState"].as_str()) {
-        ([], state) => state.unwrap_or("it does not say why").to_owned(),
-        (health, _) => health.join("; "),
+    let health = health(&status);
+    match status["BackendState"].as_str() {
+        state if health.is_empty() => state.unwrap_or("it does not say why").to_owned(),
+        _ => health,
     }
 }
 
@@ -390,6 +389,12 @@ fn show(at: &str) {
     }
 }
 
+/// The problems of a node.
+fn health(status: &Value) -> String {
+    let health = status["Health"].as_array().into_iter().flatten();
+    health.filter_map(Value::as_str).collect::<Vec<_>>().join("; ")
+}
+
 /// Why the coordinator is not connected, or nothing.
 fn problem(status: &Value) -> &str {
     status["CoordinatorProblem"].as_str().unwrap_or_default()
@@ -399,9 +404,11 @@ fn problem(status: &Value) -> &str {
 fn connected(status: &Value) -> String {
     let own = status["Self"]["TailscaleIPs"].as_array().into_iter().flatten();
     let addresses: String = own.filter_map(Value::as_str).map(|at| format!(", {at}")).collect();
-    match (status["Self"]["Online"] == true, problem(status)) {
-        (true, _) => format!("connected{addresses}"),
-        (false, "") => format!("connected by the last map{addresses}: the coordinator is silent"),
-        (false, problem) => format!("connected by the last map{addresses}: {problem}"),
+    if status["Self"]["Online"] == true {
+        return format!("connected{addresses}");
     }
+    let health = health(status);
+    let reasons = [problem(status), health.as_str(), "the coordinator has not answered yet"];
+    let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default();
+    format!("connected by the last map{addresses}: {reason}")
 }
