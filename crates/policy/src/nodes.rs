@@ -201,3 +201,16 @@ impl Node {
 pub fn overlaps(one: &IpNet, two: &IpNet) -> bool {
     one.contains(two) || two.contains(one)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_names_a_user_without_a_name_and_an_address() {
+        let nodes = Nodes { users: vec![User::default()], ..Nodes::default() };
+        for text in ["", "@"] {
+            assert!(nodes.user(text).is_none(), "{text:?}");
+        }
+    }
+}
