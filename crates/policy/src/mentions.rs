@@ -8,6 +8,11 @@ use crate::{
 };
 
 impl Policy {
+    /// Whether a policy has no rules, so that everybody reaches everybody.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Likely mistakes that do not refuse a policy: unmatched names of users, and a policy without rules.
     pub fn warnings(&self, nodes: &Nodes) -> Vec<Fault> {
         let is_open =

@@ -277,11 +277,6 @@ fn counts(objects: &[Stored]) -> String {
         objects.iter().filter(|object| object.kind == kind && object.body.is_some()).count()
     };
     let policy = if of(Kind::Policy) > 0 { "a policy" } else { "no policy" };
-    format!(
-        "{} users, {} nodes, {} pre-auth keys, {} API keys, {policy}",
-        of(Kind::User),
-        of(Kind::Node),
-        of(Kind::PreAuthKey),
-        of(Kind::ApiKey)
-    )
+    let counts = tally::KINDS.map(|(kind, name)| format!("{} {name}", of(kind)));
+    format!("{}, {policy}", counts.join(", "))
 }

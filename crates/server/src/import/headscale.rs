@@ -13,7 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::policy::{Nodes, Reason};
 use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
     Import as Network, Imported,
@@ -144,8 +143,7 @@ fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy
     let policy = ::policy::Policy::parse(&text).map_err(|refusal| {
         anyhow!("the policy is refused; name another with --policy\n{refusal}")
     })?;
-    let warnings = policy.warnings(&Nodes::default());
-    match warnings.iter().any(|fault| matches!(fault.reason, Reason::Open)) {
+    match policy.is_open() {
         false if asked.no_policy => {
             bail!("the database has a policy: leave --no-policy out, or name another with --policy")
         }

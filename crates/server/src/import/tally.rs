@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use coordinator::object::{Kind, Stored};
 
 /// The kinds that an import counts, with their names.
-const KINDS: [(Kind, &str); 4] = [
+pub const KINDS: [(Kind, &str); 4] = [
     (Kind::User, "users"),
     (Kind::Node, "nodes"),
     (Kind::PreAuthKey, "pre-auth keys"),

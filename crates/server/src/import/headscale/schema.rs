@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, ensure};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
+use super::rows;
+
 /// The newest version with a known schema.
 const NEWEST: (u32, u32) = (0, 29);
 
@@ -45,74 +47,16 @@ const MIGRATIONS: [&str; 30] = [
     "SCHEMA_INIT",
 ];
 
-/// The tables that are read, with the columns that some version has.
-const TABLES: [(&str, &[&str]); 9] = [
-    (
-        "users",
-        &[
-            "id",
-            "name",
-            "display_name",
-            "email",
-            "provider_identifier",
-            "provider",
-            "profile_pic_url",
-            "created_at",
-            "updated_at",
-            "deleted_at",
-        ],
-    ),
-    (
-        "pre_auth_keys",
-        &[
-            "id",
-            "key",
-            "prefix",
-            "hash",
-            "user_id",
-            "description",
-            "reusable",
-            "ephemeral",
-            "used",
-            "tags",
-            "expiration",
-            "revoked",
-            "created_at",
-        ],
-    ),
-    ("pre_auth_key_acl_tags", &["id", "pre_auth_key_id", "tag"]),
-    ("api_keys", &["id", "prefix", "hash", "user_id", "expiration", "last_seen", "created_at"]),
-    (
-        "nodes",
-        &[
-            "id",
-            "machine_key",
-            "node_key",
-            "disco_key",
-            "endpoints",
-            "host_info",
-            "hostinfo",
-            "ipv4",
-            "ipv6",
-            "hostname",
-            "given_name",
-            "user_id",
-            "register_method",
-            "tags",
-            "forced_tags",
-            "auth_key_id",
-            "last_seen",
-            "expiry",
-            "approved_routes",
-            "created_at",
-            "updated_at",
-            "deleted_at",
-            "ip_addresses",
-            "last_successful_update",
-        ],
-    ),
+/// The tables that are read, with the columns that become objects and all others that some version has.
+const TABLES: [(&str, &[&str], &[&str]); 9] = [
+    ("users", rows::USERS, &["provider", "updated_at"]),
+    ("pre_auth_keys", rows::KEYS, &["description"]),
+    ("pre_auth_key_acl_tags", &[], &["id", "pre_auth_key_id", "tag"]),
+    ("api_keys", rows::API_KEYS, &["user_id", "last_seen"]),
+    ("nodes", rows::NODES, &["hostinfo", "updated_at", "ip_addresses", "last_successful_update"]),
     (
         "routes",
+        &[],
         &[
             "id",
             "node_id",
@@ -126,9 +70,10 @@ const TABLES: [(&str, &[&str]); 9] = [
             "deleted_at",
         ],
     ),
-    ("policies", &["id", "data", "created_at", "updated_at", "deleted_at"]),
+    ("policies", &[], &["id", "data", "created_at", "updated_at", "deleted_at"]),
     (
         "oauth_clients",
+        &[],
         &[
             "id",
             "client_id",
@@ -143,6 +88,7 @@ const TABLES: [(&str, &[&str]); 9] = [
     ),
     (
         "oauth_access_tokens",
+        &[],
         &["id", "prefix", "hash", "client_id", "scopes", "tags", "expiration", "created_at"],
     ),
 ];
@@ -242,15 +188,16 @@ impl Schema {
     pub async fn unknown(&self, from: &mut SqliteConnection) -> anyhow::Result<Vec<Unknown>> {
         let mut unknown = Vec::new();
         for (table, columns) in &self.tables {
-            let known = TABLES.iter().find(|(name, _)| name == table).map(|(_, known)| *known);
+            let known = TABLES.iter().find(|(name, ..)| name == table);
             let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
             let mut queries = Vec::new();
             match known {
                 None if IDLE_TABLES.contains(&table.as_str()) => {}
                 None => queries.push((table.clone(), "1".to_owned())),
-                Some(known) => {
-                    for column in columns.iter().filter(|column| !known.contains(&column.as_str()))
-                    {
+                Some((_, read, others)) => {
+                    let is_known =
+                        |column: &str| read.contains(&column) || others.contains(&column);
+                    for column in columns.iter().filter(|column| !is_known(column)) {
                         let (name, column) = (format!("{table}.{column}"), quoted(column));
                         // Go's zero values in a database.
                         let empty = "('', '0', 'null', '[]', '{}', 'false')";
