@@ -23,9 +23,7 @@ impl Identity {
         if self.issuer.is_empty() {
             return unescaped(&self.subject) == unescaped(&vouched.joined());
         }
-        let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
-        let is_same_issuer = without_slash(&self.issuer) == without_slash(&vouched.issuer);
-        is_same_issuer && self.subject == vouched.subject
+        is_same_issuer(&self.issuer, &vouched.issuer) && self.subject == vouched.subject
     }
 
     /// Issuer and subject as one text.
@@ -35,6 +33,12 @@ impl Identity {
             issuer => format!("{issuer}/{}", self.subject.trim_start_matches('/')),
         }
     }
+}
+
+/// Whether two texts name one provider. A final slash is ignored.
+pub fn is_same_issuer(one: &str, other: &str) -> bool {
+    let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
+    without_slash(one) == without_slash(other)
 }
 
 /// A text in which two that headscale takes for one identity are equal. It keeps an identity as a URL: it

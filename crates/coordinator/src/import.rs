@@ -1,4 +1,4 @@
-//! A network that another program kept, as it becomes one of ours: object by object, with their numbers.
+//! Converts the network of another program to one of ours, one object at a time. Objects keep their numbers.
 //! A name or address that does not fit is changed, with a note. A policy that has the former name of a user names
 //! another user then, or none. Other objects
 //! that do not fit are left out, and the rest goes on. A second import adds the objects that the first left
@@ -266,7 +266,7 @@ impl Import {
         let own = v4.map(IpAddr::from).into_iter().chain(v6.map(Into::into));
         self.note_node(&node, own);
         self.given(Kind::Node, node.id.0);
-        // A tagged node has no user.
+        // The tags of a node replace its user.
         node.user = node.user.filter(|_| node.tags.is_empty());
         node.auth_key = node.auth_key.filter(|key| self.keys.contains_key(&key.0));
         match (v4, v6) {

@@ -26,7 +26,7 @@ pub fn label(hostname: &str) -> String {
     bytes[first..=last].iter().filter_map(letter).collect()
 }
 
-/// Whether somebody may give a node this name.
+/// Whether this is a label in small letters, which somebody may give a node as its name.
 pub fn is_label(name: &str) -> bool {
     !name.is_empty() && label(name) == name
 }

@@ -139,7 +139,7 @@ impl State {
         if let Some(place) = policy.names(name) {
             return Err(Refusal::NameInPolicy(place));
         }
-        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        let users = self.only_users();
         let mut after = users.clone();
         let renamed_user = after.users.iter_mut().find(|one| one.id == user.0.unsigned_abs());
         // A name that the user may have chosen is empty here.
@@ -161,7 +161,7 @@ impl State {
 
     /// The first place in the policy that names this user.
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
-        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        let users = self.only_users();
         self.access.policy()?.names_user(&users, user.0.unsigned_abs())
     }
 
@@ -173,7 +173,7 @@ impl State {
 
     /// Names in the policy that match no user, with line and key.
     pub fn unmatched_names(&self) -> Vec<String> {
-        let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+        let users = self.only_users();
         let warnings = self.access.policy().map(|policy| policy.warnings(&users));
         let is_name = |fault: &policy::Fault| matches!(fault.reason, policy::Reason::NoUser(_));
         let names = warnings.into_iter().flatten().filter(is_name);
@@ -226,7 +226,7 @@ impl State {
         let mut tags = owner.tags.clone();
         let more: Vec<&String> = asked.iter().filter(|tag| !tags.contains(tag)).collect();
         if !more.is_empty() {
-            let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+            let users = self.only_users();
             let policy = self.access.policy();
             let may = |tag: &str| policy.is_some_and(|own| own.lets(&users, owner.clone(), tag));
             let denied: Vec<String> =
@@ -277,11 +277,7 @@ impl State {
         let mut offered: Vec<IpNet> =
             node.hostinfo.routable.iter().filter(is_open).copied().collect();
         if !offered.is_empty() {
-            let alone = Nodes {
-                users: self.policy_users(),
-                nodes: vec![policy_node(node)],
-                domains: Vec::new(),
-            };
+            let alone = Nodes { nodes: vec![policy_node(node)], ..self.only_users() };
             offered.retain(|net| policy.approves(&alone, 0, net));
         }
         offered
@@ -290,7 +286,12 @@ impl State {
     /// All users and nodes, as a policy knows them.
     fn policy_nodes(&self) -> Nodes {
         let nodes = self.nodes.values().map(|entry| policy_node(&entry.node)).collect();
-        Nodes { users: self.policy_users(), nodes, domains: Vec::new() }
+        Nodes { nodes, ..self.only_users() }
+    }
+
+    /// All users, as a policy knows them, and no nodes.
+    fn only_users(&self) -> Nodes {
+        Nodes { users: self.policy_users(), ..Nodes::default() }
     }
 
     /// All users, as a policy knows them: without names that they may have chosen themselves.

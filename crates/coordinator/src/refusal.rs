@@ -31,7 +31,7 @@ pub enum Refusal {
     InPolicy(UserId, policy::Fault),
     /// The policy has the new name. The user would get its rights.
     NameInPolicy(policy::Fault),
-    /// A tag begins with `tag:`, and what follows is a name.
+    /// The text is not a tag: `tag:` and a name.
     BadTag(String),
     /// A key needs a user or tags.
     NobodysKey,

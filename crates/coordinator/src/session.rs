@@ -356,15 +356,11 @@ impl Session {
     fn has_new_owner(&self, state: &State, own: &Entry, told: &[(NodeId, Told)]) -> bool {
         let whole = told.iter().filter(|(_, told)| *told == Told::Whole);
         let whole: Vec<&Entry> = whole.filter_map(|(id, _)| state.nodes.get(id)).collect();
-        if whole.is_empty() {
-            return false;
-        }
-        let others = whole.iter().map(|entry| entry.place as usize).collect();
-        let before = self.known.without(&others);
+        let now: NodeSet = whole.iter().map(|entry| entry.place as usize).collect();
+        let was_known = |place| self.known.contains(place) && !now.contains(place);
+        let is_new = |of: &NodeSet| !of.contains(own.place as usize) && !of.iter().any(was_known);
         let owners: BTreeSet<_> = whole.iter().map(|entry| entry.node.user).collect();
-        let mut sets = owners.into_iter().filter_map(|owner| state.places.of_users.get(&owner));
-        let is_new = |of: &NodeSet| !of.contains(own.place as usize) && !of.meets(&before);
-        sets.any(is_new)
+        owners.iter().filter_map(|owner| state.places.of_users.get(owner)).any(is_new)
     }
 
     /// Whether it may see other nodes than before.

@@ -32,7 +32,9 @@ mod trouble;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use coordinator::{Admission, Profile, Refusal, State, Time, object::RegisterMethod, secret::Hash};
+use coordinator::{
+    Admission, Profile, Refusal, State, Time, is_same_issuer, object::RegisterMethod, secret::Hash,
+};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::Incoming,
@@ -50,7 +52,6 @@ use self::{
     pages::Page,
     provider::Provider,
     sealed::{Begun, Sealer},
-    token::is_same_issuer,
     trouble::Trouble,
 };
 use crate::{

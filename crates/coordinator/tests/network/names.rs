@@ -1,10 +1,11 @@
 //! Renamed and deleted users that the policy names.
 
-use coordinator::{Profile, Refusal, Settings, object::Identity};
+use coordinator::{Refusal, Settings};
 use serde_json::{Value, json};
 
 use crate::{
     policy::{key_of, policy, save, tagged},
+    sign_in::profile,
     world::{Machine, World},
 };
 
@@ -126,17 +127,6 @@ fn a_user_whom_the_policy_names_is_not_deleted() {
     }
     save(&mut world, &letting(&["anna@"]));
     world.state.delete_user(ben).unwrap();
-}
-
-fn profile(subject: &str, username: &str) -> Profile {
-    Profile {
-        identity: Identity { issuer: "https://id.test".into(), subject: subject.into() },
-        username: username.into(),
-        display_name: String::new(),
-        email: format!("{username}@net.test"),
-        picture_url: String::new(),
-        groups: Vec::new(),
-    }
 }
 
 #[test]

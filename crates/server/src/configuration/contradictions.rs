@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::bail;
+use coordinator::is_label;
 
 use super::{Configuration, ServerUrl};
 use crate::{acme::Domain, address};
@@ -177,14 +178,6 @@ impl Configuration {
         }
         Ok(())
     }
-}
-
-/// Whether this is a label of a host's name (RFC 1123, section 2.1).
-fn is_label(label: &str) -> bool {
-    (1..=63).contains(&label.len())
-        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        && !label.starts_with('-')
-        && !label.ends_with('-')
 }
 
 #[cfg(test)]

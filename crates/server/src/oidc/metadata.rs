@@ -3,13 +3,11 @@
 
 use std::{fmt, str::FromStr};
 
+use coordinator::is_same_issuer;
 use hyper::Uri;
 use openidconnect::{AuthUrl, core::CoreJwsSigningAlgorithm};
 
-use super::{
-    members::Members,
-    token::{is_asymmetric, is_same_issuer},
-};
+use super::{members::Members, token::is_asymmetric};
 
 /// The path of a provider's description, below its issuer.
 const PLACE: &str = ".well-known/openid-configuration";

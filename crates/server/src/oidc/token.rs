@@ -8,7 +8,7 @@
 use std::fmt;
 
 use base64ct::{Base64UrlUnpadded, Encoding};
-use coordinator::{Time, secret::Hash};
+use coordinator::{Time, is_same_issuer, secret::Hash};
 use openidconnect::{
     JsonWebKey, JwsSigningAlgorithm, Nonce,
     core::{CoreJsonWebKey, CoreJsonWebKeySet, CoreJwsSigningAlgorithm},
@@ -194,12 +194,6 @@ impl Expected<'_> {
 pub fn subject_of(claims: &Members) -> Option<String> {
     let is_whole = |value: &&Value| value.is_string() || value.is_u64() || value.is_i64();
     claims.value("sub").filter(is_whole).and_then(|_| claims.text("sub"))
-}
-
-/// Whether two texts name one provider. A final slash is ignored.
-pub fn is_same_issuer(one: &str, other: &str) -> bool {
-    let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
-    without_slash(one) == without_slash(other)
 }
 
 #[cfg(test)]
