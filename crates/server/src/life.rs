@@ -8,8 +8,8 @@
 //! ```
 //!
 //! At a signal the times are stored at which nodes were last seen, and the process ends. Acknowledged changes are
-//! on the disk already. The signals are read by a thread: tokio's feature for them, which cargo would enable for
-//! `linerate` beside this program, is none of that program's sandbox.
+//! on the disk already. A thread reads the signals. tokio's feature for signals is not used: cargo would enable it
+//! for `linerate` as well, and the sandbox of `linerate` does not allow its system calls.
 
 use std::{
     fs,

@@ -222,7 +222,7 @@ impl Asked for WhichApiKey {
 }
 
 impl WhichApiKey {
-    /// The number of the key, for the own API. A prefix of digits is not a number here.
+    /// The number of the key. A prefix of digits is a prefix.
     fn find(&self, desk: &Desk) -> Result<String, Trouble> {
         let bad = |why: &str| Err(Trouble::BadRequest(why.to_owned()));
         let id = self.id.as_deref().map(number).transpose()?.filter(|id| *id != 0);

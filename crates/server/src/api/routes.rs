@@ -78,7 +78,7 @@ impl Route {
         self
     }
 
-    /// Refuses all parameters if the route has none. A handler with parameters refuses others itself.
+    /// Refuses query parameters if the route defines none. Otherwise its handler refuses unknown ones.
     pub fn without_other_parameters(mut self) -> Self {
         if self.query.is_empty() {
             self.handler = self.handler.layer(from_fn(refuse_parameters));

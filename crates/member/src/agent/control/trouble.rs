@@ -83,7 +83,7 @@ impl Trouble {
     pub(super) fn of_tls(host: &str, error: io::Error, roots: Option<String>) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match (inner, roots) {
-            // A CA that was made anew under its old name signs badly.
+            // The signature of a CA that was created again under its old name does not match.
             (
                 Some(rustls::Error::InvalidCertificate(
                     CertificateError::UnknownIssuer | CertificateError::BadSignature,

@@ -161,7 +161,7 @@ impl Asked for NewPolicy {
 }
 
 /// A body as the gateway reads it. Names are in camel case or in snake case, and numbers may be strings. A
-/// field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty body has no fields.
+/// field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty body is an empty message.
 pub struct Body<T>(pub T);
 
 impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -178,7 +178,7 @@ impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
         for name in T::FIELDS {
             let values = [camel(name), (*name).to_owned()].map(|name| said.remove(&name));
             let is_of_object = matches!(*name, "id" | "user");
-            // A message of protobuf has no other way to say that there is no object.
+            // In protobuf, zero and an empty text mean that a field is absent.
             let is_zero =
                 |value: &Value| is_of_object && [json!(0), json!("0"), json!("")].contains(value);
             let mut values = values.into_iter().flatten();
