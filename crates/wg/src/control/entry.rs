@@ -8,6 +8,7 @@ use crate::{
     constants::{REKEY_TIMEOUT, STALE_AFTER},
     cookie::CookieJar,
     device::{Device, OutboundNotice},
+    drops::DropReason,
     events::PeerEvent,
     noise::{Identity, Initiator, Secret},
     path_mtu::PathSearch,
@@ -68,6 +69,18 @@ pub(super) enum Reading {
     Unreadable,
     /// This is the initiation that followed.
     Again,
+}
+
+impl Reading {
+    /// What the response that could not be read was, if there was one. `read` is the next response
+    /// that could be read, if one came, with the number of the secret in it.
+    pub fn unread(self, read: Option<Option<u32>>) -> Option<DropReason> {
+        match (self, read) {
+            (Self::Open, _) => None,
+            (Self::Again, Some(None)) => Some(DropReason::HandshakeLostSecret),
+            (Self::Unreadable | Self::Again, _) => Some(DropReason::HandshakeForged),
+        }
+    }
 }
 
 impl Entry {
@@ -140,6 +153,7 @@ impl Entry {
     pub fn forget_secrets(&mut self, device: &Device) {
         if let Some(pending) = self.handshake.pending.take() {
             device.indices_mut().remove(pending.index);
+            pending.reading.unread(None).iter().for_each(|reason| device.drops.count(*reason, 1));
         }
         device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
     }

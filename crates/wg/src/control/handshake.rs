@@ -109,7 +109,7 @@ impl<R: CryptoRng> Control<R> {
         from: Endpoint,
         now: Now,
     ) -> Result<(), DropReason> {
-        let key = stack::wiped(|| self.finish(datagram, from, now))?;
+        let Some(key) = stack::wiped(|| self.finish(datagram, from, now))? else { return Ok(()) };
         // What this keeps is made where no secret lies on the stack: values that are moved take along
         // what lay in their padding.
         self.agree_after_handshake(&key, now);
@@ -117,13 +117,14 @@ impl<R: CryptoRng> Control<R> {
         Ok(())
     }
 
-    /// Ends the handshake that a response is to; with which peer.
+    /// Ends the handshake that a response is to; with which peer. `None` if another response has to
+    /// show why this one cannot be read.
     fn finish(
         &mut self,
         datagram: &[u8],
         from: Endpoint,
         now: Now,
-    ) -> Result<PublicKey, DropReason> {
+    ) -> Result<Option<PublicKey>, DropReason> {
         let message = Response::parse(datagram).ok_or(DropReason::InMalformed)?;
         let peer = match self.device.indices().get(message.receiver) {
             Some(index_table::Owner::Handshake(peer)) => peer.clone(),
@@ -143,11 +144,12 @@ impl<R: CryptoRng> Control<R> {
             initiator.answered(&own.identity, &ephemeral).ok_or(DropReason::HandshakeForged)?;
         let read = entry.read_response(&own.identity.public, &answered, message.nothing);
         let Some((secret, keys)) = read else {
-            self.hurry(&key, now);
-            return Err(DropReason::HandshakeForged);
+            return self.hurry(&key, now).then_some(None).ok_or(DropReason::HandshakeForged);
         };
 
-        entry.handshake.pending = None;
+        let pending = entry.handshake.pending.take();
+        let unread = pending.and_then(|pending| pending.reading.unread(Some(secret)));
+        unread.iter().for_each(|reason| self.device.drops.count(*reason, 1));
         self.device.handshakes.count(now.time.since(since));
         peer.roam_to(from);
         self.device.events.heard(&peer, from);
@@ -159,7 +161,7 @@ impl<R: CryptoRng> Control<R> {
         self.handshake_completed(&key, now);
         // The responder sends nothing until it hears from us.
         self.device.for_outbound.post(&peer, OutboundNotice::Keepalive);
-        Ok(key)
+        Ok(Some(key))
     }
 
     fn handle_cookie_reply(&mut self, datagram: &[u8], now: Time) -> Result<(), DropReason> {
@@ -254,6 +256,9 @@ impl<R: CryptoRng> Control<R> {
             Some(Reading::Unreadable) => Reading::Again,
             Some(Reading::Open | Reading::Again) | None => Reading::Open,
         };
+        if was == Some(Reading::Again) {
+            self.device.drops.count(DropReason::HandshakeForged, 1);
+        }
         let (since, rx_bytes) = (now.time, entry.rx_bytes());
         let pending = Box::new(Pending { index, initiator, since, rx_bytes, reading });
         if let Some(old) = entry.handshake.pending.replace(pending) {

@@ -70,12 +70,13 @@ impl<R: CryptoRng> Control<R> {
 
     /// The peer's response could not be read: maybe it has a secret that we lost. One more initiation
     /// shows that, and is answered without. It may be forged as well, so where we have a secret that
-    /// could be lost by that, the true one has time to come.
-    pub(super) fn hurry(&mut self, key: &PublicKey, now: Now) {
-        let Some(entry) = self.peers.get_mut(key) else { return };
-        let Some(pending) = &mut entry.handshake.pending else { return };
+    /// could be lost by that, the true one has time to come. Returns whether it is counted later,
+    /// by [`Reading::unread`].
+    pub(super) fn hurry(&mut self, key: &PublicKey, now: Now) -> bool {
+        let Some(entry) = self.peers.get_mut(key) else { return false };
+        let Some(pending) = &mut entry.handshake.pending else { return false };
         if self.post_quantum == PostQuantum::Off || pending.reading != Reading::Open {
-            return;
+            return false;
         }
         pending.reading = Reading::Unreadable;
         let apart = if entry.quantum.has_secret() { UNREADABLE_AFTER } else { OURS_APART };
@@ -84,6 +85,7 @@ impl<R: CryptoRng> Control<R> {
         entry.timers.retransmit = Some(at);
         entry.peer.activity.hold_handshakes(Some(at));
         self.plan(key, now.time);
+        true
     }
 
     fn exchange_with(

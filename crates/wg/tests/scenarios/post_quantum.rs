@@ -290,6 +290,41 @@ fn a_forged_response_does_not_have_a_session_made_without_the_secret() {
 }
 
 #[test]
+fn a_response_by_a_secret_that_a_restart_lost_is_not_counted_as_forged() {
+    for (seed, modes) in (0..6).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        for host in [A, B] {
+            let mut world = agreed(seed, modes);
+            restart(&mut world, host, modes[host]);
+            world.send(host, 1 - host);
+            world.run(secs(2));
+            world.assert_flows(A, B);
+            let dropped = |reason| [A, B].map(|it| world.hosts[it].dropped(reason));
+            let mut lost = [0, 0];
+            lost[host] = 1;
+            assert_eq!(dropped(DropReason::HandshakeLostSecret), lost, "seed {seed}");
+            assert_eq!(dropped(DropReason::HandshakeForged), [0, 0], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn responses_by_another_preshared_key_are_counted_as_forged() {
+    let mut world = pair(1, BOTH_ON);
+    let other = PresharedKey::from_bytes(&[7; 32]);
+    let change = PeerChange { preshared_key: Some(other), ..PeerChange::new(world.key(B)) };
+    world.change_peer(A, change);
+    world.send(A, B);
+    world.run(secs(200));
+    let responses = world.sent(B, What::Response).len() as u64;
+    assert!(responses > 3, "{responses}");
+    let dropped = |reason| world.hosts[A].dropped(reason);
+    assert_eq!(dropped(DropReason::HandshakeLostSecret), 0);
+    // A last response that no other one followed is not counted yet.
+    let forged = dropped(DropReason::HandshakeForged);
+    assert!(forged == responses || forged == responses - 1, "{forged} of {responses}");
+}
+
+#[test]
 fn a_side_that_restarts_and_is_only_sent_to_is_found_again() {
     for (seed, modes) in (0..4).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         for host in [A, B] {
