@@ -40,6 +40,19 @@ fn settled(host: &Host, device: &str) {
 pub fn address(host: &Host, device: &str, address: &str) {
     let nodad = if address.contains(':') { "nodad" } else { "" };
     host.run(format!("ip address add {address} dev {device} {nodad}"));
+    let (bare, _) = address.split_once('/').unwrap_or((address, ""));
+    if bare.contains(':') && !host.run(format!("ip -o link show dev {device} up")).is_empty() {
+        is_local(host, bare);
+    }
+}
+
+/// Waits until a host takes an IPv6 address for its own: the kernel adds the route to itself from a
+/// work queue, once the address is there and its device is up.
+pub fn is_local(host: &Host, address: &str) {
+    let what = format!("{address} is local on {}", host.name());
+    eventually(&what, Duration::from_secs(15), || {
+        host.run(format!("ip -6 route show table local {address}")).contains("local ")
+    });
 }
 
 /// Makes a host forward both families.

@@ -48,7 +48,7 @@ mod wait;
 mod wg;
 
 pub use background::in_background;
-pub use cable::{address, cable, forward};
+pub use cable::{address, cable, forward, is_local};
 pub use capture::message::Message;
 pub use capture::split::{Layout, is_sound, split};
 pub use capture::{Capture, Frame, Way};

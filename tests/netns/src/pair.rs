@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::cable::{address, cable, forward};
+use crate::cable::{address, cable, forward, is_local};
 use crate::daemon::Daemon;
 use crate::host::Host;
 use crate::implementation::{Implementation, Program};
@@ -158,6 +158,7 @@ pub fn configure(host: &Host, number: u8) -> (Key, Addresses) {
     host.run(format!("wg set {INTERFACE} private-key {path} listen-port {PORT}"));
     inner.assign(host, INTERFACE);
     host.run(format!("ip link set {INTERFACE} mtu 1420 up"));
+    is_local(host, &inner.v6);
     (key, inner)
 }
 
