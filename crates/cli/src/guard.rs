@@ -1,10 +1,10 @@
-//! This program as one of the processes that others start: the guardian of `linerate up`, and the
-//! steward, the agent and the relay of a node of a tailnet.
+//! This program as one of the processes that others start: the guardian of `linerate up`, the
+//! resolver of names, and the steward, the agent and the relay of a node of a tailnet.
 
 use std::env;
 
 use process::{
-    Guard, LogStyle,
+    Guard, LogStyle, ResolverProcess,
     member::{AgentProcess, RelayProcess, Steward},
 };
 
@@ -16,6 +16,7 @@ pub(crate) enum Requested {
     Steward(Steward),
     Agent(AgentProcess),
     Relay(RelayProcess),
+    Resolver(ResolverProcess),
 }
 
 /// The process that this one was started as, and how it logs; `None` if a user started it.
@@ -24,10 +25,12 @@ pub(crate) fn requested() -> Option<(LogStyle, Requested)> {
     let steward = || Steward::asked_for(env::args_os());
     let agent = || AgentProcess::asked_for(env::args_os());
     let relay = || RelayProcess::asked_for(env::args_os());
+    let resolver = || ResolverProcess::asked_for(env::args_os());
     guard
         .or_else(|| steward().map(|it| (it.log_style, Requested::Steward(it))))
         .or_else(|| agent().map(|it| (it.log_style, Requested::Agent(it))))
         .or_else(|| relay().map(|it| (it.log_style, Requested::Relay(it))))
+        .or_else(|| resolver().map(|it| (it.log_style, Requested::Resolver(it))))
 }
 
 /// Runs it. It logs like the process that started it.
@@ -41,5 +44,6 @@ pub(crate) fn run(log_style: LogStyle, requested: Requested) -> anyhow::Result<(
         Requested::Steward(steward) => steward.run(),
         Requested::Agent(agent) => agent.run(),
         Requested::Relay(relay) => relay.run(),
+        Requested::Resolver(resolver) => resolver.run(),
     }
 }

@@ -122,10 +122,14 @@ enum Command {
         /// The interface, or its configuration file.
         interface: PathBuf,
     },
-    /// Apply the keys and peers that are in the file now to a running interface. Peers that stay
-    /// keep their sessions. Addresses, routes, mark, DNS and hooks are not changed.
+    /// Apply the keys and peers that are in the file now to a running interface or proxy. Peers that
+    /// stay keep their sessions. Addresses, routes, mark, DNS, hooks, and what a proxy listens at are
+    /// not changed.
     Reload {
-        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
+        /// The name of a proxy that was started with `--name`.
+        #[arg(long, value_name = "NAME", value_parser = proxy::name)]
+        name: Option<InterfaceName>,
+        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; for a proxy, a file of any name.
         conf: PathBuf,
     },
     /// Run a peer without an interface and without root: programs reach the tunnel through
@@ -296,7 +300,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Logout(which)) => tailnet::logout(&which),
         Some(Command::Leave(which)) => tailnet::leave(&which),
         Some(Command::Down { interface }) => down(&interface),
-        Some(Command::Reload { conf }) => reload::reload(&conf),
+        Some(Command::Reload { name, conf }) => reload::reload(name, &conf),
         Some(Command::Show(show)) => show.run(),
         Some(Command::Capture(capture)) => capture.run(),
         Some(Command::Top(top)) => top.run(),
@@ -396,7 +400,7 @@ fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
 
 fn down(interface: &Path) -> anyhow::Result<()> {
     let name = match is_file_name(interface) {
-        true => InterfaceName::from_path(interface)?.as_str().to_owned(),
+        true => InterfaceName::of_any_file(interface).as_str().to_owned(),
         false => interface.display().to_string(),
     };
     Log::default().start();
@@ -420,10 +424,10 @@ fn down(interface: &Path) -> anyhow::Result<()> {
 
 /// The absolute path of a configuration, as the process will change to `/`.
 fn conf_path(conf: &Path) -> anyhow::Result<PathBuf> {
-    let path = match is_file_name(conf) {
-        true => conf.to_owned(),
-        false => Path::new(CONF_FOLDER).join(format!("{}.conf", conf.display())),
-    };
+    let in_folder = || Path::new(CONF_FOLDER).join(format!("{}.conf", conf.display()));
+    // A proxy's file may have any name.
+    let is_proxys = || conf.is_file() && !in_folder().exists();
+    let path = if is_file_name(conf) || is_proxys() { conf.to_owned() } else { in_folder() };
     fs::canonicalize(&path).with_context(|| path.display().to_string())
 }
 

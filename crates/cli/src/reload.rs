@@ -4,7 +4,10 @@
 use std::{collections::HashMap, path::Path};
 
 use anyhow::Context;
-use config::uapi::{Change, write_change};
+use config::{
+    conf::InterfaceName,
+    uapi::{Change, Stats, write_change, write_endpoint_names},
+};
 use host::resolve;
 use ipnet::IpNet;
 use sys::process::harden;
@@ -13,23 +16,32 @@ use wg::{
     config::{AllowedIpChange, PeerChange, PeerState},
 };
 
-use crate::{client::Client, interface::Interface, read_conf};
+use crate::{client::Client, conf_path, interface::Interface};
 
 /// # Errors
 /// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
 /// changed.
-pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
+pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result<()> {
     // The file and the interface's state have private keys.
     harden().context("core dumps")?;
-    let (name, _, conf) = read_conf(conf)?;
-    conf.without_proxy()?;
+    let name = name.unwrap_or_else(|| InterfaceName::of_any_file(file)).as_str().to_owned();
+    let path = conf_path(file)?;
+    let conf = wg::stack::wiped(|| process::read_conf(&path))?;
+    let mut client = Client::connect(&name)?;
+    let stats = Stats::parse(&client.ask("linerate-stats")?);
+    match stats.proxy {
+        Some(_) => conf.without_up()?,
+        None => conf.without_proxy()?,
+    }
     for warning in &conf.warnings {
         eprintln!("linerate: {warning}");
     }
     let wanted = conf.change(resolve)?;
-    let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
+    let names: Vec<_> = conf.names().collect();
+    let names = names.iter().map(|(peer, name)| (peer, name));
+    client.send("linerate-endpoint-names", &write_endpoint_names(names))?;
     Ok(())
 }
 

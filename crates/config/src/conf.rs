@@ -27,10 +27,12 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
+use crate::value::{self, ValueError};
+
 pub use self::{
     access::{Access, Writable},
     error::{ConfError, Reason},
-    interface_name::{InterfaceName, NameError},
+    interface_name::{InterfaceName, NameError, fnv1a},
     lines::{Section, key_names},
     policy::Policy,
     proxy::{Expose, Forward, Proxy, ProxyUser, SocketAddress, Transport, WithOrigin},
@@ -95,6 +97,9 @@ pub struct Interface {
     pub post_quantum: Option<PostQuantum>,
     /// Which code computes handshakes and packets. If `None`, the command line decides.
     pub crypto: Option<Crypto>,
+    /// Whether endpoints that are names are resolved again when their peers do not answer; `None`
+    /// is yes.
+    pub reresolve: Option<bool>,
 }
 
 /// The words of `DNS`.
@@ -185,11 +190,34 @@ impl Conf {
         })
     }
 
+    /// The peers whose endpoints are names, not addresses.
+    pub fn names(&self) -> impl Iterator<Item = (PublicKey, EndpointName)> {
+        let named = |peer: &Peer| Some((peer.public_key, peer.endpoint.clone()?));
+        self.peers.iter().filter_map(named).filter(|(_, endpoint)| endpoint.is_name())
+    }
+
     /// Lets go of the keys that are secret, once a device has them: who changes them there is not
     /// to find them here.
     pub fn forget_secrets(&mut self) {
         self.interface.private_key = None;
         self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
+}
+
+impl EndpointName {
+    /// Reads `host:port`, or `[v6]:port`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub(crate) fn parse(text: &str) -> Result<Self, ValueError> {
+        let (host, port) = value::endpoint(text)?;
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// Whether the host is a name, and not an address.
+    pub fn is_name(&self) -> bool {
+        let address = self.host.split_once('%').map_or(&*self.host, |(address, _)| address);
+        address.parse::<IpAddr>().is_err()
     }
 }
 

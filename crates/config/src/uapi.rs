@@ -24,9 +24,12 @@ use wg::{
     config::{DeviceChange, PeerState},
 };
 
+use crate::conf::EndpointName;
+
 pub use self::{
     change::write_change,
     error::{Reason, UapiError},
+    request::write_endpoint_names,
     state::{parse_state, write_errno, write_state},
     stats::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum},
 };
@@ -48,6 +51,9 @@ pub enum Request {
     Capture(CaptureOptions),
     /// `linerate-offload=1`, an extension: offloads by name, to be used or not.
     Offload(Vec<(String, bool)>),
+    /// `linerate-endpoint-names=1`, an extension: the names that endpoints of peers were resolved
+    /// from, in place of all former ones.
+    EndpointNames(Vec<(PublicKey, EndpointName)>),
 }
 
 /// The options of a capture.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod mtu;
+mod names;
 mod paths;
 mod tap;
 
@@ -20,6 +21,7 @@ pub use engine::Attached;
 use engine::{Clock, ControlSender, Engine, Filter, Load, Parts, Spent};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
+pub use names::Unanswered;
 use packet::{Endpoint, IpRecv, IpSend, Poll};
 pub use paths::ChanceStats;
 use sys::{
@@ -53,6 +55,7 @@ pub struct Node {
     filter: Arc<Filter>,
     control_datagrams: Option<ControlSender>,
     chance: paths::Chance,
+    names: names::Names,
     engine: Engine,
 }
 
@@ -175,6 +178,7 @@ impl Node {
             filter,
             control_datagrams,
             chance: paths::Chance::default(),
+            names: names::Names::default(),
             engine,
         })
     }
@@ -195,6 +199,7 @@ impl Node {
     /// It was refused.
     pub fn apply(&self, change: Change) -> Result<(), ApplyError> {
         self.change_outer(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
+        self.names.forget(&change);
         let applied = lock(&self.control).apply(change.device);
         self.engine.wake();
         applied.map_err(ApplyError::Config)

@@ -232,6 +232,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
             }
             extras.offloads_changed();
         }
+        Request::EndpointNames(names) => node.name_endpoints(names),
         Request::Set(change) => {
             if let Err(error) = node.apply(change) {
                 tracing::error!(%error, "a change was refused");

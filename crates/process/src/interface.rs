@@ -67,7 +67,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
     let supervisor = Supervisor::find();
-    let up = conf.map(|(path, conf, lock)| Up::new(path, conf, &name, lock));
+    let up = conf.map(|(path, conf, lock)| Up::new(path, conf, &name, lock, sandbox));
     let mut up = up.transpose()?;
     if let Some(up) = &mut up {
         up.prepare()?;
@@ -246,6 +246,9 @@ impl Kind for Interface {
         if let Some(member) = &mut self.member {
             member.start_steward(self.log_style)?;
         }
+        if let Some(up) = &mut self.up {
+            up.hand_over_names(self.log_style)?;
+        }
         match (&mut self.up, &self.helper) {
             (Some(up), helper) if self.confined => {
                 up.guard(self.index, self.log_style)?;
@@ -258,6 +261,9 @@ impl Kind for Interface {
 
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         self.resynchronise(node);
+        if let Some(up) = &mut self.up {
+            up.watch_names(node)?;
+        }
         self.member.as_mut().map_or(Ok(()), |member| member.serve(node, Box::new(drop)))
     }
 

@@ -7,6 +7,7 @@
 //!
 //!   member: a node of a tailnet, with its agent and its steward
 //!   guardian: a second process, for what needs rights when the interface goes down
+//!   endpoints, resolver: names of endpoints, resolved again by a process that is not confined so far
 //! ```
 //!
 //! [`interface`] and [`proxy`] are the two kinds of process. [`life`] is what they have in common;
@@ -14,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod children;
 mod conf_file;
 mod control;
+mod endpoints;
 mod events;
 mod guardian;
 pub mod interface;
@@ -25,6 +28,7 @@ pub mod member;
 pub mod metrics;
 mod offers;
 pub mod proxy;
+mod resolver;
 mod sandbox;
 mod supervisor;
 mod sweep;
@@ -35,4 +39,5 @@ pub use guardian::Guard;
 #[doc(hidden)]
 pub use guardian::{Heard, rehearse};
 pub use life::{LogStyle, Means};
+pub use resolver::ResolverProcess;
 pub use sweep::{Swept, sweep};

@@ -33,6 +33,7 @@ use wg::PostQuantum;
 
 use crate::{
     control::{ControlSocket, Extras},
+    endpoints::Endpoints,
     events::{Event, Listeners},
     life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
     member::{self, Member},
@@ -92,6 +93,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     })?;
     conf.forget_secrets();
     let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
+    let endpoints = Endpoints::new(&conf, &name, false, sandbox);
     // The addresses of a node are known later, and may change.
     let stack = if member.is_some() { StackChoice::InProcess } else { stack };
     let namespace = enter(stack, &plan, || change.forget_secrets())?;
@@ -122,6 +124,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         sandbox,
         member,
         log_style,
+        endpoints,
         set_addresses: Box::new(drop),
     };
     if let Some((namespace, tun, info)) = namespace {
@@ -172,6 +175,7 @@ struct Start {
     sandbox: bool,
     member: Option<member::Options>,
     log_style: LogStyle,
+    endpoints: Endpoints,
     set_addresses: SetAddresses,
 }
 
@@ -188,7 +192,7 @@ impl Start {
     ) -> anyhow::Result<()> {
         let Self { name, conf, change, users, signals, .. } = self;
         let Self { cores, path_mtu, post_quantum, offloads, metrics, sandbox, .. } = self;
-        let Self { member, log_style, set_addresses, .. } = self;
+        let Self { member, log_style, endpoints, set_addresses, .. } = self;
         let supervisor = Supervisor::find();
         let helper = help(sandbox, &conf).context("helper process")?;
         let udp = UdpSocket::unbound_by(&offloads, helper).context("UDP socket")?;
@@ -213,6 +217,7 @@ impl Start {
             )),
             member,
             log_style,
+            endpoints,
             set_addresses: Some(set_addresses),
             dns: conf.interface.dns,
             front: Some((front, users)),
@@ -245,6 +250,7 @@ struct Proxy<S: Stack> {
     identity: Arc<Identity>,
     member: Option<Member>,
     log_style: LogStyle,
+    endpoints: Endpoints,
     /// Until a member has it.
     set_addresses: Option<SetAddresses>,
     dns: Dns,
@@ -261,6 +267,7 @@ impl<S: Stack> Kind for Proxy<S> {
         node.search_paths(self.path_mtu);
         node.set_post_quantum(self.post_quantum);
         node.apply(mem::take(&mut self.change)).context("configuration")?;
+        self.endpoints.name(node);
         node.link_up().context("UDP socket")
     }
 
@@ -279,6 +286,7 @@ impl<S: Stack> Kind for Proxy<S> {
 
     fn hand_over(&mut self) -> anyhow::Result<()> {
         let style = self.log_style;
+        self.endpoints.hand_over(style)?;
         self.member.as_mut().map_or(Ok(()), |member| member.start_steward(style))
     }
 
@@ -291,6 +299,7 @@ impl<S: Stack> Kind for Proxy<S> {
             };
             member.serve(node, Box::new(on_identity))?;
         }
+        self.endpoints.watch(node).context("threads")?;
         self.serving = self.work.take().map(Work::start).transpose().context("threads")?;
         Ok(())
     }

@@ -25,6 +25,7 @@ use sys::{
 use wg::{Crypto, PostQuantum};
 
 use crate::{
+    endpoints::Endpoints,
     guardian::{self, Guardian, Step},
     interface::delete_link,
     life::LogStyle,
@@ -38,6 +39,7 @@ pub(crate) struct Up {
     name: String,
     /// The resolved endpoints of peers.
     endpoints: HashMap<EndpointName, SocketAddr>,
+    names: Endpoints,
     netlink: Netlink,
     undo_log: UndoLog,
     routes: MainRoutes,
@@ -63,6 +65,7 @@ impl Up {
         conf: Conf,
         name: &str,
         lock: &'static InterfaceLock,
+        sandbox: bool,
     ) -> anyhow::Result<Self> {
         conf.without_proxy()?;
         conf.without_writable_hooks()?;
@@ -74,6 +77,7 @@ impl Up {
             tracing::warn!("{warning}");
         }
         let (undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
+        let names = Endpoints::new(&conf, name, true, sandbox);
         let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
         let (endpoints, complete, guardian, helper) = (HashMap::new(), false, None, None);
         Ok(Self {
@@ -81,6 +85,7 @@ impl Up {
             conf,
             name,
             endpoints,
+            names,
             netlink,
             undo_log,
             routes,
@@ -137,6 +142,7 @@ impl Up {
         let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
+        self.names.name(node);
         let interface = &self.conf.interface;
 
         let index = node.info().index;
@@ -213,6 +219,23 @@ impl Up {
         };
         self.guardian = Some(Guardian::start(&job, log_style).context("guardian")?);
         Ok(())
+    }
+
+    /// Starts the process that resolves names of endpoints again, if there are any. To be called when
+    /// the interface is up, while there are rights to hand over.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn hand_over_names(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+        self.names.hand_over(log_style)
+    }
+
+    /// Resolves names of endpoints again from now on, if their peers do not answer.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn watch_names(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        self.names.watch(node).context("threads")
     }
 
     /// Leaves its routes and rules to a helper from now on, if there is one.

@@ -53,10 +53,33 @@ impl InterfaceName {
         Self::new(file_name.strip_suffix(".conf").ok_or(NameError::NoConfSuffix)?)
     }
 
+    /// The name for a proxy's file, which may have any name: that of [`InterfaceName::from_path`], or
+    /// one made of it by other characters, and a number that is the same for the same file name.
+    pub fn of_any_file(path: &Path) -> Self {
+        Self::from_path(path).unwrap_or_else(|_| {
+            let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+            let stem = file_name.strip_suffix(".conf").unwrap_or(&file_name);
+            Self::new(stem).unwrap_or_else(|_| Self::shortened(stem))
+        })
+    }
+
+    fn shortened(text: &str) -> Self {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let number = format!("-{:04x}", fnv1a(text) & 0xffff);
+        let begin: String = text.chars().map(allowed).take(NAME_MAX - number.len()).collect();
+        let begin = begin.trim_matches('-');
+        Self(format!("{}{number}", if begin.is_empty() { "proxy" } else { begin }))
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// A number for a text, the same at each start (FNV-1a).
+pub fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl fmt::Display for InterfaceName {
@@ -102,6 +125,27 @@ mod tests {
         ] {
             assert_eq!(InterfaceName::from_path(Path::new(path)).unwrap().as_str(), name);
         }
+    }
+
+    #[test]
+    fn a_proxy_has_a_name_whatever_its_file_is_called() {
+        for (path, name) in [
+            ("/etc/wireguard/wg0.conf", "wg0"),
+            ("wg0", "wg0"),
+            ("/dev/fd/63", "63"),
+            ("mullvad-de-berlin-001.conf", "mullvad-de-4bc3"),
+            ("My VPN (Berlin).conf", "My-VPN--Be-408e"),
+            ("\u{e9}\u{e9}.conf", "proxy-c21d"),
+            (".conf", "proxy-9dc5"),
+            ("..", "proxy-9dc5"),
+        ] {
+            let made = InterfaceName::of_any_file(Path::new(path));
+            assert_eq!(made.as_str(), name, "{path}");
+            assert!(InterfaceName::new(made.as_str()).is_ok(), "{path}");
+        }
+        let [one, other] = ["mullvad-de-berlin-001.conf", "mullvad-de-berlin-002.conf"];
+        let made = |path| InterfaceName::of_any_file(Path::new(path));
+        assert_ne!(made(one), made(other));
     }
 
     #[test]

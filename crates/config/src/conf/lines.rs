@@ -47,6 +47,7 @@ pub(super) enum Key {
     PathMtu,
     PostQuantum,
     Crypto,
+    ReresolveEndpoints,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -214,7 +215,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 33] = [
+    pub(super) const ALL: [Self; 34] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -243,6 +244,7 @@ impl Key {
         Self::PathMtu,
         Self::PostQuantum,
         Self::Crypto,
+        Self::ReresolveEndpoints,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -281,6 +283,7 @@ impl Key {
             Self::PathMtu => "PathMtu",
             Self::PostQuantum => "PostQuantum",
             Self::Crypto => "Crypto",
+            Self::ReresolveEndpoints => "ReresolveEndpoints",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",

@@ -80,6 +80,7 @@ impl Interface {
             path_mtu: entries.one(Key::PathMtu, on_off)?,
             post_quantum: entries.one(Key::PostQuantum, post_quantum)?,
             crypto: entries.one(Key::Crypto, crypto)?,
+            reresolve: entries.one(Key::ReresolveEndpoints, on_off)?,
         })
     }
 }
@@ -114,7 +115,7 @@ impl Peer {
                 .one(Key::PresharedKey, preshared_key)?
                 .filter(|key| !key.is_none()),
             allowed_ips,
-            endpoint: entries.one(Key::Endpoint, endpoint)?,
+            endpoint: entries.one(Key::Endpoint, EndpointName::parse)?,
             persistent_keepalive: entries
                 .one(Key::PersistentKeepalive, |text| or_off(text, value::keepalive))?,
         })
@@ -286,11 +287,6 @@ fn allowed_ip(text: &str) -> Result<IpNet, ValueError> {
     value::address(text)
 }
 
-fn endpoint(text: &str) -> Result<EndpointName, ValueError> {
-    let (host, port) = value::endpoint(text)?;
-    Ok(EndpointName { host: host.to_owned(), port })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::{collection, prelude::*, sample};
@@ -358,6 +354,7 @@ mod tests {
                 path_mtu: None,
                 post_quantum: None,
                 crypto: None,
+                reresolve: None,
             }
         );
         let peer = Peer {
@@ -427,6 +424,9 @@ mod tests {
         let code = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.crypto;
         let read = ["", "Crypto = Library", "crypto=fastest"].map(code);
         assert_eq!(read, [None, Some(Crypto::Library), Some(Crypto::Fastest)]);
+        let again = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.reresolve;
+        let read = ["", "ReresolveEndpoints = On", "reresolveendpoints=off"].map(again);
+        assert_eq!(read, [None, Some(true), Some(false)]);
         let peer = |line: &str| parsed(&format!("[Interface]\n[Peer]\nPublicKey=$P\n{line}"));
         assert_eq!(peer("PersistentKeepalive = off").peers[0].persistent_keepalive, Some(0));
         assert_eq!(peer("PresharedKey = $0").peers[0].preshared_key, None);

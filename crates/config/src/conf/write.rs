@@ -18,10 +18,11 @@ pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
         write_interface(out, interface)?;
         write_policy(out, &interface.policy, state.fwmark)?;
         write_router(out, &interface.router)?;
-        let search = interface.path_mtu.map(|on| if on { "on" } else { "off" });
-        write_each(out, "PathMtu", search)?;
+        let on_off = |on| if on { "on" } else { "off" };
+        write_each(out, "PathMtu", interface.path_mtu.map(on_off))?;
         write_each(out, "PostQuantum", interface.post_quantum.map(PostQuantum::name))?;
         write_each(out, "Crypto", interface.crypto.map(Crypto::name))?;
+        write_each(out, "ReresolveEndpoints", interface.reresolve.map(on_off))?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -231,6 +232,7 @@ mod tests {
                 option::of(any::<bool>()),
                 option::of(prop::sample::select(&PostQuantum::ALL[..])),
                 option::of(prop::sample::select(&Crypto::ALL[..])),
+                option::of(any::<bool>()),
             ),
         )
             .prop_map(
@@ -243,7 +245,7 @@ mod tests {
                     save_config,
                     hooks,
                     policy,
-                    (router, path_mtu, post_quantum, crypto),
+                    (router, path_mtu, post_quantum, crypto, reresolve),
                 )| {
                     let [pre_up, post_up, pre_down, post_down] = hooks;
                     Interface {
@@ -259,6 +261,7 @@ mod tests {
                         path_mtu,
                         post_quantum,
                         crypto,
+                        reresolve,
                         ..Interface::default()
                     }
                 },

@@ -8,7 +8,10 @@ use wg::{
 };
 
 use super::{CaptureOptions, Change, Reason, Request, UapiError};
-use crate::value::{self, ValueError, Wanted};
+use crate::{
+    conf::EndpointName,
+    value::{self, ValueError, Wanted},
+};
 
 const DEVICE_KEYS: [&str; 4] = ["private_key", "listen_port", "fwmark", "replace_peers"];
 const PEER_KEYS: [&str; 8] = [
@@ -41,6 +44,7 @@ impl Request {
             "linerate-offload=1" => Self::Offload(offloads(&mut lines)?),
             "linerate-capture=1" => Self::Capture(capture(&mut lines)?),
             "linerate-ping=1" => Self::Ping(host(&mut lines)?),
+            "linerate-endpoint-names=1" => Self::EndpointNames(endpoint_names(&mut lines)?),
             _ => return Err(UapiError { line: 1, key: None, reason: Reason::UnknownVerb }),
         };
         let trailing = |line| UapiError { line, key: None, reason: Reason::TrailingLines };
@@ -75,6 +79,39 @@ fn host<'a>(mut lines: impl Iterator<Item = (usize, &'a str)>) -> Result<String,
     let (line, text) = lines.next().unwrap_or((2, ""));
     let host = text.strip_prefix("host=").map(str::to_owned);
     host.ok_or(UapiError { line, key: None, reason: Reason::UnknownKey })
+}
+
+/// Pairs of lines `public_key=KEY` and `endpoint=HOST:PORT`, as [`write_endpoint_names`] writes them.
+fn endpoint_names<'a>(
+    mut lines: impl Iterator<Item = (usize, &'a str)>,
+) -> Result<Vec<(PublicKey, EndpointName)>, UapiError> {
+    let mut names = Vec::new();
+    let mut next = |wanted: &'static str| {
+        let (line, text) = lines.next()?;
+        let value = text.strip_prefix(wanted).and_then(|rest| rest.strip_prefix('='));
+        let wrong = UapiError { line, key: None, reason: Reason::UnknownKey };
+        Some(value.map(|value| (line, value)).ok_or(wrong))
+    };
+    while let Some(key) = next("public_key") {
+        let (line, key) = key?;
+        let wrong = |line, reason: ValueError| UapiError { line, key: None, reason: reason.into() };
+        let key = public_key(key).map_err(|reason| wrong(line, reason))?;
+        let missing = UapiError { line: line + 1, key: None, reason: Reason::NotAPair };
+        let (line, name) = next("endpoint").unwrap_or(Err(missing))?;
+        let name = EndpointName::parse(name).map_err(|reason| wrong(line, reason))?;
+        names.push((key, name));
+    }
+    Ok(names)
+}
+
+/// Writes the lines of a request `linerate-endpoint-names=1`.
+pub fn write_endpoint_names<'a>(
+    names: impl IntoIterator<Item = (&'a PublicKey, &'a EndpointName)>,
+) -> String {
+    let pair = |(key, name): (&PublicKey, &EndpointName)| {
+        format!("public_key={}\nendpoint={name}\n", key.to_hex())
+    };
+    names.into_iter().map(pair).collect()
 }
 
 /// Lines `snaplen=BYTES` and `public_key=KEY`, which may be absent.

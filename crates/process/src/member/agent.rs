@@ -23,8 +23,7 @@ use sys::{
 };
 use tailnet::line::PART;
 
-use super::steward::style_of;
-use crate::life::LogStyle;
+use crate::{children::style_of, life::LogStyle};
 
 /// The name of this program as an agent, its whole first argument.
 pub(super) const NAME: &str = "linerate-agent";

@@ -6,7 +6,7 @@ use std::{
     io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
     time::Duration,
 };
 
@@ -22,8 +22,11 @@ use sys::{
 };
 use tailnet::line::PART;
 
-use super::steward::{PAUSE, PROGRAM, STEADY, arguments, style_of};
-use crate::life::LogStyle;
+use super::steward::{PAUSE, STEADY};
+use crate::{
+    children::{self, style_of},
+    life::LogStyle,
+};
 
 /// The name of this program as a relay, its whole first argument.
 const NAME: &str = "linerate-relay";
@@ -168,11 +171,7 @@ impl KeptRelay {
 
     fn start(&self, port: u16) -> anyhow::Result<Running> {
         let (channel, theirs) = Channel::pair()?;
-        let mut command = Command::new(PROGRAM);
-        std::os::unix::process::CommandExt::arg0(&mut command, NAME);
-        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
-        let process = command.args(arguments(self.log_style)).spawn()?;
-        drop(command);
+        let process = children::start(NAME, self.log_style, theirs)?;
         let running = Running { process, channel, started: now() };
         let job = RelayJob { port, mark: self.mark, user: self.user };
         running.channel.send_with(&postcard::to_stdvec(&job)?, self.own_end.as_fd())?;

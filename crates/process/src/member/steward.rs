@@ -12,10 +12,10 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{fs::PermissionsExt as _, net::UnixListener, process::CommandExt as _},
+        unix::{fs::PermissionsExt as _, net::UnixListener},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
     time::Duration,
 };
 
@@ -37,21 +37,14 @@ use super::{
     local_socket, make_folder,
     relay_server::KeptRelay,
 };
-use crate::{life::LogStyle, log_error::log_error};
+use crate::{
+    children::{self, Role, style_of, user_of},
+    life::LogStyle,
+    log_error::log_error,
+};
 
 /// The name of this program as a steward, its whole first argument.
 const NAME: &str = "linerate-steward";
-/// The argument for [`LogStyle::background`].
-const BACKGROUND: &str = "background";
-/// The argument for [`LogStyle::json`].
-const JSON: &str = "json";
-/// This program, even if its file was replaced.
-pub(super) const PROGRAM: &str = "/proc/self/exe";
-/// The first number of users without names, which neither systemd (its `UIDS-GIDS.md`) nor a package of
-/// Debian's uses, and below 65,536, so that a container has them. The range ends before 61,184.
-const USERS: u32 = 60_706;
-/// How many of them are for each [`Role`].
-const USERS_OF_A_ROLE: u32 = 239;
 /// How long a new agent has to live for the pause before the next one to be short again.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
 /// The pause before an agent that died is started again, at first and at most.
@@ -87,12 +80,7 @@ impl StewardLine {
     /// It cannot be started, or refuses the job.
     pub fn start(job: &Job, agents_end: &Channel, log_style: LogStyle) -> anyhow::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
-        let mut command = Command::new(PROGRAM);
-        command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
-        command.args(arguments(log_style));
-        command.spawn()?;
-        // Closes this process's copy of the other end.
-        drop(command);
+        children::start(NAME, log_style, theirs)?;
         ours.send_with(&postcard::to_stdvec(job)?, agents_end.as_fd())?;
         let mut reply = [0; 512];
         match ours.receive(&mut reply)? {
@@ -112,22 +100,6 @@ impl StewardLine {
         ensure!(ended, "it does not end: `linerate down` undoes what it leaves behind");
         Ok(())
     }
-}
-
-pub(super) fn arguments(log_style: LogStyle) -> impl Iterator<Item = &'static str> {
-    let said = [(BACKGROUND, log_style.background), (JSON, log_style.json)];
-    said.into_iter().filter_map(|(argument, is_said)| is_said.then_some(argument))
-}
-
-/// The log style that the arguments of a process of this name say; `None` if it has another.
-pub(super) fn style_of(
-    name: &str,
-    mut arguments: impl Iterator<Item = OsString>,
-) -> Option<LogStyle> {
-    let is_it = arguments.next().is_some_and(|argument| argument == *name);
-    let arguments: Vec<_> = arguments.collect();
-    let says = |word: &str| arguments.iter().any(|argument| argument == word);
-    is_it.then(|| LogStyle { background: says(BACKGROUND), json: says(JSON) })
 }
 
 /// The steward that this process's arguments ask for.
@@ -361,10 +333,7 @@ impl Serving {
         if let Some(user) = user {
             give_all(&own, user).with_context(|| own.display().to_string())?;
         }
-        let mut command = Command::new(PROGRAM);
-        command.arg0(agent::NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
-        let process = command.args(arguments(self.log_style)).spawn()?;
-        drop(command);
+        let process = children::start(agent::NAME, self.log_style, theirs)?;
         let started = sys::clock::boottime_nanos();
         let agent =
             self.agent.insert(Agent { process, channel, reader: Reader::default(), started });
@@ -434,27 +403,6 @@ fn answer(agent: &Channel, done: &FromSteward) -> bool {
     line::write(done, |part| agent.send(part)).is_ok()
 }
 
-/// A kind of process without rights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Agent,
-    Relay,
-}
-
-/// The user that a process of a member becomes; `None` keeps the user.
-fn user_of(name: &str, role: Role) -> Option<u32> {
-    process::is_root().then(|| user_number(name, role))
-}
-
-fn user_number(name: &str, role: Role) -> u32 {
-    USERS + role as u32 * USERS_OF_A_ROLE + hash(name) % USERS_OF_A_ROLE
-}
-
-/// A number for a name, the same at each start (FNV-1a).
-fn hash(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
 /// Makes the folder of the sockets, and lets all users enter it. An undo log or the umask may have made it
 /// for root only. Secrets in it are in closed folders and files.
 fn open_folder(folder: &Path) -> io::Result<()> {
@@ -480,36 +428,6 @@ fn give_all(folder: &Path, user: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_name_has_the_same_user_at_each_start() {
-        assert_eq!(hash("home"), hash("home"));
-        for role in [Role::Agent, Role::Relay] {
-            assert_ne!(user_number("home", role), user_number("work", role));
-        }
-    }
-
-    #[test]
-    fn agents_and_relays_are_different_users_outside_of_the_ranges_of_systemd() {
-        // UIDS-GIDS.md, and greeters.
-        const TAKEN: [(u32, u32); 6] = [
-            (0, 60_000),
-            (60_001, 60_513),
-            (60_514, 60_577),
-            (60_578, 60_705),
-            (61_184, 65_519),
-            (65_520, u32::MAX),
-        ];
-        let numbers = |role| -> Vec<u32> {
-            (0..2_000).map(|name| user_number(&format!("tailnet{name}"), role)).collect()
-        };
-        let [agents, relays] = [Role::Agent, Role::Relay].map(numbers);
-        assert!(agents.iter().all(|agent| !relays.contains(agent)));
-        for number in agents.iter().chain(&relays) {
-            let is_taken = |(first, last): &(u32, u32)| (*first..=*last).contains(number);
-            assert!(!TAKEN.iter().any(is_taken), "{number}");
-        }
-    }
 
     #[test]
     fn an_agent_that_reads_nothing_holds_up_no_steward() {
@@ -543,6 +461,6 @@ mod tests {
         assert_eq!(asked(&["linerate"]), None);
         assert_eq!(asked(&["/x/linerate-steward"]), None);
         let style = LogStyle { background: true, json: false };
-        assert_eq!(asked(&[NAME, BACKGROUND]), Some(style));
+        assert_eq!(asked(&[NAME, "background"]), Some(style));
     }
 }

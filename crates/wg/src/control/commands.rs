@@ -1,6 +1,8 @@
 //! Commands for a program that chooses the paths to peers. They may be called while packets flow,
 //! and each changes only what it names.
 
+use std::net::SocketAddr;
+
 use ipnet::IpNet;
 use packet::{Endpoint, Waker};
 use rand_core::CryptoRng;
@@ -81,6 +83,18 @@ impl<R: CryptoRng> Control<R> {
         }
         self.plan(peer, now.time);
         Ok(())
+    }
+
+    /// Whether a handshake with a peer is tried: an initiation was sent, and nothing answered it yet.
+    /// `false` if there is no such peer.
+    pub fn is_trying(&self, peer: &PublicKey) -> bool {
+        let Some(entry) = self.peers.get(peer) else { return false };
+        entry.timers.attempt_began.is_some() && entry.handshake.pending.is_some()
+    }
+
+    /// Where a peer is reached; `None` if there is no such peer, or it is reached through a relay.
+    pub fn endpoint(&self, peer: &PublicKey) -> Option<SocketAddr> {
+        self.peers.get(peer)?.peer.endpoint()?.remote.direct()
     }
 
     /// Sets where a peer is reached, from the next datagram on. A peer that roams may move again.

@@ -255,6 +255,71 @@ fn what_a_peer_is_allowed_later_is_reached_and_what_it_is_no_more_is_refused_at_
 }
 
 #[test]
+fn a_proxys_file_is_reloaded() {
+    let mut world = world();
+    world.serve_files();
+    let lines = "DNS = 10.9.0.2\nSocks5 = 127.0.0.1:1080\nHttpProxy = 127.0.0.1:8080";
+    let wrong = world.conf(lines);
+    let text = world.left.read(&wrong);
+    world.left.write("wg0.conf", &text.replace("10.1.0.2", "10.1.0.9"));
+    world.start("", &wrong);
+    let fetch = || world.curl("--max-time 3 --socks5-hostname 127.0.0.1:1080 http://10.9.0.2/page");
+    assert!(!fetch().ok, "nobody is at that endpoint");
+    world.left.write("wg0.conf", &text);
+    let reload = |arguments: &str| netns::linerate(&world.left, &format!("reload {arguments}"));
+    let outcome = reload(&wrong);
+    assert!(outcome.ok, "{}", outcome.stderr);
+    eventually("the new endpoint is used", PATIENCE, || fetch().ok);
+
+    world.left.write("wg0.conf", &format!("{text}Colour = red\n"));
+    let outcome = reload(&wrong);
+    assert!(!outcome.ok && outcome.stderr.contains("Colour"), "{}", outcome.stderr);
+    assert!(fetch().ok);
+}
+
+#[test]
+fn an_endpoint_of_a_proxy_that_is_a_name_is_resolved_again() {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(SERVICES);
+    let text = world.left.read(&conf).replace("10.1.0.2:", "vpn.example:");
+    let conf = world.left.write("wg0.conf", &text);
+    world.left.write("resolv.conf", "nameserver 10.1.0.2\n");
+    let name = |at: &str| format!("--host-record=vpn.example,{at}");
+    serve_names(&world.right.host, &["10.1.0.2"], &name("10.1.0.9"));
+    world.start("", &conf);
+    world.right.host.run("pkill -x dnsmasq");
+    eventually("the former server ended", PATIENCE, || !world.right.host.listens(53));
+    serve_names(&world.right.host, &["10.1.0.2"], &name("10.1.0.2"));
+    let url = "http://10.9.0.2/page";
+    let fetch = || world.curl(&format!("--max-time 3 --socks5-hostname 127.0.0.1:1080 {url}"));
+    eventually("the new address is used", 4 * PATIENCE, || fetch().ok);
+}
+
+#[test]
+fn a_proxys_file_may_have_any_name() {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(SERVICES);
+    world.left.run(format!("cp -p {conf} '/run/rig/My VPN (Berlin).conf'"));
+    let linerate = |world: &World, arguments: &str| {
+        let outcome = netns::linerate(&world.left, arguments);
+        assert!(outcome.ok, "{arguments}: {}", outcome.stderr);
+    };
+    let file = "'/run/rig/My VPN (Berlin).conf'";
+    for (arguments, name) in [("", "My-VPN--Be-"), ("--name home ", "home")] {
+        world.proxy = None;
+        world.start("", &format!("{arguments}{file}"));
+        assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+        let shown = world.left.run("ls /run/wireguard").replace(".sock", "");
+        let shown = shown.trim();
+        assert!(shown.starts_with(name), "{shown}");
+        linerate(&world, &format!("reload {arguments}{file}"));
+        linerate(&world, &format!("down {}", if arguments.is_empty() { file } else { shown }));
+    }
+}
+
+#[test]
 fn only_a_user_with_the_right_password_gets_through() {
     let mut world = world();
     world.serve_files();

@@ -12,6 +12,7 @@
 mod crash;
 mod dns;
 mod interface_lock;
+mod names;
 mod reload;
 mod rules;
 

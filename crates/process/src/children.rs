@@ -1,0 +1,108 @@
+//! The processes that a peer starts: this program, executed again under another name, so that it has
+//! no keys, no TUN and no sockets.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    process::{Child, Command, Stdio},
+};
+
+use config::conf::fnv1a;
+use sys::process;
+
+use crate::life::LogStyle;
+
+/// The argument for [`LogStyle::background`].
+const BACKGROUND: &str = "background";
+/// The argument for [`LogStyle::json`].
+const JSON: &str = "json";
+/// This program, even if its file was replaced.
+const PROGRAM: &str = "/proc/self/exe";
+/// The first number of users without names, which neither systemd (its `UIDS-GIDS.md`) nor a package of
+/// Debian's uses, and below 65,536, so that a container has them. The range ends before 61,184.
+const USERS: u32 = 60_706;
+/// How many of them are for each [`Role`].
+const USERS_OF_A_ROLE: u32 = 159;
+
+/// A kind of process without rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Agent,
+    Relay,
+    Resolver,
+}
+
+/// Starts a process of this name, whose standard input is `line`. This process's copy of that is
+/// closed. Signals that this thread blocks are blocked there, too.
+///
+/// # Errors
+/// The process cannot be started.
+pub(crate) fn start(
+    name: &str,
+    log_style: LogStyle,
+    line: impl Into<OwnedFd>,
+) -> io::Result<Child> {
+    let mut command = Command::new(PROGRAM);
+    command.arg0(name).stdin(Stdio::from(line.into()));
+    for (argument, is_said) in [(BACKGROUND, log_style.background), (JSON, log_style.json)] {
+        command.args(is_said.then_some(argument));
+    }
+    command.spawn()
+}
+
+/// The log style that the arguments of a process of this name say; `None` if it has another.
+pub(crate) fn style_of(
+    name: &str,
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Option<LogStyle> {
+    let is_it = arguments.next().is_some_and(|argument| argument == *name);
+    let arguments: Vec<_> = arguments.collect();
+    let says = |word: &str| arguments.iter().any(|argument| argument == word);
+    is_it.then(|| LogStyle { background: says(BACKGROUND), json: says(JSON) })
+}
+
+/// The user that a process of the peer of this name becomes; `None` keeps the user.
+pub(crate) fn user_of(name: &str, role: Role) -> Option<u32> {
+    process::is_root().then(|| user_number(name, role))
+}
+
+fn user_number(name: &str, role: Role) -> u32 {
+    USERS + role as u32 * USERS_OF_A_ROLE + fnv1a(name) % USERS_OF_A_ROLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_the_same_user_at_each_start() {
+        for role in [Role::Agent, Role::Relay, Role::Resolver] {
+            assert_ne!(user_number("home", role), user_number("work", role));
+        }
+    }
+
+    #[test]
+    fn the_roles_have_different_users_outside_of_the_ranges_of_systemd() {
+        // UIDS-GIDS.md, and greeters.
+        const TAKEN: [(u32, u32); 6] = [
+            (0, 60_000),
+            (60_001, 60_513),
+            (60_514, 60_577),
+            (60_578, 60_705),
+            (61_184, 65_519),
+            (65_520, u32::MAX),
+        ];
+        let numbers = |role| -> Vec<u32> {
+            (0..2_000).map(|name| user_number(&format!("tailnet{name}"), role)).collect()
+        };
+        let all = [Role::Agent, Role::Relay, Role::Resolver].map(numbers);
+        let [agents, relays, resolvers] = &all;
+        assert!(agents.iter().all(|agent| !relays.contains(agent) && !resolvers.contains(agent)));
+        assert!(relays.iter().all(|relay| !resolvers.contains(relay)));
+        for number in all.iter().flatten() {
+            let is_taken = |(first, last): &(u32, u32)| (*first..=*last).contains(number);
+            assert!(!TAKEN.iter().any(is_taken), "{number}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Resolves the name of an endpoint again when its peer does not answer handshakes.
+//!
+//! ```text
+//!   thread: each 5 s, which peers with a name do not answer? (node) -- due --> resolver, a process
+//!             the peer's endpoint, if the name has another address (node) <-- addresses --'
+//! ```
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use config::conf::{Conf, EndpointName};
+use host::dns;
+use node::{Node, Unanswered};
+use packet::Endpoint;
+use wg::PublicKey;
+
+use crate::{
+    life::LogStyle,
+    resolver::{Job, Resolver},
+};
+
+/// How often it looks for peers that do not answer. An initiation is repeated after about as long.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a peer has to be silent before its name is resolved, so that one lost datagram is no
+/// reason.
+const SILENT: Duration = Duration::from_secs(5);
+/// The time until the name of a peer that stays silent is resolved again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The names of a configuration, and the process that resolves them.
+pub(crate) struct Endpoints {
+    /// None if they are not to be resolved again.
+    names: Vec<(PublicKey, EndpointName)>,
+    job: Job,
+    resolver: Option<Resolver>,
+}
+
+impl Endpoints {
+    /// Those of the peer with this configuration and name. `interface` is whether it has an interface,
+    /// whose settings replace those of the host. To be called before they do.
+    pub fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
+        let is_wanted = conf.interface.reresolve.unwrap_or(true);
+        let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
+        let mut job = Job { name: name.to_owned(), sandbox, ..Job::default() };
+        if interface && !names.is_empty() {
+            job.own_servers.clone_from(&conf.interface.dns.servers);
+            job.servers = dns::servers(name, &[]);
+        }
+        Self { names, job, resolver: None }
+    }
+
+    /// Gives a node the names.
+    pub fn name(&self, node: &Node) {
+        node.name_endpoints(self.names.iter().cloned());
+    }
+
+    /// Starts the resolver if there are names. To be called before rights are given up.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn hand_over(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+        if !self.names.is_empty() {
+            self.resolver = Some(Resolver::start(&self.job, log_style).context("resolver")?);
+        }
+        Ok(())
+    }
+
+    /// Starts the thread, if there is a resolver.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        let Some(resolver) = self.resolver.take() else { return Ok(()) };
+        // It holds up no end of the node.
+        let node = Arc::downgrade(node);
+        thread::Builder::new().name("endpoints".into()).spawn(move || {
+            let mut silences = Silences::default();
+            loop {
+                thread::sleep(LOOK);
+                let Some(node) = node.upgrade() else { return };
+                for peer in silences.due(node.unanswered(), Instant::now()) {
+                    resolve(&node, &resolver, &peer);
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Sends the peer's handshakes to another address of its name, if there is one.
+fn resolve(node: &Node, resolver: &Resolver, unanswered: &Unanswered) {
+    let Unanswered { peer, name, endpoint } = unanswered;
+    let found = match resolver.resolve(name, node.fwmark()) {
+        Ok(found) => found,
+        Err(error) => {
+            return tracing::warn!(
+                error = format!("{error:#}"),
+                "Endpoint = {name} is not resolved again"
+            );
+        }
+    };
+    let Some(next) = next_address(&found, *endpoint) else { return };
+    let set = node.set_endpoint(peer, Endpoint::new(next));
+    // The peer may have been removed, or the interface may have gone down meanwhile.
+    if set.and_then(|()| node.handshake_now(peer)).is_ok() {
+        tracing::info!(peer = peer.to_base64(), endpoint = %next, "{name} has another address");
+    }
+}
+
+/// The address after the one in use, or the first; `None` if there is no other.
+fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<SocketAddr> {
+    let place = used.and_then(|used| found.iter().position(|at| *at == used));
+    let next = place.map_or(0, |place| (place + 1) % found.len());
+    found.get(next).copied().filter(|next| Some(*next) != used)
+}
+
+/// Since when peers do not answer.
+#[derive(Default)]
+struct Silences(HashMap<PublicKey, Silence>);
+
+struct Silence {
+    since: Instant,
+    resolved: Option<Instant>,
+}
+
+impl Silences {
+    /// Those of the silent peers whose names are to be resolved now.
+    fn due(&mut self, silent: Vec<Unanswered>, now: Instant) -> Vec<Unanswered> {
+        let is_silent = |key: &PublicKey| silent.iter().any(|it| it.peer == *key);
+        self.0.retain(|key, _| is_silent(key));
+        let is_due = |it: &Unanswered| {
+            let silence = self.0.entry(it.peer).or_insert(Silence { since: now, resolved: None });
+            let is_due = silence.resolved.is_none_or(|at| now.duration_since(at) >= AGAIN)
+                && now.duration_since(silence.since) >= SILENT;
+            if is_due {
+                silence.resolved = Some(now);
+            }
+            is_due
+        };
+        silent.into_iter().filter(is_due).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wg::PrivateKey;
+
+    use super::*;
+
+    fn unanswered(seed: u8) -> Unanswered {
+        Unanswered {
+            peer: PrivateKey::from_bytes(&[seed; 32]).public_key(),
+            name: EndpointName { host: "a.example".into(), port: 1 },
+            endpoint: None,
+        }
+    }
+
+    #[test]
+    fn a_name_is_resolved_after_a_silence_and_then_each_half_minute() {
+        let (mut silences, start) = (Silences::default(), Instant::now());
+        let mut due = |second, silent: &[u8]| -> Vec<Unanswered> {
+            let silent = silent.iter().map(|seed| unanswered(*seed)).collect();
+            silences.due(silent, start + Duration::from_secs(second))
+        };
+        let expected = [
+            (0, &[1][..], &[][..]),
+            (5, &[1, 2], &[1]),
+            (10, &[1, 2], &[2]),
+            (30, &[1, 2], &[]),
+            (35, &[1, 2], &[1]),
+            (40, &[2], &[2]),
+            // It answered in the meantime.
+            (45, &[1, 2], &[]),
+            (50, &[1, 2], &[1]),
+            (70, &[1, 2], &[2]),
+        ];
+        for (second, silent, wanted) in expected {
+            let wanted: Vec<_> = wanted.iter().map(|seed| unanswered(*seed)).collect();
+            assert_eq!(due(second, silent), wanted, "second {second}");
+        }
+    }
+
+    #[test]
+    fn the_next_address_of_a_name_is_tried_if_there_is_another() {
+        let at = |last: u8| SocketAddr::from(([192, 0, 2, last], 1));
+        for (found, used, next) in [
+            (vec![], Some(at(1)), None),
+            (vec![at(1)], Some(at(1)), None),
+            (vec![at(2)], Some(at(1)), Some(at(2))),
+            (vec![at(2)], None, Some(at(2))),
+            (vec![at(1), at(2), at(3)], Some(at(2)), Some(at(3))),
+            (vec![at(1), at(2), at(3)], Some(at(3)), Some(at(1))),
+        ] {
+            assert_eq!(next_address(&found, used), next, "{found:?} {used:?}");
+        }
+    }
+}

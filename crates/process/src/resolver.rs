@@ -1,0 +1,221 @@
+//! A process that resolves the names of endpoints, for a peer that is confined and may not do that.
+//!
+//! ```text
+//!   peer, before its sandbox -- its job --> resolver: this program, executed again
+//!     | a name  ------------------------->  | the host's own servers, past the tunnel (`direct`)
+//!     |                                     | else the resolver of the system (getaddrinfo)
+//!     | <------------- addresses, or why not
+//!     x  exits -------------------------->  x  exits
+//! ```
+//!
+//! While an endpoint is wrong, the tunnel carries nothing. If the system's queries go through the
+//! tunnel, by its routes or to its name servers, they are not answered either.
+
+mod direct;
+
+use std::{
+    ffi::OsString,
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    os::fd::AsFd as _,
+};
+
+use anyhow::{Context, anyhow, bail};
+use config::conf::EndpointName;
+use serde::{Deserialize, Serialize};
+use sys::{
+    Channel,
+    process::{
+        self, Rights, Signals, become_agent, keep_rights,
+        sandbox::{Ports, Reach, Work, confine_calls, confine_files},
+    },
+};
+
+use crate::{
+    children::{self, Role, style_of, user_of},
+    events::release_unused,
+    life::LogStyle,
+};
+
+/// The name of this program as a resolver, its whole first argument.
+const NAME: &str = "linerate-resolver";
+/// Bytes of the longest message: the longest name, or the addresses of one.
+const MESSAGE: usize = 4096;
+/// Addresses in a reply at most.
+const ADDRESSES: usize = 16;
+
+/// What it does besides reading and writing: it queries name servers by UDP and TCP.
+const WORK: Work = Work {
+    udp: true,
+    tcp: true,
+    agent: true,
+    streams: false,
+    unlinks: false,
+    unix: false,
+    splice: false,
+    syncs: false,
+    sheds: false,
+};
+const REFUSED: &str = "the kernel refused the sandbox";
+
+/// What a resolver needs to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// The peer's name.
+    pub name: String,
+    /// The name servers that the interface gives this host, which are reached through the tunnel.
+    pub own_servers: Vec<IpAddr>,
+    /// The servers that this host had before the interface came up.
+    pub servers: Vec<IpAddr>,
+    /// Whether it confines itself.
+    pub sandbox: bool,
+}
+
+/// A request for the addresses of a name.
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    host: String,
+    port: u16,
+    /// The mark of datagrams that go past the tunnel; 0 if none do.
+    mark: u32,
+}
+
+/// The addresses, or why there are none.
+type Reply = Result<Vec<SocketAddr>, String>;
+
+/// The connection to a resolver.
+#[derive(Debug)]
+pub(crate) struct Resolver(Channel);
+
+impl Resolver {
+    /// Starts one with this job. Signals that this thread blocks are blocked there, too.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
+        let (line, theirs) = Channel::pair()?;
+        children::start(NAME, log_style, theirs)?;
+        line.send(&postcard::to_stdvec(job)?)?;
+        Ok(Self(line))
+    }
+
+    /// The addresses of a name, the best first. `mark` is the mark of datagrams that go past the
+    /// tunnel.
+    ///
+    /// # Errors
+    /// There are none, or the resolver is gone.
+    pub fn resolve(&self, name: &EndpointName, mark: u32) -> anyhow::Result<Vec<SocketAddr>> {
+        let request = Request { host: name.host.clone(), port: name.port, mark };
+        self.0.send(&postcard::to_stdvec(&request)?)?;
+        let mut buffer = [0; MESSAGE];
+        match self.0.receive(&mut buffer)? {
+            0 => bail!("the resolver is gone"),
+            len => postcard::from_bytes::<Reply>(&buffer[..len])?.map_err(|why| anyhow!(why)),
+        }
+    }
+}
+
+/// The resolver that this process's arguments ask for.
+pub struct ResolverProcess {
+    /// How it logs.
+    pub log_style: LogStyle,
+}
+
+impl ResolverProcess {
+    /// Whether this process was started as one.
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|log_style| Self { log_style })
+    }
+
+    /// Serves the peer on standard input, until that closes the connection.
+    ///
+    /// # Errors
+    /// Standard input is no connection to a peer, or the kernel refuses the sandbox.
+    pub fn run(self) -> anyhow::Result<()> {
+        let _signals = Signals::block().context("signals")?;
+        process::rename(NAME).context("its name")?;
+        process::harden().context("core dumps")?;
+        let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut buffer = vec![0; MESSAGE];
+        let len = line.receive(&mut buffer)?;
+        let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
+        if job.sandbox {
+            confine(&job)?;
+        }
+        release_unused();
+        loop {
+            let len = line.receive(&mut buffer)?;
+            if len == 0 {
+                return Ok(());
+            }
+            let request = postcard::from_bytes(&buffer[..len]).context("the peer sent")?;
+            line.send(&postcard::to_stdvec(&job.answer(&request))?)?;
+        }
+    }
+}
+
+/// Any file may be read that its user may read: the system's resolver has its settings in many.
+fn confine(job: &Job) -> anyhow::Result<()> {
+    match user_of(&job.name, Role::Resolver) {
+        Some(user) => become_agent(user).context("becoming the resolver's user")?,
+        None => keep_rights(Rights::default())?,
+    }
+    let reach = Reach { read: vec!["/".into()], connect: Ports::Any, ..Reach::default() };
+    confine_files(&reach).context(REFUSED)?;
+    confine_calls(WORK).context(REFUSED)?;
+    Ok(())
+}
+
+impl Job {
+    fn answer(&self, request: &Request) -> Reply {
+        let Request { host, port, mark } = request;
+        let mut found = self.past_the_tunnel(host, *mark);
+        if found.is_empty() {
+            let system = (host.as_str(), *port).to_socket_addrs();
+            found = system.map_err(|error| error.to_string())?.map(|at| at.ip()).collect();
+        }
+        found.truncate(ADDRESSES);
+        Ok(found.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect())
+    }
+
+    /// What the host's own servers answer; nothing if the system's queries do not depend on the
+    /// tunnel.
+    fn past_the_tunnel(&self, host: &str, mark: u32) -> Vec<IpAddr> {
+        if mark == 0 && self.own_servers.is_empty() {
+            return Vec::new();
+        }
+        let mut servers = host::dns::servers(&self.name, &self.own_servers);
+        if servers.is_empty() {
+            servers.clone_from(&self.servers);
+        }
+        direct::addresses(host, &servers, mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_name_and_the_most_addresses_fit_a_message() {
+        let request = Request { host: "a".repeat(3_000), port: u16::MAX, mark: u32::MAX };
+        assert!(postcard::to_stdvec(&request).unwrap().len() <= MESSAGE);
+        let v6 = SocketAddr::new([0xffff; 8].into(), u16::MAX);
+        let reply: Reply = Ok(vec![v6; ADDRESSES]);
+        assert!(postcard::to_stdvec(&reply).unwrap().len() <= MESSAGE);
+    }
+
+    #[test]
+    fn a_name_that_the_system_knows_is_resolved_without_a_tunnel() {
+        let request = Request { host: "localhost".into(), port: 7, mark: 0 };
+        let found = Job::default().answer(&request).unwrap();
+        assert!(
+            found.contains(&(Ipv4Addr::LOCALHOST, 7).into()) || found[0].is_ipv6(),
+            "{found:?}"
+        );
+        let unknown = Request { host: "no such name".into(), ..request };
+        assert!(Job::default().answer(&unknown).is_err());
+    }
+}
