@@ -5,6 +5,8 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -31,6 +33,11 @@ use crate::{
     supervisor::Supervisor,
     up::Up,
 };
+
+/// The first pause before an interface that is in use is tried again; the next one is twice as long.
+const CLOSING_PAUSE: Duration = Duration::from_millis(50);
+/// The last pause: a second and a half in total.
+const CLOSING_LONGEST: Duration = Duration::from_millis(800);
 
 /// What the process is to do.
 #[derive(Debug, Default)]
@@ -190,9 +197,22 @@ fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
     // An interface that a process uses without the lock is left alone, and so is its undo log. One
     // that no process uses can be attached to; it stays when it is released here.
     if Netlink::open()?.link_by_name(name)?.is_some() {
-        Tun::create(name, DEFAULT_MTU, &Arc::default()).map_err(|error| explain(name, error))?;
+        attach(name).map_err(|error| explain(name, error))?;
     }
     Ok(Box::leak(Box::new(lock)))
+}
+
+/// Attaches to an interface for a moment. A killed process may hold it a little longer than its lock:
+/// the kernel closes its files one by one.
+fn attach(name: &str) -> Result<(), TunError> {
+    let mut pause = CLOSING_PAUSE;
+    loop {
+        match Tun::create(name, DEFAULT_MTU, &Arc::default()) {
+            Err(TunError::Busy) if pause <= CLOSING_LONGEST => thread::sleep(pause),
+            attached => return attached.map(drop),
+        }
+        pause *= 2;
+    }
 }
 
 fn explain(name: &str, error: TunError) -> anyhow::Error {
