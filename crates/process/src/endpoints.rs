@@ -5,19 +5,14 @@
 //!             the peer's endpoint, if the name has another address (node) <-- addresses --'
 //! ```
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use config::conf::{Conf, EndpointName};
 use host::dns;
 use node::{Node, Unanswered};
 use packet::Endpoint;
+use sys::clock;
 use wg::PublicKey;
 
 use crate::{
@@ -84,7 +79,7 @@ impl Endpoints {
             loop {
                 thread::sleep(LOOK);
                 let Some(node) = node.upgrade() else { return };
-                for peer in silences.due(node.unanswered(), Instant::now()) {
+                for peer in silences.due(node.unanswered(), now()) {
                     resolve(&node, &resolver, &peer);
                 }
             }
@@ -120,24 +115,29 @@ fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<Socket
     found.get(next).copied().filter(|next| Some(*next) != used)
 }
 
+fn now() -> Duration {
+    Duration::from_nanos(clock::boottime_nanos())
+}
+
 /// Since when peers do not answer.
 #[derive(Default)]
 struct Silences(HashMap<PublicKey, Silence>);
 
 struct Silence {
-    since: Instant,
-    resolved: Option<Instant>,
+    /// Since boot.
+    since: Duration,
+    resolved: Option<Duration>,
 }
 
 impl Silences {
     /// Those of the silent peers whose names are to be resolved now.
-    fn due(&mut self, silent: Vec<Unanswered>, now: Instant) -> Vec<Unanswered> {
+    fn due(&mut self, silent: Vec<Unanswered>, now: Duration) -> Vec<Unanswered> {
         let is_silent = |key: &PublicKey| silent.iter().any(|it| it.peer == *key);
         self.0.retain(|key, _| is_silent(key));
         let is_due = |it: &Unanswered| {
             let silence = self.0.entry(it.peer).or_insert(Silence { since: now, resolved: None });
-            let is_due = silence.resolved.is_none_or(|at| now.duration_since(at) >= AGAIN)
-                && now.duration_since(silence.since) >= SILENT;
+            let is_due = silence.resolved.is_none_or(|at| now - at >= AGAIN)
+                && now - silence.since >= SILENT;
             if is_due {
                 silence.resolved = Some(now);
             }
@@ -163,10 +163,10 @@ mod tests {
 
     #[test]
     fn a_name_is_resolved_after_a_silence_and_then_each_half_minute() {
-        let (mut silences, start) = (Silences::default(), Instant::now());
+        let mut silences = Silences::default();
         let mut due = |second, silent: &[u8]| -> Vec<Unanswered> {
             let silent = silent.iter().map(|seed| unanswered(*seed)).collect();
-            silences.due(silent, start + Duration::from_secs(second))
+            silences.due(silent, Duration::from_secs(second))
         };
         let expected = [
             (0, &[1][..], &[][..]),

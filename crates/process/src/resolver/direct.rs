@@ -4,12 +4,12 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd as _,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use getrandom::{SysRng, rand_core::TryRng as _};
 use proxy::dns::{Answer, Question, Record};
-use sys::process::mark_socket;
+use sys::{clock, process::mark_socket};
 
 /// The port of name servers.
 const PORT: u16 = 53;
@@ -46,10 +46,10 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
     // A port of its own for each query: a forged answer has to guess it, too.
     let socket = connected(server, mark)?;
     socket.send(question.as_bytes())?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = now() + PATIENCE;
     let mut message = [0; DATAGRAM];
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_sub(now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -77,4 +77,8 @@ fn connected(to: SocketAddr, mark: u32) -> io::Result<UdpSocket> {
     }
     socket.connect(to)?;
     Ok(socket)
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(clock::boottime_nanos())
 }
