@@ -11,7 +11,7 @@
 //! With `ConnectedFirst = false` all the peers' routes are in table T, and the first
 //! rule is not there.
 
-use std::fs;
+use std::{collections::HashSet, fs, iter};
 
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
@@ -147,17 +147,15 @@ impl Routes<'_> {
         let mut nets = std::mem::take(&mut self.wanted.nets);
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
         nets.dedup();
+        let around = self.look_around(&nets)?;
         let mut main = MainRoutes::default();
-        let connected = self.netlink.connected_networks(self.device)?;
         for net in &nets {
-            let added = self.add_one(*net, (&mut main, &connected));
-            added.with_context(|| format!("route to {net}"))?;
+            self.add_one(*net, (&mut main, &around)).with_context(|| format!("route to {net}"))?;
         }
         if let Some(own) = self.own {
             let policy = self.wanted.policy;
             let families = [Family::V4, Family::V6].into_iter().filter(|family| {
-                nets.iter()
-                    .any(|net| Family::of(net.addr()) == *family && policy.is_for_own_table(*net))
+                nets.iter().any(|net| is_of(net, *family) && policy.is_for_own_table(*net))
             });
             for family in families {
                 self.add_rules(family, own).context("rules")?;
@@ -180,20 +178,43 @@ impl Routes<'_> {
         Ok(())
     }
 
+    /// The table of a network; `Auto` is the main table, with its exceptions.
+    fn table_of(&self, net: IpNet) -> Table {
+        match (self.wanted.table, self.own) {
+            (Table::Auto, Some(own)) if self.wanted.policy.is_for_own_table(net) => {
+                Table::Id(own.table)
+            }
+            (table, _) => table,
+        }
+    }
+
+    /// Reads the exceptions for networks of the main table, if there are such networks.
+    fn look_around(&self, nets: &[IpNet]) -> anyhow::Result<Around> {
+        let mut around = Around::default();
+        for family in [Family::V4, Family::V6] {
+            if nets.iter().any(|net| is_of(net, family) && self.table_of(*net) == Table::Auto) {
+                let routes = self.netlink.routes(family, MAIN_TABLE)?.into_iter();
+                let ours = routes.filter(|route| route.device == self.device);
+                around.routed.extend(ours.map(|route| route.destination));
+            }
+        }
+        if nets.iter().any(|net| self.table_of(*net) == Table::Auto) {
+            around.connected = self.netlink.connected_networks(self.device)?;
+        }
+        Ok(around)
+    }
+
     fn add_one(
         &self,
         net: IpNet,
-        (main, connected): (&mut MainRoutes, &[IpNet]),
+        (main, around): (&mut MainRoutes, &Around),
     ) -> anyhow::Result<()> {
-        match (self.wanted.table, self.own) {
-            (Table::Off, _) => Ok(()),
-            (Table::Id(table), _) => self.add_route(net, table),
-            (Table::Auto, Some(own)) if self.wanted.policy.is_for_own_table(net) => {
-                self.add_route(net, own.table)
-            }
-            (Table::Auto, _) if self.netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
-            (Table::Auto, _) => {
-                let is_connected = connected.contains(&net);
+        match self.table_of(net) {
+            Table::Off => Ok(()),
+            Table::Id(table) => self.add_route(net, table),
+            Table::Auto if around.is_routed(net) => Ok(()),
+            Table::Auto => {
+                let is_connected = around.connected.contains(&net);
                 match is_connected {
                     true => tell_connected(net),
                     false => self.add_route(net, MAIN_TABLE)?,
@@ -250,13 +271,33 @@ impl Routes<'_> {
     }
 }
 
-fn unused_table(netlink: &Netlink) -> anyhow::Result<u32> {
-    for table in FIRST_TABLE.. {
-        if netlink.routes(Family::V4, table)?.is_empty()
-            && netlink.routes(Family::V6, table)?.is_empty()
-        {
-            return Ok(table);
-        }
-    }
-    anyhow::bail!("every routing table is in use")
+/// The state before the first route is added. It is read once for all networks, since a route that is
+/// added covers none of the networks that follow: these are not more specific.
+#[derive(Default)]
+struct Around {
+    connected: HashSet<IpNet>,
+    /// The destinations that the main table routes through the device.
+    routed: HashSet<IpNet>,
 }
+
+impl Around {
+    /// Whether a route to this network or to a shorter prefix leads through the device, like `ip
+    /// route show dev DEVICE match NETWORK`.
+    fn is_routed(&self, net: IpNet) -> bool {
+        let mut prefixes = iter::successors(Some(net.trunc()), IpNet::supernet);
+        prefixes.any(|prefix| self.routed.contains(&prefix))
+    }
+}
+
+fn is_of(net: &IpNet, family: Family) -> bool {
+    Family::of(net.addr()) == family
+}
+
+fn unused_table(netlink: &Netlink) -> anyhow::Result<u32> {
+    let used = netlink.tables()?;
+    let mut tables = FIRST_TABLE..;
+    tables.find(|table| !used.contains(table)).context("every routing table is in use")
+}
+
+#[cfg(test)]
+mod tests;

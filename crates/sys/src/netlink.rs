@@ -92,6 +92,11 @@ impl Netlink {
         Ok(Self { connection: Mutex::new(Connection { socket, sequence: 0 }) })
     }
 
+    /// The number of requests sent so far: a test compares it before and after an operation.
+    pub fn requests(&self) -> u32 {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).sequence
+    }
+
     /// Asks for a change.
     fn change(&self, message: RouteNetlinkMessage, flags: u16) -> Result<(), NetlinkError> {
         self.request(message, NLM_F_ACK | flags, |_| {})

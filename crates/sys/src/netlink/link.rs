@@ -1,6 +1,6 @@
 //! Links and their addresses.
 
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -143,8 +143,8 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn connected_networks(&self, but: u32) -> Result<Vec<IpNet>, NetlinkError> {
-        let mut links = Vec::new();
+    pub fn connected_networks(&self, but: u32) -> Result<HashSet<IpNet>, NetlinkError> {
+        let mut links = HashSet::new();
         self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
             if let RouteNetlinkMessage::NewLink(LinkMessage { header, .. }) = message {
                 let other = LinkFlags::Pointopoint | LinkFlags::Loopback;
@@ -152,11 +152,11 @@ impl Netlink {
                     && header.flags.contains(LinkFlags::Up)
                     && !header.flags.intersects(other)
                 {
-                    links.push(header.index);
+                    links.insert(header.index);
                 }
             }
         })?;
-        let mut networks = Vec::new();
+        let mut networks = HashSet::new();
         self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
             if let RouteNetlinkMessage::NewAddress(message) = message
                 && links.contains(&message.header.index)

@@ -1,6 +1,9 @@
 //! Routes through a device, and the device and MTU towards an address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -71,24 +74,18 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// Whether a table routes all of `destination` through `device`, by a route to it or to a
-    /// shorter prefix, like `ip route show dev DEVICE match DESTINATION`.
+    /// The numbers of all routing tables that have a route, of any kind, in either family.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn has_route(
-        &self,
-        destination: IpNet,
-        device: u32,
-        table: u32,
-    ) -> Result<bool, NetlinkError> {
-        let routes = self.routes(Family::of(destination.addr()), table)?;
-        let covers = |route: &Route| {
-            route.device == device
-                && route.destination.prefix_len() <= destination.prefix_len()
-                && route.destination.contains(&destination.addr())
-        };
-        Ok(routes.iter().any(covers))
+    pub fn tables(&self) -> Result<BTreeSet<u32>, NetlinkError> {
+        let mut tables = BTreeSet::new();
+        for family in [Family::V4, Family::V6] {
+            self.dump_routes(family, |message| {
+                tables.insert(table_of(message));
+            })?;
+        }
+        Ok(tables)
     }
 
     /// The MTU towards `to` in bytes: that of the route, including a learned path MTU, else that of
@@ -244,9 +241,11 @@ impl Netlink {
         let mut message = RouteMessage::default();
         message.header.address_family = family.into();
         self.dump(RouteNetlinkMessage::GetRoute(message), |reply| match reply {
-            // Cloned routes are not configuration, but learned path MTUs and the like.
+            // Cloned routes are not configuration, but learned path MTUs and the like. A kernel
+            // without IPv6 answers a request for its routes with those of all families.
             RouteNetlinkMessage::NewRoute(message)
-                if !message.header.flags.contains(RouteFlags::Cloned) =>
+                if !message.header.flags.contains(RouteFlags::Cloned)
+                    && message.header.address_family == family.into() =>
             {
                 each(&message);
             }

@@ -77,19 +77,35 @@ fn a_route_can_be_added_once_found_and_deleted() {
             assert_eq!(again.errno(), Some(Errno::EEXIST));
             let listed = netlink.routes(family, one.table).unwrap();
             assert_eq!(listed.iter().filter(|listed| **listed == one).count(), 1, "{listed:?}");
-            assert!(netlink.has_route(one.destination, device, one.table).unwrap());
-            assert!(!netlink.has_route(one.destination, device, 4711).unwrap());
-            assert!(!netlink.has_route(one.destination, device + 1, one.table).unwrap());
+            assert!(!netlink.routes(family, 4711).unwrap().contains(&one));
+            assert!(netlink.tables().unwrap().contains(&one.table));
             netlink.delete_route(&one).unwrap();
-            assert!(!netlink.has_route(one.destination, device, one.table).unwrap());
+            assert!(!netlink.routes(family, one.table).unwrap().contains(&one));
+            assert!(!netlink.tables().unwrap().contains(&51820));
             assert_eq!(netlink.delete_route(&one).unwrap_err().errno(), Some(Errno::ESRCH));
         }
-        netlink.add_route(&route("10.8.0.0/16", MAIN_TABLE, None)).unwrap();
-        assert!(netlink.has_route(net("10.8.3.0/24"), device, MAIN_TABLE).unwrap());
-        assert!(!netlink.has_route(net("10.0.0.0/8"), device, MAIN_TABLE).unwrap());
         let untruncated = route("10.7.1.2/16", MAIN_TABLE, None);
         netlink.add_route(&untruncated).unwrap();
-        assert!(netlink.has_route(net("10.7.0.0/16"), device, MAIN_TABLE).unwrap());
+        let listed = netlink.routes(Family::V4, MAIN_TABLE).unwrap();
+        assert_eq!(listed, [route("10.7.0.0/16", MAIN_TABLE, None)]);
+    });
+}
+
+#[test]
+fn a_table_is_in_use_whatever_the_kind_of_its_routes() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        netlink.set_up(info.index).unwrap();
+        for words in ["unreachable default table 70", "-6 blackhole fd00::/8 table 71"] {
+            let (family, words) = words.strip_prefix("-6 ").map_or(("-4", words), |w| ("-6", w));
+            let words = [family, "route", "add"].into_iter().chain(words.split(' '));
+            assert!(std::process::Command::new("ip").args(words).status().unwrap().success());
+        }
+        let tables = netlink.tables().unwrap();
+        assert!(
+            tables.contains(&70) && tables.contains(&71) && !tables.contains(&72),
+            "{tables:?}"
+        );
     });
 }
 
@@ -114,9 +130,8 @@ fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
             netlink.add_address(link, net(text)).unwrap();
         }
         [tunnel.index, one, two].iter().for_each(|link| netlink.set_up(*link).unwrap());
-        let mut connected = netlink.connected_networks(two).unwrap();
-        connected.sort();
-        assert_eq!(connected, [net("192.168.7.0/24"), net("fd07::/64")]);
+        let connected = netlink.connected_networks(two).unwrap();
+        assert_eq!(connected, [net("192.168.7.0/24"), net("fd07::/64")].into());
     });
 }
 

@@ -10,7 +10,7 @@ use nix::{errno::Errno, sys::wait::waitpid, unistd::Pid};
 use super::*;
 use crate::{
     BindError, Tun, UdpSocket,
-    netlink::{Family, MAIN_TABLE},
+    netlink::{Family, MAIN_TABLE, Route},
     testing::{forked, in_namespace, skip},
 };
 
@@ -106,7 +106,8 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
         helper.register(&[net], &[rule]).unwrap();
         assert_eq!(errno(helper.register(&[net], &[])), Some(Errno::EPERM), "it was the last");
 
-        let has_route = || netlink.has_route(net, index, MAIN_TABLE).unwrap();
+        let route = Route { destination: net, device: index, table: MAIN_TABLE, metric: None };
+        let has_route = || netlink.routes(Family::V4, MAIN_TABLE).unwrap().contains(&route);
         helper.route(0, true).unwrap();
         assert!(has_route());
         assert_eq!(errno(helper.route(0, true)), Some(Errno::EEXIST));

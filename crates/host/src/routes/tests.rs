@@ -1,0 +1,114 @@
+//! Routes in a network namespace of each test's own.
+
+use std::{net::Ipv4Addr, sync::Arc, thread};
+
+use ipnet::Ipv4Net;
+use nix::sched::{CloneFlags, unshare};
+use sys::Tun;
+
+use super::*;
+
+const NAME: &str = "lr0";
+
+/// Runs `test` with an interface that is up and has the addresses 10.9.0.1/24 and fd09::1/64.
+fn with_interface(test: impl FnOnce(&Netlink, u32) + Send) {
+    let run = || {
+        if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+            return skips::skip("CAP_NET_ADMIN");
+        }
+        let netlink = Netlink::open().unwrap();
+        let (_recv, _send, info) = Tun::create(NAME, 1420, &Arc::default()).unwrap();
+        for address in ["10.9.0.1/24", "fd09::1/64"] {
+            netlink.add_address(info.index, address.parse().unwrap()).unwrap();
+        }
+        netlink.set_up(info.index).unwrap();
+        test(&netlink, info.index);
+    };
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    let thread = thread::Builder::new().name(name);
+    thread::scope(|scope| thread.spawn_scoped(scope, run).unwrap().join().unwrap());
+}
+
+fn add(netlink: &Netlink, device: u32, nets: Vec<IpNet>) -> anyhow::Result<MainRoutes> {
+    add_to(Table::Auto, netlink, device, nets)
+}
+
+fn add_to(
+    table: Table,
+    netlink: &Netlink,
+    device: u32,
+    nets: Vec<IpNet>,
+) -> anyhow::Result<MainRoutes> {
+    let policy = Policy::default();
+    let wanted = Wanted { nets, table, policy: &policy };
+    let log = &mut UndoLog::open("linerate-none").unwrap();
+    Routes { netlink, wanted, log, device, own: None }.add()
+}
+
+/// So many networks of 2,048 addresses.
+fn many(count: u32) -> Vec<IpNet> {
+    let net = |number: u32| Ipv4Net::new(Ipv4Addr::from((16 << 24) + number * 4096), 21).unwrap();
+    (0..count).map(|number| net(number).into()).collect()
+}
+
+#[test]
+fn what_is_there_is_read_once_for_all_networks() {
+    with_interface(|netlink, device| {
+        let cost = |nets: Vec<IpNet>| {
+            let before = netlink.requests();
+            let main = add(netlink, device, nets).unwrap();
+            (main, netlink.requests() - before)
+        };
+        let (_, of_one) = cost(vec!["10.200.0.0/16".parse().unwrap()]);
+        let (mut main, of_many) = cost(many(500));
+        assert_eq!(of_many, of_one + 499, "one request for each further route");
+        assert_eq!(main.networks().len(), 500);
+        let before = netlink.requests();
+        main.settle(netlink, None, device).unwrap();
+        assert_eq!(netlink.requests() - before, 2, "one for the links and one for the addresses");
+    });
+}
+
+#[test]
+fn no_table_is_read_for_networks_that_get_no_route_in_the_main_table() {
+    with_interface(|netlink, device| {
+        for (table, requests) in [(Table::Off, 0), (Table::Id(1234), 500)] {
+            let before = netlink.requests();
+            let main = add_to(table, netlink, device, many(500)).unwrap();
+            assert_eq!((main.networks().len(), netlink.requests() - before), (0, requests));
+        }
+    });
+}
+
+#[test]
+fn a_free_table_costs_as_much_after_many_that_are_in_use() {
+    with_interface(|netlink, device| {
+        let policy = Policy::default();
+        let nets = vec!["0.0.0.0/0".parse().unwrap()];
+        let wanted = Wanted { nets, table: Table::Auto, policy: &policy };
+        let choose = || {
+            let before = netlink.requests();
+            let own = OwnTable::choose(netlink, &wanted, 0).unwrap().unwrap();
+            (own.table, netlink.requests() - before)
+        };
+        assert_eq!(choose(), (FIRST_TABLE, 2));
+        for table in FIRST_TABLE..FIRST_TABLE + 100 {
+            let destination = "10.7.0.0/16".parse().unwrap();
+            netlink.add_route(&Route { destination, device, table, metric: None }).unwrap();
+        }
+        assert_eq!(choose(), (FIRST_TABLE + 100, 2));
+    });
+}
+
+#[test]
+fn a_network_within_what_the_interface_routes_already_gets_no_route() {
+    with_interface(|netlink, device| {
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let wanted =
+            nets(&["10.9.0.128/25", "10.9.0.0/24", "10.8.0.0/15", "fd09::/80", "fd08::/15"]);
+        let main = add(netlink, device, wanted).unwrap();
+        assert_eq!(main.networks(), nets(&["10.8.0.0/15", "fd08::/15"]));
+    });
+}
