@@ -1,6 +1,6 @@
 //! The state of a running peer, parsed once. Private keys do not leave this module.
 
-use std::{fs, time::Duration};
+use std::{collections::HashMap, fs, time::Duration};
 
 use config::uapi::{Stats, parse_state};
 use host::{number_scopes, sockets::folders};
@@ -74,14 +74,14 @@ impl Interface {
     /// Reads the answer to `linerate-stats=1`.
     pub fn learn(&mut self, stats: &str) {
         let stats = Stats::parse(stats);
+        let mut peers: HashMap<PublicKey, &mut PeerState> =
+            self.peers.iter_mut().map(|peer| (peer.public_key, peer)).collect();
         for (key, mtu) in &stats.path_mtus {
-            let peer = self.peers.iter_mut().find(|peer| peer.public_key == *key);
-            peer.into_iter().for_each(|peer| peer.path_mtu = Some(*mtu));
+            peers.get_mut(key).into_iter().for_each(|peer| peer.path_mtu = Some(*mtu));
         }
         for (key, agreed) in &stats.post_quantum {
-            let peer = self.peers.iter_mut().find(|peer| peer.public_key == *key);
             let agreed = Some(Duration::from_secs(*agreed));
-            peer.into_iter().for_each(|peer| peer.post_quantum = agreed);
+            peers.get_mut(key).into_iter().for_each(|peer| peer.post_quantum = agreed);
         }
         self.own = Some(stats);
     }

@@ -1,7 +1,10 @@
 //! Updates a running interface to the keys and peers in its file. Peers that stay keep their
 //! sessions, and a network that stays always has a peer.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 use anyhow::Context;
 use config::{
@@ -79,7 +82,8 @@ fn owners(peers: &[PeerChange]) -> HashMap<IpNet, PublicKey> {
 
 /// Reduces a peer's change to what differs from the running one.
 fn keep(peer: &mut PeerChange, running: Option<&PeerState>, owners: &HashMap<IpNet, PublicKey>) {
-    let has: &[IpNet] = running.map_or(&[], |running| &running.allowed_ips);
+    let has = running.map_or(&[][..], |running| &running.allowed_ips);
+    let has: HashSet<IpNet> = has.iter().copied().collect();
     // Replacing them would leave networks without a peer for a moment.
     peer.replace_allowed_ips = false;
     peer.allowed_ips
