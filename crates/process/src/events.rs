@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    collections::HashSet,
     io,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -25,13 +26,13 @@ const QUIET: Duration = Duration::from_secs(1);
 /// What the main thread hears.
 pub(crate) enum Heard {
     Event(Event),
+    /// Links, addresses, routes or rules of this machine changed.
+    Changed(netlink::Event),
     /// The process is to end, for this reason.
     End(&'static str),
 }
 
 pub(crate) enum Event {
-    /// Links, addresses, routes or rules of this machine changed.
-    Link(netlink::Event),
     /// The interface itself changed.
     Own(Followed),
     /// The data plane ended.
@@ -89,7 +90,7 @@ impl Listeners {
         }
         thread("netlink").spawn(move || {
             while let Ok(Some(event)) = monitor.next() {
-                let _ = events.send(Heard::Event(Event::Link(event)));
+                let _ = events.send(Heard::Changed(event));
             }
         })?;
         Ok(())
@@ -108,10 +109,51 @@ pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
     }
 }
 
+/// The changes in the queue, each once, and the message that follows them. `first` is the one that
+/// was received already. So thousands of routes that are added at once cost as much as one.
+pub(crate) fn changes_since(
+    first: netlink::Event,
+    inbox: &mpsc::Receiver<Heard>,
+) -> (Vec<netlink::Event>, Option<Heard>) {
+    let (mut changes, mut known) = (vec![first], HashSet::from([first]));
+    loop {
+        match inbox.try_recv().ok() {
+            Some(Heard::Changed(change)) if known.insert(change) => changes.push(change),
+            Some(Heard::Changed(_)) => {}
+            after => return (changes, after),
+        }
+    }
+}
+
 /// Releases freed memory of the heap, and code pages.
 pub(crate) fn release_unused() {
     process::release_heap();
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "cannot release unused code");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sys::netlink::Event as Change;
+
+    use super::*;
+
+    #[test]
+    fn a_thousand_changes_in_the_queue_become_one_of_each_kind() {
+        let (events, inbox) = mpsc::channel();
+        for _ in 0..1000 {
+            for change in [Change::RoutesChanged, Change::AddressesChanged] {
+                events.send(Heard::Changed(change)).unwrap();
+            }
+        }
+        events.send(Heard::End("a test")).unwrap();
+        events.send(Heard::Changed(Change::RulesChanged)).unwrap();
+        let (changes, after) = changes_since(Change::RoutesChanged, &inbox);
+        assert_eq!(changes, [Change::RoutesChanged, Change::AddressesChanged]);
+        assert!(matches!(after, Some(Heard::End("a test"))));
+        let (changes, after) = changes_since(Change::Lost, &inbox);
+        assert_eq!(changes, [Change::Lost, Change::RulesChanged]);
+        assert!(after.is_none());
     }
 }

@@ -308,26 +308,21 @@ impl Kind for Interface {
                 self.follow(node, event);
                 None
             }
-            Event::Link(event) => {
-                if let Some(up) = &mut self.up {
-                    up.handle_event(event, self.index);
-                }
-                match event {
-                    netlink::Event::RoutesChanged
-                    | netlink::Event::RulesChanged
-                    | netlink::Event::AddressesChanged => {
-                        node.routes_changed();
-                        self.member.iter().for_each(Member::network_changed);
-                    }
-                    netlink::Event::Lost => {
-                        self.resynchronise(node);
-                        self.member.iter().for_each(Member::network_changed);
-                    }
-                    _ => {}
-                }
-                None
-            }
         }
+    }
+
+    fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]) {
+        if let Some(up) = &mut self.up {
+            up.handle_changes(changes, self.index);
+        }
+        if changes.contains(&netlink::Event::Lost) {
+            self.resynchronise(node);
+        } else if changes.iter().any(netlink::Event::is_of_network) {
+            node.routes_changed();
+        } else {
+            return;
+        }
+        self.member.iter().for_each(Member::network_changed);
     }
 
     /// An interface in another network namespace goes away with the TUN, when the process ends.

@@ -28,12 +28,12 @@ use std::{
 use anyhow::Context;
 use node::{Attached, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
-use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, process::Helper};
+use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, netlink, process::Helper};
 use wg::{Crypto, PostQuantum};
 
 use crate::{
     control::{ControlSocket, Extras},
-    events::{Event, Heard, Listeners, next_event, release_unused},
+    events::{Event, Heard, Listeners, changes_since, next_event, release_unused},
     log_error::log_error,
     metrics::{self, Metrics},
     sandbox::Sandbox,
@@ -100,6 +100,9 @@ pub(crate) trait Kind: Send {
 
     /// Handles an event. `Some` ends the process.
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending>;
+
+    /// Links, addresses, routes or rules of this machine changed; each change is there once.
+    fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]);
 
     /// Undoes everything. `file` is the control socket's; `ending` is `None` if the start failed.
     ///
@@ -208,11 +211,17 @@ fn start<R: IpRecv + 'static, S: IpSend>(
 
 /// Handles events until the process is to end.
 fn live(node: &Node, kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> Ending {
-    while let Some(heard) = next(kind, inbox) {
+    let mut pending = None;
+    while let Some(heard) = pending.take().or_else(|| next(kind, inbox)) {
         match heard {
             Heard::End(why) => {
                 tracing::info!(why, "going down");
                 break;
+            }
+            Heard::Changed(first) => {
+                let (changes, after) = changes_since(first, inbox);
+                kind.handle_changes(node, &changes);
+                pending = after;
             }
             Heard::Event(event) => {
                 if let Some(ending) = kind.handle(node, event) {

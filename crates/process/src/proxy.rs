@@ -304,21 +304,18 @@ impl<S: Stack> Kind for Proxy<S> {
         Ok(())
     }
 
-    fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
+    fn handle(&mut self, _: &Node, event: Event) -> Option<Ending> {
         match event {
             Event::Gone(error) => Some(Ending::Broken(error)),
-            // Changes of this machine. Nobody else can change the tunnel's own link.
-            Event::Link(
-                netlink::Event::RoutesChanged
-                | netlink::Event::RulesChanged
-                | netlink::Event::AddressesChanged
-                | netlink::Event::Lost,
-            ) => {
-                node.routes_changed();
-                self.member.iter().for_each(Member::network_changed);
-                None
-            }
-            Event::Link(_) | Event::Own(_) => None,
+            // Nobody else can change the tunnel's own link.
+            Event::Own(_) => None,
+        }
+    }
+
+    fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]) {
+        if changes.iter().any(netlink::Event::is_of_network) {
+            node.routes_changed();
+            self.member.iter().for_each(Member::network_changed);
         }
     }
 

@@ -251,21 +251,21 @@ impl Up {
     }
 
     /// Connected networks may have changed, or rules may have been deleted.
-    pub fn handle_event(&mut self, event: Event, own: u32) {
+    pub fn handle_changes(&mut self, changes: &[Event], own: u32) {
         if self.has_left {
             return;
         }
-        let concerns = match event {
+        let concerns = |event: &Event| match *event {
             Event::AddressesChanged | Event::Lost => true,
             Event::LinkUp { index } | Event::LinkDown { index } | Event::LinkDeleted { index } => {
                 index != own
             }
             Event::MtuChanged { .. } | Event::RoutesChanged | Event::RulesChanged => false,
         };
-        if matches!(event, Event::RulesChanged | Event::Lost) {
+        if changes.iter().any(|event| matches!(event, Event::RulesChanged | Event::Lost)) {
             self.keep_rules();
         }
-        if concerns {
+        if changes.iter().any(concerns) {
             log_error(self.routes.settle(&self.netlink, self.helper.as_deref(), own));
         }
     }

@@ -37,7 +37,7 @@ const GROUPS: [u32; 7] = [
 pub(super) const BUFFER: u32 = 1024 * 1024;
 
 /// A change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A link was brought up.
     LinkUp {
@@ -63,6 +63,16 @@ pub enum Event {
     AddressesChanged,
     /// The socket's buffer overflowed: read the current state again.
     Lost,
+}
+
+impl Event {
+    /// Whether routes, rules or addresses may have changed.
+    pub fn is_of_network(&self) -> bool {
+        matches!(
+            self,
+            Self::RoutesChanged | Self::RulesChanged | Self::AddressesChanged | Self::Lost
+        )
+    }
 }
 
 /// Listens for changes in the network namespace of the thread that opened it.
