@@ -7,6 +7,7 @@
 //!   packet_filter     │
 //!   router: settings ─┘
 //!
+//!   settings          kernel settings that a tunnel uses if it may write them
 //!   hooks             the user's commands
 //!   interface_lock    one process at a time brings an interface up or down
 //!   sockets           the paths of the control sockets
@@ -24,6 +25,7 @@ pub mod router;
 pub mod routes;
 pub mod rules;
 mod scopes;
+mod settings;
 pub mod sockets;
 mod standing;
 mod undo_log;

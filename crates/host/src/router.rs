@@ -2,7 +2,9 @@
 //! address, in segments that fit, and whether the kernel forwards at all.
 
 use std::{
-    fs,
+    collections::HashMap,
+    ffi::OsString,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +18,8 @@ use sys::{
 
 use super::{
     nft::{Chain, Ruleset, compare, connection, is, is_not, meta},
-    undo_log::{SettingsLock, UndoLog},
+    settings::{Listed, Unwritten},
+    undo_log::{Setting, SettingsLock, UndoLog},
 };
 use config::conf::Router;
 
@@ -95,31 +98,59 @@ fn prefix(net: &IpNet) -> Value {
 }
 
 /// Switches the kernel's forwarding on if the file asks for it, and warns if it is off.
-pub fn forward(router: &Router, log: &mut UndoLog) -> anyhow::Result<()> {
+///
+/// # Errors
+/// The undo log cannot be written.
+pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::Result<()> {
     let lock = router.ip_forward.then(|| log.lock_settings()).transpose()?;
-    for (ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
-        let wanted = router.offered.iter().any(|net| net.addr().is_ipv4() == ipv4);
-        let asked = lock.as_ref().filter(|_| wanted || router.offered.is_empty());
-        let path = Path::new(path);
+    for (is_ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
+        let is_offered = router.offered.iter().any(|net| net.addr().is_ipv4() == is_ipv4);
+        let lock = lock.as_ref().filter(|_| is_offered || router.offered.is_empty());
         // A kernel may be without IPv6.
         let Ok(current) = fs::read_to_string(path) else {
-            anyhow::ensure!(!wanted, "{}: the kernel has no such family", path.display());
+            if is_offered {
+                tracing::warn!("OfferRoutes: this kernel has no IPv6: {path} does not exist");
+            }
             continue;
         };
-        if let Some(lock) = asked {
-            if !ipv4 {
-                keep_advertised_routes(log, lock, current.trim() == "1")?;
+        let forwards = current.trim() == "1";
+        if let Some(lock) = lock {
+            let kept = if is_ipv4 {
+                Ok(Vec::new())
+            } else {
+                advertised_routes(interface, &log.settings_of_others(lock), forwards)
+            };
+            let kept = kept.context("IpForward")?;
+            let unwritten = switch_on(Path::new(path), &kept, (log, lock)).context("IpForward")?;
+            if !unwritten.is_empty() {
+                tracing::warn!("IpForward: nothing is forwarded: {}", Listed(&unwritten));
             }
-            log.change_setting(lock, path, "1").context("IpForward")?;
-        } else if wanted && current.trim() != "1" {
+        } else if is_offered && !forwards {
             tracing::warn!(
-                "OfferRoutes: the kernel forwards nothing: {} is {}; IpForward = true sets it",
-                path.display(),
+                "OfferRoutes: the kernel forwards nothing: {path} is {}; IpForward = true sets it",
                 current.trim()
             );
         }
     }
     Ok(())
+}
+
+/// Switches on forwarding by the setting at `path`, after the settings that keep advertised routes.
+/// If one of those cannot be written, forwarding stays off. Returns all that were not written.
+fn switch_on(
+    path: &Path,
+    kept: &[(PathBuf, &'static str)],
+    (log, lock): (&mut UndoLog, &SettingsLock),
+) -> anyhow::Result<Vec<Unwritten>> {
+    let mut unwritten = log.change_settings(lock, kept)?;
+    match unwritten.first().map(|first| io::Error::from(first.error.kind())) {
+        None => log.change_settings(lock, &[(path.to_owned(), "1")]),
+        // Without the advertised routes the host would lose IPv6.
+        Some(error) => {
+            unwritten.push(Unwritten { path: path.to_owned(), value: "1", error });
+            Ok(unwritten)
+        }
+    }
 }
 
 /// Logs the devices whose UDP for the peers arrives datagram by datagram: by default the kernel
@@ -146,29 +177,27 @@ pub fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()
     Ok(())
 }
 
-/// A kernel that forwards IPv6 ignores router advertisements and drops the default route that it
-/// has from one, except on devices where `accept_ra` is 2 (Documentation/networking/ip-sysctl.rst;
-/// `rt6_purge_dflt_routers`). If it forwards already, only what another interface of ours has set
-/// is kept so.
-fn keep_advertised_routes(
-    log: &mut UndoLog,
-    lock: &SettingsLock,
+/// The settings that keep default routes from router advertisements. A kernel that forwards IPv6
+/// ignores these and drops the routes, except on devices where `accept_ra` is 2
+/// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). If it forwards already, only
+/// what another interface of ours has set is kept so.
+fn advertised_routes(
+    interface: &str,
+    others: &HashMap<PathBuf, Setting>,
     forwards: bool,
-) -> anyhow::Result<()> {
-    let devices = fs::read_dir(IPV6_DEVICES).context(IPV6_DEVICES)?;
-    let mut paths: Vec<PathBuf> =
-        devices.flatten().map(|device| device.path().join("accept_ra")).collect();
-    paths.sort();
-    for path in paths {
-        let is_device = !path.starts_with(format!("{IPV6_DEVICES}/all"))
-            && !path.starts_with(format!("{IPV6_DEVICES}/default"))
-            && !path.starts_with(format!("{IPV6_DEVICES}/lo"));
-        let hears = || fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1");
-        if is_device && (log.is_changed_by_another(&path) || !forwards && hears()) {
-            log.change_setting(lock, &path, "2")?;
-        }
-    }
-    Ok(())
+) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
+    let devices = fs::read_dir(IPV6_DEVICES).context(IPV6_DEVICES)?.flatten();
+    let others_than = ["all", "default", "lo", interface];
+    let is_device = |name: &OsString| !others_than.iter().any(|other| name == other);
+    let devices = devices.map(|device| device.file_name()).filter(is_device);
+    let paths = devices.map(|name| Path::new(IPV6_DEVICES).join(name).join("accept_ra"));
+    let hears = |path: &Path| fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
+    let mut kept: Vec<(PathBuf, &'static str)> = paths
+        .filter(|path| others.contains_key(path) || !forwards && hears(path))
+        .map(|path| (path, "2"))
+        .collect();
+    kept.sort();
+    Ok(kept)
 }
 
 #[cfg(test)]

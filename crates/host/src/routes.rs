@@ -11,7 +11,7 @@
 //! With `ConnectedFirst = false` all the peers' routes are in table T, and the first
 //! rule is not there.
 
-use std::{collections::HashSet, fs, iter};
+use std::{collections::HashSet, iter};
 
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
@@ -21,15 +21,16 @@ use sys::{
     process::Helper,
 };
 
-use crate::undo_log::{Undo, UndoLog};
+use crate::{
+    settings,
+    undo_log::{Undo, UndoLog},
+};
 use config::conf::{Policy, Table};
 
 /// The first table that is tried for a default route; wg-quick's choice.
 const FIRST_TABLE: u32 = 51_820;
 /// The priority of the rule of the main table (ip-rule(8)).
 const MAIN_PRIORITY: u32 = 32_766;
-/// Whether marks count when the kernel checks where a packet came from.
-const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
 
 /// The networks that are to be reached by an interface, and how.
 #[derive(Debug)]
@@ -81,6 +82,8 @@ pub struct Routes<'a> {
     pub netlink: &'a Netlink,
     pub wanted: Wanted<'a>,
     pub log: &'a mut UndoLog,
+    /// The interface's name.
+    pub interface: &'a str,
     /// The index of the interface.
     pub device: u32,
     pub own: Option<OwnTable>,
@@ -240,12 +243,9 @@ impl Routes<'_> {
                 next - 2
             }
         };
-        // Before the rules, lest an answer be lost. In a container it may be set and not
-        // be ours to write.
-        if family == Family::V4
-            && fs::read_to_string(SRC_VALID_MARK).is_ok_and(|value| value.trim() != "1")
-        {
-            fs::write(SRC_VALID_MARK, "1").with_context(|| SRC_VALID_MARK.to_owned())?;
+        // Before the rules, lest an answer be lost.
+        if family == Family::V4 {
+            settings::set_src_valid_mark(self.interface);
         }
         let rule = |fwmark, table, priority| Rule {
             family,

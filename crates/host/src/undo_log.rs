@@ -10,6 +10,7 @@
 //! out which of them restores it, so only one at a time may do so ([`UndoLog::lock_settings`]).
 
 use std::{
+    collections::HashMap,
     fmt,
     fs::{self, File},
     io,
@@ -20,7 +21,7 @@ use std::{
 use anyhow::Context;
 use sys::netlink::{Family, FwMark, Netlink, Rule};
 
-use super::{dns, nft, records};
+use super::{dns, nft, records, settings::Unwritten};
 use sys::whole_file;
 
 /// One entry. Routes and addresses go with the interface and need none.
@@ -135,38 +136,73 @@ impl UndoLog {
         Ok(SettingsLock { _folder: lock().with_context(|| folder.display().to_string())? })
     }
 
-    /// Changes a setting of the kernel, until the last of the interfaces that want it
-    /// changed goes down.
-    pub fn change_setting(
+    /// Changes settings of the kernel, in this order, until the last of the interfaces that want
+    /// them changed goes down. Returns those that cannot be written.
+    ///
+    /// # Errors
+    /// The log cannot be written. Then no setting is changed.
+    pub fn change_settings(
         &mut self,
-        _: &SettingsLock,
-        path: &Path,
-        ours: &str,
-    ) -> anyhow::Result<()> {
-        let what = || path.display().to_string();
-        let current = fs::read_to_string(path).with_context(what)?.trim().to_owned();
-        let former = match self.setting_of_another(path) {
-            Some(other) => other.former,
-            None if current == ours => return Ok(()),
-            None => current.clone(),
-        };
-        let setting = Setting { path: path.to_owned(), ours: ours.to_owned(), former };
-        self.record(Undo::Setting(setting))?;
-        if current != ours {
-            fs::write(path, ours).with_context(what)?;
+        lock: &SettingsLock,
+        wanted: &[(PathBuf, &'static str)],
+    ) -> anyhow::Result<Vec<Unwritten>> {
+        let others = self.settings_of_others(lock);
+        let (mut to_write, mut unwritten) = (Vec::new(), Vec::new());
+        let recorded = self.entries.len();
+        for &(ref path, value) in wanted {
+            let current = match fs::read_to_string(path) {
+                Ok(current) => current.trim().to_owned(),
+                // The device is gone.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    unwritten.push(Unwritten { path: path.clone(), value, error });
+                    continue;
+                }
+            };
+            if current != value {
+                to_write.push((path, value));
+            }
+            let former = match others.get(path) {
+                Some(other) => other.former.clone(),
+                None if current == value => continue,
+                None => current,
+            };
+            let setting = Setting { path: path.clone(), ours: value.to_owned(), former };
+            self.entries.push(Undo::Setting(setting));
         }
-        Ok(())
+        if self.entries.len() > recorded {
+            self.write().with_context(|| self.path.display().to_string())?;
+        }
+        for (path, value) in to_write {
+            if let Err(error) = fs::write(path, value) {
+                unwritten.push(Unwritten { path: path.clone(), value, error });
+            }
+        }
+        self.forget_settings(&unwritten)?;
+        Ok(unwritten)
     }
 
-    /// Whether another interface wants a setting changed.
-    pub fn is_changed_by_another(&self, path: &Path) -> bool {
-        self.setting_of_another(path).is_some()
+    /// Removes settings that were not changed.
+    fn forget_settings(&mut self, unwritten: &[Unwritten]) -> anyhow::Result<()> {
+        if unwritten.is_empty() {
+            return Ok(());
+        }
+        self.entries.retain(|entry| {
+            let Undo::Setting(setting) = entry else { return true };
+            unwritten.iter().all(|one| (&one.path, one.value) != (&setting.path, &*setting.ours))
+        });
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
+    /// What other interfaces want changed, by path.
+    pub fn settings_of_others(&self, _: &SettingsLock) -> HashMap<PathBuf, Setting> {
+        self.others()
     }
 
     /// Undoes everything, and goes on whatever fails. What failed stays in the log.
     pub fn undo(&mut self, netlink: &Netlink) {
         // First: nothing is forwarded any more when the packet filter goes.
-        self.undo_settings(netlink);
+        self.undo_settings();
         self.undo_some(netlink, |entry| !entry.is_setting());
         self.path = records::path(&self.interface, EXTENSION);
     }
@@ -188,11 +224,11 @@ impl UndoLog {
 
     /// Undoes the packet filter and settings of the kernel.
     pub fn undo_router(&mut self, netlink: &Netlink) {
-        self.undo_settings(netlink);
+        self.undo_settings();
         self.undo_some(netlink, |entry| matches!(entry, Undo::Table));
     }
 
-    fn undo_settings(&mut self, netlink: &Netlink) {
+    fn undo_settings(&mut self) {
         if !self.entries.iter().any(Undo::is_setting) {
             return;
         }
@@ -200,16 +236,30 @@ impl UndoLog {
         if let Err(error) = &lock {
             tracing::error!("{error:#}");
         }
-        self.undo_some(netlink, Undo::is_setting);
+        let others = self.others();
+        self.undo_each(Undo::is_setting, |_, entry| match entry {
+            Undo::Setting(setting) if !others.contains_key(&setting.path) => {
+                Ok(restore_setting(setting)?)
+            }
+            _ => Ok(()),
+        });
     }
 
-    /// Undoes entries, and removes them.
+    /// Undoes entries other than settings, and removes them.
     fn undo_some(&mut self, netlink: &Netlink, is_one: impl Fn(&Undo) -> bool) {
+        self.undo_each(is_one, |log, entry| log.undo_one(netlink, entry));
+    }
+
+    fn undo_each(
+        &mut self,
+        is_one: impl Fn(&Undo) -> bool,
+        undo: impl Fn(&Self, &Undo) -> anyhow::Result<()>,
+    ) {
         let mut left = Vec::new();
         for entry in std::mem::take(&mut self.entries).into_iter().rev() {
             if !is_one(&entry) {
                 left.push(entry);
-            } else if let Err(error) = self.undo_one(netlink, &entry) {
+            } else if let Err(error) = undo(self, &entry) {
                 tracing::error!("cannot undo: {entry}: {error:#}");
                 left.push(entry);
             }
@@ -238,34 +288,23 @@ impl UndoLog {
             Undo::Table => nft::remove(&self.interface),
             Undo::Resolvconf(name) => Ok(dns::leave_resolvconf(name)?),
             Undo::ResolvConf => Ok(dns::restore_file(&self.interface)?),
-            Undo::Setting(setting) => Ok(self.restore_setting(setting)?),
+            // By [`UndoLog::undo_settings`], under the lock.
+            Undo::Setting(_) => Ok(()),
         }
     }
 
-    fn restore_setting(&self, setting: &Setting) -> io::Result<()> {
-        if self.is_changed_by_another(&setting.path) {
-            return Ok(());
-        }
-        match fs::read_to_string(&setting.path) {
-            Ok(current) if current.trim() == setting.ours => {
-                fs::write(&setting.path, &setting.former)
-            }
-            // Somebody else has changed it since, or its device is gone.
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn setting_of_another(&self, path: &Path) -> Option<Setting> {
+    fn others(&self) -> HashMap<PathBuf, Setting> {
         let files = records::folders(&self.path).flat_map(fs::read_dir).flatten().flatten();
         let others = files.map(|file| file.path()).filter(|other| {
             other.extension().is_some_and(|extension| extension == EXTENSION) && *other != self.path
         });
-        others.filter_map(|other| read(&other).ok()).flatten().find_map(|entry| match entry {
-            Undo::Setting(setting) if setting.path == path => Some(setting),
-            _ => None,
-        })
+        let mut settings = HashMap::new();
+        for entry in others.filter_map(|other| read(&other).ok()).flatten() {
+            if let Undo::Setting(setting) = entry {
+                settings.entry(setting.path.clone()).or_insert(setting);
+            }
+        }
+        settings
     }
 
     fn write(&self) -> io::Result<()> {
@@ -275,6 +314,16 @@ impl UndoLog {
         records::make_folder(&self.path)?;
         let text: String = self.entries.iter().map(|entry| format!("{entry}\n")).collect();
         whole_file::replace(&self.path, &text)
+    }
+}
+
+fn restore_setting(setting: &Setting) -> io::Result<()> {
+    match fs::read_to_string(&setting.path) {
+        Ok(current) if current.trim() == setting.ours => fs::write(&setting.path, &setting.former),
+        // Somebody else has changed it since, or its device is gone.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -444,7 +493,9 @@ mod tests {
         };
         let mut logs = ["wg1", "wg2"].map(log);
         let lock = logs[0].lock_settings().unwrap();
-        logs.iter_mut().for_each(|one| one.change_setting(&lock, &path, "1").unwrap());
+        logs.iter_mut().for_each(|one| {
+            assert!(one.change_settings(&lock, &[(path.clone(), "1")]).unwrap().is_empty());
+        });
         let value = || fs::read_to_string(&path).unwrap();
         thread::scope(|scope| {
             for log in &mut logs {

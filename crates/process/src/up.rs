@@ -176,9 +176,10 @@ impl Up {
             dns::set(&self.name, &interface.dns, &[], &mut self.undo_log).context("DNS")?;
         }
         let wanted = wanted(&self.conf);
-        let (netlink, log) = (&self.netlink, &mut self.undo_log);
-        self.routes = Routes { netlink, wanted, log, device: index, own }.add()?;
-        router::forward(&self.conf.interface.router, &mut self.undo_log)?;
+        let (netlink, interface) = (&self.netlink, &self.name);
+        let log = &mut self.undo_log;
+        self.routes = Routes { netlink, wanted, log, interface, device: index, own }.add()?;
+        router::forward(&self.name, &self.conf.interface.router, &mut self.undo_log)?;
         log_error(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
         self.post_up()?;
         self.complete = true;

@@ -42,7 +42,7 @@ fn add_to(
     let policy = Policy::default();
     let wanted = Wanted { nets, table, policy: &policy };
     let log = &mut UndoLog::open("linerate-none").unwrap();
-    Routes { netlink, wanted, log, device, own: None }.add()
+    Routes { netlink, wanted, log, interface: NAME, device, own: None }.add()
 }
 
 /// So many networks of 2,048 addresses.

@@ -35,9 +35,10 @@ impl Drop for Host {
     }
 }
 
-fn change(log: &mut UndoLog, setting: &Path, ours: &str) -> anyhow::Result<()> {
-    let lock = log.lock_settings()?;
-    log.change_setting(&lock, setting, ours)
+/// Changes a setting. Whether it was written.
+fn change(log: &mut UndoLog, setting: &Path, ours: &'static str) -> bool {
+    let lock = log.lock_settings().unwrap();
+    log.change_settings(&lock, &[(setting.to_owned(), ours)]).unwrap().is_empty()
 }
 
 fn undo(log: &mut UndoLog) {
@@ -49,7 +50,7 @@ fn a_setting_that_was_changed_twice_is_restored_to_its_first_value() {
     let host = Host::new("twice");
     let mut log = host.log("wg1");
     for ours in ["1", "2"] {
-        change(&mut log, &host.setting, ours).unwrap();
+        assert!(change(&mut log, &host.setting, ours));
     }
     undo(&mut log);
     assert_eq!((host.value().as_str(), log.is_empty()), ("0", true));
@@ -60,7 +61,7 @@ fn a_setting_stays_while_another_interface_wants_it_and_then_is_what_it_was_firs
     let host = Host::new("another");
     let mut logs = ["wg1", "wg2"].map(|name| host.log(name));
     for log in &mut logs {
-        change(log, &host.setting, "1").unwrap();
+        assert!(change(log, &host.setting, "1"));
     }
     for (log, left) in logs.iter_mut().zip(["1", "0"]) {
         undo(log);
@@ -72,7 +73,7 @@ fn a_setting_stays_while_another_interface_wants_it_and_then_is_what_it_was_firs
 fn a_setting_that_was_changed_by_somebody_else_since_stays() {
     let host = Host::new("since");
     let mut log = host.log("wg1");
-    change(&mut log, &host.setting, "1").unwrap();
+    assert!(change(&mut log, &host.setting, "1"));
     fs::write(&host.setting, "7\n").unwrap();
     undo(&mut log);
     assert_eq!((host.value().as_str(), log.is_empty()), ("7\n", true));
@@ -86,7 +87,7 @@ fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
     let path = host.setting.with_file_name(".");
     let stuck = Undo::Setting(Setting { path, ours: "1".into(), former: "0".into() });
     log.record(stuck.clone()).unwrap();
-    change(&mut log, &host.setting, "1").unwrap();
+    assert!(change(&mut log, &host.setting, "1"));
     let file = log.path.clone();
     undo(&mut log);
     assert_eq!((host.value().as_str(), log.entries()), ("0", &[stuck.clone()][..]));
@@ -97,12 +98,29 @@ fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
 fn an_entry_is_written_before_the_change_is_made() {
     let host = Host::new("before");
     let mut log = host.log("wg1");
+    log.record(Undo::Table).unwrap();
+    // If the log were written second, it would replace the "1".
+    let file = log.path.clone();
+    assert!(change(&mut log, &file, "1"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "1");
+}
+
+#[test]
+fn a_setting_that_cannot_be_written_is_returned_and_the_others_are_changed() {
+    let host = Host::new("unwritten");
+    let mut log = host.log("wg1");
     // The kernel lets nobody write it, root neither.
-    let fixed = Path::new("/proc/sys/kernel/ostype");
-    assert!(change(&mut log, fixed, "1").is_err());
-    let written = read(&log.path).unwrap();
-    let [Undo::Setting(Setting { path, ours, .. })] = &written[..] else { panic!("{written:?}") };
-    assert_eq!((path.as_path(), ours.as_str()), (fixed, "1"));
+    let fixed = Path::new("/proc/sys/kernel/ostype").to_owned();
+    let gone = host.setting.with_file_name("gone");
+    let lock = log.lock_settings().unwrap();
+    let wanted = [(fixed.clone(), "1"), (gone, "1"), (host.setting.clone(), "1")];
+    let unwritten = log.change_settings(&lock, &wanted).unwrap();
+    drop(lock);
+    assert_eq!(unwritten.iter().map(|one| &one.path).collect::<Vec<_>>(), [&fixed]);
+    assert_eq!(host.value(), "1");
+    let setting =
+        Setting { path: host.setting.clone(), ours: "1".to_owned(), former: "0".to_owned() };
+    assert_eq!(read(&log.path).unwrap(), [Undo::Setting(setting)]);
 }
 
 #[test]

@@ -231,13 +231,14 @@ impl HostState {
             mark: wish.exit.then_some(self.table.mark),
         };
         filter.set(&mut self.undo_log)?;
-        router::forward(&router, &mut self.undo_log)?;
+        router::forward(&self.name, &router, &mut self.undo_log)?;
         let policy = Policy { connected_first: true, ..Policy::default() };
         let nets = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("it is a network"));
         let routes = Routes {
             netlink: &self.netlink,
             wanted: Wanted { nets: nets.to_vec(), table: Table::Auto, policy: &policy },
             log: &mut self.undo_log,
+            interface: &self.name,
             device: self.index,
             own: Some(self.table),
         };

@@ -9,6 +9,7 @@
 //!
 //! The two addresses on right's `lo` stand for the world behind a default route.
 
+mod container;
 mod crash;
 mod dns;
 mod interface_lock;
@@ -25,6 +26,8 @@ use netns::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
+/// What answers in the world behind a default route.
+const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// Everything that `up` may change and `down` must put back.
 const STATE: &str = "ip -4 route show table all; ip -6 route show table all; ip -4 rule; \

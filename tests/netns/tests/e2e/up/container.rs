@@ -1,0 +1,54 @@
+//! A container with a read-only `/proc/sys`.
+
+use crate::up::{WORLD, World, state, world};
+
+/// Makes `/proc/sys` read-only, as container engines do, after these settings.
+fn read_only_settings(world: &mut World, settings: &[(&str, &str)]) {
+    for (key, value) in settings {
+        world.left.run(format!("echo {value} >/proc/sys/{key}"));
+    }
+    world.left.run("mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys");
+    world.before = state(&world.left);
+}
+
+const STRICT: &str = "net/ipv4/conf/eth0/rp_filter";
+
+#[test]
+fn src_valid_mark_that_is_read_only_is_not_mentioned_without_a_strict_filter() {
+    for settings in [&[(STRICT, "0")][..], &[(STRICT, "1"), ("net/ipv4/conf/all/rp_filter", "2")]] {
+        let mut world = world();
+        read_only_settings(&mut world, settings);
+        let file = world.conf("", "0.0.0.0/0, ::/0");
+        let outcome = world.linerate("up", &file);
+        assert!(outcome.ok && outcome.stderr.is_empty(), "{settings:?}: {}", outcome.stderr);
+        world.reaches(&WORLD);
+        world.down(&file);
+    }
+}
+
+#[test]
+fn src_valid_mark_that_is_read_only_gets_a_warning_with_a_strict_filter() {
+    let mut world = world();
+    read_only_settings(&mut world, &[(STRICT, "1")]);
+    let file = world.conf("", "0.0.0.0/0");
+    let outcome = world.linerate("up", &file);
+    let wanted = "--sysctl net.ipv4.conf.all.src_valid_mark=1";
+    assert!(outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("eth0 drops"), "{}", outcome.stderr);
+    assert!(world.left.run("ip -4 route show table 51820").contains("default dev wg0"));
+    world.down(&file);
+}
+
+#[test]
+fn forwarding_that_is_read_only_gets_a_warning_and_the_tunnel_comes_up() {
+    let mut world = world();
+    let settings = [("net/ipv4/ip_forward", "0"), ("net/ipv6/conf/eth0/accept_ra", "1")];
+    read_only_settings(&mut world, &settings);
+    let file = world.conf("OfferRoutes = 10.0.0.0/8, fd00::/8\nIpForward = true", "10.9.0.2/32");
+    let outcome = world.linerate("up", &file);
+    assert!(outcome.ok, "{}", outcome.stderr);
+    for wanted in ["--sysctl net.ipv4.ip_forward=1", "--sysctl net.ipv6.conf.all.forwarding=1"] {
+        assert!(outcome.stderr.contains(wanted), "no `{wanted}` in {}", outcome.stderr);
+    }
+    world.down(&file);
+}
