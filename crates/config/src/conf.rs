@@ -15,6 +15,7 @@ mod error;
 mod interface_name;
 mod lines;
 mod parse;
+mod places;
 mod policy;
 mod proxy;
 mod router;
@@ -27,6 +28,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
+use self::places::Places;
 use crate::value::{self, ValueError};
 
 pub use self::{
@@ -34,6 +36,7 @@ pub use self::{
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError, fnv1a},
     lines::{Section, key_names},
+    places::Setting,
     policy::Policy,
     proxy::{Expose, Forward, Proxy, ProxyUser, SocketAddress, Transport, WithOrigin},
     router::Router,
@@ -58,6 +61,7 @@ pub struct Conf {
     up_key: Option<(usize, &'static str)>,
     /// The first line with a hook, and its key.
     hook_key: Option<(usize, &'static str)>,
+    places: Places,
     /// Why another user may decide what the file says, where it was read from one.
     writable: Option<Writable>,
 }
@@ -174,6 +178,7 @@ impl Conf {
             proxy_key: None,
             up_key: None,
             hook_key: None,
+            places: Places::default(),
             writable: None,
         }
     }

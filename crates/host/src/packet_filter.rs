@@ -42,7 +42,7 @@ impl PacketFilter<'_> {
         log.forget_last()?;
         // The networks that a router withholds from peers are not optional.
         if is_router {
-            return Err(error.context("OfferRoutes"));
+            return Err(error);
         }
         tracing::warn!("no packet filter for the full tunnel: {error:#}");
         Ok(())

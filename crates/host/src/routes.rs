@@ -11,7 +11,7 @@
 //! With `ConnectedFirst = false` all the peers' routes are in table T, and the first
 //! rule is not there.
 
-use std::{collections::HashSet, iter};
+use std::{collections::HashSet, fmt, iter};
 
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
@@ -146,6 +146,9 @@ fn tell_connected(net: IpNet) {
 impl Routes<'_> {
     /// Adds a route for each network, the most specific first. Returns those in the
     /// main table.
+    ///
+    /// # Errors
+    /// One cannot be added; the error has the network as [`For`].
     pub fn add(mut self) -> anyhow::Result<MainRoutes> {
         let mut nets = std::mem::take(&mut self.wanted.nets);
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
@@ -153,15 +156,15 @@ impl Routes<'_> {
         let around = self.look_around(&nets)?;
         let mut main = MainRoutes::default();
         for net in &nets {
-            self.add_one(*net, (&mut main, &around)).with_context(|| format!("route to {net}"))?;
+            self.add_one(*net, (&mut main, &around)).context(For::route(*net))?;
         }
         if let Some(own) = self.own {
             let policy = self.wanted.policy;
-            let families = [Family::V4, Family::V6].into_iter().filter(|family| {
-                nets.iter().any(|net| is_of(net, *family) && policy.is_for_own_table(*net))
-            });
-            for family in families {
-                self.add_rules(family, own).context("rules")?;
+            for family in [Family::V4, Family::V6] {
+                let is_one = |net: &&IpNet| is_of(net, family) && policy.is_for_own_table(**net);
+                if let Some(net) = nets.iter().rfind(is_one) {
+                    self.add_rules(family, own).context(For::rules(*net))?;
+                }
             }
         }
         Ok(main)
@@ -291,6 +294,31 @@ impl Around {
 
 fn is_of(net: &IpNet, family: Family) -> bool {
     Family::of(net.addr()) == family
+}
+
+/// What could not be added, and the network that wants it. It is the context of an error, from which
+/// `anyhow::Error::downcast_ref` reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct For {
+    pub net: IpNet,
+    is_rule: bool,
+}
+
+impl For {
+    fn route(net: IpNet) -> Self {
+        Self { net, is_rule: false }
+    }
+
+    fn rules(net: IpNet) -> Self {
+        Self { net, is_rule: true }
+    }
+}
+
+impl fmt::Display for For {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.is_rule { "rules for" } else { "route to" };
+        write!(f, "{what} {}", self.net)
+    }
 }
 
 fn unused_table(netlink: &Netlink) -> anyhow::Result<u32> {

@@ -7,18 +7,18 @@ use std::{
 
 use anyhow::Context;
 use config::{
-    conf::{Conf, EndpointName},
+    conf::{Conf, EndpointName, Setting},
     uapi::Change,
 };
 use host::{
     InterfaceLock, PacketFilter, UndoLog, dns, hooks, resolve, router,
-    routes::{MainRoutes, OwnTable, Routes, Wanted},
+    routes::{For, MainRoutes, OwnTable, Routes, Wanted},
     rules::{self, KeptRules},
 };
 use ipnet::IpNet;
 use node::{Node, tunnel_mtu};
 use sys::{
-    Errno, clock,
+    BindError, Errno, clock,
     netlink::{Event, Netlink, NetlinkError},
     process::Helper,
 };
@@ -31,6 +31,9 @@ use crate::{
     life::LogStyle,
     log_error::log_error,
 };
+
+/// The least MTU of a link for IPv6 (RFC 8200, section 5). The kernel removes IPv6 from others.
+const IPV6_MTU: u32 = 1280;
 
 /// A configuration that is brought up.
 pub(crate) struct Up {
@@ -143,23 +146,20 @@ impl Up {
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
         self.names.name(node);
-        let interface = &self.conf.interface;
+        let (conf, interface) = (&self.conf, &self.conf.interface);
 
         let index = node.info().index;
-        for address in &interface.addresses {
-            self.netlink
-                .add_address(index, *address)
-                .map_err(|error| why_refused(error, &self.name, *address))
-                .with_context(|| format!("Address = {address}"))?;
-        }
+        self.add_addresses(index)?;
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
             None => {
                 let endpoints: Vec<_> = self.endpoints.values().copied().collect();
-                tunnel_mtu(&self.netlink, &endpoints, node.fwmark())?
+                let mtu = tunnel_mtu(&self.netlink, &endpoints, node.fwmark());
+                mtu.with_context(|| conf.place(Setting::Mtu))?
             }
         };
-        self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
+        let set = self.netlink.set_mtu(index, mtu);
+        set.with_context(|| format!("{}: {mtu}", conf.place(Setting::Mtu)))?;
         node.set_mtu(mtu);
         // Before the first datagram: an answer to one without a mark would be lost.
         let own = self.choose_table(node)?;
@@ -169,20 +169,37 @@ impl Up {
             router: &interface.router,
             mark: own.map(|own| own.mark),
         };
-        filter.set(&mut self.undo_log)?;
+        filter.set(&mut self.undo_log).with_context(|| conf.place(Setting::Router))?;
         self.netlink.set_up(index).context("setting the interface up")?;
-        node.link_up().context("UDP socket")?;
+        node.link_up().map_err(|error| match error {
+            BindError::InUse | BindError::Permission => {
+                anyhow::Error::new(error).context(conf.place(Setting::ListenPort))
+            }
+            error => anyhow::Error::new(error).context("UDP socket"),
+        })?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
-            dns::set(&self.name, &interface.dns, &[], &mut self.undo_log).context("DNS")?;
+            let set = dns::set(&self.name, &interface.dns, &[], &mut self.undo_log);
+            set.with_context(|| conf.place(Setting::Dns))?;
         }
-        let wanted = wanted(&self.conf);
+        let wanted = wanted(conf);
         let (netlink, interface) = (&self.netlink, &self.name);
         let log = &mut self.undo_log;
-        self.routes = Routes { netlink, wanted, log, interface, device: index, own }.add()?;
+        let routes = Routes { netlink, wanted, log, interface, device: index, own }.add();
+        self.routes = routes.map_err(|error| placed(error, conf, mtu))?;
         router::forward(&self.name, &self.conf.interface.router, &mut self.undo_log)?;
         log_error(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
         self.post_up()?;
         self.complete = true;
+        Ok(())
+    }
+
+    fn add_addresses(&self, index: u32) -> anyhow::Result<()> {
+        for (position, &address) in self.conf.interface.addresses.iter().enumerate() {
+            let place = || self.conf.place(Setting::Address(position));
+            let added = self.netlink.add_address(index, address);
+            let added = added.map_err(|error| why_refused(error, &self.name, address));
+            added.with_context(|| format!("{}: {address}", place()))?;
+        }
         Ok(())
     }
 
@@ -353,6 +370,17 @@ fn wanted(conf: &Conf) -> Wanted<'_> {
         table: interface.table,
         policy: &interface.policy,
     }
+}
+
+/// Adds the line that an error of routes and rules comes from.
+fn placed(error: anyhow::Error, conf: &Conf, mtu: u32) -> anyhow::Error {
+    let Some(For { net, .. }) = error.downcast_ref() else { return error };
+    if net.addr().is_ipv6() && mtu < IPV6_MTU {
+        let why = format!("IPv6 takes an MTU of {IPV6_MTU} or more");
+        return error.context(why).context(conf.place(Setting::Mtu));
+    }
+    let place = conf.place(Setting::AllowedIp(*net));
+    error.context(place)
 }
 
 /// For a device with IPv6 switched off the kernel returns only `EACCES` (net/ipv6/addrconf.c,

@@ -9,6 +9,7 @@ use super::{
     Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
     error::Fault,
     lines::{self, Entries, Key},
+    places::Places,
     policy::Policy,
     proxy::{self, Proxy},
     router::Router,
@@ -52,6 +53,7 @@ impl Conf {
             proxy_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_proxy()),
             up_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_up()),
             hook_key: proxy::first_key(&sections.interface, |entry| entry.is_command()),
+            places: Places::read(&sections),
             writable: None,
         })
     }
@@ -161,8 +163,7 @@ impl Entries<'_> {
         entry.map(|entry| parse(entry.value).map_err(|e| entry.fault(Reason::Value(e)))).transpose()
     }
 
-    /// Every word of a key that takes lists, and its line. Commas and spaces
-    /// separate.
+    /// Every word of a key that takes lists, and its line.
     fn each<T>(
         &self,
         key: Key,
@@ -170,8 +171,7 @@ impl Entries<'_> {
         mut take: impl FnMut(usize, T),
     ) -> Result<(), Fault> {
         for entry in self.of(key) {
-            let separator = |c: char| c == ',' || c.is_whitespace();
-            for word in entry.value.split(separator).filter(|word| !word.is_empty()) {
+            for word in words(entry.value) {
                 take(entry.line, parse(word).map_err(|e| entry.fault(Reason::Value(e)))?);
             }
         }
@@ -197,6 +197,12 @@ impl Entries<'_> {
 
 fn fault(line: usize, key: Key, reason: Reason) -> Fault {
     Fault { line, key: Some(Cow::Borrowed(key.name())), reason }
+}
+
+/// The words of a list, which commas and spaces separate.
+pub(super) fn words(list: &str) -> impl Iterator<Item = &str> {
+    let separator = |c: char| c == ',' || c.is_whitespace();
+    list.split(separator).filter(|word| !word.is_empty())
 }
 
 /// Zero where it is `off`.
@@ -280,7 +286,7 @@ fn dns_word(text: &str) -> Result<DnsWord, ValueError> {
 }
 
 /// With its host bits, to warn of them.
-fn allowed_ip(text: &str) -> Result<IpNet, ValueError> {
+pub(super) fn allowed_ip(text: &str) -> Result<IpNet, ValueError> {
     if text.starts_with(['+', '-']) {
         return Err(ValueError::new(Wanted::UnsignedNetwork, text));
     }

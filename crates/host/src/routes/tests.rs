@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, sync::Arc, thread};
 
 use ipnet::Ipv4Net;
 use nix::sched::{CloneFlags, unshare};
-use sys::Tun;
+use sys::{Tun, netlink::Link};
 
 use super::*;
 
@@ -110,5 +110,19 @@ fn a_network_within_what_the_interface_routes_already_gets_no_route() {
             nets(&["10.9.0.128/25", "10.9.0.0/24", "10.8.0.0/15", "fd09::/80", "fd08::/15"]);
         let main = add(netlink, device, wanted).unwrap();
         assert_eq!(main.networks(), nets(&["10.8.0.0/15", "fd08::/15"]));
+    });
+}
+
+#[test]
+fn an_error_has_the_network_whose_route_cannot_be_added() {
+    with_interface(|netlink, device| {
+        let taken: IpNet = "16.0.16.0/21".parse().unwrap();
+        let lo = netlink.link_by_name("lo").unwrap().map(|Link { index, .. }| index).unwrap();
+        netlink.set_up(lo).unwrap();
+        let route = Route { destination: taken, device: lo, table: MAIN_TABLE, metric: None };
+        netlink.add_route(&route).unwrap();
+        let error = add(netlink, device, many(3)).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&For::route(taken)));
+        assert_eq!(format!("{error:#}"), "route to 16.0.16.0/21: File exists (os error 17)");
     });
 }

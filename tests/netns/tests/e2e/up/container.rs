@@ -1,4 +1,9 @@
-//! A container with a read-only `/proc/sys`.
+//! A host that refuses settings: a container with a read-only `/proc/sys`, addresses and routes that are
+//! taken.
+
+use std::net::UdpSocket;
+
+use netns::PORT;
 
 use crate::up::{WORLD, World, state, world};
 
@@ -51,4 +56,34 @@ fn forwarding_that_is_read_only_gets_a_warning_and_the_tunnel_comes_up() {
         assert!(outcome.stderr.contains(wanted), "no `{wanted}` in {}", outcome.stderr);
     }
     world.down(&file);
+}
+
+#[test]
+fn an_error_of_the_kernel_has_file_line_and_key() {
+    let world = world();
+    let taken = world.left.inside(|| UdpSocket::bind(("0.0.0.0", PORT))).unwrap();
+    world.left.run("ip route add 10.7.0.0/16 dev eth0 table 1234");
+    for (lines, allowed_ips, wanted) in [
+        ("Address = 10.9.0.1/24", "10.9.0.2/32", "4: Address: 10.9.0.1/24: File exists"),
+        ("Address = ff02::1/64", "10.9.0.2/32", "4: Address: ff02::1/64: "),
+        (
+            "Table = 1234",
+            "10.8.0.0/16, 10.7.0.0/16",
+            "8: AllowedIPs: route to 10.7.0.0/16: File exists",
+        ),
+        (
+            "MTU = 1200",
+            "10.9.0.2/32, fd08::/16",
+            "4: MTU: IPv6 takes an MTU of 1280 or more: route to fd08::/16: ",
+        ),
+        (&format!("ListenPort = {PORT}"), "10.9.0.2/32", "4: ListenPort: the port is in use"),
+    ] {
+        let file = world.conf(lines, allowed_ips);
+        let outcome = world.linerate("up", &file);
+        let wanted = format!("{file}:{wanted}");
+        assert!(!outcome.ok && outcome.stderr.contains(&wanted), "no `{wanted}` in {outcome:?}");
+    }
+    drop(taken);
+    world.left.run("ip route del 10.7.0.0/16 dev eth0 table 1234");
+    world.is_as_before();
 }

@@ -1,0 +1,119 @@
+//! The line of each setting, for errors that occur when it is put into effect.
+
+use std::collections::HashMap;
+
+use ipnet::IpNet;
+
+use super::{
+    Conf,
+    lines::{Entries, Key, Sections},
+    parse::{allowed_ip, words},
+};
+
+/// A setting that is put into effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// The address at this position of [`super::Interface::addresses`].
+    Address(usize),
+    /// A network of a peer.
+    AllowedIp(IpNet),
+    /// The port.
+    ListenPort,
+    /// Name servers and search domains.
+    Dns,
+    /// The longest packet.
+    Mtu,
+    /// The rules of a router.
+    Router,
+}
+
+/// The lines of settings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Places {
+    /// The keys of `[Interface]`, in the order of the file.
+    keys: Vec<(Key, usize)>,
+    addresses: Vec<usize>,
+    /// The last line of each network.
+    networks: HashMap<IpNet, usize>,
+}
+
+impl Conf {
+    /// The place of a setting, for errors: `FILE:LINE: KEY`, or `FILE: KEY` if the file does not
+    /// contain the setting.
+    pub fn place(&self, setting: Setting) -> String {
+        let (key, line) = self.places.of(setting);
+        match line {
+            Some(line) => format!("{}:{line}: {}", self.file_name, key.name()),
+            None => format!("{}: {}", self.file_name, key.name()),
+        }
+    }
+}
+
+impl Places {
+    pub(super) fn read(sections: &Sections<'_>) -> Self {
+        let interface = &sections.interface;
+        let addresses = interface.of(Key::Address);
+        let networks = sections.peers.iter().flat_map(networks);
+        Self {
+            keys: interface.entries.iter().map(|entry| (entry.key, entry.line)).collect(),
+            addresses: addresses.flat_map(|entry| words(entry.value).map(|_| entry.line)).collect(),
+            networks: networks.collect(),
+        }
+    }
+
+    fn of(&self, setting: Setting) -> (Key, Option<usize>) {
+        match setting {
+            Setting::Address(position) => (Key::Address, self.addresses.get(position).copied()),
+            Setting::AllowedIp(net) => (Key::AllowedIps, self.networks.get(&net).copied()),
+            Setting::ListenPort => self.last(&[Key::ListenPort]),
+            Setting::Dns => self.last(&[Key::Dns]),
+            Setting::Mtu => self.last(&[Key::Mtu]),
+            Setting::Router => self.last(&[Key::OfferRoutes, Key::ClampMss]),
+        }
+    }
+
+    /// The last line of the first of these keys that the file contains.
+    fn last(&self, keys: &[Key]) -> (Key, Option<usize>) {
+        let line = |key| self.keys.iter().rev().find(|(known, _)| *known == key);
+        let found = keys.iter().find_map(|&key| line(key));
+        found.map_or((keys[0], None), |&(key, line)| (key, Some(line)))
+    }
+}
+
+/// The networks of a peer, each with its line.
+fn networks(peer: &Entries<'_>) -> impl Iterator<Item = (IpNet, usize)> {
+    peer.of(Key::AllowedIps).flat_map(|entry| {
+        let networks = words(entry.value).flat_map(allowed_ip);
+        networks.map(|network| (network.trunc(), entry.line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_where_its_line_is() {
+        let key = format!("{}E=", "A".repeat(42));
+        let text = format!(
+            "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nMTU = 1400\nAddress = 10.0.0.2\n\
+             ClampMss = true\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.1.0.9/16\n\
+             AllowedIPs = 10.2.0.0/16 ::/0\n"
+        );
+        let conf = Conf::parse("wg0.conf", &text).unwrap();
+        let net = |text: &str| Setting::AllowedIp(text.parse().unwrap());
+        for (setting, place) in [
+            (Setting::Address(0), "wg0.conf:2: Address"),
+            (Setting::Address(1), "wg0.conf:2: Address"),
+            (Setting::Address(2), "wg0.conf:4: Address"),
+            (Setting::Address(3), "wg0.conf: Address"),
+            (Setting::Mtu, "wg0.conf:3: MTU"),
+            (Setting::Dns, "wg0.conf: DNS"),
+            (Setting::Router, "wg0.conf:5: ClampMss"),
+            (net("10.1.0.0/16"), "wg0.conf:8: AllowedIPs"),
+            (net("::/0"), "wg0.conf:9: AllowedIPs"),
+        ] {
+            assert_eq!(conf.place(setting), place, "{setting:?}");
+        }
+    }
+}
