@@ -8,6 +8,7 @@
 //!   router: settings ─┘
 //!
 //!   settings          kernel settings that a tunnel uses if it may write them
+//!   ipv6              whether an interface can have IPv6 addresses
 //!   hooks             the user's commands
 //!   interface_lock    one process at a time brings an interface up or down
 //!   sockets           the paths of the control sockets
@@ -17,6 +18,7 @@
 pub mod dns;
 pub mod hooks;
 mod interface_lock;
+mod ipv6;
 mod nft;
 mod packet_filter;
 mod records;
@@ -31,6 +33,7 @@ mod standing;
 mod undo_log;
 
 pub use interface_lock::{InterfaceLock, outside_hooks};
+pub use ipv6::NoIpv6;
 pub use nft::dropping_chains;
 pub use packet_filter::PacketFilter;
 pub use resolve::resolve;

@@ -1,25 +1,23 @@
 //! What wg-quick(8) does around a peer: addresses, MTU, routes, rules, DNS and
 //! hooks; and undoing them again.
 
-use std::{
-    collections::HashMap, fs, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration,
-};
+use std::{collections::HashMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use config::{
-    conf::{Conf, EndpointName, Setting},
+    conf::{Conf, EndpointName, Setting, Table},
     uapi::Change,
 };
 use host::{
-    InterfaceLock, PacketFilter, UndoLog, dns, hooks, resolve, router,
+    InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns, hooks, resolve, router,
     routes::{For, MainRoutes, OwnTable, Routes, Wanted},
     rules::{self, KeptRules},
 };
 use ipnet::IpNet;
 use node::{Node, tunnel_mtu};
 use sys::{
-    BindError, Errno, clock,
-    netlink::{Event, Netlink, NetlinkError},
+    BindError, clock,
+    netlink::{Event, Netlink},
     process::Helper,
 };
 use wg::{Crypto, PostQuantum};
@@ -45,6 +43,8 @@ pub(crate) struct Up {
     names: Endpoints,
     netlink: Netlink,
     undo_log: UndoLog,
+    /// Whether addresses and networks of IPv6 are left out.
+    without_ipv6: bool,
     routes: MainRoutes,
     rules: KeptRules,
     /// Whether it came up: only then is there something to save, and something for PreDown and
@@ -91,6 +91,7 @@ impl Up {
             names,
             netlink,
             undo_log,
+            without_ipv6: false,
             routes,
             rules,
             complete,
@@ -146,10 +147,11 @@ impl Up {
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
         self.names.name(node);
+        self.look_for_ipv6()?;
         let (conf, interface) = (&self.conf, &self.conf.interface);
 
         let index = node.info().index;
-        self.add_addresses(index)?;
+        let addresses = self.add_addresses(index)?;
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
             None => {
@@ -165,7 +167,7 @@ impl Up {
         let own = self.choose_table(node)?;
         let filter = PacketFilter {
             interface: &self.name,
-            addresses: &interface.addresses,
+            addresses: &addresses,
             router: &interface.router,
             mark: own.map(|own| own.mark),
         };
@@ -181,7 +183,7 @@ impl Up {
             let set = dns::set(&self.name, &interface.dns, &[], &mut self.undo_log);
             set.with_context(|| conf.place(Setting::Dns))?;
         }
-        let wanted = wanted(conf);
+        let wanted = wanted(conf, self.without_ipv6);
         let (netlink, interface) = (&self.netlink, &self.name);
         let log = &mut self.undo_log;
         let routes = Routes { netlink, wanted, log, interface, device: index, own }.add();
@@ -193,14 +195,53 @@ impl Up {
         Ok(())
     }
 
-    fn add_addresses(&self, index: u32) -> anyhow::Result<()> {
-        for (position, &address) in self.conf.interface.addresses.iter().enumerate() {
-            let place = || self.conf.place(Setting::Address(position));
-            let added = self.netlink.add_address(index, address);
-            let added = added.map_err(|error| why_refused(error, &self.name, address));
-            added.with_context(|| format!("{}: {address}", place()))?;
+    /// Finds out whether the interface can have IPv6. If it cannot, the file's addresses and
+    /// networks of IPv6 are left out, with a warning.
+    ///
+    /// # Errors
+    /// The file lists addresses of IPv6 only.
+    fn look_for_ipv6(&mut self) -> anyhow::Result<()> {
+        let conf = &self.conf;
+        let addresses = &conf.interface.addresses;
+        let address = addresses.iter().position(|address| address.addr().is_ipv6());
+        let mut nets = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        let has_routes = conf.interface.table != Table::Off;
+        let net = nets.find(|net| has_routes && net.addr().is_ipv6());
+        let first = match (address, net) {
+            (Some(position), _) => Setting::Address(position),
+            (None, Some(net)) => Setting::AllowedIp(*net),
+            (None, None) => return Ok(()),
+        };
+        let Some(no_ipv6) = NoIpv6::of(&self.name) else { return Ok(()) };
+        let place = conf.place(first);
+        if address.is_some() && addresses.iter().all(|address| address.addr().is_ipv6()) {
+            bail!("{place}: {no_ipv6}, and the file has no address of IPv4");
         }
+        // Another interface may have been there before IPv6 was switched off for new ones.
+        let [_, elsewhere] = self.netlink.default_ways()?;
+        let leaves = match elsewhere.device.filter(|_| net.is_some()) {
+            Some(_) => "; packets of IPv6 leave this host outside of the tunnel",
+            None => "",
+        };
+        tracing::warn!(
+            "{place}: {no_ipv6}: the addresses, routes and rules of IPv6 are left out{leaves}"
+        );
+        self.without_ipv6 = true;
         Ok(())
+    }
+
+    /// Adds the addresses that the interface can have, and returns them.
+    fn add_addresses(&self, index: u32) -> anyhow::Result<Vec<IpNet>> {
+        let mut added = Vec::new();
+        for (position, &address) in self.conf.interface.addresses.iter().enumerate() {
+            if is_possible(&address, self.without_ipv6) {
+                let place = || self.conf.place(Setting::Address(position));
+                let done = self.netlink.add_address(index, address);
+                done.with_context(|| format!("{}: {address}", place()))?;
+                added.push(address);
+            }
+        }
+        Ok(added)
     }
 
     /// Runs PostUp. Rules that it deletes are not restored.
@@ -308,7 +349,8 @@ impl Up {
     /// Chooses a routing table of the tunnel's own where it needs one, and has the peer mark its
     /// datagrams.
     fn choose_table(&self, node: &Node) -> anyhow::Result<Option<OwnTable>> {
-        let own = OwnTable::choose(&self.netlink, &wanted(&self.conf), node.fwmark())?;
+        let own =
+            OwnTable::choose(&self.netlink, &wanted(&self.conf, self.without_ipv6), node.fwmark())?;
         if let Some(own) = own
             && node.fwmark() == 0
         {
@@ -363,10 +405,11 @@ impl Up {
 }
 
 /// The routes that a configuration asks for.
-fn wanted(conf: &Conf) -> Wanted<'_> {
+fn wanted(conf: &Conf, without_ipv6: bool) -> Wanted<'_> {
     let interface = &conf.interface;
+    let nets = conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     Wanted {
-        nets: conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect(),
+        nets: nets.filter(|net| is_possible(net, without_ipv6)).collect(),
         table: interface.table,
         policy: &interface.policy,
     }
@@ -383,20 +426,7 @@ fn placed(error: anyhow::Error, conf: &Conf, mtu: u32) -> anyhow::Error {
     error.context(place)
 }
 
-/// For a device with IPv6 switched off the kernel returns only `EACCES` (net/ipv6/addrconf.c,
-/// `ipv6_add_addr`).
-fn why_refused(error: NetlinkError, device: &str, address: IpNet) -> anyhow::Error {
-    let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
-    let is_off = || fs::read_to_string(setting).is_ok_and(|value| value.trim() == "1");
-    let is_v6 = address.addr().is_ipv6();
-    let is_refused = error.errno() == Some(Errno::EACCES);
-    let error = anyhow::Error::new(error);
-    if is_v6 && is_refused && is_off() {
-        return error.context(format!(
-            "IPv6 is off on this host (net.ipv6.conf.{device}.disable_ipv6 is 1, as \
-             net.ipv6.conf.default.disable_ipv6 is for new interfaces); without this address the \
-             interface comes up"
-        ));
-    }
-    error
+/// Whether the interface can have this address, or a route to this network.
+fn is_possible(net: &IpNet, without_ipv6: bool) -> bool {
+    net.addr().is_ipv4() || !without_ipv6
 }

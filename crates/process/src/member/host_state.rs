@@ -11,7 +11,7 @@ use std::{cell::LazyCell, collections::BTreeSet, net::IpAddr};
 use anyhow::Context;
 use config::conf::{Dns, Policy, Router, Table};
 use host::{
-    PacketFilter, UndoLog, dns, router,
+    NoIpv6, PacketFilter, UndoLog, dns, router,
     routes::{OwnTable, Routes, Wanted},
 };
 use ipnet::IpNet;
@@ -180,6 +180,12 @@ impl HostState {
         log_error(self.undo_log.keep());
     }
 
+    /// The addresses or networks that the interface can have, where IPv6 may be off.
+    fn possible(&self, nets: &[IpNet]) -> Vec<IpNet> {
+        let without_ipv6 = NoIpv6::of(&self.name).is_some();
+        nets.iter().copied().filter(|net| net.addr().is_ipv4() || !without_ipv6).collect()
+    }
+
     fn set_addresses(&mut self, wish: &HostWish) -> anyhow::Result<()> {
         let there = self.netlink.addresses(self.index)?;
         for address in there.iter().filter(|one| !wish.addresses.contains(one)) {
@@ -188,7 +194,8 @@ impl HostState {
             }
         }
         let mut all = Ok(());
-        for address in wish.addresses.iter().filter(|one| !there.contains(one)) {
+        let wanted = self.possible(&wish.addresses);
+        for address in wanted.iter().filter(|one| !there.contains(one)) {
             let added = self.netlink.add_address(self.index, *address);
             all = all.and(added.with_context(|| address.to_string()));
         }
@@ -211,7 +218,8 @@ impl HostState {
             let added = unless(netlink.add_route(&route(net)), Errno::EEXIST);
             added.with_context(|| net.to_string())
         };
-        change(&mut self.routes, &wish.routes, delete, add)
+        let wanted = self.possible(&wish.routes);
+        change(&mut self.routes, &wanted, delete, add)
     }
 
     /// Begins anew: it changes seldom.
@@ -226,7 +234,7 @@ impl HostState {
         };
         let filter = PacketFilter {
             interface: &self.name,
-            addresses: &wish.addresses,
+            addresses: &self.possible(&wish.addresses),
             router: &router,
             mark: wish.exit.then_some(self.table.mark),
         };
@@ -236,7 +244,7 @@ impl HostState {
         let nets = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("it is a network"));
         let routes = Routes {
             netlink: &self.netlink,
-            wanted: Wanted { nets: nets.to_vec(), table: Table::Auto, policy: &policy },
+            wanted: Wanted { nets: self.possible(&nets), table: Table::Auto, policy: &policy },
             log: &mut self.undo_log,
             interface: &self.name,
             device: self.index,

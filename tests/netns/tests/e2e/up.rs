@@ -445,21 +445,6 @@ fn up_of_what_is_up_is_refused_and_leaves_it_alone() {
 }
 
 #[test]
-fn an_address_of_a_family_that_is_off_is_told_so() {
-    let world = world();
-    world.left.run("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
-    let file = world.conf("", "10.9.0.0/24");
-    let outcome = world.linerate("up", &file);
-    let wanted =
-        ":3: Address: fd09::1/64: IPv6 is off on this host (net.ipv6.conf.wg0.disable_ipv6";
-    assert!(!outcome.ok && outcome.stderr.contains(wanted), "{outcome:?}");
-    world.is_as_before();
-    world.left.run(format!("sed -i 's/, fd09::1.*//' {file}"));
-    world.up(&file);
-    world.reaches(&["10.9.0.2"]);
-}
-
-#[test]
 fn an_error_in_the_file_is_told_with_file_line_and_key() {
     let world = world();
     let key = &world.key.private;

@@ -1,5 +1,5 @@
-//! A host that refuses settings: a container with a read-only `/proc/sys`, addresses and routes that are
-//! taken.
+//! A host that lets less be set than most: a container with a read-only `/proc/sys`, a host without
+//! IPv6.
 
 use std::net::UdpSocket;
 
@@ -56,6 +56,59 @@ fn forwarding_that_is_read_only_gets_a_warning_and_the_tunnel_comes_up() {
         assert!(outcome.stderr.contains(wanted), "no `{wanted}` in {}", outcome.stderr);
     }
     world.down(&file);
+}
+
+#[test]
+fn a_file_for_both_families_comes_up_without_ipv6_if_that_is_off() {
+    let mut world = world();
+    world
+        .left
+        .run("for i in all default; do echo 1 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done");
+    world.before = state(&world.left);
+    let file = world.conf("", "0.0.0.0/0, ::/0, 10.8.0.0/16, fd08::/16");
+    let outcome = world.linerate("up", &file);
+    assert!(outcome.ok, "{}", outcome.stderr);
+    let wanted = format!("{file}:3: Address: IPv6 is off on this host");
+    assert!(outcome.stderr.contains(&wanted), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    world.reaches(&[WORLD[0]]);
+    assert_eq!(
+        world.left.run("ip -6 rule | grep -c lookup || true").trim(),
+        "2",
+        "no rule is added"
+    );
+    world.down(&file);
+
+    world.left.run(format!("sed -i 's/, fd09::1.*//' {file}"));
+    let outcome = world.linerate("up", &file);
+    let wanted = format!("{file}:8: AllowedIPs: IPv6 is off on this host");
+    assert!(outcome.ok && outcome.stderr.contains(&wanted), "{}", outcome.stderr);
+    world.down(&file);
+}
+
+#[test]
+fn packets_of_ipv6_that_leave_outside_of_the_tunnel_are_in_the_warning() {
+    let world = world();
+    world.left.run("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    world.left.run("ip -6 route add default via fd01::2");
+    let file = world.conf("", "0.0.0.0/0, ::/0");
+    let outcome = world.linerate("up", &file);
+    let wanted = "packets of IPv6 leave this host outside of the tunnel";
+    assert!(outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    world.reaches(&[WORLD[0]]);
+    assert!(world.linerate("down", &file).ok);
+}
+
+#[test]
+fn a_file_for_ipv6_alone_is_refused_if_that_is_off() {
+    let world = world();
+    world.left.run("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    let file = world.conf("", "10.9.0.0/24");
+    world.left.run(format!("sed -i 's/10.9.0.1.24, //' {file}"));
+    let outcome = world.linerate("up", &file);
+    let wanted = format!("{file}:3: Address: IPv6 is off on this host");
+    assert!(!outcome.ok && outcome.stderr.contains(&wanted), "{outcome:?}");
+    world.is_as_before();
 }
 
 #[test]
