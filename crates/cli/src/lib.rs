@@ -94,6 +94,10 @@ struct Up {
     machine: Machine,
     #[command(flatten)]
     log: Log,
+    /// Run hooks even if the user with this number owns the configuration or its folder. That user
+    /// then decides which commands run as root. May be repeated.
+    #[arg(long, value_name = "UID")]
+    allow_hooks_of: Vec<u32>,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its keys.
     conf: PathBuf,
 }
@@ -378,8 +382,9 @@ fn start_with(
 impl Up {
     fn run(self) -> anyhow::Result<()> {
         let means = self.machine.means()?;
-        let (name, path, conf) = read_conf(&self.conf)?;
+        let (name, path, mut conf) = read_conf(&self.conf)?;
         conf.without_proxy()?;
+        conf.allow_hooks_of(&self.allow_hooks_of);
         conf.without_writable_hooks()?;
         let (conf, sandbox) = (Some((path, conf)), self.sandbox.is_on());
         let options = Options { name, conf, means, sandbox, ..Options::default() };

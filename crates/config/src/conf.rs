@@ -28,7 +28,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
-use self::places::Places;
+use self::{access::Origin, places::Places};
 use crate::value::{self, ValueError};
 
 pub use self::{
@@ -62,8 +62,8 @@ pub struct Conf {
     /// The first line with a hook, and its key.
     hook_key: Option<(usize, &'static str)>,
     places: Places,
-    /// Why another user may decide what the file says, where it was read from one.
-    writable: Option<Writable>,
+    /// The owner and mode of the file and its folder, if it was read from a file.
+    origin: Option<Origin>,
 }
 
 /// The `[Interface]` section.
@@ -179,7 +179,7 @@ impl Conf {
             up_key: None,
             hook_key: None,
             places: Places::default(),
-            writable: None,
+            origin: None,
         }
     }
 

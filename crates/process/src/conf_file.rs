@@ -84,7 +84,7 @@ mod tests {
             conf.without_writable_hooks().unwrap_err().to_string(),
             format!(
                 "{path}:4: PostDown: no command is run from a file that other users may write to \
-                 (mode 664)"
+                 (mode 664); allow it by `chmod go-w`"
             )
         );
         let conf = folder.read(&format!("[Interface]\n{KEY}\nPostUp =\n"), 0o666);

@@ -24,8 +24,18 @@ pub enum Writable {
     FolderOwner(u32),
 }
 
+/// Who may access the file that a configuration was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    file: Access,
+    folder: Access,
+    /// The users, in addition to root, that may own a file with hooks: the user that reads the file,
+    /// and those that this user allowed.
+    trusted: Vec<u32>,
+}
+
 /// Who may access a file or a folder.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The permission bits.
     pub mode: u32,
@@ -44,7 +54,14 @@ impl Conf {
                 format!("{name}: any user may access this file and its keys (mode {mode:03o})"),
             );
         }
-        self.writable = writable(file, folder, user);
+        self.origin = Some(Origin { file, folder, trusted: vec![user] });
+    }
+
+    /// Allows hooks even if these users own the file or its folder. Their commands run with the
+    /// rights of the user that reads the file. A file or folder that other users may write to is
+    /// still refused.
+    pub fn allow_hooks_of(&mut self, users: &[u32]) {
+        self.origin.iter_mut().for_each(|origin| origin.trusted.extend(users));
     }
 
     /// Refuses a file with hooks where another user may write to it, or replace it.
@@ -52,7 +69,7 @@ impl Conf {
     /// # Errors
     /// The first hook.
     pub fn without_writable_hooks(&self) -> Result<(), ConfError> {
-        match (self.writable, self.hook_key) {
+        match (self.origin.as_ref().and_then(Origin::writable), self.hook_key) {
             (Some(writable), Some((line, key))) => {
                 let reason = Reason::Writable(writable);
                 Err(ConfError::new(&self.file_name, line, key, reason))
@@ -67,17 +84,20 @@ fn is_accessible(file: Access, folder: Access) -> bool {
     file.mode & folder.mode & ANY_USER != 0
 }
 
-fn writable(file: Access, folder: Access, user: u32) -> Option<Writable> {
-    let is_other = |owner: u32| owner != 0 && owner != user;
-    let is_open = folder.mode & WRITE != 0 && folder.mode & STICKY == 0;
-    if is_other(file.owner) {
-        Some(Writable::FileOwner(file.owner))
-    } else if file.mode & WRITE != 0 {
-        Some(Writable::FileMode(file.mode))
-    } else if is_other(folder.owner) {
-        Some(Writable::FolderOwner(folder.owner))
-    } else {
-        is_open.then_some(Writable::FolderMode(folder.mode))
+impl Origin {
+    fn writable(&self) -> Option<Writable> {
+        let Self { file, folder, trusted } = self;
+        let is_other = |owner: u32| owner != 0 && !trusted.contains(&owner);
+        let is_open = folder.mode & WRITE != 0 && folder.mode & STICKY == 0;
+        if is_other(file.owner) {
+            Some(Writable::FileOwner(file.owner))
+        } else if file.mode & WRITE != 0 {
+            Some(Writable::FileMode(file.mode))
+        } else if is_other(folder.owner) {
+            Some(Writable::FolderOwner(folder.owner))
+        } else {
+            is_open.then_some(Writable::FolderMode(folder.mode))
+        }
     }
 }
 
@@ -86,13 +106,21 @@ impl fmt::Display for Writable {
         f.write_str("no command is run from ")?;
         match self {
             Self::FileMode(mode) => {
-                write!(f, "a file that other users may write to (mode {mode:03o})")
+                write!(f, "a file that other users may write to (mode {mode:03o})")?;
             }
-            Self::FileOwner(user) => write!(f, "a file that another user owns (uid {user})"),
+            Self::FileOwner(user) => write!(f, "a file that another user owns (uid {user})")?,
             Self::FolderMode(mode) => {
-                write!(f, "a folder that other users may write to (mode {mode:03o})")
+                write!(f, "a folder that other users may write to (mode {mode:03o})")?;
             }
-            Self::FolderOwner(user) => write!(f, "a folder that another user owns (uid {user})"),
+            Self::FolderOwner(user) => write!(f, "a folder that another user owns (uid {user})")?,
+        }
+        match self {
+            Self::FileMode(_) | Self::FolderMode(_) => f.write_str("; allow it by `chmod go-w`"),
+            Self::FileOwner(user) | Self::FolderOwner(user) => write!(
+                f,
+                "; allow it by `chown root`, or trust that user: `linerate up --allow-hooks-of \
+                 {user}`"
+            ),
         }
     }
 }
@@ -117,9 +145,45 @@ mod tests {
             ((0o600, 0), (0o1777, 6), Some(FolderOwner(6))),
             ((0o666, 0), (0o1777, 0), Some(FileMode(0o666))),
         ] {
-            let access = |(mode, owner)| Access { mode, owner };
-            assert_eq!(writable(access(file), access(folder), 5), wanted, "{file:?} in {folder:?}");
+            assert_eq!(writable(file, folder, &[5]), wanted, "{file:?} in {folder:?}");
         }
+    }
+
+    fn writable(file: (u32, u32), folder: (u32, u32), trusted: &[u32]) -> Option<Writable> {
+        let [file, folder] = [file, folder].map(|(mode, owner)| Access { mode, owner });
+        Origin { file, folder, trusted: trusted.to_vec() }.writable()
+    }
+
+    #[test]
+    fn a_user_who_is_trusted_may_own_the_file_and_the_folder_and_share_neither() {
+        use Writable::{FileMode, FileOwner, FolderMode, FolderOwner};
+        for (file, folder, wanted) in [
+            ((0o600, 6), (0o755, 6), None),
+            ((0o600, 0), (0o755, 6), None),
+            ((0o600, 7), (0o755, 6), Some(FileOwner(7))),
+            ((0o600, 6), (0o755, 7), Some(FolderOwner(7))),
+            ((0o664, 6), (0o755, 6), Some(FileMode(0o664))),
+            ((0o600, 6), (0o775, 6), Some(FolderMode(0o775))),
+        ] {
+            assert_eq!(writable(file, folder, &[0, 6]), wanted, "{file:?} in {folder:?}");
+        }
+    }
+
+    #[test]
+    fn hooks_of_a_user_are_refused_with_how_to_allow_them_until_they_are_allowed() {
+        let access = Access { mode: 0o644, owner: 1000 };
+        let mut conf = Conf::parse("wg0.conf", "[Interface]\nPostUp = true\n").unwrap();
+        conf.note_access(access, access, 0);
+        let refused = conf.without_writable_hooks().unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "wg0.conf:2: PostUp: no command is run from a file that another user owns (uid 1000); \
+             allow it by `chown root`, or trust that user: `linerate up --allow-hooks-of 1000`"
+        );
+        conf.allow_hooks_of(&[1001]);
+        assert!(conf.without_writable_hooks().is_err());
+        conf.allow_hooks_of(&[1000]);
+        conf.without_writable_hooks().unwrap();
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Conf {
             up_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_up()),
             hook_key: proxy::first_key(&sections.interface, |entry| entry.is_command()),
             places: Places::read(&sections),
-            writable: None,
+            origin: None,
         })
     }
 }

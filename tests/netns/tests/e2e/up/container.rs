@@ -1,9 +1,9 @@
 //! A host that lets less be set than most: a container with a read-only `/proc/sys`, a host without
-//! IPv6.
+//! IPv6, files that the user of a container owns.
 
 use std::net::UdpSocket;
 
-use netns::PORT;
+use netns::{PORT, lacks_users, linerate};
 
 use crate::up::{WORLD, World, state, world};
 
@@ -139,4 +139,30 @@ fn an_error_of_the_kernel_has_file_line_and_key() {
     drop(taken);
     world.left.run("ip route del 10.7.0.0/16 dev eth0 table 1234");
     world.is_as_before();
+}
+
+#[test]
+fn hooks_of_another_user_run_if_an_option_allows_them() {
+    if lacks_users() {
+        return;
+    }
+    let world = world();
+    let hooks = "PostUp = touch /run/rig/up-%i\nPostDown = touch /run/rig/down-%i";
+    let file = world.conf(hooks, "10.9.0.0/24");
+    world.left.run(format!("chown 1000 {file} /run/rig"));
+    for option in ["", "--allow-hooks-of 1001 "] {
+        let outcome = linerate(&world.left, &format!("up {option}{file}"));
+        let wanted = "a file that another user owns (uid 1000); allow it by `chown root`, or trust \
+                      that user: `linerate up --allow-hooks-of 1000`";
+        assert!(!outcome.ok && outcome.stderr.contains(wanted), "{outcome:?}");
+        assert!(!world.left.has("/run/rig/up-wg0"));
+    }
+    let outcome = linerate(&world.left, &format!("up --allow-hooks-of 1000 {file}"));
+    assert!(outcome.ok && world.left.has("/run/rig/up-wg0"), "{outcome:?}");
+    world.down(&file);
+    assert!(world.left.has("/run/rig/down-wg0"));
+
+    world.left.run(format!("chmod 664 {file}"));
+    let outcome = linerate(&world.left, &format!("up --allow-hooks-of 1000 {file}"));
+    assert!(!outcome.ok && outcome.stderr.contains("mode 664"), "others may write: {outcome:?}");
 }
