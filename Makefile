@@ -11,6 +11,7 @@
 # make timings  what each crate takes to build and each test to run
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
 # make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
+# make battery  2,000 random configuration files, by wg-quick and by linerate up (half an hour)
 # make smoke    the bench's tests at their full size, which make test has briefly
 # make mutants  that the tests find faults in rights, limits and confinement (NAMES='server-same-site')
 # make memcheck that no branch and no address depends on a secret, by valgrind (minutes)
@@ -85,7 +86,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
-        test-bench test-modes test-apart test-all check timings test-offloads test-clients memcheck mutants \
+        test-bench test-modes test-apart test-all check timings test-offloads test-clients battery memcheck mutants \
         kernel-test arm-test replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
         advisories cargo-deny fuzz clean
 
@@ -204,7 +205,7 @@ test-all:
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(SKIP_APART)'; \
 	stage 'the longest frames of a coordinator' \
 	  cargo test --release -p linerate-tailnet --test memory -- --ignored; \
-	for what in test-offloads smoke test-clients replicas soak memcheck mutants kernel-test arm-test \
+	for what in test-offloads battery smoke test-clients replicas soak memcheck mutants kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \
 	done; \
@@ -225,6 +226,9 @@ replicas: deps server
 	stage 'a failover' unshare -npf --kill-child --mount-proc \
 	  tests/postgres/patroni $(TARGET)/release/linerate-server; \
 	all_passed
+
+battery: build-tests
+	LINERATE_RANDOM_FILES=2000 $(SHARED) $(END_TO_END) -- --nocapture battery::random
 
 OFFLOADS := tun-tso tun-uso tun-tunnel-gso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
 CARRYING := traffic roaming ecn interop overlay

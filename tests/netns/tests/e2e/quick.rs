@@ -9,6 +9,7 @@
 //!
 //! The two addresses on right's `lo` stand for the world behind a default route.
 
+mod battery;
 mod dns;
 mod full_tunnel;
 mod hooks;
