@@ -194,10 +194,10 @@ fn the_laptop_asks_for_names_where_somebody_answers_and_its_router_forwards_it_t
     for server in servers {
         let router = &router.interface;
         assert!(
-            !router.addresses.iter().any(|net| net.contains(&server)),
+            !router.addresses.iter().any(|net| net.contains(&server.address)),
             "{server} is the router"
         );
-        assert!(router.router.offered.iter().any(|net| net.contains(&server)), "{server}");
+        assert!(router.router.offered.iter().any(|net| net.contains(&server.address)), "{server}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The files of wg-quick(8), such as `/etc/wireguard/wg0.conf`.
 //!
 //! ```text
-//!  text ─ lines ─► sections of key and value ─ parse ─► Conf ─ change ─► uapi::Change
+//!  bytes ─ text ─ lines ─► sections of key and value ─ parse ─► Conf ─ change ─► uapi::Change
 //!                                                        │
 //!                          uapi::DeviceState ──────── write ──► text (SaveConfig)
 //! ```
@@ -10,10 +10,13 @@
 //! before anything is done to the machine.
 
 mod access;
+mod allowed_ips;
 mod change;
+mod endpoint;
 mod error;
 mod interface_name;
 mod lines;
+mod names;
 mod parse;
 mod places;
 mod policy;
@@ -21,6 +24,8 @@ mod proxy;
 mod router;
 mod similar;
 mod state;
+mod text;
+mod warnings;
 mod write;
 
 use std::{fmt, net::IpAddr};
@@ -29,13 +34,14 @@ use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 use self::{access::Origin, places::Places};
-use crate::value::{self, ValueError};
+use crate::value::ValueError;
 
 pub use self::{
     access::{Access, Writable},
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError, fnv1a},
     lines::{Section, key_names},
+    names::Names,
     places::Setting,
     policy::Policy,
     proxy::{Expose, Forward, Proxy, ProxyUser, SocketAddress, Transport, WithOrigin},
@@ -110,9 +116,18 @@ pub struct Interface {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Those that are addresses.
-    pub servers: Vec<IpAddr>,
+    pub servers: Vec<NameServer>,
     /// The others.
     pub search_domains: Vec<String>,
+}
+
+/// A name server. Shown as in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameServer {
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface through which an IPv6 address is reached, by name or number.
+    pub scope: Option<String>,
 }
 
 /// The routing table for routes to the allowed IPs.
@@ -210,19 +225,35 @@ impl Conf {
 }
 
 impl EndpointName {
-    /// Reads `host:port`, or `[v6]:port`.
+    /// Reads `host:port`, or `[v6]:port`. Names of services are unknown.
     ///
     /// # Errors
     /// It is neither.
     pub(crate) fn parse(text: &str) -> Result<Self, ValueError> {
-        let (host, port) = value::endpoint(text)?;
-        Ok(Self { host: host.to_owned(), port })
+        endpoint::parse(text, &Names::default())
     }
 
     /// Whether the host is a name, and not an address.
     pub fn is_name(&self) -> bool {
         let address = self.host.split_once('%').map_or(&*self.host, |(address, _)| address);
         address.parse::<IpAddr>().is_err()
+    }
+}
+
+impl Table {
+    pub(crate) const MAIN: Self = Self::Id(254);
+}
+
+impl From<IpAddr> for NameServer {
+    fn from(address: IpAddr) -> Self {
+        Self { address, scope: None }
+    }
+}
+
+impl fmt::Display for NameServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)?;
+        self.scope.iter().try_for_each(|scope| write!(f, "%{scope}"))
     }
 }
 

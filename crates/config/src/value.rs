@@ -28,6 +28,7 @@ pub(crate) enum Wanted {
     Base64Key,
     NonZeroKey,
     Port,
+    PortOrService,
     Mark,
     Bytes,
     Keepalive,
@@ -38,8 +39,7 @@ pub(crate) enum Wanted {
     OwnTable,
     RulePriority,
     Network,
-    /// A configuration file lists a peer's networks whole.
-    UnsignedNetwork,
+    InterfaceAddress,
     NameServer,
     Endpoint,
     NumericEndpoint,
@@ -84,12 +84,14 @@ impl fmt::Display for Wanted {
             Self::Base64Key => "a key of 44 base64 characters, as wg genkey makes it",
             Self::NonZeroKey => "a private key, all zero as it is",
             Self::Port => "a port, 0 to 65535",
+            Self::PortOrService => "a port, 0 to 65535, nor a UDP service of /etc/services",
             Self::Mark => "a mark, 0 to 4294967295 or 0x0 to 0xffffffff",
             Self::Bytes => "a number of bytes",
             Self::Keepalive => "a number of seconds, 0 to 65535",
             Self::Mtu => "an MTU, 68 to 65535",
             Self::Table => {
-                "a routing table: off, auto, main, default, local or a number, 1 to 4294967295"
+                "a routing table: off, auto, a number, 0 to 4294967295, or a name in \
+                 /etc/iproute2/rt_tables"
             }
             Self::Mask => "a mask, 1 to 4294967295 or 0x1 to 0xffffffff",
             Self::MaskOfMark => "a mask that holds every bit of FwMark",
@@ -98,8 +100,8 @@ impl fmt::Display for Wanted {
             }
             Self::RulePriority => "the priority of a rule, 1 to 32764",
             Self::Network => "an IP address or network, such as 10.0.0.0/24 or fd00::/64",
-            Self::UnsignedNetwork => {
-                "a network without sign: a configuration file lists all networks of a peer"
+            Self::InterfaceAddress => {
+                "an IP address, such as 10.0.0.1/24, 10.0.0.1/255.255.255.0 or fd00::1/64"
             }
             Self::NameServer => "the IP address of a name server, nor a search domain",
             Self::Endpoint => "an endpoint: host:port, 192.0.2.1:port or [2001:db8::1]:port",
@@ -159,6 +161,17 @@ pub(crate) fn u32_of_either_base(text: &str) -> Option<u32> {
     }
 }
 
+/// A number as `ip` reads one: decimal, hexadecimal after `0x`, else octal after `0` (strtoul(3)
+/// with base 0).
+pub(crate) fn u32_of_any_base(text: &str) -> Option<u32> {
+    match text.strip_prefix('0') {
+        Some(octal) if octal.bytes().all(|b| b.is_ascii_digit()) && !octal.is_empty() => {
+            u32::from_str_radix(octal, 8).ok()
+        }
+        _ => u32_of_either_base(text),
+    }
+}
+
 pub(crate) fn port(text: &str) -> Result<u16, ValueError> {
     decimal_u16(text, Wanted::Port)
 }
@@ -175,9 +188,8 @@ pub(crate) fn keepalive(text: &str) -> Result<u16, ValueError> {
 pub(crate) fn mtu(text: &str) -> Result<u16, ValueError> {
     // The least MTU of the kernel's TUN devices (drivers/net/tun.c, MIN_MTU; RFC 791).
     const MIN_MTU: u16 = 68;
-    decimal_u16(text, Wanted::Mtu).and_then(|mtu| {
-        if mtu < MIN_MTU { Err(ValueError::new(Wanted::Mtu, text)) } else { Ok(mtu) }
-    })
+    let mtu = u32_of_any_base(text).and_then(|mtu| u16::try_from(mtu).ok());
+    mtu.filter(|mtu| *mtu >= MIN_MTU).ok_or_else(|| ValueError::new(Wanted::Mtu, text))
 }
 
 /// An address with a prefix length, or without one and then alone. Keeps host bits.
@@ -190,6 +202,38 @@ pub(crate) fn address(text: &str) -> Result<IpNet, ValueError> {
             .and_then(|address| IpNet::new(address, decimal(prefix)?).ok()),
     };
     net.ok_or_else(|| ValueError::new(Wanted::Network, text))
+}
+
+/// An address of an interface as `ip address add` reads it (`get_prefix_1` of iproute2): the prefix
+/// may be a mask such as `255.255.255.0`, numbers may be octal or hexadecimal, and the last bytes of
+/// an IPv4 address may be missing.
+pub(crate) fn interface_address(text: &str) -> Result<IpNet, ValueError> {
+    let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+    let address = if address.contains(':') {
+        address.parse().ok().map(IpAddr::V6)
+    } else {
+        ipv4_of_ip(address).map(IpAddr::V4)
+    };
+    let net = address.and_then(|address| match prefix {
+        None => Some(IpNet::from(address)),
+        Some(prefix) => IpNet::new(address, prefix_len_of_ip(prefix)?).ok(),
+    });
+    net.ok_or_else(|| ValueError::new(Wanted::InterfaceAddress, text))
+}
+
+fn ipv4_of_ip(text: &str) -> Option<Ipv4Addr> {
+    let mut bytes = [0; 4];
+    for (place, part) in text.split('.').enumerate() {
+        *bytes.get_mut(place)? = u32_of_any_base(part)?.try_into().ok()?;
+    }
+    Some(bytes.into())
+}
+
+fn prefix_len_of_ip(text: &str) -> Option<u8> {
+    match u32_of_any_base(text) {
+        Some(len) => len.try_into().ok(),
+        None => ipnet::ipv4_mask_to_prefix(ipv4_of_ip(text)?).ok(),
+    }
 }
 
 /// A network; host bits become zero.
@@ -209,13 +253,19 @@ pub(crate) fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
     Ok((host.ok_or_else(malformed)?, port(port_text)?))
 }
 
-fn is_ipv6(host: &str) -> bool {
+/// Whether it is an IPv6 address, maybe with a scope.
+pub(crate) fn is_ipv6(host: &str) -> bool {
     let (address, scope) = host.split_once('%').unwrap_or((host, "0"));
-    let scope_is_word = !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_graphic());
-    address.parse::<Ipv6Addr>().is_ok() && scope_is_word && !scope.contains(['[', ']', '%'])
+    address.parse::<Ipv6Addr>().is_ok() && is_scope(scope)
 }
 
-fn is_ipv4_or_name(host: &str) -> bool {
+/// Whether it may be the scope of an address: the name or the number of an interface.
+pub(crate) fn is_scope(text: &str) -> bool {
+    let is_word = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+    is_word && !text.contains(['[', ']', '%'])
+}
+
+pub(crate) fn is_ipv4_or_name(host: &str) -> bool {
     if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return host.parse::<Ipv4Addr>().is_ok();
     }
@@ -268,6 +318,42 @@ mod tests {
         }
         for text in ["10.0.0.0/+8", "10.0.0.0/-1", "10.0.0.0/8/8", "010.0.0.0/8", " 10.0.0.0/8"] {
             assert!(network(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_an_interface_are_read_as_ip_reads_them() {
+        for (text, net) in [
+            ("10.0.0.1", "10.0.0.1/32"),
+            ("10.0.0.1/255.255.255.0", "10.0.0.1/24"),
+            ("10.0.0.1/0.0.0.0", "10.0.0.1/0"),
+            ("10.0.0.1/255.255.255.255", "10.0.0.1/32"),
+            ("10.0.0.7/0x18", "10.0.0.7/24"),
+            ("10.0.0.7/030", "10.0.0.7/24"),
+            ("10.1/16", "10.1.0.0/16"),
+            ("010.0.0.1/8", "8.0.0.1/8"),
+            ("0x0a.0.0.9/24", "10.0.0.9/24"),
+            ("fd00::1/64", "fd00::1/64"),
+            ("fd00::1", "fd00::1/128"),
+        ] {
+            assert_eq!(interface_address(text).unwrap().to_string(), net, "{text}");
+        }
+        // iproute2 6.1 refuses these as well.
+        for text in [
+            "",
+            "10.0.0.8/0.0.0.255",
+            "10.0.3.8/255.0.255.0",
+            "10.0.0.4/",
+            "10.0.0.1/33",
+            "10.0.0.256/24",
+            "10.0.0.1.2/24",
+            "10.0.0.08/24",
+            "10..0.1/24",
+            "fe80::5%wg0/64",
+            "fd00::1/129",
+            "any/8",
+        ] {
+            assert!(interface_address(text).is_err(), "{text}");
         }
     }
 

@@ -19,6 +19,7 @@ pub mod dns;
 pub mod hooks;
 mod interface_lock;
 mod ipv6;
+mod names;
 mod nft;
 mod packet_filter;
 mod records;
@@ -34,6 +35,7 @@ mod undo_log;
 
 pub use interface_lock::{InterfaceLock, outside_hooks};
 pub use ipv6::NoIpv6;
+pub use names::names;
 pub use nft::dropping_chains;
 pub use packet_filter::PacketFilter;
 pub use resolve::resolve;

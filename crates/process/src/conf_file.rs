@@ -22,14 +22,14 @@ pub fn read_conf(path: &Path) -> anyhow::Result<Conf> {
     let read = || -> io::Result<_> {
         let Opened { mut file, folder } = open_in_folder(path)?;
         let (of_file, of_folder) = (access(&file)?, access(&folder)?);
-        // Allocated once: a string that grows would leave keys behind.
+        // Allocated once: a vector that grows would leave keys behind.
         let len = file.metadata()?.len().try_into().unwrap_or(0);
-        let mut text = Zeroizing::new(String::with_capacity(len + 1));
-        file.read_to_string(&mut text)?;
+        let mut text = Zeroizing::new(Vec::with_capacity(len + 1));
+        file.read_to_end(&mut text)?;
         Ok((text, of_file, of_folder))
     };
     let (text, file, folder) = read().with_context(|| name.clone())?;
-    let mut conf = Conf::parse(&name, &text)?;
+    let mut conf = Conf::parse_file(&name, &text, &host::names())?;
     conf.note_access(file, folder, effective_user());
     Ok(conf)
 }

@@ -44,7 +44,8 @@ impl Endpoints {
         let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
         let mut job = Job { name: name.to_owned(), sandbox, ..Job::default() };
         if interface && !names.is_empty() {
-            job.own_servers.clone_from(&conf.interface.dns.servers);
+            let own = conf.interface.dns.servers.iter();
+            job.own_servers = own.map(|server| server.address).collect();
             job.servers = dns::servers(name, &[]);
         }
         Self { names, job, resolver: None }

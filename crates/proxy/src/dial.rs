@@ -376,7 +376,7 @@ mod tests {
             let reach = Reach::new(Arc::new(Identity::of(vec![[10, 0, 0, 9].into()])), move |_| {
                 allowed.load(Ordering::Relaxed)
             });
-            let dns = Dns { servers: vec![server], search_domains: Vec::new() };
+            let dns = Dns { servers: vec![server.into()], search_domains: Vec::new() };
             let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
             let dialer = Dialer::new(stack, reach, dns, 9);
             let began = Instant::now();

@@ -97,7 +97,7 @@ impl<S: Stack> Names<S> {
         }
         let mut why = no_such_name(name);
         for patience in PATIENCE {
-            for &server in &self.dns.servers {
+            for server in self.dns.servers.iter().map(|server| server.address) {
                 let asked = self.ask_server((server, PORT).into(), name, record);
                 let answer = match timeout(patience, asked).await {
                     Ok(answer) => answer,

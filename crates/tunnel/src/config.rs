@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use config::conf::{self, Conf, ConfError, EndpointName, Interface};
+use config::conf::{self, Conf, ConfError, EndpointName, Interface, Names};
 use ipnet::IpNet;
 use wg::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
@@ -64,7 +64,7 @@ impl Config {
     /// # Errors
     /// The first fault found, with its line; the keys of `linerate proxy` are faults here.
     pub fn from_text(text: &str) -> Result<Self, ConfError> {
-        Self::parse("configuration", text)
+        Self::parse("configuration", text.as_bytes())
     }
 
     /// Reads a file as of wg-quick(8), as [`Config::from_text`] does its text.
@@ -74,12 +74,12 @@ impl Config {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let unreadable = |error| ConfigError::Unreadable(path.to_owned(), error);
-        let text = Zeroizing::new(fs::read_to_string(path).map_err(unreadable)?);
+        let text = Zeroizing::new(fs::read(path).map_err(unreadable)?);
         Self::parse(&path.display().to_string(), &text).map_err(ConfigError::Refused)
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self, ConfError> {
-        let conf = wg::stack::wiped(|| Conf::parse(name, text))?;
+    fn parse(name: &str, text: &[u8]) -> Result<Self, ConfError> {
+        let conf = wg::stack::wiped(|| Conf::parse_file(name, text, &Names::default()))?;
         conf.private_key()?;
         conf.without_proxy()?;
         Ok(Self(Arc::new(conf)))
@@ -98,7 +98,7 @@ impl Config {
 
     /// Adds a name server inside of the tunnel.
     pub fn dns(mut self, server: IpAddr) -> Self {
-        self.interface().dns.servers.push(server);
+        self.interface().dns.servers.push(server.into());
         self
     }
 

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, fmt};
 
+use ipnet::IpNet;
+
 use super::{Section, Writable};
 use crate::ValueError;
 
@@ -36,8 +38,13 @@ pub enum Reason {
     NoSection,
     /// A second value, the first being in this line.
     Duplicate(usize),
-    /// A second peer of the same public key, the first being in this line.
-    DuplicatePeer(usize),
+    /// A network after `!` or `-`, to be excluded from the others of its peer.
+    Exception {
+        /// The networks without it.
+        instead: Vec<IpNet>,
+    },
+    /// Bytes that are not UTF-8, outside a comment.
+    NotText,
     /// A key that a section has to have.
     Missing(Section),
     /// There is no `[Interface]`.
@@ -106,7 +113,11 @@ impl fmt::Display for Reason {
             Self::WrongSection(section) => write!(f, "this key belongs in {section}"),
             Self::NoSection => f.write_str("a key before the first [Interface] or [Peer]"),
             Self::Duplicate(first) => write!(f, "already given in line {first}"),
-            Self::DuplicatePeer(first) => write!(f, "the same peer as in line {first}"),
+            Self::Exception { instead } => {
+                f.write_str("a peer has no exceptions: instead of networks with ! or -, write ")?;
+                write_list(f, instead)
+            }
+            Self::NotText => f.write_str("bytes that are not UTF-8, outside a comment"),
             Self::Missing(section) => write!(f, "missing in this {section}"),
             Self::NoInterface => f.write_str("missing section"),
             Self::ProxyOnly => f.write_str("only `linerate proxy` understands this key"),
@@ -117,4 +128,13 @@ impl fmt::Display for Reason {
             Self::Value(error) => error.fmt(f),
         }
     }
+}
+
+/// Writes the whole list, for the user to copy into the file.
+fn write_list(f: &mut fmt::Formatter<'_>, nets: &[IpNet]) -> fmt::Result {
+    let Some((first, others)) = nets.split_first() else {
+        return f.write_str("nothing: no address is left");
+    };
+    write!(f, "AllowedIPs = {first}")?;
+    others.iter().try_for_each(|net| write!(f, ", {net}"))
 }

@@ -1,9 +1,9 @@
-//! The first pass: lines to sections, each key known, in its place and not given
-//! twice. Values are not looked at.
+//! The first pass: lines to sections, each key known and in its place. Our own keys are not given
+//! twice; those of wg(8) and wg-quick(8) may be, with a warning. Values are not looked at.
 
 use std::{borrow::Cow, fmt};
 
-use super::{Reason, error::Fault, similar};
+use super::{Reason, error::Fault, similar, warnings::Warnings};
 use crate::value;
 
 /// A kind of section.
@@ -60,6 +60,11 @@ pub fn key_names() -> impl Iterator<Item = &'static str> {
     Key::ALL.into_iter().map(Key::name)
 }
 
+/// Whether it is the name of a hook, maybe between blanks.
+pub(super) fn is_hook_name(name: &str) -> bool {
+    Key::from_name(name.trim()).is_some_and(Key::is_hook)
+}
+
 /// The text by sections.
 pub(super) struct Sections<'a> {
     pub(super) interface: Entries<'a>,
@@ -71,6 +76,8 @@ pub(super) struct Entries<'a> {
     /// The line of the section's name.
     pub(super) line: usize,
     pub(super) entries: Vec<Entry<'a>>,
+    /// A bit for each key that the section has.
+    keys: u64,
 }
 
 /// A line `key = value`.
@@ -81,7 +88,7 @@ pub(super) struct Entry<'a> {
     pub(super) value: &'a str,
 }
 
-pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
+pub(super) fn read<'a>(text: &'a str, warnings: &mut Warnings<'_>) -> Result<Sections<'a>, Fault> {
     let mut interface: Option<Entries<'_>> = None;
     let mut peers: Vec<Entries<'_>> = Vec::new();
     let mut current = None;
@@ -94,7 +101,7 @@ pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
             continue;
         }
         if text.starts_with('[') {
-            let entries = Entries { line, entries: Vec::new() };
+            let entries = Entries { line, entries: Vec::new(), keys: 0 };
             let section = section(line, text)?;
             match section {
                 Section::Interface if interface.is_some() => {}
@@ -116,7 +123,7 @@ pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
             Section::Interface => interface.as_mut(),
             Section::Peer => peers.last_mut(),
         };
-        entries.expect("the key is in its section, which was opened").add(entry)?;
+        entries.expect("the key is in its section, which was opened").add(entry, warnings)?;
     }
     match interface {
         Some(interface) => Ok(Sections { interface, peers }),
@@ -146,7 +153,7 @@ fn entry<'a>(line: usize, text: &'a str, section: Option<Section>) -> Result<Ent
     let (name, value) =
         text.split_once('=').ok_or(Fault { line, key: None, reason: Reason::NotAPair })?;
     let name = name.trim_end();
-    let key = Key::from_name(name);
+    let key = Key::from_name(name).or_else(|| Key::of_wg_with_blanks(name));
     let reason = match (section, key) {
         (None, _) => Reason::NoSection,
         (Some(section), Some(key)) if key.section() == section => {
@@ -163,15 +170,19 @@ fn entry<'a>(line: usize, text: &'a str, section: Option<Section>) -> Result<Ent
 }
 
 impl<'a> Entries<'a> {
-    fn add(&mut self, entry: Entry<'a>) -> Result<(), Fault> {
-        // Linear for a whole file too: no section has more than a few lines of
-        // keys that do not repeat.
-        if !entry.key.repeats()
-            && let Some(first) = self.of(entry.key).next()
-        {
-            let reason = Reason::Duplicate(first.line);
-            return Err(entry.fault(reason));
+    fn add(&mut self, entry: Entry<'a>, warnings: &mut Warnings<'_>) -> Result<(), Fault> {
+        let bit = 1 << entry.key as u32;
+        if self.keys & bit != 0 && !entry.key.accumulates() {
+            // From the end: this is linear in the lines of the section, however often a key repeats.
+            let former = self.entries.iter().rfind(|former| former.key == entry.key);
+            let line = former.expect("its bit is set").line;
+            if !entry.key.is_of_wg_quick() {
+                return Err(entry.fault(Reason::Duplicate(line)));
+            }
+            let name = entry.key.name();
+            warnings.add(entry.line, name, format_args!("replaces the value in line {line}"));
         }
+        self.keys |= bit;
         self.entries.push(entry);
         Ok(())
     }
@@ -296,6 +307,28 @@ impl Key {
         Self::ALL.into_iter().find(|key| key.name().eq_ignore_ascii_case(name))
     }
 
+    /// wg(8) removes all blanks from a line before it looks at the key; wg-quick(8) does not.
+    fn of_wg_with_blanks(name: &str) -> Option<Self> {
+        let name: String = name.split_ascii_whitespace().collect();
+        Self::from_name(&name).filter(|key| key.is_of_wg())
+    }
+
+    /// Whether it is a key of wg(8).
+    pub(super) fn is_of_wg(self) -> bool {
+        matches!(self, Self::PrivateKey | Self::ListenPort | Self::FwMark)
+            || self.section() == Section::Peer
+    }
+
+    /// Whether it is a key of wg(8) or wg-quick(8).
+    fn is_of_wg_quick(self) -> bool {
+        self.is_of_wg()
+            || self.is_hook()
+            || matches!(
+                self,
+                Self::Address | Self::Dns | Self::Mtu | Self::Table | Self::SaveConfig
+            )
+    }
+
     pub(super) fn section(self) -> Section {
         match self {
             Self::PublicKey
@@ -332,7 +365,8 @@ impl Key {
         )
     }
 
-    fn repeats(self) -> bool {
+    /// Whether each line with it adds something.
+    fn accumulates(self) -> bool {
         self.is_of_proxy()
             || matches!(
                 self,

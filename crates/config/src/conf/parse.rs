@@ -1,45 +1,66 @@
 //! The second pass: the values of each section.
 
-use std::{borrow::Cow, collections::HashMap, fmt, net::IpAddr};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map},
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
+use zeroize::Zeroizing;
 
 use super::{
-    Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
+    Conf, ConfError, Dns, Hooks, Interface, NameServer, Names, Peer, Reason, Section,
+    allowed_ips::AllowedIps,
+    endpoint,
     error::Fault,
-    lines::{self, Entries, Key},
+    lines::{self, Entries, Entry, Key},
     places::Places,
     policy::Policy,
     proxy::{self, Proxy},
     router::Router,
+    text,
+    warnings::Warnings,
 };
 use crate::value::{self, ValueError, Wanted};
 
 impl Conf {
-    /// Reads a file. `file_name` is for its errors and warnings.
+    /// Reads a text. `file_name` is for its errors and warnings. Names of tables and services are
+    /// unknown.
     ///
     /// # Errors
     /// The first fault found. No error text holds a key.
     pub fn parse(file_name: &str, text: &str) -> Result<Self, ConfError> {
-        Self::read(file_name, text).map_err(|fault| fault.in_file(file_name))
+        Self::parse_file(file_name, text.as_bytes(), &Names::default())
     }
 
-    fn read(file_name: &str, text: &str) -> Result<Self, Fault> {
-        let sections = lines::read(text)?;
-        let mut interface = Interface::read(&sections.interface)?;
+    /// Reads a file. `file_name` is for its errors and warnings. Only comments may have bytes that
+    /// are not UTF-8.
+    ///
+    /// # Errors
+    /// The first fault found. No error text holds a key.
+    pub fn parse_file(file_name: &str, bytes: &[u8], names: &Names) -> Result<Self, ConfError> {
+        let mut warnings = Warnings::new(file_name);
+        let text = text::decode(bytes, &mut warnings).map_err(|fault| fault.in_file(file_name))?;
+        let read = Self::read(file_name, &text, names, warnings);
+        read.map_err(|fault| fault.in_file(file_name))
+    }
+
+    fn read(
+        file_name: &str,
+        text: &str,
+        names: &Names,
+        mut warnings: Warnings<'_>,
+    ) -> Result<Self, Fault> {
+        let sections = lines::read(text, &mut warnings)?;
+        let mut interface = Interface::read(&sections.interface, names, &mut warnings)?;
         interface.proxy = Proxy::read(&sections.interface, file_name)?;
-        let mut peers = Vec::with_capacity(sections.peers.len());
-        let mut lines = HashMap::new();
-        let mut owners = Owners { file_name, lines: HashMap::new(), warnings: Vec::new() };
+        let mut peers = Peers::with_capacity(sections.peers.len());
         for entries in &sections.peers {
-            let peer = Peer::read(entries, &mut owners)?;
-            let line = entries.of(Key::PublicKey).next().map_or(entries.line, |entry| entry.line);
-            if let Some(first) = lines.insert(peer.public_key, line) {
-                return Err(fault(line, Key::PublicKey, Reason::DuplicatePeer(first)));
-            }
-            peers.push(peer);
+            peers.add(entries, names, &mut warnings)?;
         }
+        let (peers, networks) = peers.into_all();
         // A file that is saved may have lost the peer that they are for.
         if !interface.save_config {
             interface.policy.suits(&sections.interface, &peers)?;
@@ -47,28 +68,33 @@ impl Conf {
         Ok(Self {
             interface,
             peers,
-            warnings: owners.warnings,
+            warnings: warnings.into_all(),
             file_name: file_name.to_owned(),
             interface_line: sections.interface.line,
             proxy_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_proxy()),
             up_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_up()),
             hook_key: proxy::first_key(&sections.interface, |entry| entry.is_command()),
-            places: Places::read(&sections),
+            places: Places::read(&sections.interface, networks),
             origin: None,
         })
     }
 }
 
 impl Interface {
-    fn read(entries: &Entries<'_>) -> Result<Self, Fault> {
+    fn read(
+        entries: &Entries<'_>,
+        names: &Names,
+        warnings: &mut Warnings<'_>,
+    ) -> Result<Self, Fault> {
+        let table = entries.last(Key::Table, |text| names.table(text))?.unwrap_or_default();
         Ok(Self {
             private_key: entries.one(Key::PrivateKey, private_key)?,
-            listen_port: entries.one(Key::ListenPort, value::port)?,
+            listen_port: entries.one(Key::ListenPort, |text| names.port(text))?,
             fwmark: entries.one(Key::FwMark, |text| or_off(text, value::mark))?,
-            addresses: entries.list(Key::Address, value::address)?,
+            addresses: addresses(entries, warnings)?,
             dns: Dns::read(entries)?,
-            mtu: entries.one(Key::Mtu, value::mtu)?,
-            table: entries.one(Key::Table, table)?.unwrap_or_default(),
+            mtu: entries.last(Key::Mtu, mtu)?.flatten(),
+            table,
             save_config: entries.one(Key::SaveConfig, boolean)?.unwrap_or_default(),
             hooks: Hooks {
                 pre_up: entries.commands(Key::PreUp),
@@ -77,7 +103,7 @@ impl Interface {
                 post_down: entries.commands(Key::PostDown),
             },
             proxy: Proxy::default(),
-            policy: Policy::read(entries)?,
+            policy: Policy::read(entries, table)?,
             router: Router::read(entries)?,
             path_mtu: entries.one(Key::PathMtu, on_off)?,
             post_quantum: entries.one(Key::PostQuantum, post_quantum)?,
@@ -92,7 +118,7 @@ impl Dns {
         let mut dns = Self::default();
         for word in entries.list(Key::Dns, dns_word)? {
             match word {
-                DnsWord::Server(address) => dns.servers.push(address),
+                DnsWord::Server(server) => dns.servers.push(server),
                 DnsWord::SearchDomain(domain) => dns.search_domains.push(domain),
             }
         }
@@ -100,67 +126,159 @@ impl Dns {
     }
 }
 
+/// The peers of a file. Of sections with the same public key the last counts, as for wg(8): it
+/// replaces the allowed IPs, and what else it has.
+struct Peers {
+    all: Vec<Peer>,
+    /// For each public key, its place in `all` and its last line.
+    known: HashMap<PublicKey, (usize, usize)>,
+    /// For each network, the place of the last peer that has it, and the line.
+    owners: HashMap<IpNet, (usize, usize)>,
+}
+
+impl Peers {
+    fn with_capacity(peers: usize) -> Self {
+        let all = Vec::with_capacity(peers);
+        Self { all, known: HashMap::with_capacity(peers), owners: HashMap::new() }
+    }
+
+    fn add(
+        &mut self,
+        entries: &Entries<'_>,
+        names: &Names,
+        warnings: &mut Warnings<'_>,
+    ) -> Result<(), Fault> {
+        let mut allowed_ips = AllowedIps::read(entries)?;
+        let peer = Peer::read(entries, names, warnings)?;
+        let line = entries.of(Key::PublicKey).last().map_or(entries.line, |entry| entry.line);
+        let place = match self.known.entry(peer.public_key) {
+            hash_map::Entry::Vacant(entry) => {
+                entry.insert((self.all.len(), line));
+                self.all.push(peer);
+                self.all.len() - 1
+            }
+            hash_map::Entry::Occupied(mut entry) => {
+                let (place, former) = entry.insert((entry.get().0, line));
+                let name = Key::PublicKey.name();
+                let what = "the same peer as in line";
+                warnings.add(line, name, format_args!("{what} {former}, which it replaces"));
+                for net in &self.all[place].allowed_ips {
+                    if self.owners.get(net).is_some_and(|(owner, _)| *owner == place) {
+                        self.owners.remove(net);
+                    }
+                }
+                self.all[place].be_replaced_by(peer);
+                place
+            }
+        };
+        for (line, address) in allowed_ips.take() {
+            self.give(place, line, address, warnings);
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, place: usize, line: usize, address: IpNet, warnings: &mut Warnings<'_>) {
+        let (net, key) = (address.trunc(), Key::AllowedIps.name());
+        if net != address {
+            warnings.add(line, key, format_args!("{address} has host bits and is taken as {net}"));
+        }
+        if let Some((other, other_line)) = self.owners.insert(net, (place, line))
+            && other != place
+        {
+            let from = format_args!("the peer that has it in line {other_line}");
+            warnings.add(line, key, format_args!("{net} is taken away from {from}"));
+        }
+        self.all[place].allowed_ips.push(net);
+    }
+
+    /// The peers, and the line of each network.
+    fn into_all(mut self) -> (Vec<Peer>, HashMap<IpNet, usize>) {
+        for peer in &mut self.all {
+            peer.preshared_key.take_if(|key| key.is_none());
+        }
+        let lines = self.owners.into_iter().map(|(net, (_, line))| (net, line));
+        (self.all, lines.collect())
+    }
+}
+
 impl Peer {
-    fn read(entries: &Entries<'_>, owners: &mut Owners<'_>) -> Result<Self, Fault> {
+    /// All but its allowed IPs. Its preshared key may be all zero.
+    fn read(
+        entries: &Entries<'_>,
+        names: &Names,
+        warnings: &mut Warnings<'_>,
+    ) -> Result<Self, Fault> {
         let public_key = entries
             .one(Key::PublicKey, public_key)?
             .ok_or_else(|| fault(entries.line, Key::PublicKey, Reason::Missing(Section::Peer)))?;
-        let mut allowed_ips = Vec::new();
-        entries.each(Key::AllowedIps, allowed_ip, |line, address| {
-            let net = address.trunc();
-            owners.note(entries.line, line, address);
-            allowed_ips.push(net);
-        })?;
+        let endpoint = entries.one(Key::Endpoint, |text| endpoint::parse(text, names))?;
+        if let (Some(endpoint), Some(entry)) = (&endpoint, entries.of(Key::Endpoint).last())
+            && endpoint.host.contains(':')
+            && !entry.value.starts_with('[')
+        {
+            let name = Key::Endpoint.name();
+            warnings.add(entry.line, name, format_args!("without brackets, taken as {endpoint}"));
+        }
         Ok(Self {
             public_key,
-            preshared_key: entries
-                .one(Key::PresharedKey, preshared_key)?
-                .filter(|key| !key.is_none()),
-            allowed_ips,
-            endpoint: entries.one(Key::Endpoint, EndpointName::parse)?,
+            preshared_key: entries.one(Key::PresharedKey, preshared_key)?,
+            allowed_ips: Vec::new(),
+            endpoint,
             persistent_keepalive: entries
                 .one(Key::PersistentKeepalive, |text| or_off(text, value::keepalive))?,
         })
     }
+
+    /// A later section has the same public key.
+    fn be_replaced_by(&mut self, later: Self) {
+        let keepalive = later.persistent_keepalive.or(self.persistent_keepalive);
+        let former = std::mem::replace(self, later);
+        self.preshared_key = self.preshared_key.take().or(former.preshared_key);
+        self.endpoint = self.endpoint.take().or(former.endpoint);
+        self.persistent_keepalive = keepalive;
+    }
 }
 
-/// Whose which network is, to warn of what is hardly meant.
-struct Owners<'a> {
-    file_name: &'a str,
-    /// For each network, the line of its last peer's section, and its own.
-    lines: HashMap<IpNet, (usize, usize)>,
-    warnings: Vec<String>,
+/// The addresses of the interface, as `ip` reads them.
+fn addresses(entries: &Entries<'_>, warnings: &mut Warnings<'_>) -> Result<Vec<IpNet>, Fault> {
+    let mut addresses = Vec::new();
+    let read = |text: &str| Ok((value::interface_address(text)?, is_odd(text)));
+    entries.each(Key::Address, read, |entry, (address, is_odd)| {
+        if is_odd {
+            warnings.add(entry.line, entry.key.name(), format_args!("taken as {address}"));
+        }
+        addresses.push(address);
+    })?;
+    Ok(addresses)
 }
 
-impl Owners<'_> {
-    fn note(&mut self, peer_line: usize, line: usize, address: IpNet) {
-        let net = address.trunc();
-        if net != address {
-            self.warn(line, format_args!("{address} has host bits and is taken as {net}"));
-        }
-        if let Some((other_peer, other_line)) = self.lines.insert(net, (peer_line, line))
-            && other_peer != peer_line
-        {
-            let other = format_args!("the peer that has it in line {other_line}");
-            self.warn(line, format_args!("{net} is taken away from {other}"));
-        }
-    }
-
-    fn warn(&mut self, line: usize, warning: fmt::Arguments<'_>) {
-        let key = Key::AllowedIps.name();
-        self.warnings.push(format!("{}:{line}: {key}: {warning}", self.file_name));
-    }
+/// Whether an IPv4 address is not written as four decimal numbers.
+fn is_odd(address: &str) -> bool {
+    let address = address.split('/').next().unwrap_or_default();
+    !address.contains(':') && address.parse::<Ipv4Addr>().is_err()
 }
 
 impl Entries<'_> {
-    /// The value of a key that does not repeat.
+    /// The value of a key that has one; of several the last.
     pub(super) fn one<T>(
         &self,
         key: Key,
         parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Result<Option<T>, Fault> {
-        let entry = self.of(key).next();
-        entry.map(|entry| parse(entry.value).map_err(|e| entry.fault(Reason::Value(e)))).transpose()
+        let mut last = None;
+        for entry in self.of(key) {
+            last = Some(entry.read(&parse)?);
+        }
+        Ok(last)
+    }
+
+    /// The last value of a key that wg-quick(8) does not look at before.
+    fn last<T>(
+        &self,
+        key: Key,
+        parse: impl Fn(&str) -> Result<T, ValueError>,
+    ) -> Result<Option<T>, Fault> {
+        self.of(key).last().map(|entry| entry.read(parse)).transpose()
     }
 
     /// Every word of a key that takes lists, and its line.
@@ -168,11 +286,11 @@ impl Entries<'_> {
         &self,
         key: Key,
         parse: impl Fn(&str) -> Result<T, ValueError>,
-        mut take: impl FnMut(usize, T),
+        mut take: impl FnMut(&Entry<'_>, T),
     ) -> Result<(), Fault> {
         for entry in self.of(key) {
             for word in words(entry.value) {
-                take(entry.line, parse(word).map_err(|e| entry.fault(Reason::Value(e)))?);
+                take(entry, parse(word).map_err(|e| entry.fault(Reason::Value(e)))?);
             }
         }
         Ok(())
@@ -192,6 +310,22 @@ impl Entries<'_> {
     fn commands(&self, key: Key) -> Vec<String> {
         let commands = self.of(key).filter(|entry| !entry.value.is_empty());
         commands.map(|entry| entry.value.to_owned()).collect()
+    }
+}
+
+impl Entry<'_> {
+    /// The value. wg(8) removes all blanks from its own.
+    fn read<T>(&self, parse: impl Fn(&str) -> Result<T, ValueError>) -> Result<T, Fault> {
+        let has_blanks = self.value.contains(|c: char| c.is_ascii_whitespace());
+        let value = if has_blanks && self.key.is_of_wg() {
+            // It may be a key: allocated once.
+            let mut joined = Zeroizing::new(String::with_capacity(self.value.len()));
+            self.value.split_ascii_whitespace().for_each(|part| joined.push_str(part));
+            parse(&joined)
+        } else {
+            parse(self.value)
+        };
+        value.map_err(|error| self.fault(Reason::Value(error)))
     }
 }
 
@@ -253,23 +387,13 @@ fn crypto(text: &str) -> Result<Crypto, ValueError> {
     Crypto::named(text).ok_or_else(|| ValueError::new(Wanted::FastestLibrary, text))
 }
 
-/// The names are those of iproute2's `rt_tables`.
-pub(super) fn table(text: &str) -> Result<Table, ValueError> {
-    match text.to_ascii_lowercase().as_str() {
-        "auto" => Ok(Table::Auto),
-        "off" => Ok(Table::Off),
-        "default" => Ok(Table::Id(253)),
-        "main" => Ok(Table::Id(254)),
-        "local" => Ok(Table::Id(255)),
-        number => value::u32_of_either_base(number)
-            .filter(|&id| id != 0)
-            .map(Table::Id)
-            .ok_or_else(|| ValueError::new(Wanted::Table, text)),
-    }
+/// Without a value wg-quick(8) computes it.
+fn mtu(text: &str) -> Result<Option<u16>, ValueError> {
+    if text.is_empty() { Ok(None) } else { value::mtu(text).map(Some) }
 }
 
 enum DnsWord {
-    Server(IpAddr),
+    Server(NameServer),
     SearchDomain(String),
 }
 
@@ -278,19 +402,22 @@ enum DnsWord {
 fn dns_word(text: &str) -> Result<DnsWord, ValueError> {
     let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let is_name = !numeric && text.chars().all(|c| c.is_alphanumeric() || "-._~".contains(c));
-    match text.parse() {
-        Ok(address) => Ok(DnsWord::Server(address)),
-        Err(_) if is_name => Ok(DnsWord::SearchDomain(text.to_owned())),
-        Err(_) => Err(ValueError::new(Wanted::NameServer, text)),
+    match name_server(text) {
+        Some(server) => Ok(DnsWord::Server(server)),
+        None if is_name => Ok(DnsWord::SearchDomain(text.to_owned())),
+        None => Err(ValueError::new(Wanted::NameServer, text)),
     }
 }
 
-/// With its host bits, to warn of them.
-pub(super) fn allowed_ip(text: &str) -> Result<IpNet, ValueError> {
-    if text.starts_with(['+', '-']) {
-        return Err(ValueError::new(Wanted::UnsignedNetwork, text));
-    }
-    value::address(text)
+/// An address; one of IPv6 maybe with a scope.
+fn name_server(text: &str) -> Option<NameServer> {
+    let (address, scope) = match text.split_once('%') {
+        Some((address, scope)) if value::is_scope(scope) => (address, Some(scope.to_owned())),
+        Some(_) => return None,
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    (scope.is_none() || address.is_ipv6()).then_some(NameServer { address, scope })
 }
 
 #[cfg(test)]
@@ -298,6 +425,7 @@ mod tests {
     use proptest::{collection, prelude::*, sample};
 
     use super::*;
+    use crate::conf::{EndpointName, Table};
 
     const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
     const PUBLIC: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -317,6 +445,10 @@ mod tests {
     /// `$S`, `$P` and `$0` stand for a private key, a public one and zeros.
     fn with_keys(text: &str) -> String {
         text.replace("$S", PRIVATE).replace("$P", PUBLIC).replace("$0", ZERO)
+    }
+
+    fn name_server_of(text: &str) -> NameServer {
+        name_server(text).unwrap()
     }
 
     fn nets(texts: &[&str]) -> Vec<IpNet> {
@@ -342,7 +474,7 @@ mod tests {
                 fwmark: Some(0xca6c),
                 addresses: nets(&["10.0.0.2/24", "fd00::2/64"]),
                 dns: Dns {
-                    servers: vec!["1.1.1.1".parse().unwrap(), "2606:4700::1111".parse().unwrap()],
+                    servers: ["1.1.1.1", "2606:4700::1111"].map(name_server_of).into(),
                     search_domains: texts(&["corp.example"]),
                 },
                 mtu: Some(1420),
@@ -407,18 +539,6 @@ mod tests {
 
     #[test]
     fn words_stand_for_numbers() {
-        for (text, table) in [
-            ("auto", Table::Auto),
-            ("off", Table::Off),
-            ("OFF", Table::Off),
-            ("main", Table::Id(254)),
-            ("default", Table::Id(253)),
-            ("local", Table::Id(255)),
-            ("0x10", Table::Id(16)),
-            ("4294967295", Table::Id(u32::MAX)),
-        ] {
-            assert_eq!(parsed(&format!("[Interface]\nTable={text}")).interface.table, table);
-        }
         assert_eq!(parsed("[Interface]\nFwMark = Off").interface.fwmark, Some(0));
         let path_mtu = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.path_mtu;
         let read = ["", "PathMtu = On", "pathmtu=off"].map(path_mtu);
@@ -440,6 +560,170 @@ mod tests {
             peer("Endpoint = [fe80::1%eth0]:1").peers[0].endpoint,
             Some(EndpointName { host: "fe80::1%eth0".to_owned(), port: 1 })
         );
+    }
+
+    #[test]
+    fn of_a_key_of_wg_that_is_there_twice_the_last_counts_with_a_warning_of_both_lines() {
+        let conf = parsed(
+            "[Interface]\nMTU = x\nListenPort = 1\nTable = nosuch\nSaveConfig = true\n\
+             listen port = 51 820\nMTU = 1400\nMTU =\nTable = off\nSaveConfig = false\n[Peer]\n\
+             PublicKey = $S\nPersistentKeepalive = 15\n\nPublicKey = $P\nPersistentKeepalive = 25\n\
+             [Interface]\nPrivateKey = $P\nPrivateKey = $S\nFwMark = 1\nFwMark = 0x 2\n",
+        );
+        let interface = conf.interface;
+        assert_eq!((interface.listen_port, interface.fwmark), (Some(51820), Some(2)));
+        assert_eq!((interface.mtu, interface.table), (None, Table::Off));
+        assert_eq!(interface.private_key, Some(PrivateKey::from_base64(PRIVATE).unwrap()));
+        assert!(!interface.save_config);
+        assert_eq!(conf.peers[0].public_key, PublicKey::from_base64(PUBLIC).unwrap());
+        assert_eq!(conf.peers[0].persistent_keepalive, Some(25));
+        let warning = |(line, key, former): (usize, &str, usize)| {
+            format!("wg0.conf:{line}: {key}: replaces the value in line {former}")
+        };
+        let expected = [
+            (6, "ListenPort", 3),
+            (7, "MTU", 2),
+            (8, "MTU", 7),
+            (9, "Table", 4),
+            (10, "SaveConfig", 5),
+            (15, "PublicKey", 12),
+            (16, "PersistentKeepalive", 13),
+            (19, "PrivateKey", 18),
+            (21, "FwMark", 20),
+        ];
+        assert_eq!(conf.warnings, expected.map(warning));
+    }
+
+    #[test]
+    fn a_value_of_wg_that_a_later_one_replaces_has_to_be_right_too() {
+        for (lines, error) in [
+            ("ListenPort = x\nListenPort = 1", "2: ListenPort: \"x\" is not a port"),
+            ("SaveConfig = x\nSaveConfig = true", "2: SaveConfig: \"x\" is not true or false"),
+            ("MTU = 1400\nMTU = x", "3: MTU: \"x\" is not an MTU"),
+        ] {
+            let shown = refused(&format!("[Interface]\n{lines}"));
+            assert!(shown.starts_with(&format!("wg0.conf:{error}")), "{shown}");
+        }
+    }
+
+    #[test]
+    fn of_a_peer_that_is_there_twice_the_last_networks_count_and_what_else_it_has() {
+        let conf = parsed(
+            "[Interface]\n[Peer]\nPublicKey = $P\nPresharedKey = $S\nEndpoint = a.example:1\n\
+             AllowedIPs = 10.77.0.0/24, 10.79.0.0/24\nPersistentKeepalive = 25\n[Peer]\n\
+             PublicKey = $S\nAllowedIPs = 10.1.0.0/16\n[Peer]\n\
+             AllowedIPs = 10.78.0.0/24\nPublicKey = $P\nEndpoint = b.example:2\n\
+             [Peer]\nPublicKey = $S\nPresharedKey = $0\nAllowedIPs = 10.77.0.0/24\n",
+        );
+        let [first, second] = &conf.peers[..] else { panic!("{:?}", conf.peers) };
+        let endpoint = EndpointName { host: "b.example".to_owned(), port: 2 };
+        let expected = Peer {
+            public_key: PublicKey::from_base64(PUBLIC).unwrap(),
+            preshared_key: Some(PresharedKey::from_base64(PRIVATE).unwrap()),
+            allowed_ips: nets(&["10.78.0.0/24"]),
+            endpoint: Some(endpoint),
+            persistent_keepalive: Some(25),
+        };
+        assert_eq!(*first, expected);
+        assert_eq!((&second.allowed_ips, &second.preshared_key), (&nets(&["10.77.0.0/24"]), &None));
+        let warning = "PublicKey: the same peer as in line";
+        assert_eq!(
+            conf.warnings,
+            [
+                format!("wg0.conf:13: {warning} 3, which it replaces"),
+                format!("wg0.conf:16: {warning} 9, which it replaces"),
+            ]
+        );
+    }
+
+    #[test]
+    fn blanks_within_keys_and_values_of_wg_do_not_matter() {
+        let conf = parsed(
+            "[Interface]\nPrivate\tKey = $S\nFw Mark = 0x ca6c\n[Peer]\nPublic Key = $P\n\
+             Allowed IPs = 10.0.0.0 /8, fd00 :: / 8 , 10.1.0.1 10.2.0.1/16 ::/0\n\
+             End point = vpn.example : 51 820\nPersistent Keepalive = 2 5\n",
+        );
+        assert_eq!(conf.interface.fwmark, Some(0xca6c));
+        assert!(conf.private_key().is_ok());
+        let peer = &conf.peers[0];
+        let expected = ["10.0.0.0/8", "fd00::/8", "10.1.0.1/32", "10.2.0.0/16", "::/0"];
+        assert_eq!(peer.allowed_ips, nets(&expected));
+        assert_eq!(peer.endpoint.as_ref().unwrap().to_string(), "vpn.example:51820");
+        assert_eq!(peer.persistent_keepalive, Some(25));
+    }
+
+    #[test]
+    fn keys_of_wg_quick_without_a_value_are_as_if_they_were_not_there() {
+        let conf = parsed("[Interface]\nMTU =\nTable = # none\nAddress=\nDNS =\nPostUp =\n");
+        assert_eq!(conf.interface, Interface::default());
+        assert_eq!(conf.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn an_endpoint_without_brackets_has_a_warning() {
+        let conf = parsed("[Interface]\n[Peer]\nPublicKey=$P\nEndpoint = 2001:db8:1::2:51820\n");
+        let shown = conf.peers[0].endpoint.as_ref().unwrap().to_string();
+        assert_eq!(shown, "[2001:db8:1::2]:51820");
+        let warning = "wg0.conf:4: Endpoint: without brackets, taken as [2001:db8:1::2]:51820";
+        assert_eq!(conf.warnings, [warning]);
+    }
+
+    #[test]
+    fn values_for_ip_are_read_as_ip_reads_them() {
+        let mut names = Names::default();
+        names.add_tables("100 vpn\n");
+        names.add_services("wireguard 51820/udp\n");
+        let text = with_keys(
+            "[Interface]\nListenPort = wireguard\nTable = vpn\nMTU = 0x578\n\
+             Address = 10.0.0.1/255.255.255.0, 10.1/16\nDNS = fe80::1%eth0, fd00::1\n\
+             [Peer]\nPublicKey = $P\nEndpoint = fe80::1%eth0:wireguard\nAllowedIPs = +10.0.0.0/8",
+        );
+        let conf = Conf::parse_file("wg0.conf", text.as_bytes(), &names).unwrap();
+        let interface = conf.interface;
+        assert_eq!((interface.listen_port, interface.mtu), (Some(51820), Some(1400)));
+        assert_eq!(interface.table, Table::Id(100));
+        assert_eq!(interface.addresses, nets(&["10.0.0.1/24", "10.1.0.0/16"]));
+        let shown: Vec<_> = interface.dns.servers.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["fe80::1%eth0", "fd00::1"]);
+        assert_eq!(conf.peers[0].endpoint.as_ref().unwrap().to_string(), "[fe80::1%eth0]:51820");
+        assert_eq!(conf.peers[0].allowed_ips, nets(&["10.0.0.0/8"]));
+        assert_eq!(
+            conf.warnings,
+            [
+                "wg0.conf:5: Address: taken as 10.1.0.0/16",
+                "wg0.conf:9: Endpoint: without brackets, taken as [fe80::1%eth0]:51820",
+            ]
+        );
+    }
+
+    #[test]
+    fn networks_to_leave_out_are_refused_with_those_to_write_instead() {
+        let refused = |nets: &str| {
+            refused(&format!("[Interface]\n[Peer]\nPublicKey = $P\nAllowedIPs = {nets}\n"))
+        };
+        let error = "AllowedIPs: a peer has no exceptions: instead of networks with ! or -, write";
+        for (nets, line, instead) in [
+            (
+                "0.0.0.0/0, ::/0\nAllowedIPs = !128.0.0.0/2, !fd00::1/1",
+                5,
+                "AllowedIPs = 0.0.0.0/1, 192.0.0.0/2, ::/1",
+            ),
+            ("10.0.0.0/30, -10.0.0.1", 4, "AllowedIPs = 10.0.0.0/32, 10.0.0.2/31"),
+            ("10.0.0.0/8, 10.1.0.0/16, - 11.0.0.0/8", 4, "AllowedIPs = 10.0.0.0/8"),
+            ("10.1.0.0/16, !10.0.0.0/8", 4, "nothing: no address is left"),
+        ] {
+            assert_eq!(refused(nets), format!("wg0.conf:{line}: {error} {instead}"), "{nets}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_other_encodings_and_zeros_do_not_matter_where_they_mean_nothing() {
+        let read = |bytes: &[u8]| Conf::parse_file("wg0.conf", bytes, &Names::default());
+        let conf = read(b"# M\xfcnchen\n[Interface]\nMTU = 1400 # \xe4\n\0\0\0").unwrap();
+        assert_eq!(conf.interface.mtu, Some(1400));
+        assert_eq!(conf.warnings, ["wg0.conf: zero bytes are left out"]);
+        let error = read(b"[Interface]\nDNS = m\xfcnchen.example\n").unwrap_err().to_string();
+        assert_eq!(error, "wg0.conf:2: bytes that are not UTF-8, outside a comment");
     }
 
     #[test]
@@ -473,22 +757,16 @@ mod tests {
             ("[Peer]\nAllowedIP = ::/0", "2: AllowedIP: unknown key; did you mean AllowedIPs?"),
             ("[Interface]\nendpoint = h:1", "2: Endpoint: this key belongs in [Peer]"),
             ("[Peer]\ndns = 1.1.1.1", "2: DNS: this key belongs in [Interface]"),
-            ("[Interface]\nMTU=1420\n\nmtu=1420", "4: MTU: already given in line 2"),
+            ("[Interface]\nPathMtu=on\n\npathmtu=on", "4: PathMtu: already given in line 2"),
             (
-                "[Interface]\nPrivateKey=$S\n[Peer]\nPublicKey=$P\n[Interface]\nPrivateKey=$S",
-                "6: PrivateKey: already given in line 2",
+                "[Interface]\nCrypto=fastest\n[Peer]\nPublicKey=$P\n[Interface]\nCrypto=library",
+                "6: Crypto: already given in line 2",
             ),
-            (
-                "[Interface]\n[Peer]\nPublicKey = $P\nPublicKey = $P",
-                "4: PublicKey: already given in line 3",
-            ),
+            ("[Interface]\nPath Mtu = on", "2: …: unknown key; did you mean PathMtu?"),
+            ("[Interface]\nPost Up = true", "2: …: unknown key; did you mean PostUp?"),
             (
                 "[Interface]\n[Peer]\nEndpoint = h:1\n[Peer]\nPublicKey = $P",
                 "2: PublicKey: missing in this [Peer]",
-            ),
-            (
-                "[Interface]\n[Peer]\nPublicKey = $P\n[Peer]\n\nPublicKey = $P",
-                "6: PublicKey: the same peer as in line 3",
             ),
         ] {
             assert_eq!(refused(text), format!("wg0.conf:{error}"), "{text:?}");
@@ -508,10 +786,13 @@ mod tests {
             ("Address = wg0", "\"wg0\" is not an IP address"),
             ("DNS = 1.1.1", "\"1.1.1\" is not the IP address of a name server"),
             ("DNS = 1.1.1.1; 8.8.8.8", "\"1.1.1.1;\" is not the IP address of a name server"),
-            ("DNS = fe80::1%eth0", "\"fe80::1%eth0\" is not the IP address"),
+            ("DNS = fe80::1%", "\"fe80::1%\" is not the IP address"),
+            ("DNS = 10.0.0.1%eth0", "\"10.0.0.1%eth0\" is not the IP address"),
+            ("Address = fe80::1%wg0/64", "\"fe80::1%wg0/64\" is not an IP address"),
             ("MTU = 67", "\"67\" is not an MTU, 68 to 65535"),
             ("MTU = 65536", "\"65536\" is not an MTU"),
-            ("Table = 0", "\"0\" is not a routing table"),
+            ("MTU = 1400x", "\"1400x\" is not an MTU"),
+            ("SaveConfig =", "\"\" is not true or false"),
             ("Table = vpn", "\"vpn\" is not a routing table"),
             ("SaveConfig = yes", "\"yes\" is not true or false"),
             ("PathMtu = 1420", "\"1420\" is not on or off"),
@@ -520,10 +801,12 @@ mod tests {
             ("PublicKey = $P$P", "not a key of 44 base64 characters"),
             ("PresharedKey = 0", "not a key of 44 base64 characters"),
             ("AllowedIPs = 10.0.0.0/8 /9", "\"/9\" is not an IP address"),
-            ("AllowedIPs = +10.0.0.0/8", "\"+10.0.0.0/8\" is not a network without sign"),
-            ("AllowedIPs = -10.0.0.0/8", "\"-10.0.0.0/8\" is not a network without sign"),
+            ("AllowedIPs = 10.0.0.0/255.0.0.0", "\"10.0.0.0/255.0.0.0\" is not an IP address"),
+            ("AllowedIPs = !10", "\"!10\" is not an IP address"),
+            ("AllowedIPs = ++10.0.0.0/8", "\"++10.0.0.0/8\" is not an IP address"),
             ("Endpoint = vpn.example.com", "\"vpn.example.com\" is not an endpoint"),
-            ("Endpoint = 2001:db8::1:51820", "\"2001:db8::1:51820\" is not an endpoint"),
+            ("Endpoint = 2001:db8::1", "\"2001:db8::1\" is not an endpoint"),
+            ("Endpoint = vpn.example.com:https", "\"https\" is not a port"),
             ("Endpoint = vpn.example.com:70000", "\"70000\" is not a port"),
             ("PersistentKeepalive = 65536", "\"65536\" is not a number of seconds"),
         ] {
@@ -577,6 +860,13 @@ mod tests {
 
     proptest! {
         #[test]
+        fn no_bytes_panic(bytes in collection::vec(any::<u8>(), 0..200)) {
+            let read = |bytes: &[u8]| Conf::parse_file("wg0.conf", bytes, &Names::default());
+            let _ = read(&bytes);
+            let _ = read(&[b"[Interface]\n", &bytes[..]].concat());
+        }
+
+        #[test]
         fn no_text_panics(text in any::<String>()) {
             let _ = Conf::parse("wg0.conf", &text);
             let _ = Conf::parse("wg0.conf", &format!("[Interface]\n{text}"));
@@ -584,7 +874,7 @@ mod tests {
 
         #[test]
         fn no_lines_of_known_keys_panic(
-            lines in collection::vec((sample::select(&Key::ALL[..]), "[-+0-9a-fx.:/%,# \\[\\]]{0,24}"), 0..6),
+            lines in collection::vec((sample::select(&Key::ALL[..]), "[-+!0-9a-fx.:/%,# \\[\\]]{0,24}"), 0..6),
         ) {
             for head in ["[Interface]", "[Interface]\n[Peer]"] {
                 let lines = lines.iter().map(|(key, value)| format!("\n{} = {value}", key.name()));

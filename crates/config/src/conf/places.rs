@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use super::{
     Conf,
-    lines::{Entries, Key, Sections},
-    parse::{allowed_ip, words},
+    lines::{Entries, Key},
+    parse::words,
 };
 
 /// A setting that is put into effect.
@@ -50,14 +50,13 @@ impl Conf {
 }
 
 impl Places {
-    pub(super) fn read(sections: &Sections<'_>) -> Self {
-        let interface = &sections.interface;
+    /// Those of an `[Interface]` section, and of the networks of all peers.
+    pub(super) fn read(interface: &Entries<'_>, networks: HashMap<IpNet, usize>) -> Self {
         let addresses = interface.of(Key::Address);
-        let networks = sections.peers.iter().flat_map(networks);
         Self {
             keys: interface.entries.iter().map(|entry| (entry.key, entry.line)).collect(),
             addresses: addresses.flat_map(|entry| words(entry.value).map(|_| entry.line)).collect(),
-            networks: networks.collect(),
+            networks,
         }
     }
 
@@ -78,14 +77,6 @@ impl Places {
         let found = keys.iter().find_map(|&key| line(key));
         found.map_or((keys[0], None), |&(key, line)| (key, Some(line)))
     }
-}
-
-/// The networks of a peer, each with its line.
-fn networks(peer: &Entries<'_>) -> impl Iterator<Item = (IpNet, usize)> {
-    peer.of(Key::AllowedIps).flat_map(|entry| {
-        let networks = words(entry.value).flat_map(allowed_ip);
-        networks.map(|network| (network.trunc(), entry.line))
-    })
 }
 
 #[cfg(test)]

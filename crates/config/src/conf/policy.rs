@@ -13,7 +13,7 @@ use super::{
     Peer, Reason, Table,
     error::Fault,
     lines::{Entries, Key},
-    parse::{boolean, or_off, table},
+    parse::{boolean, or_off},
 };
 use crate::value::{self, ValueError, Wanted};
 
@@ -46,9 +46,9 @@ impl Default for Policy {
 }
 
 impl Policy {
-    pub(super) fn read(entries: &Entries<'_>) -> Result<Self, Fault> {
+    pub(super) fn read(entries: &Entries<'_>, table: Table) -> Result<Self, Fault> {
         // With another table there are no rules.
-        if entries.one(Key::Table, table)?.unwrap_or_default() != Table::Auto
+        if table != Table::Auto
             && let Some(entry) = entries.entries.iter().find(|entry| entry.key.is_of_policy())
         {
             return Err(entry.fault(Reason::NoEffect("a Table that is not auto")));

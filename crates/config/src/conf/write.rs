@@ -101,7 +101,7 @@ mod tests {
     use wg::{PresharedKey, PrivateKey, PublicKey};
 
     use super::*;
-    use crate::conf::{Conf, Dns, EndpointName, Hooks, Peer};
+    use crate::conf::{Conf, Dns, EndpointName, Hooks, NameServer, Peer};
 
     #[test]
     fn a_file_is_written_in_the_order_of_wg_quick() {
@@ -189,6 +189,12 @@ mod tests {
             .prop_map(|(ip, prefix)| IpNet::new(ip, prefix).expect("no longer than the address"))
     }
 
+    fn name_server() -> impl Strategy<Value = NameServer> {
+        (any::<std::net::IpAddr>(), option::of("[a-z][a-z0-9.]{0,14}")).prop_map(
+            |(address, scope)| NameServer { address, scope: scope.filter(|_| address.is_ipv6()) },
+        )
+    }
+
     /// Without a mask, which depends on the state's mark.
     fn policy() -> impl Strategy<Value = Policy> {
         let table = option::of(256..=u32::MAX);
@@ -220,7 +226,7 @@ mod tests {
             prop_oneof![Just(Table::Auto), Just(Table::Off), (1..=u32::MAX).prop_map(Table::Id),];
         (
             collection::vec(address(), 0..4),
-            collection::vec(any::<std::net::IpAddr>(), 0..3),
+            collection::vec(name_server(), 0..3),
             collection::vec("[a-z]{1,8}\\.[a-z~-]{1,8}", 0..3),
             option::of(68..=u16::MAX),
             table,

@@ -256,7 +256,8 @@ impl HostState {
     fn set_names(&mut self, wish: &HostWish) -> anyhow::Result<()> {
         self.undo_log.undo_names(&self.netlink);
         let Some(names) = &wish.names else { return dns::unset_resolved(&self.name) };
-        let dns = Dns { servers: names.servers.clone(), search_domains: names.search.clone() };
+        let servers = names.servers.iter().copied().map(Into::into).collect();
+        let dns = Dns { servers, search_domains: names.search.clone() };
         dns::set(&self.name, &dns, &names.domains, &mut self.undo_log)
     }
 }

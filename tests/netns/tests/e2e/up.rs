@@ -12,6 +12,7 @@
 mod container;
 mod crash;
 mod dns;
+mod files;
 mod interface_lock;
 mod names;
 mod reload;
@@ -453,7 +454,7 @@ fn an_error_in_the_file_is_told_with_file_line_and_key() {
         (5, "AllowedIPs", format!("{good}[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.0/33\n")),
         (2, "PrivateKey", "[Interface]\nPrivateKey = short\n".to_owned()),
         (3, "ListenPort", format!("{good}ListenPort = 70000\n")),
-        (3, "Address", format!("{good}Address = 10.9.0\n")),
+        (3, "Address", format!("{good}Address = 10.9.0.256\n")),
         (4, "MTU", format!("{good}# a comment\nMTU = large\n")),
         (3, "Nonsense", format!("{good}Nonsense = 1\n")),
         (4, "Endpoint", format!("{good}[Peer]\nEndpoint = 10.0.0.1\nPublicKey = {key}\n")),

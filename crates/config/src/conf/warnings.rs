@@ -1,0 +1,28 @@
+//! What a file has that is allowed but probably not meant.
+
+use std::fmt;
+
+/// Warnings of one file, each shown as `FILE:LINE: KEY: warning`.
+pub(super) struct Warnings<'a> {
+    file_name: &'a str,
+    all: Vec<String>,
+}
+
+impl<'a> Warnings<'a> {
+    pub fn new(file_name: &'a str) -> Self {
+        Self { file_name, all: Vec::new() }
+    }
+
+    pub fn add(&mut self, line: usize, key: &str, warning: fmt::Arguments<'_>) {
+        self.all.push(format!("{}:{line}: {key}: {warning}", self.file_name));
+    }
+
+    /// A warning about the whole file.
+    pub fn add_whole(&mut self, warning: &str) {
+        self.all.push(format!("{}: {warning}", self.file_name));
+    }
+
+    pub fn into_all(self) -> Vec<String> {
+        self.all
+    }
+}
