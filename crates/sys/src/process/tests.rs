@@ -117,6 +117,51 @@ fn a_user_who_is_not_there_is_named_as_the_fault() {
 }
 
 #[test]
+fn every_signal_that_ends_a_process_is_read_or_discarded() {
+    /// Of faults, or not to be blocked, or ignored by Rust; 32 and 33 are the C library's own.
+    const OTHERS: [i32; 15] = [
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGSYS,
+        libc::SIGKILL,
+        libc::SIGSTOP,
+        libc::SIGPIPE,
+        32,
+        33,
+        // These stop it until SIGCONT.
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+    ];
+    let child = forked(|| {
+        let signals = Signals::block().unwrap();
+        let brief = Duration::from_millis(20);
+        let mut ending = Vec::new();
+        for number in 1..=64 {
+            if OTHERS.contains(&number) {
+                continue;
+            }
+            // nix cannot send real-time signals.
+            let kill = format!("kill -{number} {}", getpid());
+            assert!(
+                std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success()
+            );
+            if signals.wait_for(brief).unwrap().is_some() {
+                ending.push(number);
+            }
+        }
+        let expected =
+            [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGXCPU, libc::SIGPWR];
+        assert_eq!(ending, expected);
+    });
+    assert!(ended_well(child));
+}
+
+#[test]
 fn a_blocked_signal_waits_to_be_read() {
     let child = forked(|| {
         let signals = Signals::block().unwrap();

@@ -433,6 +433,25 @@ fn sigterm_to_the_daemon_takes_everything_back_as_well() {
 }
 
 #[test]
+fn a_signal_leaves_the_tunnel_as_it_is_or_takes_everything_back() {
+    let world = world();
+    let file = world.conf("PostDown = true", "0.0.0.0/0, ::/0");
+    world.up(&file);
+    let daemon = || world.left.daemon_of(INTERFACE).expect("the daemon runs");
+    for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "STKFLT", "XFSZ", "RTMIN+3"] {
+        // The guardian and the helper get it as well.
+        world.left.run(format!("kill -{signal} {0} $(pgrep -P {0})", daemon()));
+    }
+    world.reaches(&["192.0.2.1"]);
+    for signal in ["QUIT", "PWR", "XCPU"] {
+        world.left.run(format!("kill -{signal} {}", daemon()));
+        world.is_as_before();
+        world.up(&file);
+    }
+    world.down(&file);
+}
+
+#[test]
 fn up_of_what_is_up_is_refused_and_leaves_it_alone() {
     let world = world();
     let file = world.conf("", "10.9.0.0/24");
