@@ -19,7 +19,7 @@ use wg::{
     config::{AllowedIpChange, PeerChange, PeerState},
 };
 
-use crate::{client::Client, conf_path, interface::Interface};
+use crate::{client::Client, conf_path, interface::Interface, log::Log};
 
 /// # Errors
 /// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
@@ -36,10 +36,11 @@ pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result
         Some(_) => conf.without_up()?,
         None => conf.without_proxy()?,
     }
+    Log::default().start();
     for warning in &conf.warnings {
         eprintln!("linerate: {warning}");
     }
-    let wanted = conf.change(resolve)?;
+    let wanted = conf.change(|name| resolve(name, None))?;
     let running = Interface::parse(name, &client.ask("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
     let names: Vec<_> = conf.names().collect();

@@ -1,36 +1,121 @@
 //! Resolves the host names of endpoints.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs},
-    thread,
-    time::Duration,
-};
+use std::{env, io, net::SocketAddr, thread, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use config::conf::EndpointName;
+use sys::{process::Signals, resolve::ResolveError};
 
-/// How often a name is resolved while the network is not ready yet, with a
-/// pause that doubles (wg(8) does likewise).
-const TRIES: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// How often a name is resolved again while no server answers; a number, or `infinity` (wg(8)).
+const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
+/// Without that variable. With the pauses below this takes 72 seconds.
+const RETRIES: u32 = 15;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
-/// Resolves a name; tries again while there is no answer.
+/// Resolves a name. As long as no server answers it tries again, as wg(8) does, and logs that.
+/// A signal ends the wait where `signals` are blocked.
 ///
 /// # Errors
-/// It has no address, or no server answers.
-pub fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
-    let mut pause = FIRST_PAUSE;
-    for last in (0..TRIES).map(|attempt| attempt + 1 == TRIES) {
-        match (name.host.as_str(), name.port).to_socket_addrs() {
-            Ok(mut addresses) => {
-                return addresses.next().with_context(|| format!("Endpoint = {name}: no address"));
-            }
-            Err(error) if last => {
-                return Err(error).with_context(|| format!("Endpoint = {name}"));
-            }
-            Err(_) => thread::sleep(pause),
-        }
-        pause *= 2;
+/// The name does not exist, no server answers, or a signal came.
+pub fn resolve(name: &EndpointName, signals: Option<&Signals>) -> anyhow::Result<SocketAddr> {
+    let what = || format!("Endpoint = {name}");
+    let value = env::var_os(RETRIES_VARIABLE);
+    let retries = value.map_or(Ok(Some(RETRIES)), |value| retries(&value.to_string_lossy()))?;
+    let resolve = || sys::resolve::resolve(&name.host, name.port);
+    let wait = |error: &ResolveError, pause: Duration| {
+        tracing::warn!("{}: {error}; next try in {:.2} s", what(), pause.as_secs_f64());
+        sleep(pause, signals)
+    };
+    retry(resolve, retries, wait).with_context(what)
+}
+
+/// `None` is without end.
+fn retries(text: &str) -> anyhow::Result<Option<u32>> {
+    match text.parse() {
+        Ok(retries) => Ok(Some(retries)),
+        Err(_) if text == "infinity" => Ok(None),
+        Err(_) => bail!("{RETRIES_VARIABLE}: {text:?} is neither a number nor infinity"),
     }
-    unreachable!("the last try returns")
+}
+
+fn retry(
+    mut resolve: impl FnMut() -> Result<SocketAddr, ResolveError>,
+    retries: Option<u32>,
+    mut wait: impl FnMut(&ResolveError, Duration) -> anyhow::Result<()>,
+) -> anyhow::Result<SocketAddr> {
+    let (mut left, mut pause) = (retries, FIRST_PAUSE);
+    loop {
+        let error = match resolve() {
+            Ok(address) => return Ok(address),
+            Err(error) => error,
+        };
+        if error.is_permanent() || left == Some(0) {
+            return Err(error.into());
+        }
+        wait(&error, pause)?;
+        left = left.map(|left| left - 1);
+        pause = LONGEST_PAUSE.min(pause * 6 / 5);
+    }
+}
+
+fn sleep(pause: Duration, signals: Option<&Signals>) -> anyhow::Result<()> {
+    let Some(signals) = signals else {
+        thread::sleep(pause);
+        return Ok(());
+    };
+    match signals.wait_for(pause)? {
+        Some(_) => Err(io::Error::from(io::ErrorKind::Interrupted)).context("a signal came"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pauses, in milliseconds, until a name is resolved at try number `answered`.
+    fn pauses(retries: Option<u32>, answered: usize) -> (bool, Vec<u128>) {
+        let (mut tries, mut pauses) = (0, Vec::new());
+        let resolve = || {
+            tries += 1;
+            let address = "192.0.2.1:1".parse().unwrap();
+            if tries == answered { Ok(address) } else { Err(ResolveError::of(sys::resolve::AGAIN)) }
+        };
+        let resolved = retry(resolve, retries, |_, pause| {
+            pauses.push(pause.as_millis());
+            Ok(())
+        });
+        (resolved.is_ok(), pauses)
+    }
+
+    #[test]
+    fn names_are_tried_again_fifteen_times_in_72_seconds() {
+        let (resolved, all) = pauses(Some(RETRIES), usize::MAX);
+        assert!(!resolved);
+        assert_eq!((all.len(), all[0], all[1], all[14]), (15, 1000, 1200, 12_839));
+        assert_eq!(all.iter().sum::<u128>() / 1000, 72);
+        assert_eq!(pauses(Some(RETRIES), 16), (true, all), "the last try counts");
+        assert_eq!(pauses(Some(0), 2), (false, Vec::new()));
+        assert_eq!(pauses(Some(2), 3), (true, vec![1000, 1200]));
+        let (resolved, all) = pauses(None, 1000);
+        assert!(resolved && all.len() == 999 && all[998] == 20_000);
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_is_not_tried_again() {
+        let name = EndpointName { host: "no such name".to_owned(), port: 1 };
+        let error = resolve(&name, None).unwrap_err();
+        assert!(format!("{error:#}").starts_with("Endpoint = no such name:1: "), "{error:#}");
+    }
+
+    #[test]
+    fn the_number_of_tries_is_a_number_or_infinity() {
+        assert_eq!(retries("0").unwrap(), Some(0));
+        assert_eq!(retries("20").unwrap(), Some(20));
+        assert_eq!(retries("infinity").unwrap(), None);
+        for text in ["", "-1", "Infinity", "5 ", "1e3"] {
+            assert!(retries(text).is_err(), "{text}");
+        }
+    }
 }

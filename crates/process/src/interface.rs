@@ -124,7 +124,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
     if let Some(up) = &mut up {
-        up.resolve_endpoints()?;
+        up.resolve_endpoints(&listeners.signals)?;
     }
     let confined = sandbox;
     let sandbox = if confined {

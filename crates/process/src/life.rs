@@ -28,7 +28,10 @@ use std::{
 use anyhow::Context;
 use node::{Attached, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
-use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, netlink, process::Helper};
+use sys::{
+    Offloads, SocketFile, UdpReceiver, UdpSocket, netlink,
+    process::{Helper, survive_parent},
+};
 use wg::{Crypto, PostQuantum};
 
 use crate::{
@@ -177,6 +180,7 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
         let mut settle = || {
             kind.bring_up(&node)?;
             kind.hand_over()?;
+            survive_parent()?;
             sandbox.enter()?;
             kind.serve(&node)?;
             sandbox.confine_calls()?;

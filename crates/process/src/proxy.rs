@@ -87,7 +87,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     check(&conf, member.is_some())?;
     let mut endpoints = Vec::new();
     let mut change = conf.change(|name| {
-        let endpoint = resolve(name)?;
+        let endpoint = resolve(name, Some(&signals))?;
         endpoints.push(endpoint);
         anyhow::Ok(endpoint)
     })?;

@@ -18,7 +18,7 @@ use node::{Node, tunnel_mtu};
 use sys::{
     BindError, clock,
     netlink::{Event, Netlink},
-    process::Helper,
+    process::{Helper, Signals},
 };
 use wg::{Crypto, PostQuantum};
 
@@ -132,10 +132,10 @@ impl Up {
     /// read: which of them are needed changes while the network comes up.
     ///
     /// # Errors
-    /// A name has no address, or no server answers.
-    pub fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
+    /// A name does not exist, the name servers do not answer, or a signal ends the wait.
+    pub fn resolve_endpoints(&mut self, signals: &Signals) -> anyhow::Result<()> {
         for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
-            self.endpoints.insert(name.clone(), resolve(name)?);
+            self.endpoints.insert(name.clone(), resolve(name, Some(signals))?);
         }
         Ok(())
     }

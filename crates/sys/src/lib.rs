@@ -9,6 +9,7 @@
 //!   probe    tests which offloads work
 //!   namespace  a private network namespace, and sockets in it
 //!   process  start in the background, privileges, sandbox, signals
+//!   resolve  addresses of host names
 //!   splice   relays bytes between sockets without copying them
 //!   offload  which of the kernel's offloads are used, and which it refused
 //!   opened   a file and the folder that it is in
@@ -27,7 +28,7 @@
 //! what a main thread waits for is `AsFd`, for [`poll::readable`].
 //!
 //! Unsafe code is in these files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
-//! (`adjtimex`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs` (descriptors received over a
+//! (`adjtimex`), `resolve.rs` (`getaddrinfo`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs` (descriptors received over a
 //! socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
 //! `process/heap.rs` (resident memory), `process/time_slice.rs` (the scheduler), and
 //! `process/signals.rs` (a child between fork and exec, SIGPIPE).
@@ -46,6 +47,7 @@ pub mod opened;
 pub mod poll;
 pub mod probe;
 pub mod process;
+pub mod resolve;
 mod socket_file;
 pub mod splice;
 #[cfg(test)]

@@ -18,7 +18,9 @@ mod signals;
 mod time_slice;
 
 pub(crate) use background::only_thread;
-pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
+pub use background::{
+    BackgroundError, Fork, Readiness, StartError, background, silence_stderr, survive_parent,
+};
 pub use code::release_code;
 pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;

@@ -21,6 +21,8 @@ use std::{
 
 use nix::{
     fcntl::OFlag,
+    sys::prctl::set_pdeathsig,
+    sys::signal::Signal::SIGTERM,
     sys::wait::{WaitPidFlag, WaitStatus, waitpid},
     unistd::{ForkResult, Pid, chdir, dup2_stdin, dup2_stdout, fork, pipe2, setsid},
 };
@@ -84,7 +86,8 @@ pub enum BackgroundError {
 }
 
 /// Forks into the background: a session of its own, working directory `/`, no standard input and
-/// output. Standard error is kept, for logs.
+/// output. Standard error is kept, for logs. Until [`survive_parent`] it gets SIGTERM when the parent
+/// ends, as by Ctrl-C.
 pub fn background() -> Result<Fork, BackgroundError> {
     only_thread().map_err(|_| BackgroundError::Threads)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -122,6 +125,12 @@ pub(crate) fn only_thread() -> io::Result<()> {
     }
 }
 
+/// Lets the background process go on when its parent ends. To be called by the thread that started it,
+/// before it is ready, and before it gives up the system call for it.
+pub fn survive_parent() -> io::Result<()> {
+    Ok(set_pdeathsig(None)?)
+}
+
 /// Redirects standard error to `/dev/null`: whoever started a background process with a pipe waits
 /// until that is closed.
 pub fn silence_stderr() -> io::Result<()> {
@@ -130,6 +139,7 @@ pub fn silence_stderr() -> io::Result<()> {
 }
 
 fn detach(null: &File) -> nix::Result<()> {
+    set_pdeathsig(SIGTERM)?;
     setsid()?;
     chdir("/")?;
     dup2_stdin(null)?;

@@ -12,6 +12,7 @@
 mod container;
 mod crash;
 mod dns;
+mod endpoints;
 mod files;
 mod interface_lock;
 mod names;
