@@ -13,7 +13,7 @@
 
 use std::{collections::HashSet, fmt, iter};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use ipnet::IpNet;
 use sys::{
     errno::{Errno, errno},
@@ -238,12 +238,13 @@ impl Routes<'_> {
 
     fn add_rules(&mut self, family: Family, own: OwnTable) -> anyhow::Result<()> {
         let policy = self.wanted.policy;
-        let first = match policy.priority {
-            Some(priority) => priority,
+        let [first, second] = match policy.priority {
+            Some(priority) => [priority, priority + 1],
+            // As of wg-quick(8): the kernel adds a rule without a priority before the second rule, at
+            // 0 if no other number is free. Rules of one priority stay in the order in which they are added.
             None => {
                 let next = self.netlink.first_rule_priority(family)?.unwrap_or(MAIN_PRIORITY);
-                ensure!(next > 2, "there is no room before the first rule: see RulePriority");
-                next - 2
+                [next.saturating_sub(2), next.saturating_sub(1)]
             }
         };
         // Before the rules, lest an answer be lost.
@@ -261,7 +262,7 @@ impl Routes<'_> {
         if policy.connected_first {
             self.add_rule(rule(None, MAIN_TABLE, first))?;
         }
-        self.add_rule(rule(Some(own.mark), own.table, first + 1))
+        self.add_rule(rule(Some(own.mark), own.table, second))
     }
 
     /// A rule that is there already is somebody else's to remove.

@@ -57,9 +57,10 @@ impl KeptRules {
         helper: Option<&Helper>,
         now: u64,
     ) -> anyhow::Result<()> {
+        let all: Vec<Rule> = log.rules().collect();
         self.put_back(missing(log, netlink), now, |rule| {
-            let place = log.rules().position(|known| known == *rule);
-            add(rule, netlink, helper.zip(place))
+            let place = all.iter().position(|known| known == rule).context("a rule of others")?;
+            add(&all, place, netlink, helper)
         })
     }
 
@@ -101,13 +102,18 @@ impl KeptRules {
     }
 }
 
-/// Adds a rule, itself or by a helper, which knows the rule by its position.
-fn add(rule: &Rule, netlink: &Netlink, helper: Option<(&Helper, usize)>) -> anyhow::Result<()> {
-    let priority = rule.priority.unwrap_or(0);
+/// Adds a rule, itself or by a helper, which knows the rules by their positions.
+fn add(
+    all: &[Rule],
+    place: usize,
+    netlink: &Netlink,
+    helper: Option<&Helper>,
+) -> anyhow::Result<()> {
+    let priority = all[place].priority.unwrap_or(0);
     tracing::warn!(priority, "another program deleted a policy rule: it is restored");
     let added = match helper {
-        Some((helper, place)) => helper.add_rule(place),
-        None => netlink.add_rule(rule).map_err(Into::into),
+        Some(helper) => helper.add_rule(place),
+        None => netlink.add_rule_before(&all[place], &all[place + 1..]).map_err(Into::into),
     };
     match added {
         Err(error) if errno(&error) == Some(Errno::EEXIST) => Ok(()),

@@ -9,6 +9,7 @@ use netlink_packet_route::{
 };
 
 use super::{Netlink, NetlinkError};
+use crate::errno::Errno;
 
 /// An IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,25 @@ impl Netlink {
     /// The kernel's refusal: EEXIST if there is an equal one.
     pub fn add_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::NewRule(rule.to_message()), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds the first of some rules, before those of the others that are there. The kernel adds a
+    /// rule behind all of its priority.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EEXIST if there is an equal one.
+    pub fn add_rule_before(&self, rule: &Rule, others: &[Rule]) -> Result<(), NetlinkError> {
+        self.add_rule(rule)?;
+        let is_after = |other: &&Rule| {
+            (other.family, other.priority) == (rule.family, rule.priority) && *other != rule
+        };
+        for other in others.iter().filter(is_after) {
+            match self.delete_rule(other) {
+                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+                deleted => deleted.and_then(|()| self.add_rule(other))?,
+            }
+        }
+        Ok(())
     }
 
     /// Deletes the first rule that matches. The kernel compares neither fields that are `None` nor

@@ -222,6 +222,47 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
 }
 
 #[test]
+fn a_rule_is_restored_before_the_others_of_its_priority() {
+    in_namespace(|netlink| {
+        for family in [Family::V4, Family::V6] {
+            let first = Rule {
+                family,
+                fwmark: None,
+                invert: false,
+                table: MAIN_TABLE,
+                priority: Some(0),
+                suppress_prefix_length: Some(0),
+            };
+            let second = Rule {
+                fwmark: Some(FwMark::whole(7)),
+                invert: true,
+                table: 7,
+                suppress_prefix_length: None,
+                ..first
+            };
+            let other = Rule { table: 8, priority: Some(1), ..second };
+            let ours = || -> Vec<_> {
+                let rules = netlink.rules(family).unwrap().into_iter();
+                rules.filter(|rule| [first, second, other].contains(rule)).collect()
+            };
+            for rule in [other, first, second] {
+                netlink.add_rule(&rule).unwrap();
+            }
+            assert_eq!(ours(), [first, second, other]);
+            netlink.delete_rule(&first).unwrap();
+            netlink.add_rule_before(&first, &[second, other]).unwrap();
+            assert_eq!(ours(), [first, second, other]);
+            netlink.delete_rule(&first).unwrap();
+            netlink.delete_rule(&second).unwrap();
+            netlink.add_rule_before(&first, &[second]).unwrap();
+            assert_eq!(ours(), [first, other], "what was deleted is left to its own turn");
+            let exists = netlink.add_rule_before(&first, &[second]).unwrap_err();
+            assert_eq!(exists.errno(), Some(Errno::EEXIST));
+        }
+    });
+}
+
+#[test]
 fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_none() {
     in_namespace(|netlink| {
         assert_eq!(netlink.mtu_to(address("192.0.2.1"), 0).unwrap(), None);

@@ -155,7 +155,8 @@ impl Server {
             }
             Command::Rule { position } => {
                 let rule = registered(&self.rules, position)?;
-                with_netlink(|netlink| netlink.add_rule(&rule))
+                let others = &self.rules[position as usize + 1..];
+                with_netlink(|netlink| netlink.add_rule_before(&rule, others))
             }
             Command::Socket { .. } | Command::Mark { .. } => Err(Errno::EPERM),
         }
