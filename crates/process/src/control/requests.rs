@@ -62,8 +62,9 @@ impl<'a> Requests<'a> {
         Self { client, room, chunk, rest: 0..0, times }
     }
 
-    /// The next request, up to its empty line; `None` where the client has no more. One that is
-    /// too long is read to its end, and is the number of `errno.h` to answer with.
+    /// The next request, up to its empty line; `None` where the client has no more. Its lines may
+    /// end with CRLF. One that is too long is read to its end, and is the number of `errno.h` to
+    /// answer with.
     ///
     /// # Errors
     /// The client is too slow, left amid a request, or sends no text.
@@ -76,9 +77,13 @@ impl<'a> Requests<'a> {
         let mut starts_line = true;
         loop {
             let bytes = &self.chunk[self.rest.clone()];
-            let end = bytes.iter().position(|byte| {
-                let was_start = std::mem::replace(&mut starts_line, *byte == b'\n');
-                was_start && starts_line
+            let end = bytes.iter().position(|byte| match byte {
+                b'\n' => std::mem::replace(&mut starts_line, true),
+                b'\r' => false,
+                _ => {
+                    starts_line = false;
+                    false
+                }
             });
             let part = &bytes[..end.unwrap_or(bytes.len())];
             text = text.and_then(|text: Text| text.push(part));
@@ -197,6 +202,21 @@ mod tests {
                 }
                 assert_eq!(next(&mut requests), None);
             });
+        }
+    }
+
+    #[test]
+    fn requests_with_crlf_end_at_once() {
+        let said = b"get=1\r\n\r\nset=1\r\na=b\r\n\r\nget=1\r\n\n";
+        for cut in 1..=said.len() {
+            let (mut client, ours) = UnixStream::pair().unwrap();
+            said.chunks(cut).for_each(|part| client.write_all(part).unwrap());
+            let mut requests = Requests::new(&ours, SharedRoom::default());
+            for wanted in ["get=1\r\n\r", "set=1\r\na=b\r\n\r", "get=1\r\n"] {
+                assert_eq!(next(&mut requests), Some(Ok(wanted.to_owned())), "{cut}");
+            }
+            drop(client);
+            assert_eq!(next(&mut requests), None);
         }
     }
 

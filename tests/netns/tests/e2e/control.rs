@@ -348,6 +348,36 @@ fn say(host: &Host, words: &[u8]) -> String {
 }
 
 #[test]
+fn requests_in_one_write_are_all_answered_and_those_with_crlf_are_refused_at_once() {
+    let (host, _daemon) = alone();
+    for (words, answers) in [
+        ("get=1\n\nget=1\n\n", &["0", "0"][..]),
+        ("set=1\nfwmark=7\n\nget=1\n\nlinerate-stats=1\n\n", &["0", "0", "0"]),
+        ("get=1\r\n\r\n", &["-71"]),
+        ("get=1\r\n\n", &["-71"]),
+        ("set=1\r\nfwmark=7\r\n\r\nget=1\n\n", &["-71", "0"]),
+        ("get=1\nget=1\n\nget=1\n\n", &["-71", "0"]),
+    ] {
+        let mut socket = UnixStream::connect(host.outside(SOCKET)).expect("the daemon listens");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time is given");
+        // It stays open in both directions.
+        socket.write_all(words.as_bytes()).expect("the daemon listens");
+        let mut text = String::new();
+        let numbers = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter_map(|line| line.strip_prefix("errno="));
+            lines.map(str::to_owned).collect()
+        };
+        while text.matches("errno=").count() < answers.len() || !text.ends_with("\n\n") {
+            let mut part = [0; 4096];
+            let len = socket.read(&mut part).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+            assert!(len > 0, "{words:?}: {text:?}");
+            text += str::from_utf8(&part[..len]).expect("it is a text");
+        }
+        assert_eq!(numbers(&text), answers, "{words:?}");
+    }
+}
+
+#[test]
 fn nonsense_on_the_socket_gets_an_errno_and_changes_nothing() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
