@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use host::sockets::find_socket;
+use sys::Errno;
 use zeroize::Zeroizing;
 
 /// How long to wait for a reply. That to a ping takes longest.
@@ -25,6 +26,12 @@ const BUFFER: usize = 64 * 1024;
 /// The peer refused a request, with this errno as it sent it.
 #[derive(Debug)]
 pub(crate) struct Refused(pub i32);
+
+impl Refused {
+    fn is_busy(&self) -> bool {
+        self.0 == -(Errno::EBUSY as i32)
+    }
+}
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,7 +108,15 @@ pub(crate) fn ends(name: &str) -> bool {
 /// Shuts an interface down, and waits until it is gone.
 pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     let mut client = Client::connect(name)?;
-    client.ask("linerate-down").context("is it an interface of linerate?")?;
+    match client.ask("linerate-down") {
+        Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_busy) => {
+            bail!(
+                "wg-quick brought {name} up: `wg-quick down {name}` takes it down, with its rules, \
+                 name servers and hooks"
+            );
+        }
+        asked => asked.context("is it an interface of linerate?")?,
+    };
     // The connection is closed when the process exits, however long its hooks take.
     client.stream.get_ref().set_read_timeout(None)?;
     let mut rest = Vec::new();

@@ -288,7 +288,8 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let means = cli.run.machine.means()?;
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
-            let options = Options { name, user, means, sandbox, ..Options::default() };
+            let by_wg_quick = process::runs_under_wg_quick(&name);
+            let options = Options { name, user, means, sandbox, by_wg_quick, ..Options::default() };
             start(options, cli.run.log, cli.run.foreground).map(drop)
         }
         Some(Command::Up(up)) => up.run(),

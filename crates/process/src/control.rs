@@ -145,6 +145,11 @@ pub trait Extras: Send + Sync {
     /// Offloads were switched on or off.
     fn offloads_changed(&self) {}
 
+    /// Whether a request to go down is refused, with EBUSY.
+    fn refuses_down(&self) -> bool {
+        false
+    }
+
     /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
     ///
     /// # Errors
@@ -172,7 +177,7 @@ fn serve_client(
             Some(numbered) => Request::parse(&numbered),
             None => Request::parse(text.as_str()),
         });
-        let ends = matches!(request, Ok(Ok(Request::Down)));
+        let ends = matches!(request, Ok(Ok(Request::Down))) && !extras.refuses_down();
         let errno = match request {
             Ok(Ok(Request::Capture(wanted))) => {
                 // A client may read a capture as slowly as it likes.
@@ -221,6 +226,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
             stats.write(answer);
         }
         Request::Ping(host) => return ping(extras, &host, answer),
+        Request::Down if extras.refuses_down() => return Errno::EBUSY as i32,
         // Done after the answer.
         Request::Down => {}
         // Its answer is not text, and was sent already.

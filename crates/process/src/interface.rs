@@ -58,6 +58,8 @@ pub struct Options {
     pub filter: Option<Policy>,
     /// How it logs.
     pub log_style: LogStyle,
+    /// Whether wg-quick(8) runs it. Then only wg-quick takes the interface down.
+    pub by_wg_quick: bool,
 }
 
 /// Runs a peer until it is told to end. `ready` is called once the interface
@@ -67,7 +69,8 @@ pub struct Options {
 /// It could not be started, or not be taken down cleanly.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
-    let Options { name, user, conf, means, sandbox, member, filter, log_style } = options;
+    let Options { name, user, conf, means, sandbox, member, filter, log_style, .. } = options;
+    let by_wg_quick = options.by_wg_quick;
     // While signals still end the process.
     let conf = conf.map(|(path, conf)| anyhow::Ok((path, conf, lock(&name)?))).transpose()?;
     let members_lock = member.as_ref().map(|_| lock(&name)).transpose()?;
@@ -146,6 +149,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         confined,
         helper,
         log_style,
+        by_wg_quick,
     };
     let life = Life {
         name,
@@ -238,6 +242,7 @@ struct Interface {
     confined: bool,
     helper: Option<Arc<Helper>>,
     log_style: LogStyle,
+    by_wg_quick: bool,
 }
 
 impl Kind for Interface {
@@ -251,8 +256,8 @@ impl Kind for Interface {
     }
 
     fn extras(&mut self, _: &Arc<Node>) -> Arc<dyn Extras> {
-        let offers = self.up.as_ref().map_or_else(Vec::new, Up::offers);
-        Arc::new(Offers(offers))
+        let networks = self.up.as_ref().map_or_else(Vec::new, Up::offers);
+        Arc::new(Offers { networks, by_wg_quick: self.by_wg_quick })
     }
 
     fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {

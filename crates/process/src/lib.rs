@@ -33,6 +33,7 @@ mod sandbox;
 mod supervisor;
 mod sweep;
 mod up;
+mod wg_quick;
 
 pub use conf_file::read_conf;
 pub use guardian::Guard;
@@ -41,3 +42,4 @@ pub use guardian::{Heard, rehearse};
 pub use life::{LogStyle, Means};
 pub use resolver::ResolverProcess;
 pub use sweep::{Swept, sweep};
+pub use wg_quick::runs_under_wg_quick;

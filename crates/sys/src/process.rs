@@ -6,6 +6,7 @@
 //! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 
+mod ancestors;
 mod background;
 mod code;
 mod heap;
@@ -17,6 +18,7 @@ mod service;
 mod signals;
 mod time_slice;
 
+pub use ancestors::ancestors_arguments;
 pub(crate) use background::only_thread;
 pub use background::{
     BackgroundError, Fork, Readiness, StartError, background, silence_stderr, survive_parent,

@@ -1,6 +1,6 @@
 //! Files as other programs write them.
 
-use netns::{Key, wg_quick};
+use netns::{INTERFACE, Key, linerate, wg_quick};
 
 use crate::up::{World, world};
 
@@ -109,4 +109,23 @@ fn a_table_is_found_by_its_name_in_the_files_of_iproute2() {
     let outcome = world.linerate("up", &file);
     let wanted = ":4: Table: \"nosuch\" is not a routing table";
     assert!(!outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
+}
+
+#[test]
+fn down_of_what_wg_quick_brought_up_is_refused_and_changes_nothing() {
+    let world = world();
+    let quick = wg_quick(&world.left);
+    let file = world.conf("", "0.0.0.0/0");
+    world.left.run(format!("{quick} up {file} </dev/null >/run/rig/quick.log 2>&1"));
+    let rules = world.left.run("ip rule");
+    let outcome = linerate(&world.left, &format!("down {INTERFACE}"));
+    let wanted = "wg-quick brought wg0 up: `wg-quick down wg0` takes it down";
+    assert!(!outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    assert!(world.left.has_device(INTERFACE));
+    assert_eq!(world.left.run("ip rule"), rules);
+    world.left.run(format!("{quick} down {file} </dev/null >/run/rig/quick.log 2>&1"));
+    // A peer without wg-quick still goes down.
+    assert!(linerate(&world.left, INTERFACE).ok);
+    assert!(linerate(&world.left, &format!("down {INTERFACE}")).ok);
+    assert!(!world.left.has_device(INTERFACE));
 }
