@@ -30,8 +30,7 @@ pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result
     let name = name.unwrap_or_else(|| InterfaceName::of_any_file(file)).as_str().to_owned();
     let path = conf_path(file)?;
     let conf = wg::stack::wiped(|| process::read_conf(&path))?;
-    let mut client = Client::connect(&name)?;
-    let stats = Stats::parse(&client.ask("linerate-stats")?);
+    let stats = Stats::parse(&Client::connect(&name)?.ask("linerate-stats")?);
     match stats.proxy {
         Some(_) => conf.without_up()?,
         None => conf.without_proxy()?,
@@ -41,6 +40,8 @@ pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result
         eprintln!("linerate: {warning}");
     }
     let wanted = conf.change(|name| resolve(name, None))?;
+    // Another connection: names may take longer than a client may be silent.
+    let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
     let names: Vec<_> = conf.names().collect();
