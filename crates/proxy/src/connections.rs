@@ -5,7 +5,7 @@
 //!   accepted ─► Connections::admit ─► Connection ── touch, when bytes move ── dropped
 //!                 | over a limit       ▲ evicted: its task closes it
 //!                 ├─ evict one that has long been idle
-//!                 └─ else refuse, by RST
+//!                 └─ else refuse, by RST; a client before its request waits instead
 //! ```
 //!
 //! The evicted connection belongs to the source with the most, if that has more than the
@@ -21,12 +21,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use wg::PublicKey;
 
 use super::{capacity::Capacity, half_open::Client};
 pub(super) use table::{Counters, Refused};
 use table::{Entry, Table};
+
+/// How often a client that waits to be admitted checks for others that have become silent.
+const RECHECK: Duration = Duration::from_millis(100);
 
 /// What a connection is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +62,8 @@ pub(super) struct Connections(Arc<Shared>);
 struct Shared {
     began: Instant,
     table: Mutex<Table>,
+    /// A client has sent its request, or has left before that.
+    asked: Notify,
 }
 
 /// A connection, which counts until this is dropped.
@@ -79,7 +87,7 @@ pub(super) struct Life {
 impl Connections {
     pub fn new(capacity: Capacity) -> Self {
         let table = Mutex::new(Table::new(capacity));
-        Self(Arc::new(Shared { began: Instant::now(), table }))
+        Self(Arc::new(Shared { began: Instant::now(), table, asked: Notify::new() }))
     }
 
     /// Admits a connection that uses so many descriptors.
@@ -92,9 +100,42 @@ impl Connections {
         source: Source,
         descriptors: usize,
     ) -> Result<Connection, Refused> {
+        self.admit_since(group, source, descriptors, self.now())
+    }
+
+    /// Admits a client that has not sent its request yet and has been silent for `silent`. While as
+    /// many of them are there as may be, and none has been silent for two seconds, it waits.
+    ///
+    /// # Errors
+    /// The process has no room.
+    pub async fn admit_asking(
+        &self,
+        source: Source,
+        silent: Duration,
+    ) -> Result<Connection, Refused> {
+        let since = self.now().saturating_sub(silent);
+        loop {
+            let asked = self.0.asked.notified();
+            match self.admit_since(Group::Asking, source, 1, since) {
+                Err(Refused::Asking) => {}
+                admitted => return admitted,
+            }
+            // The time is up, or there is room: both are checked above.
+            let _ = timeout(RECHECK, asked).await;
+        }
+    }
+
+    fn admit_since(
+        &self,
+        group: Group,
+        source: Source,
+        descriptors: usize,
+        last_move: Duration,
+    ) -> Result<Connection, Refused> {
         let source = source.settled();
-        let now = self.now();
-        let entry = self.lock().admit((group, source), Arc::default(), descriptors, now)?;
+        let life = Arc::new(Life::default());
+        life.move_at(last_move);
+        let entry = self.lock().admit((group, source), life, descriptors, self.now())?;
         Ok(Connection { connections: self.clone(), group, source, entry })
     }
 
@@ -124,10 +165,19 @@ impl Connection {
     /// A limit is reached, and no connection can be evicted. It stays in its group.
     pub fn become_one_of(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
         let now = self.connections.now();
+        self.entry.life.move_at(now);
         let (from, to) = ((self.group, self.source), (group, self.source));
         self.entry = self.connections.lock().replace(&self.entry, from, (to, descriptors), now)?;
+        self.left(from.0);
         self.group = group;
         Ok(())
+    }
+
+    /// Has those that wait to be admitted check whether there is room.
+    fn left(&self, group: Group) {
+        if group == Group::Asking {
+            self.connections.0.asked.notify_waiters();
+        }
     }
 
     /// For [`Life::evicted`].
@@ -139,6 +189,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.connections.lock().remove((self.group, self.source), &self.entry);
+        self.left(self.group);
     }
 }
 

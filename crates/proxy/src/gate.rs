@@ -43,7 +43,8 @@ pub(super) struct ListenerRole {
 }
 
 /// Serves the clients of a listener, each in a task of its own, until it is evicted. Those that
-/// send a request first use one descriptor until then.
+/// send a request first use one descriptor until then. While too many have not sent it, the next
+/// waits, and all behind it stay in the listener's queue.
 pub(super) async fn serve_each<S: Stack, F>(
     gate: Arc<Gate<S>>,
     listener: Listener,
@@ -53,11 +54,14 @@ pub(super) async fn serve_each<S: Stack, F>(
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
     let ListenerRole { name: what, group } = role;
-    let descriptors = if group == Group::Asking { 1 } else { S::CONNECTION };
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let admitted = gate.connections.admit(group, Source::Client(client), descriptors);
+                let (connections, source) = (&gate.connections, Source::Client(client));
+                let admitted = match group {
+                    Group::Asking => connections.admit_asking(source, stream.silent_for()).await,
+                    _ => connections.admit(group, source, S::CONNECTION),
+                };
                 let connection = match admitted {
                     Ok(connection) => connection,
                     Err(refused) => {

@@ -5,17 +5,24 @@ use std::{
     os::{fd::AsFd, unix::net::UnixStream as StdUnixStream},
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use sys::keepalive::{KEEPALIVE, keep_alive};
+use sys::{
+    keepalive::{KEEPALIVE, keep_alive},
+    silence::silent_for,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
 };
 
 use super::half_open::Client;
 use config::conf::SocketAddress;
 use sys::SocketFile;
+
+/// Clients that wait to be accepted; Linux has `somaxconn` of them at most, 4096 by default.
+const BACKLOG: u32 = 4096;
 
 /// Takes clients of this machine, or of its network.
 #[derive(Debug)]
@@ -37,9 +44,12 @@ impl Listener {
     pub async fn bind(address: &SocketAddress) -> io::Result<Self> {
         match address {
             SocketAddress::Ip(address) => {
-                let listener = TcpListener::bind(address).await?;
-                keep_alive(&listener, KEEPALIVE)?;
-                Ok(Self::Tcp(listener))
+                let socket =
+                    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                socket.set_reuseaddr(true)?;
+                keep_alive(&socket, KEEPALIVE)?;
+                socket.bind(*address)?;
+                Ok(Self::Tcp(socket.listen(BACKLOG)?))
             }
             SocketAddress::Unix(path) => {
                 let (listener, file) = SocketFile::listen(path)?;
@@ -75,6 +85,14 @@ impl Stream {
             }
             SocketAddress::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
         })
+    }
+
+    /// How long the other end has sent nothing ([`silent_for`]).
+    pub fn silent_for(&self) -> Duration {
+        match self {
+            Self::Tcp(stream) => silent_for(stream),
+            Self::Unix(stream) => silent_for(stream),
+        }
     }
 
     /// Waits until the other end has ended its half, or all, without a look at what it sent.

@@ -27,7 +27,7 @@ pub(super) async fn serve<S: Stack>(
     client: Client,
     mut connection: Connection,
 ) -> io::Result<()> {
-    let asked = timeout(ASKING, negotiate(&gate.users, &mut stream)).await??;
+    let asked = timeout(ASKING, negotiate(&gate.users, &mut stream, &connection)).await??;
     match asked {
         Some((Request::Connect(target), early)) => {
             let stream = stream.unless(connection.become_one_of(Group::Clients, S::CONNECTION))?;
@@ -43,7 +43,11 @@ pub(super) async fn serve<S: Stack>(
 
 /// Talks to a client until it has asked for something. What came behind that is there,
 /// too.
-async fn negotiate(users: &Users, stream: &mut Stream) -> io::Result<Option<(Request, Vec<u8>)>> {
+async fn negotiate(
+    users: &Users,
+    stream: &mut Stream,
+    connection: &Connection,
+) -> io::Result<Option<(Request, Vec<u8>)>> {
     let mut negotiation = Negotiation::new(users);
     // No message is longer, but for the rest of a client that does not wait.
     let mut buffer = [0; 1024];
@@ -54,6 +58,8 @@ async fn negotiate(users: &Users, stream: &mut Stream) -> io::Result<Option<(Req
         };
         negotiation.handle_input(&buffer[..len]);
         while let Some(output) = negotiation.poll_output() {
+            // It sent a whole message: parts of one do not keep its place.
+            connection.touch();
             stream.write_all(&output).await?;
         }
         match negotiation.state() {

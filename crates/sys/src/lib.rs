@@ -13,6 +13,7 @@
 //!   splice   relays bytes between sockets without copying them
 //!   offload  which of the kernel's offloads are used, and which it refused
 //!   opened   a file and the folder that it is in
+//!   silence  for how long nothing has come over a TCP connection
 //!   unsent   how much of a TCP stream waits in the kernel
 //!   unix     a listening Unix socket that only its user may open
 //!   channel  a socket pair that keeps the boundaries of its packets
@@ -48,6 +49,7 @@ pub mod poll;
 pub mod probe;
 pub mod process;
 pub mod resolve;
+pub mod silence;
 mod socket_file;
 pub mod splice;
 #[cfg(test)]

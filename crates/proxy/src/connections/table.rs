@@ -17,6 +17,9 @@ use super::{Capacity, Group, Life, Source};
 
 /// How long a connection has moved no byte that may have to make way for another.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long a client has been silent that may have to make way before it sent its request. A
+/// program sends it at once, also where two thousand of them start together.
+const ASKING_SILENT: Duration = Duration::from_secs(2);
 /// Sources, and connections of each, that are looked at for one that makes way: a bound
 /// for what a newcomer costs.
 const SOURCES_LOOKED_AT: usize = 8;
@@ -25,6 +28,8 @@ const LOOKED_AT: usize = 256;
 /// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
+    /// As many clients as there may be have not sent their requests yet.
+    Asking,
     /// Its source has as many as it may.
     Source,
     /// Its service has.
@@ -127,9 +132,8 @@ impl Table {
         }
         self.next += 1;
         let number = self.next;
-        life.move_at(now);
         let entry = Arc::new(Entry { life, descriptors, number, noted: AtomicU64::default() });
-        self.insert(key, &entry, now);
+        self.insert(key, &entry);
         Ok(entry)
     }
 
@@ -146,7 +150,7 @@ impl Table {
         }
         let admitted = self.admit(to, old.life.clone(), descriptors, now);
         if admitted.is_err() {
-            self.insert(from, old, now);
+            self.insert(from, old);
         }
         admitted
     }
@@ -168,8 +172,8 @@ impl Table {
         true
     }
 
-    fn insert(&mut self, key: Key, entry: &Arc<Entry>, now: Duration) {
-        entry.note(now);
+    fn insert(&mut self, key: Key, entry: &Arc<Entry>) {
+        entry.note(entry.life.last_move());
         let holder = self.holders.entry(key).or_default();
         holder.entries.insert(entry.place(), entry.clone());
         holder.descriptors += entry.descriptors;
@@ -220,7 +224,7 @@ impl Table {
             .collect();
         candidates.sort_unstable_by_key(|(descriptors, is_other, _)| (*descriptors, *is_other));
         for (_, _, key) in candidates.into_iter().take(SOURCES_LOOKED_AT) {
-            let at_least = if key.0 == Group::Asking { Duration::ZERO } else { IDLE };
+            let at_least = if key.0 == Group::Asking { ASKING_SILENT } else { IDLE };
             if let Some(entry) = self.longest_idle(key, at_least, now) {
                 self.remove(key, &entry);
                 entry.life.evict();
@@ -253,9 +257,11 @@ impl Table {
     fn refuse(&mut self, full: Full) -> Refused {
         let counters = &mut self.counters;
         let (refused, count) = match full {
+            // It waits instead.
+            Full::Asking => return Refused::Asking,
             Full::Source => (Refused::Source, &mut counters.source),
             Full::Service => (Refused::Service, &mut counters.service),
-            Full::Asking | Full::Side | Full::All => (Refused::All, &mut counters.all),
+            Full::Side | Full::All => (Refused::All, &mut counters.all),
         };
         *count += 1;
         refused
@@ -287,6 +293,7 @@ impl Counters {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Asking => "too many clients have not sent their requests yet",
             Self::Source => "its source has as many connections as it may",
             Self::Service => "the service has as many connections as it may",
             Self::All => "there are as many connections as there may be",

@@ -127,23 +127,81 @@ fn services_together_leave_the_proxies_their_part_and_these_leave_the_services_t
 }
 
 #[test]
-fn of_clients_that_say_nothing_the_first_makes_way_and_one_that_spoke_stays() {
+fn of_clients_silent_for_two_seconds_the_first_makes_way_and_one_that_spoke_stays() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let mut silent = many(&connections, Group::Asking, HERE, 20);
         silent[0].become_one_of(Group::Clients, 4).unwrap();
-        for _ in 0..30 {
+        silent.push(connections.admit(Group::Asking, HERE, 1).unwrap());
+        advance(2 * SECOND).await;
+        for _ in 0..10 {
             silent.push(connections.admit(Group::Asking, HERE, 1).unwrap());
         }
-        assert_eq!(evicted(&silent), (1..30).collect::<Vec<_>>());
-        assert_eq!(connections.counters().asking, 29);
+        assert_eq!(evicted(&silent), (1..11).collect::<Vec<_>>());
+        assert_eq!(connections.counters().asking, 10);
         assert_eq!(silent[1].become_one_of(Group::Clients, 4).unwrap_err(), Refused::All);
+        drop(silent);
         // A host that asks without end pays itself.
         let far = |last| Source::Client(Client::Ip([192, 0, 2, last].into()));
         let modest = connections.admit(Group::Asking, far(1), 1).unwrap();
-        let _flood: Vec<_> =
-            (0..1000).map(|_| connections.admit(Group::Asking, far(2), 1)).collect();
-        assert!(evicted(&[modest]).is_empty());
+        advance(3 * SECOND).await;
+        let mut flood = Vec::new();
+        for _ in 0..1000 {
+            flood.extend(connections.admit(Group::Asking, far(2), 1));
+            advance(SECOND / 4).await;
+        }
+        assert!(flood.len() > 100 && evicted(&[modest]).is_empty());
+    });
+}
+
+#[test]
+fn clients_that_find_too_many_wait_until_one_has_sent_its_request_or_is_silent() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let mut first = many(&connections, Group::Asking, HERE, 20);
+        let began = Instant::now();
+        let waits = async {
+            let asking = connections.admit_asking(HERE, Duration::ZERO).await;
+            (asking.unwrap(), began.elapsed())
+        };
+        let asks = async {
+            tokio::time::sleep(SECOND / 2).await;
+            first[7].become_one_of(Group::Clients, 1).unwrap();
+        };
+        let ((_second, waited), ()) = tokio::join!(waits, asks);
+        assert_eq!(waited, SECOND / 2);
+        let left = async {
+            tokio::time::sleep(SECOND / 2).await;
+            first.pop();
+        };
+        let waits = async {
+            let asking = connections.admit_asking(HERE, Duration::ZERO).await;
+            (asking.unwrap(), began.elapsed())
+        };
+        let ((_third, waited), ()) = tokio::join!(waits, left);
+        assert_eq!((waited, evicted(&first).len()), (SECOND, 0));
+        // Nobody asks or leaves: the first makes way once it has been silent for long enough.
+        let _fourth = connections.admit_asking(HERE, Duration::ZERO).await.unwrap();
+        assert!(began.elapsed() >= 2 * SECOND && began.elapsed() < 3 * SECOND);
+        assert_eq!(evicted(&first), [0]);
+        assert_eq!((connections.counters().asking, connections.counters().all), (1, 0));
+    });
+}
+
+/// Else a client behind many silent ones would wait two seconds for each table of them.
+#[test]
+fn the_time_in_the_queue_of_a_listener_is_silence() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let first = many(&connections, Group::Asking, HERE, 20);
+        advance(2 * SECOND).await;
+        let began = Instant::now();
+        let mut rest = Vec::new();
+        for _ in 0..500 {
+            rest.push(connections.admit_asking(HERE, 2 * SECOND).await.unwrap());
+        }
+        assert_eq!((began.elapsed(), evicted(&first).len()), (Duration::ZERO, 20));
+        assert_eq!(evicted(&rest).len(), 480);
     });
 }
 

@@ -139,13 +139,13 @@ fn who_speaks_on_for_ever_is_not_heard_for_ever() {
 #[test]
 fn a_client_that_is_heard_out_as_its_service_has_closed_makes_way_at_once() {
     run(async {
-        // One that is asking makes way however short it was idle.
+        // One that is asking makes way after two seconds.
         let connections = Connections::new(Capacity {
             asking: 4,
             ..Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0)
         });
-        let admit = || connections.admit(Group::Asking, Source::Client(Client::User(1)), 4);
-        let first = admit().unwrap();
+        let source = Source::Client(Client::User(1));
+        let first = connections.admit(Group::Asking, source, 4).unwrap();
         let (mut client, here) = connected(ROOM).await;
         let (there, service) = connected(1 << 20).await;
         let carried =
@@ -156,7 +156,7 @@ fn a_client_that_is_heard_out_as_its_service_has_closed_makes_way_at_once() {
         go_on_speaking(&mut client).await;
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         assert!(!carried.is_finished(), "it hears the client out");
-        let _second = admit().unwrap();
+        let _second = connections.admit_asking(source, Duration::ZERO).await.unwrap();
         let carried = timeout(FAREWELL_SILENT / 2, carried).await.expect("it makes way").unwrap();
         assert_eq!(carried.unwrap_err().to_string(), made_way().to_string());
         assert!(client.write_all(b"more").await.is_err(), "it was reset");

@@ -1,0 +1,63 @@
+//! For how long nothing has come over a TCP connection.
+
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    getsockopt_impl, libc, sockopt_impl,
+    sys::socket::{MsgFlags, getsockopt, recv},
+};
+
+sockopt_impl!(
+    /// The state of a TCP connection (tcp(7)).
+    TcpInfo,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    libc::tcp_info
+);
+
+/// How long the other end has sent nothing since the connection was made. It is zero if something
+/// waits to be read, the other end has closed its half, or this is no TCP connection.
+pub fn silent_for(socket: &impl AsFd) -> Duration {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    if recv(socket.as_fd().as_raw_fd(), &mut [0], flags) != Err(Errno::EAGAIN) {
+        return Duration::ZERO;
+    }
+    let info = getsockopt(&socket.as_fd(), TcpInfo);
+    info.map_or(Duration::ZERO, |info| Duration::from_millis(info.tcpi_last_data_recv.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixStream,
+        thread::sleep,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_client_is_silent_since_it_connected_whenever_it_is_accepted_until_it_sends() {
+        const WAITED: Duration = Duration::from_millis(60);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sleep(WAITED);
+        let (accepted, _) = listener.accept().unwrap();
+        let silent = silent_for(&accepted);
+        assert!(silent >= WAITED / 2 && silent < Duration::from_secs(60), "{silent:?}");
+        client.write_all(b"?").unwrap();
+        while silent_for(&accepted) > Duration::ZERO {}
+        let closed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        drop(closed);
+        while silent_for(&accepted) > Duration::ZERO {}
+        let (unix, _other) = UnixStream::pair().unwrap();
+        assert_eq!(silent_for(&unix), Duration::ZERO);
+    }
+}
