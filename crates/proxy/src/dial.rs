@@ -78,7 +78,8 @@ impl<S: Stack> Dialer<S> {
         }
     }
 
-    /// Dials until the client disconnects. What it sends meanwhile is read into `early`.
+    /// Dials until the client is gone. What it sends meanwhile is read into `early`. The end of its
+    /// input is half a close: it waits for an answer still.
     pub async fn dial_for(
         &self,
         client: Client,
@@ -96,20 +97,42 @@ impl<S: Stack> Dialer<S> {
                 dialed = &mut dialing => return dialed,
                 read = taken.read_buf(early) => {
                     if read? == 0 {
-                        return Err(io::ErrorKind::ConnectionAborted.into());
+                        break;
                     }
                 }
             }
         }
-        let left = async {
+        self.unless_gone(stream, dialing).await
+    }
+
+    /// Dials until the client is gone, and reads nothing of it.
+    pub async fn dial_unless_gone(
+        &self,
+        client: Client,
+        stream: &Stream,
+        to: &Target,
+    ) -> io::Result<S::Stream> {
+        self.unless_gone(stream, self.dial(client, to)).await
+    }
+
+    /// Runs `work` until the client is gone ([`Stream::gone`]).
+    ///
+    /// # Errors
+    /// That of the work, or `ConnectionAborted`.
+    pub async fn unless_gone<T>(
+        &self,
+        stream: &Stream,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let gone = async {
             let _watch = self.watches.acquire().await;
-            stream.left().await
+            stream.gone().await
         };
         tokio::select! {
             biased;
-            dialed = &mut dialing => dialed,
-            left = left => {
-                left?;
+            worked = work => worked,
+            gone = gone => {
+                gone?;
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -334,6 +357,69 @@ mod tests {
         });
     }
 
+    /// A reset; a Unix socket is closed.
+    fn leave(client: Stream) {
+        client.reset();
+    }
+
+    /// RFC 9293, section 3.6: who has no more to send may still read.
+    #[test]
+    fn the_end_of_the_input_of_a_client_does_not_end_its_dial() {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Late)]);
+            let target = target("10.0.0.1:80");
+            let (tcp, tcp_here) = connected(1 << 20).await;
+            let (unix, unix_here) = UnixStream::pair().unwrap();
+            for (mut client, mut here) in [
+                (Stream::Tcp(tcp), Stream::Tcp(tcp_here)),
+                (Stream::Unix(unix), Stream::Unix(unix_here)),
+            ] {
+                client.write_all(b"request").await.unwrap();
+                client.shutdown().await.unwrap();
+                let mut early = Vec::new();
+                dialer.dial_for(CLIENT, &mut here, &mut early, &target).await.unwrap();
+                assert_eq!(early, b"request");
+                assert_eq!(here.read(&mut [0]).await.unwrap(), 0, "its end is still seen");
+                dialer.dial_unless_gone(CLIENT, &here, &target).await.unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_client_that_is_gone_behind_the_end_of_its_input_ends_its_dial() {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let target = target("10.0.0.1:80");
+            for reads in [true, false] {
+                let (tcp, tcp_here) = connected(1 << 20).await;
+                let (unix, unix_here) = UnixStream::pair().unwrap();
+                for (mut client, mut here) in [
+                    (Stream::Tcp(tcp), Stream::Tcp(tcp_here)),
+                    (Stream::Unix(unix), Stream::Unix(unix_here)),
+                ] {
+                    client.shutdown().await.unwrap();
+                    // A reset follows a FIN only where something unread was received.
+                    here.write_all(b"!").await.unwrap();
+                    let mut early = Vec::new();
+                    let dialing = async {
+                        if reads {
+                            dialer.dial_for(CLIENT, &mut here, &mut early, &target).await
+                        } else {
+                            dialer.dial_unless_gone(CLIENT, &here, &target).await
+                        }
+                    };
+                    let mut dialing = pin!(dialing);
+                    let waited = timeout(Duration::from_millis(50), &mut dialing).await;
+                    assert!(waited.is_err(), "it reads");
+                    leave(client);
+                    let dialed = timeout(Duration::from_secs(10), dialing).await;
+                    let error = dialed.expect("it is gone").err().unwrap();
+                    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+                }
+            }
+        });
+    }
+
     /// What it sends meanwhile does not hide that it goes, nor is it lost or taken for that.
     #[test]
     fn a_client_that_goes_away_behind_more_than_is_kept_ends_its_dial() {
@@ -355,13 +441,14 @@ mod tests {
                         assert!(waited.is_err(), "it is there");
                         client.write_all(b"more").await.unwrap();
                     }
-                    drop(client);
+                    leave(client);
                     let dialed = timeout(Duration::from_secs(10), dialing).await;
                     let error = dialed.expect("it is gone").unwrap_err();
                     assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
                 }
                 let mut rest = Vec::new();
-                here.read_to_end(&mut rest).await.unwrap();
+                // It ends by the reset.
+                let _ = here.read_to_end(&mut rest).await;
                 assert_eq!(early.len() + rest.len(), 2 * EARLY + 3 * 4);
             }
         });

@@ -157,7 +157,7 @@ pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
     let _ = timeout(FAREWELL, hearing).await;
 }
 
-/// A forward: dials, and carries. A client that only half-closes has not given up.
+/// A forward: dials, and carries.
 pub(super) async fn forward<S: Stack>(
     gate: Arc<Gate<S>>,
     to: Arc<Target>,
@@ -165,7 +165,7 @@ pub(super) async fn forward<S: Stack>(
     client: Client,
     connection: Connection,
 ) -> io::Result<()> {
-    match gate.dialer.dial(client, &to).await {
+    match gate.dialer.dial_unless_gone(client, &here, &to).await {
         Ok(there) => carry::<S>(here, there, &connection).await,
         Err(error) => {
             here.reset();

@@ -95,23 +95,25 @@ impl Stream {
         }
     }
 
-    /// Waits until the other end has ended its half, or all, without a look at what it sent.
+    /// Waits until nobody reads at the other end any more: a TCP connection was reset, or a Unix
+    /// socket was closed. What was sent is not read. The end of the input alone is not waited for:
+    /// it is half a close (RFC 9293, section 3.6).
     ///
     /// # Errors
     /// No file descriptor is left.
-    pub async fn left(&self) -> io::Result<()> {
-        // Readiness is forgotten here with every byte that comes, which whoever reads
-        // must not: so it is watched by a file descriptor of its own.
+    pub async fn gone(&self) -> io::Result<()> {
+        // Readiness is cleared here with every event, which must not happen to those that read and
+        // write: so it is watched by a file descriptor of its own.
         let fd = match self {
             Self::Tcp(stream) => stream.as_fd().try_clone_to_owned(),
             Self::Unix(stream) => stream.as_fd().try_clone_to_owned(),
         };
-        // Whatever it is: nothing is asked of it but whether it is ready.
+        // It may be a TCP socket: only its readiness is used.
         let watched = UnixStream::from_std(StdUnixStream::from(fd?))?;
-        while !watched.ready(Interest::READABLE).await?.is_read_closed() {
-            let forget = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            // It answers what it was told.
-            let _ = watched.try_io(Interest::READABLE, forget);
+        while !watched.ready(Interest::WRITABLE).await?.is_write_closed() {
+            let clear = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            // It returns the error that clears the readiness.
+            let _ = watched.try_io(Interest::WRITABLE, clear);
         }
         Ok(())
     }

@@ -8,11 +8,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{
     io::{DuplexStream, duplex},
     net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
+    time::sleep,
 };
 
 use super::stack::{Accept, Stack};
@@ -22,6 +24,8 @@ use super::stack::{Accept, Stack};
 pub(super) enum Way {
     /// It is connected at once.
     Open,
+    /// It is connected after a second.
+    Late,
     /// Nobody answers.
     Silent,
     /// It is refused.
@@ -72,8 +76,12 @@ impl Stack for Memory {
     async fn connect(&self, to: SocketAddr) -> io::Result<DuplexStream> {
         self.dialing.fetch_add(1, Ordering::Relaxed);
         let _dialing = Dialing(self.dialing.clone());
-        match self.ways.get(&to.ip()) {
-            Some(Way::Open) => {
+        let way = self.ways.get(&to.ip());
+        if way == Some(&Way::Late) {
+            sleep(Duration::from_secs(1)).await;
+        }
+        match way {
+            Some(Way::Open | Way::Late) => {
                 let (near, far) = duplex(1024);
                 self.ends.lock().unwrap().push((to, far));
                 Ok(near)
