@@ -29,10 +29,14 @@ use wg::PublicKey;
 
 use super::{capacity::Capacity, half_open::Client};
 pub(super) use table::{Counters, Refused};
-use table::{Entry, Table};
+use table::{Entry, Full, Table};
 
 /// How often a client that waits to be admitted checks for others that have become silent.
 const RECHECK: Duration = Duration::from_millis(100);
+
+/// How long a client that has sent its request waits for room: by then another has been idle for long
+/// enough, or all are busy.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a connection is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +68,8 @@ struct Shared {
     table: Mutex<Table>,
     /// A client has sent its request, or has left before that.
     asked: Notify,
+    /// Another connection has ended.
+    ended: Notify,
 }
 
 /// A connection, which counts until this is dropped.
@@ -87,7 +93,12 @@ pub(super) struct Life {
 impl Connections {
     pub fn new(capacity: Capacity) -> Self {
         let table = Mutex::new(Table::new(capacity));
-        Self(Arc::new(Shared { began: Instant::now(), table, asked: Notify::new() }))
+        Self(Arc::new(Shared {
+            began: Instant::now(),
+            table,
+            asked: Notify::new(),
+            ended: Notify::new(),
+        }))
     }
 
     /// Admits a connection that uses so many descriptors.
@@ -173,10 +184,37 @@ impl Connection {
         Ok(())
     }
 
-    /// Has those that wait to be admitted check whether there is room.
+    /// The same of a client that has sent its request. Where all are busy, it waits for a while.
+    ///
+    /// # Errors
+    /// As for [`Self::become_one_of`].
+    pub async fn become_in_time(
+        &mut self,
+        group: Group,
+        descriptors: usize,
+    ) -> Result<(), Refused> {
+        let until = Instant::now() + PATIENCE;
+        let key = (group, self.source);
+        while Instant::now() < until {
+            let ended = self.connections.0.ended.notified();
+            let now = self.connections.now();
+            match self.connections.lock().room(key, descriptors, now) {
+                Err(Full::Side | Full::All) => {}
+                _ => break,
+            }
+            // It is not silent: it waits for us.
+            self.touch();
+            let _ = timeout(RECHECK, ended).await;
+        }
+        self.become_one_of(group, descriptors)
+    }
+
+    /// Has those that wait check whether there is room.
     fn left(&self, group: Group) {
         if group == Group::Asking {
             self.connections.0.asked.notify_waiters();
+        } else {
+            self.connections.0.ended.notify_one();
         }
     }
 

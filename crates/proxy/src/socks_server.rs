@@ -30,11 +30,13 @@ pub(super) async fn serve<S: Stack>(
     let asked = timeout(ASKING, negotiate(&gate.users, &mut stream, &connection)).await??;
     match asked {
         Some((Request::Connect(target), early)) => {
-            let stream = stream.unless(connection.become_one_of(Group::Clients, S::CONNECTION))?;
+            let admitted = connection.become_in_time(Group::Clients, S::CONNECTION).await;
+            let stream = stream.unless(admitted)?;
             connect(&gate, (stream, client, connection), &target, early).await
         }
         Some((Request::UdpAssociate(from), _)) => {
-            let stream = stream.unless(connection.become_one_of(Group::Clients, S::ASSOCIATION))?;
+            let admitted = connection.become_in_time(Group::Clients, S::ASSOCIATION).await;
+            let stream = stream.unless(admitted)?;
             associate(gate, stream, &from, &connection).await
         }
         None => refuse(stream, &[]).await,

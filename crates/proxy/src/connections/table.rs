@@ -125,16 +125,23 @@ impl Table {
         descriptors: usize,
         now: Duration,
     ) -> Result<Arc<Entry>, Refused> {
-        while let Some(full) = self.full(key, descriptors) {
-            if !self.make_way(full, key, now) {
-                return Err(self.refuse(full));
-            }
-        }
+        self.room(key, descriptors, now).map_err(|full| self.refuse(full))?;
         self.next += 1;
         let number = self.next;
         let entry = Arc::new(Entry { life, descriptors, number, noted: AtomicU64::default() });
         self.insert(key, &entry);
         Ok(entry)
+    }
+
+    /// Whether there is room for so many descriptors more, if need be after others made way; else what
+    /// is full.
+    pub fn room(&mut self, key: Key, descriptors: usize, now: Duration) -> Result<(), Full> {
+        while let Some(full) = self.full(key, descriptors) {
+            if !self.make_way(full, key, now) {
+                return Err(full);
+            }
+        }
+        Ok(())
     }
 
     /// Takes in a connection for one that is there.

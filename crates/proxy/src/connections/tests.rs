@@ -188,6 +188,39 @@ fn clients_that_find_too_many_wait_until_one_has_sent_its_request_or_is_silent()
     });
 }
 
+#[test]
+fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_refused() {
+    run(async {
+        let connections = Connections::new(Capacity { side: 40, ..CAPACITY });
+        let mut busy = many(&connections, Group::Clients, HERE, 40);
+        let keep_busy = |busy: &[Connection]| busy.iter().for_each(Connection::touch);
+        let mut asking = connections.admit(Group::Asking, HERE, 1).unwrap();
+        let began = Instant::now();
+        let ends = async {
+            tokio::time::sleep(5 * SECOND).await;
+            keep_busy(&busy);
+            busy.truncate(36);
+        };
+        let (admitted, ()) = tokio::join!(asking.become_in_time(Group::Clients, 4), ends);
+        assert_eq!((admitted, began.elapsed()), (Ok(()), 5 * SECOND));
+        assert_eq!(connections.counters(), Counters::default());
+        let mut late = connections.admit(Group::Asking, HERE, 1).unwrap();
+        let began = Instant::now();
+        let keep = async {
+            for _ in 0..11 {
+                keep_busy(&busy);
+                asking.touch();
+                tokio::time::sleep(SECOND).await;
+            }
+        };
+        let refused = async { (late.become_in_time(Group::Clients, 4).await, began.elapsed()) };
+        let ((refused, waited), ()) = tokio::join!(refused, keep);
+        assert_eq!(refused, Err(Refused::All));
+        assert!(waited >= 10 * SECOND && waited < 11 * SECOND, "{waited:?}");
+        assert_eq!(connections.counters(), Counters { all: 1, ..Counters::default() });
+    });
+}
+
 /// Else a client behind many silent ones would wait two seconds for each table of them.
 #[test]
 fn the_time_in_the_queue_of_a_listener_is_silence() {

@@ -1,6 +1,9 @@
 //! Clients that take all connections there are, of a proxy with few file descriptors.
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    socket::{setsockopt, sockopt},
+};
 
 use super::*;
 
@@ -46,6 +49,44 @@ fn alive(crowd: &[TcpStream]) -> usize {
 fn is_alive(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("a socket can be so");
     stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// Clients that come at once; the proxy lets 1024 wait for their requests.
+const BURST: usize = 2000;
+
+#[test]
+fn all_of_two_thousand_clients_that_come_at_once_are_served() {
+    let world = with_proxy("");
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
+    // The first handshake of the tunnel is not part of it.
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    let connect = |_| TcpStream::connect("127.0.0.1:1080").expect("the queue has room");
+    let clients: Vec<_> = world.left.inside(|| (0..BURST).map(connect).collect());
+    let served = std::thread::scope(|scope| {
+        let thread = || std::thread::Builder::new().stack_size(64 * 1024);
+        let start = |client| thread().spawn_scoped(scope, move || is_served(client));
+        let talks: Vec<_> = clients.into_iter().map(start).collect();
+        let is_served = |talk: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
+            talk.expect("a thread starts").join().expect("it says whether")
+        };
+        talks.into_iter().map(is_served).filter(|is_served| *is_served).count()
+    });
+    assert_eq!((served, world.dropped("proxy evicted asking")), (BURST, 0));
+}
+
+/// Whether a client of the SOCKS5 proxy gets a page.
+fn is_served(mut client: TcpStream) -> bool {
+    let request = [5, 1, 0, 1, 10, 9, 0, 2, 0, 80];
+    for (say, answered) in [(&[5, 1, 0][..], 2), (&request, 10), (b"GET /page HTTP/1.0\r\n\r\n", 0)]
+    {
+        let answer = &mut [0; 10][..answered];
+        if client.write_all(say).and_then(|()| client.read_exact(answer)).is_err() {
+            return false;
+        }
+    }
+    let mut page = Vec::new();
+    client.read_to_end(&mut page).is_ok_and(|_| page.ends_with(b"hello"))
 }
 
 impl World {
