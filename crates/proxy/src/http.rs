@@ -1,17 +1,25 @@
-//! What an HTTP proxy does to a request (RFC 9110, RFC 9112), without I/O.
+//! What an HTTP proxy does to requests and answers (RFC 9110, RFC 9112), without I/O.
 //!
 //! ```text
 //!  CONNECT a.example:443 HTTP/1.1         -> a tunnel
-//!  GET http://a.example/page HTTP/1.1     -> GET /page HTTP/1.1, for one request:
-//!                                            the origin is asked to close behind it
+//!  GET http://a.example/page HTTP/1.1     -> GET /page HTTP/1.1, and an answer with an end: behind it
+//!                                            the client sends its next request, to any origin
 //! ```
 
-use std::{io, ops::ControlFlow};
+mod answer;
+mod body;
+mod fields;
+
+use std::io;
 
 use super::users::Users;
 use config::target::Target;
+use fields::{Fields, Head};
 
-/// Bytes of a request's head at most; servers take 8 KiB and more.
+pub use answer::{Answer, Follows};
+pub use body::{Body, Chunks};
+
+/// Bytes of a head at most; servers take 8 KiB and more.
 const HEAD_MAX: usize = 64 * 1024;
 /// Its fields at most.
 const FIELDS_MAX: usize = 128;
@@ -22,22 +30,40 @@ const PORT: u16 = 80;
 pub enum Request {
     /// A tunnel.
     Connect(Target),
-    /// One request, whose head is to be sent, and then so much of a body.
-    Forward(Target, Vec<u8>, Body),
+    /// One answer of an origin.
+    Forward(Forward),
 }
 
-/// How long a request's body is (RFC 9112, section 6.3).
+/// A request for an origin.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Body {
-    /// So many bytes, maybe none.
-    Bytes(u64),
-    /// Until its last chunk.
-    Chunks(Chunks),
+pub struct Forward {
+    pub target: Target,
+    /// What the origin is sent, and then the body.
+    pub head: Vec<u8>,
+    pub body: Body,
+    pub asked: Asked,
+}
+
+/// What matters of a request for its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The client speaks HTTP/1.`minor`.
+    pub minor: u8,
+    /// Its answer has no body (RFC 9110, section 9.3.2).
+    pub is_head: bool,
+    /// It may be sent twice (RFC 9110, section 9.2.2).
+    pub is_idempotent: bool,
+    /// It may be answered by another protocol.
+    pub upgrades: bool,
+    /// The client sends no other request on its connection.
+    pub closes: bool,
 }
 
 /// Answers of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// 200: the request was for the proxy itself (RFC 9110, section 7.6.2).
+    LastHop,
     /// 400: it is no request.
     BadRequest,
     /// 407: the client has to authenticate.
@@ -59,11 +85,6 @@ pub enum Refusal {
 /// The answer to a CONNECT that succeeded.
 pub const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Fields between a client and its proxy only (RFC 9110, section 7.6.1), and those
-/// that `Connection` names.
-const HOP_BY_HOP: [&str; 6] =
-    ["Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authorization", "TE", "Upgrade"];
-
 /// Reads a request's head. Gives it with its length, `None` while it is not whole.
 ///
 /// # Errors
@@ -79,7 +100,8 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
         }
         Err(_) => return Err(Refusal::BadRequest),
     };
-    if users.are_asked() && !is_admitted(request.headers, users) {
+    let fields = Fields::new(request.headers);
+    if users.are_asked() && !is_admitted(fields, users) {
         return Err(Refusal::AuthenticationRequired);
     }
     let method = request.method.ok_or(Refusal::BadRequest)?;
@@ -88,175 +110,102 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
         let target = Target::parse(place, None).ok_or(Refusal::BadRequest)?;
         return Ok(Some((Request::Connect(target), len)));
     }
-    let (target, authority, path) = absolute(place)?;
-    let body = Body::of(request.headers)?;
+    // RFC 9112, section 3.2.
+    if fields.values("Host").count() > 1 {
+        return Err(Refusal::BadRequest);
+    }
+    let (target, authority, path) = absolute(method, place)?;
     let minor = request.version.unwrap_or(1);
-    let head = head(method, path, minor, authority, request.headers);
-    Ok(Some((Request::Forward(target, head, body), len)))
+    let body = Body::of_request(fields, minor)?;
+    let upgrades = minor > 0 && fields.lists("Connection", "upgrade") && fields.has("Upgrade");
+    let closes = ["Connection", "Proxy-Connection"].iter().any(|name| fields.lists(name, "close"));
+    let asked = Asked {
+        minor,
+        is_head: method == "HEAD",
+        is_idempotent: IDEMPOTENT.contains(&method),
+        upgrades,
+        // A client of HTTP/1.0 may not know what to keep (RFC 9112, section 9.3).
+        closes: closes || minor == 0,
+    };
+    let hops = hops_left(method, fields)?;
+    let mut head = Head::new(format!("{method} {path} HTTP/1.1"));
+    head.put("Host", authority.as_bytes());
+    put_fields(&mut head, fields, &asked, hops);
+    if let Body::Bytes(len) = body
+        && fields.has("Content-Length")
+    {
+        head.put("Content-Length", len.to_string().as_bytes());
+    }
+    head.put_via(minor);
+    let forward = Forward { target, head: head.finish(), body, asked };
+    Ok(Some((Request::Forward(forward), len)))
 }
 
-/// Splits `http://authority/path`.
-fn absolute(place: &str) -> Result<(Target, &str, &str), Refusal> {
+/// Methods whose requests may be sent again (RFC 9110, section 9.2.2).
+const IDEMPOTENT: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
+
+/// Splits `http://authority/path`. The path has a slash at least; for OPTIONS it is `*` where there is
+/// none (RFC 9112, section 3.2.4).
+fn absolute<'a>(method: &str, place: &'a str) -> Result<(Target, &'a str, String), Refusal> {
     let (scheme, rest) = place.split_once("://").ok_or(Refusal::BadRequest)?;
-    // TLS is the client's own, behind a CONNECT.
-    if !scheme.eq_ignore_ascii_case("http") {
+    // TLS is the client's own, behind a CONNECT. A WebSocket begins as a request (RFC 6455, section 4.1).
+    if !["http", "ws"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Err(Refusal::NotImplemented);
     }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     let target = Target::parse(authority, Some(PORT)).ok_or(Refusal::BadRequest)?;
+    let path = match path {
+        "" if method == "OPTIONS" => "*".to_owned(),
+        path if path.starts_with('/') => path.to_owned(),
+        path => format!("/{path}"),
+    };
     Ok((target, authority, path))
 }
 
-/// The head for the origin: the target's path alone, its own `Host`, and one request
-/// a connection.
-fn head(
-    method: &str,
-    path: &str,
-    minor: u8,
-    authority: &str,
-    fields: &[httparse::Header<'_>],
-) -> Vec<u8> {
-    let slash = if path.starts_with('/') { "" } else { "/" };
-    let mut head = format!("{method} {slash}{path} HTTP/1.{minor}\r\nHost: {authority}\r\n");
-    head.push_str("Connection: close\r\n");
-    let mut head = head.into_bytes();
-    for field in fields.iter().filter(|field| !is_hop_by_hop(field.name, fields)) {
-        head.extend_from_slice(field.name.as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(field.value);
-        head.extend_from_slice(b"\r\n");
+/// How many proxies a request may still pass behind this one (RFC 9110, section 7.6.2).
+fn hops_left(method: &str, fields: Fields<'_>) -> Result<Option<u64>, Refusal> {
+    let counts = matches!(method, "OPTIONS" | "TRACE");
+    let hops = fields.words("Max-Forwards").next().filter(|_| counts);
+    match hops.and_then(config::value::decimal::<u64>) {
+        Some(0) if method == "OPTIONS" => Err(Refusal::LastHop),
+        Some(0) => Err(Refusal::NotImplemented),
+        hops => Ok(hops.map(|hops| hops - 1)),
     }
-    head.extend_from_slice(b"\r\n");
-    head
 }
 
-fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
-    let is = |other: &str| name.eq_ignore_ascii_case(other);
-    // What says where the body ends stays, whatever `Connection` names.
-    let frames = is("Content-Length") || is("Transfer-Encoding");
-    let named = || words(fields, "Connection").any(is);
-    is("Host") || HOP_BY_HOP.into_iter().any(is) || (!frames && named())
-}
-
-/// The words of all fields of a name; what is no text is a word that is none.
-fn words<'a>(fields: &'a [httparse::Header<'_>], name: &'a str) -> impl Iterator<Item = &'a str> {
-    let fields = fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
-    let words = fields.flat_map(|field| field.value.split(|byte| *byte == b','));
-    words.map(|word| std::str::from_utf8(word).map_or("\u{fffd}", str::trim))
-}
-
-impl Body {
-    fn of(fields: &[httparse::Header<'_>]) -> Result<Self, Refusal> {
-        let has = |name| fields.iter().any(|field| field.name.eq_ignore_ascii_case(name));
-        let mut lengths = words(fields, "Content-Length");
-        if has("Transfer-Encoding") {
-            // Both at once is how requests are smuggled (RFC 9112, section 6.1).
-            let mut codings = words(fields, "Transfer-Encoding");
-            let chunked = codings.next().is_some_and(|one| one.eq_ignore_ascii_case("chunked"));
-            return match (chunked && codings.next().is_none(), has("Content-Length")) {
-                (true, false) => Ok(Self::Chunks(Chunks::default())),
-                (false, false) => Err(Refusal::NotImplemented),
-                (_, true) => Err(Refusal::BadRequest),
-            };
+/// The client's fields for the origin, without those for this proxy and those that are written anew.
+fn put_fields(head: &mut Head, fields: Fields<'_>, asked: &Asked, hops: Option<u64>) {
+    for field in fields.iter() {
+        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+        if is("Max-Forwards")
+            && let Some(hops) = hops
+        {
+            head.put(field.name, hops.to_string().as_bytes());
+            continue;
         }
-        if !has("Content-Length") {
-            return Ok(Self::Bytes(0));
-        }
-        let first = lengths.next().and_then(config::value::decimal).ok_or(Refusal::BadRequest)?;
-        let all_same = lengths.all(|one| config::value::decimal(one) == Some(first));
-        if all_same { Ok(Self::Bytes(first)) } else { Err(Refusal::BadRequest) }
-    }
-
-    /// How many of these bytes belong to the body, and whether it ends there.
-    ///
-    /// # Errors
-    /// They are no chunks.
-    pub fn handle_input(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
-        match self {
-            Self::Bytes(left) => {
-                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-                *left -= taken as u64;
-                Ok((taken, *left == 0))
-            }
-            Self::Chunks(chunks) => chunks.handle_input(bytes),
+        let goes_on = if is("Upgrade") {
+            asked.upgrades
+        } else if is("Expect") {
+            // HTTP/1.0 has no expectations (RFC 9110, section 10.1.1).
+            asked.minor > 0
+        } else {
+            !is("Host") && !is("Content-Length") && !fields.ends_here(field.name)
+        };
+        if goes_on {
+            head.put(field.name, field.value);
         }
     }
-}
-
-/// Where a chunked body ends (RFC 9112, section 7.1).
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Chunks {
-    state: ChunkState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChunkState {
-    /// In a size, so far this one, of so many digits.
-    Size(u64, u8),
-    /// Behind the size, up to the end of the line.
-    Extension(u64),
-    /// In the data, with so many bytes to come.
-    Data(u64),
-    /// Between the data and the end of its line.
-    DataEnd,
-    /// In a line of the trailer; whether it has anything yet.
-    Trailer(bool),
-}
-
-impl Default for ChunkState {
-    fn default() -> Self {
-        Self::Size(0, 0)
+    match (asked.upgrades, asked.closes) {
+        (true, _) => head.put("Connection", b"Upgrade"),
+        (false, true) => head.put("Connection", b"close"),
+        (false, false) => {}
     }
 }
 
-impl Chunks {
-    fn handle_input(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
-        let mut at = 0;
-        while let Some(&byte) = bytes.get(at) {
-            if let ChunkState::Data(left) = self.state {
-                let taken = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
-                at += taken;
-                let left = left - taken as u64;
-                self.state = if left == 0 { ChunkState::DataEnd } else { ChunkState::Data(left) };
-                continue;
-            }
-            at += 1;
-            match self.step(byte)? {
-                ControlFlow::Continue(state) => self.state = state,
-                ControlFlow::Break(()) => return Ok((at, true)),
-            }
-        }
-        Ok((at, false))
-    }
-
-    fn step(&self, byte: u8) -> io::Result<ControlFlow<(), ChunkState>> {
-        use ChunkState::{Data, DataEnd, Extension, Size, Trailer};
-        let bad = || io::Error::from(io::ErrorKind::InvalidData);
-        let behind = |size| if size == 0 { Trailer(false) } else { Data(size) };
-        Ok(ControlFlow::Continue(match (self.state, byte) {
-            (Size(size, digits), byte) if byte.is_ascii_hexdigit() && digits < 16 => {
-                let digit = (byte as char).to_digit(16).ok_or_else(bad)?;
-                Size(size << 4 | u64::from(digit), digits + 1)
-            }
-            (Size(size, 1..), b'\n') => behind(size),
-            (Size(size, 1..), b'\r' | b';' | b' ' | b'\t') => Extension(size),
-            (Extension(size), b'\n') => behind(size),
-            (Extension(size), _) => Extension(size),
-            (DataEnd, b'\r') => DataEnd,
-            (DataEnd, b'\n') => Size(0, 0),
-            (Trailer(false), b'\n') => return Ok(ControlFlow::Break(())),
-            (Trailer(true), b'\n') => Trailer(false),
-            (Trailer(has_any), byte) => Trailer(has_any || byte != b'\r'),
-            _ => return Err(bad()),
-        }))
-    }
-}
-
-fn is_admitted(fields: &[httparse::Header<'_>], users: &Users) -> bool {
-    let mut given =
-        fields.iter().filter(|field| field.name.eq_ignore_ascii_case("Proxy-Authorization"));
-    let Some(text) = given.next().and_then(|field| std::str::from_utf8(field.value).ok()) else {
+fn is_admitted(fields: Fields<'_>, users: &Users) -> bool {
+    let mut given = fields.values("Proxy-Authorization");
+    let Some(text) = given.next().and_then(|value| std::str::from_utf8(value).ok()) else {
         return false;
     };
     let Some((scheme, credentials)) = text.trim().split_once(' ') else { return false };
@@ -290,7 +239,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Refusal {
-    /// The answer to a failed dial.
+    /// The answer to a failed dial, or to an origin whose answer failed.
     pub fn of_error(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::TimedOut => Self::GatewayTimeout,
@@ -299,9 +248,15 @@ impl Refusal {
         }
     }
 
-    /// The whole answer, with `why` as its text.
+    /// The whole answer, with `why` as its text, to a client whose connection then ends.
     pub fn encode(self, why: &str) -> Vec<u8> {
+        self.encode_for(why, &Asked { closes: true, ..Asked::default() })
+    }
+
+    /// The whole answer to a request.
+    pub fn encode_for(self, why: &str, asked: &Asked) -> Vec<u8> {
         let (status, more) = match self {
+            Self::LastHop => ("200 OK", ""),
             Self::BadRequest => ("400 Bad Request", ""),
             Self::AuthenticationRequired => (
                 "407 Proxy Authentication Required",
@@ -314,12 +269,14 @@ impl Refusal {
             Self::BadGateway => ("502 Bad Gateway", ""),
             Self::GatewayTimeout => ("504 Gateway Timeout", ""),
         };
-        format!(
+        let close = if asked.closes { "Connection: close\r\n" } else { "" };
+        let head = format!(
             "HTTP/1.1 {status}\r\n{more}Content-Type: text/plain\r\nContent-Length: {}\r\n\
-             Connection: close\r\n\r\n{why}\n",
+             {close}\r\n",
             why.len() + 1
-        )
-        .into_bytes()
+        );
+        let body = if asked.is_head { String::new() } else { format!("{why}\n") };
+        [head, body].concat().into_bytes()
     }
 }
 

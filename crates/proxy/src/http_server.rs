@@ -1,199 +1,288 @@
 //! The HTTP proxy: [`super::http`] over sockets.
+//!
+//! ```text
+//!   serve ─► read_request ─┬─ CONNECT ─► dial ─► carry
+//!              ▲           └─ others ──► kept or dial ─► exchange ─┬─ another protocol ─► carry
+//!              └───────────── the client's connection stays ◄──────┘
+//! ```
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+mod exchange;
+
+use std::{future::poll_fn, io, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf},
-    time::timeout,
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
-    connections::{Connection, Group},
-    gate::{ASKING, Gate, carry, refuse, take_leave, unless_evicted},
+    connections::{Connection, Group, Refused},
+    gate::{ASKING, Gate, carry, refuse},
     half_open::Client,
-    http::{self, Body, CONNECTED, Refusal, Request},
+    http::{self, Asked, Body, CONNECTED, Forward, Refusal, Request},
     local::Stream,
-    relay::relay_answer,
     stack::Stack,
-    users::Users,
 };
+use config::target::Target;
+use exchange::{End, exchange};
+
+/// How long a client may be silent between two requests: as in Squid (`client_idle_pconn_timeout`),
+/// and longer than most clients keep a connection.
+const IDLE: Duration = Duration::from_mins(2);
+/// How long the connection to an origin is kept for the client's next request: less than the 5 s of
+/// Node.js and Apache, which close it then.
+const ORIGIN_IDLE: Duration = Duration::from_secs(4);
 
 /// Serves one client.
 pub(super) async fn serve<S: Stack>(
     gate: Arc<Gate<S>>,
     mut here: Stream,
     client: Client,
-    mut connection: Connection,
+    connection: Connection,
 ) -> io::Result<()> {
-    let mut input = Vec::new();
-    let asked = match timeout(ASKING, read_head(&gate.users, &mut here, &mut input)).await {
-        Ok(asked) => asked?,
-        Err(_) => Err(Refusal::TimedOut),
-    };
-    let request = match asked {
-        Ok(request) => request,
-        Err(refusal) => return refuse(here, &refusal.encode("linerate: not as asked")).await,
-    };
-    let target = match &request {
-        Request::Connect(target) | Request::Forward(target, ..) => target,
-    };
-    let mut here = here.unless(connection.become_one_of(Group::Clients, S::CONNECTION))?;
-    // What a client sends on is not read now but for its end: `input` would grow.
-    let dialed = gate.dialer.dial_for(client, &mut here, &mut input, target).await;
-    let mut there = match dialed {
-        Ok(there) => there,
-        Err(error) => {
-            let why = format!("linerate: {target}: {error}");
-            refuse(here, &Refusal::of_error(&error).encode(&why)).await?;
-            return Err(io::Error::new(error.kind(), why));
-        }
-    };
-    match request {
-        Request::Connect(_) => {
-            here.write_all(CONNECTED).await?;
-            there.write_all(&input).await?;
-            carry::<S>(here, there, &connection).await
-        }
-        Request::Forward(_, head, body) => {
-            there.write_all(&head).await?;
-            exchange::<S>(here, there, (input, body), &connection).await
-        }
-    }
-}
-
-/// Reads up to the end of a head. What came behind it stays in `input`.
-async fn read_head(
-    users: &Users,
-    stream: &mut Stream,
-    input: &mut Vec<u8>,
-) -> io::Result<Result<Request, Refusal>> {
+    let mut session =
+        Session { gate, client, connection, input: Vec::new(), kept: None, is_admitted: false };
     loop {
-        if stream.read_buf(input).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let request = match session.read_request(&mut here).await? {
+            Some(Ok(request)) => request,
+            Some(Err(refusal)) => return refuse(here, &refusal.encode(of_refusal(refusal))).await,
+            None => return refuse(here, &[]).await,
+        };
+        here = here.unless(session.admit().await)?;
+        match request {
+            Request::Connect(target) => return session.tunnel(here, &target).await,
+            Request::Forward(forward) => match session.forward(here, forward).await? {
+                Some(client) => here = client,
+                None => return Ok(()),
+            },
         }
-        match http::parse(input, users) {
-            Ok(Some((request, len))) => {
-                input.drain(..len);
-                return Ok(Ok(request));
+    }
+}
+
+fn of_refusal(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::LastHop => "linerate: this is the last hop",
+        _ => "linerate: not as asked",
+    }
+}
+
+/// What there is of a client beside its connection.
+struct Session<S: Stack> {
+    gate: Arc<Gate<S>>,
+    client: Client,
+    connection: Connection,
+    /// What was read and belongs to no request yet.
+    input: Vec<u8>,
+    kept: Option<Kept<S::Stream>>,
+    /// Whether it has sent a request.
+    is_admitted: bool,
+}
+
+/// A connection to the last origin.
+struct Kept<T> {
+    to: Target,
+    stream: T,
+    until: Instant,
+}
+
+impl<S: Stack> Session<S> {
+    async fn admit(&mut self) -> Result<(), Refused> {
+        if !self.is_admitted {
+            self.connection.become_in_time(Group::Clients, S::CONNECTION).await?;
+            self.is_admitted = true;
+        }
+        Ok(())
+    }
+
+    /// Reads the next request. Gives `None` where the client has no more.
+    async fn read_request(
+        &mut self,
+        here: &mut Stream,
+    ) -> io::Result<Option<Result<Request, Refusal>>> {
+        if self.is_admitted && self.input.is_empty() && !self.await_request(here).await? {
+            return Ok(None);
+        }
+        match timeout(ASKING, self.read_head(here)).await {
+            Ok(read) => read,
+            Err(_) => Ok(Some(Err(Refusal::TimedOut))),
+        }
+    }
+
+    /// Waits for the first bytes of the next request; whether they came.
+    async fn await_request(&mut self, here: &mut Stream) -> io::Result<bool> {
+        let until = Instant::now() + IDLE;
+        loop {
+            let kept_until = self.kept.as_ref().map_or(until, |kept| kept.until.min(until));
+            tokio::select! {
+                read = here.read_buf(&mut self.input) => return Ok(read? > 0),
+                () = sleep_until(kept_until) => {
+                    self.kept = None;
+                    if kept_until == until {
+                        return Ok(false);
+                    }
+                }
             }
-            Ok(None) => {}
-            Err(refusal) => return Ok(Err(refusal)),
         }
     }
-}
 
-/// Sends a body and brings the answer back, until the origin closes.
-async fn exchange<S: Stack>(
-    here: Stream,
-    mut there: S::Stream,
-    (early, body): (Vec<u8>, Body),
-    connection: &Connection,
-) -> io::Result<()> {
-    let (from_here, to_here) = tokio::io::split(here);
-    let body = Limited { reader: from_here, early, body, is_over: false };
-    let mut client = tokio::io::join(body, to_here);
-    let moved = || connection.touch();
-    let carried = unless_evicted(connection, relay_answer(&mut client, &mut there, &moved)).await;
-    let (body, to_here) = client.into_inner();
-    let mut here = body.reader.unsplit(to_here);
-    if carried.is_err() {
-        here.reset();
-        S::reset(there);
-    } else {
-        take_leave(&mut here).await;
-    }
-    carried
-}
-
-/// Reads one body. Behind it there is nothing but the client's end: what it sends then
-/// is a request to somebody else, maybe, and is not read.
-struct Limited {
-    reader: ReadHalf<Stream>,
-    early: Vec<u8>,
-    body: Body,
-    is_over: bool,
-}
-
-impl AsyncRead for Limited {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.is_over {
-            let mut byte = [0];
-            let mut end = ReadBuf::new(&mut byte);
-            ready!(Pin::new(&mut this.reader).poll_read(cx, &mut end))?;
-            return if end.filled().is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
-        }
-        let from = buffer.filled().len();
-        if this.early.is_empty() {
-            ready!(Pin::new(&mut this.reader).poll_read(cx, buffer))?;
-            if buffer.filled().len() == from {
-                return Poll::Ready(Ok(()));
+    /// Reads up to the end of a head. What came behind it stays in `input`.
+    async fn read_head(
+        &mut self,
+        here: &mut Stream,
+    ) -> io::Result<Option<Result<Request, Refusal>>> {
+        loop {
+            if !self.input.is_empty() {
+                match http::parse(&self.input, &self.gate.users) {
+                    Ok(Some((request, len))) => {
+                        self.input.drain(..len);
+                        return Ok(Some(Ok(request)));
+                    }
+                    Ok(None) => {}
+                    Err(refusal) => return Ok(Some(Err(refusal))),
+                }
             }
-        } else {
-            let len = this.early.len().min(buffer.remaining());
-            buffer.put_slice(&this.early[..len]);
-            this.early.drain(..len);
+            if here.read_buf(&mut self.input).await? == 0 {
+                // Empty lines between requests are none (RFC 9112, section 2.2).
+                let is_over = self.input.trim_ascii().is_empty();
+                return if is_over { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
         }
-        let (taken, is_over) = this.body.handle_input(&buffer.filled()[from..])?;
-        buffer.set_filled(from + taken);
-        this.is_over = is_over;
-        // No bytes would be taken for the end.
-        if taken == 0 { Pin::new(this).poll_read(cx, buffer) } else { Poll::Ready(Ok(())) }
     }
+
+    /// Serves a CONNECT.
+    async fn tunnel(mut self, mut here: Stream, target: &Target) -> io::Result<()> {
+        match self.dial(&mut here, target).await {
+            Ok(mut there) => {
+                here.write_all(CONNECTED).await?;
+                there.write_all(&self.input).await?;
+                carry::<S>(here, there, &self.connection).await
+            }
+            Err(error) => {
+                let refusal = Refusal::of_error(&error);
+                refuse(here, &refusal.encode(&of_target(target, &error))).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Serves another request. Gives the client's connection back if it stays.
+    async fn forward(&mut self, mut here: Stream, request: Forward) -> io::Result<Option<Stream>> {
+        let Forward { target, head, body, asked } = request;
+        let mut kept = self.take_kept(&target).await;
+        // One that was kept may just end: only then the request is sent again.
+        let again = kept.as_ref().filter(|_| asked.is_idempotent && body.is_empty());
+        let again = again.map(|_| head.clone());
+        let (mut head, mut body) = (head, body);
+        loop {
+            let is_kept = kept.is_some();
+            let there = match kept.take() {
+                Some(there) => there,
+                None => match self.dial(&mut here, &target).await {
+                    Ok(there) => there,
+                    Err(error) => {
+                        let is_over = body.is_empty();
+                        return self.fail(here, (&target, &error), &asked, is_over).await;
+                    }
+                },
+            };
+            let input = std::mem::take(&mut self.input);
+            let request = exchange::Request { head, body, input, asked };
+            let exchanged = exchange::<S>(here, there, request, &self.connection).await;
+            let there = exchanged.there;
+            (here, self.input) = (exchanged.here, exchanged.input);
+            match exchanged.end {
+                End::Answered { client_stays, origin_stays } => {
+                    if origin_stays && client_stays {
+                        let until = Instant::now() + ORIGIN_IDLE;
+                        self.kept = Some(Kept { to: target, stream: there, until });
+                    }
+                    if client_stays {
+                        return Ok(Some(here));
+                    }
+                    return refuse(here, &[]).await.map(|()| None);
+                }
+                End::Upgraded(rest) => return self.upgrade(here, there, &rest).await,
+                End::Unanswered { error, silent } => {
+                    drop(there);
+                    if !(is_kept && silent) {
+                        return self.fail(here, (&target, &error), &asked, false).await;
+                    }
+                    let Some(again) = &again else {
+                        // As the origin has ended it: the client knows whether to ask again (RFC
+                        // 9112, section 9.3.1).
+                        refuse(here, &[]).await?;
+                        return Err(error);
+                    };
+                    (head, body) = (again.clone(), Body::Bytes(0));
+                }
+                End::Broken(error) => {
+                    here.reset();
+                    S::reset(there);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// What a client sends on is read into `input`, which is bounded.
+    async fn dial(&mut self, here: &mut Stream, to: &Target) -> io::Result<S::Stream> {
+        let dialed = self.gate.dialer.dial_for(self.client, here, &mut self.input, to).await;
+        dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
+    }
+
+    /// The kept connection, if it is one to this origin that has not ended.
+    async fn take_kept(&mut self, to: &Target) -> Option<S::Stream> {
+        let mut kept = self.kept.take().filter(|kept| kept.to == *to)?;
+        let mut byte = [0];
+        let is_quiet = poll_fn(|cx| {
+            let read = Pin::new(&mut kept.stream).poll_read(cx, &mut ReadBuf::new(&mut byte));
+            std::task::Poll::Ready(read.is_pending())
+        });
+        is_quiet.await.then_some(kept.stream)
+    }
+
+    /// Answers a request whose origin does not. The connection stays if nothing is left of the
+    /// request.
+    async fn fail(
+        &self,
+        mut here: Stream,
+        (target, error): (&Target, &io::Error),
+        asked: &Asked,
+        is_over: bool,
+    ) -> io::Result<Option<Stream>> {
+        let asked = Asked { closes: asked.closes || !is_over, ..*asked };
+        let text = Refusal::of_error(error).encode_for(&of_target(target, error), &asked);
+        let why = || io::Error::new(error.kind(), error.to_string());
+        if error.kind() == io::ErrorKind::ConnectionAborted {
+            // The client itself is gone.
+            return Err(why());
+        }
+        if asked.closes {
+            refuse(here, &text).await?;
+            return Err(why());
+        }
+        tracing::debug!(%error, client = ?self.client, "http");
+        here.write_all(&text).await?;
+        Ok(Some(here))
+    }
+
+    async fn upgrade(
+        &mut self,
+        mut here: Stream,
+        mut there: S::Stream,
+        rest: &[u8],
+    ) -> io::Result<Option<Stream>> {
+        here.write_all(rest).await?;
+        there.write_all(&std::mem::take(&mut self.input)).await?;
+        carry::<S>(here, there, &self.connection).await.map(|()| None)
+    }
+}
+
+fn of_target(target: &Target, error: &io::Error) -> String {
+    let text = error.to_string();
+    let prefix = format!("{target}: ");
+    format!("linerate: {target}: {}", text.strip_prefix(&prefix).unwrap_or(&text))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use sys::process::OpenFiles;
-    use tokio::{runtime::Builder, time::sleep};
-
-    use super::*;
-    use crate::{
-        capacity::Capacity,
-        connections::{Connections, Source},
-        namespace::KernelStack,
-        testing::connected,
-    };
-
-    /// RFC 9112, section 9.6.
-    #[test]
-    fn an_answer_to_half_a_body_arrives_whole() {
-        const ANSWER: usize = 1 << 20;
-        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let (mut client, here) = connected(4096).await;
-            let (there, mut origin) = connected(1 << 20).await;
-            let exchanged = tokio::spawn(async move {
-                let connections =
-                    Connections::new(Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0));
-                let client = Source::Client(Client::User(1));
-                let connection = connections.admit(Group::Clients, client, 4).unwrap();
-                let body = (Vec::new(), Body::Bytes(1 << 30));
-                exchange::<KernelStack>(Stream::Tcp(here), there, body, &connection).await
-            });
-            client.write_all(&[7; 1000]).await.unwrap();
-            origin.read_exact(&mut [0; 1000]).await.unwrap();
-            origin.write_all(&vec![7; ANSWER]).await.unwrap();
-            drop(origin);
-            for _ in 0..10 {
-                client.write_all(&[7; 1000]).await.unwrap();
-                sleep(Duration::from_millis(10)).await;
-            }
-            let mut answer = Vec::new();
-            client.read_to_end(&mut answer).await.unwrap();
-            assert_eq!(answer.len(), ANSWER);
-            drop(client);
-            timeout(Duration::from_secs(5), exchanged).await.expect("it ends").unwrap().unwrap();
-        });
-    }
-}
+mod tests;

@@ -48,16 +48,15 @@ where
     relay_until(a, b, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
 }
 
-/// The same until `b` has no more to say, whatever `a` does.
+/// Carries bytes by steps of two directions until the second is over, whatever the first does.
 ///
 /// # Errors
 /// As for [`relay`].
-pub(super) async fn relay_answer<A, B>(a: &mut A, b: &mut B, moved: OnMove<'_>) -> io::Result<()>
-where
-    A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
-{
-    relay_until(a, b, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
+pub(super) async fn relay_answer(
+    step: impl FnMut(usize, &mut Context<'_>, &mut News) -> Poll<Result<(), Broken>>,
+    moved: OnMove<'_>,
+) -> io::Result<()> {
+    go_on(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
 }
 
 async fn relay_until<A, B>(
@@ -101,7 +100,7 @@ pub(super) async fn carry_both(
 
 /// One direction.
 #[derive(Default)]
-struct Half {
+pub(super) struct Half {
     /// What was read and not written yet, from this place on.
     kept: Vec<u8>,
     at: usize,
@@ -120,7 +119,13 @@ pub(super) enum State {
 }
 
 impl Half {
-    fn poll<R: AsyncRead, W: AsyncWrite>(
+    /// Whether all that was read was written, and its end, too.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Moves what can be moved; ready when all is over.
+    pub fn poll<R: AsyncRead, W: AsyncWrite>(
         &mut self,
         cx: &mut Context<'_>,
         mut from: Pin<&mut R>,

@@ -6,7 +6,7 @@ use config::{Host, Target};
 use proxy::{
     Users,
     dns::{Answer, Question, Record},
-    http::{self, Body},
+    http::{self, Answer, Asked, Body, Follows},
     socks::{self, Negotiation, State, datagram},
 };
 
@@ -102,6 +102,9 @@ fn check_target(target: &Target) {
 pub fn http(data: &[u8]) {
     let mut rest = data;
     let [flags, seed, cut, more] = take(&mut rest);
+    if flags & 0x80 != 0 {
+        return answer(rest, flags, seed & 1 == 0);
+    }
     let users = users(flags);
     let (request, len) = match http::parse(rest, &users) {
         Ok(Some(parsed)) => parsed,
@@ -119,15 +122,54 @@ pub fn http(data: &[u8]) {
     assert!(matches!(partial, Ok(None)), "{short} of {len} bytes: {partial:?}");
     match request {
         http::Request::Connect(target) => check_target(&target),
-        http::Request::Forward(target, head, body) => {
-            check_target(&target);
-            check_head(&head, &body);
+        http::Request::Forward(forward) => {
+            check_target(&forward.target);
+            check_request(&forward);
             let again = http::parse(rest, &users);
-            let Ok(Some((http::Request::Forward(_, _, other), _))) = again else {
+            let Ok(Some((http::Request::Forward(other), _))) = again else {
                 panic!("another request the second time");
             };
-            check_body(&rest[len..], seed, body, other);
+            check_body(&rest[len..], seed, forward.body, other.body);
         }
+    }
+}
+
+/// An origin of the HTTP proxy: what the client is sent has one end.
+fn answer(data: &[u8], flags: u8, whole: bool) {
+    let bit = |bit: u8| flags & bit != 0;
+    let (is_head, upgrades, closes) = (bit(2), bit(4), bit(8));
+    let asked = Asked { minor: u8::from(bit(16)), is_head, upgrades, closes, ..Asked::default() };
+    let Ok(Some((answer, len))) = Answer::parse(data, &asked, whole) else { return };
+    for short in [len - 1, len / 2] {
+        let partial = Answer::parse(&data[..short], &asked, whole);
+        assert!(matches!(partial, Ok(None)), "{short} of {len} bytes: {partial:?}");
+    }
+    assert!(upgrades || answer.follows != Follows::Upgrade);
+    if answer.head.is_empty() {
+        assert!(!bit(16) && answer.follows == Follows::Head);
+        return;
+    }
+    let (first, fields) = lines_of(&answer.head);
+    assert!(first.starts_with(b"HTTP/1.1 ") && first[9..12].iter().all(u8::is_ascii_digit));
+    let all = |name: &str| of_name(&fields, name);
+    for ours in ["proxy-authorization", "proxy-connection", "keep-alive", "te"] {
+        assert!(all(ours).is_empty(), "{ours} goes to the client");
+    }
+    assert!(
+        all("via").ends_with(&[&b"1.1 linerate"[..]]) || all("via").ends_with(&[b"1.0 linerate"])
+    );
+    let (lengths, codings) = (all("content-length"), all("transfer-encoding"));
+    assert!(lengths.len() <= 1 && (lengths.is_empty() || codings.is_empty()));
+    let says_close = all("connection").iter().any(|value| value.ends_with(b"close"));
+    assert_eq!(says_close, !answer.client_stays);
+    match answer.follows {
+        Follows::Body(Body::Bytes(len)) if !is_head && len > 0 => {
+            assert_eq!(lengths, [len.to_string().as_bytes()]);
+        }
+        Follows::Body(Body::Bytes(_)) | Follows::Head | Follows::Upgrade => {}
+        Follows::Contents(_) => assert!(codings.is_empty() && !bit(16)),
+        Follows::Body(Body::Chunks(_)) => assert!(!codings.is_empty() && bit(16)),
+        Follows::UntilClose => assert!(!answer.client_stays && !answer.origin_stays),
     }
 }
 
@@ -135,8 +177,10 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// A strict reader of what the origin is sent (RFC 9112).
-fn check_head(head: &[u8], body: &Body) {
+type Field = (Vec<u8>, Vec<u8>);
+
+/// A strict reader of a head (RFC 9112): its first line, and its fields.
+fn lines_of(head: &[u8]) -> (&[u8], Vec<Field>) {
     let end = find(head, b"\r\n\r\n").expect("a head ends");
     assert_eq!(end + 4, head.len(), "something is behind the head");
     let bare = |byte: u8| byte == b'\r' || byte == b'\n' || byte == 0;
@@ -147,11 +191,6 @@ fn check_head(head: &[u8], body: &Body) {
         lines.push(&rest[..at]);
         rest = &rest[at + 2..];
     }
-    let mut words = lines[0].split(|byte| *byte == b' ');
-    let [method, path, version] = [(); 3].map(|()| words.next().expect("three words"));
-    assert_eq!(words.next(), None);
-    assert!(!method.is_empty() && path.starts_with(b"/"));
-    assert!([&b"HTTP/1.0"[..], b"HTTP/1.1"].contains(&version));
     let mut fields = Vec::new();
     for line in &lines[1..] {
         let colon = line.iter().position(|byte| *byte == b':').expect("a field has a name");
@@ -159,16 +198,36 @@ fn check_head(head: &[u8], body: &Body) {
         assert!(!name.is_empty() && !name.iter().any(u8::is_ascii_whitespace));
         fields.push((name, line[colon + 1..].trim_ascii().to_vec()));
     }
-    let all = |name: &str| {
-        let named = fields.iter().filter(|field| field.0 == name.as_bytes());
-        named.map(|field| &field.1[..]).collect::<Vec<_>>()
+    (lines[0], fields)
+}
+
+fn of_name<'a>(fields: &'a [Field], name: &str) -> Vec<&'a [u8]> {
+    let named = fields.iter().filter(|field| field.0 == name.as_bytes());
+    named.map(|field| &field.1[..]).collect()
+}
+
+/// What the origin is sent.
+fn check_request(forward: &http::Forward) {
+    let (first, fields) = lines_of(&forward.head);
+    let mut words = first.split(|byte| *byte == b' ');
+    let [method, path, version] = [(); 3].map(|()| words.next().expect("three words"));
+    assert_eq!(words.next(), None);
+    assert!(!method.is_empty());
+    assert!(path.starts_with(b"/") || (method, path) == (b"OPTIONS", b"*"));
+    assert_eq!(version, b"HTTP/1.1");
+    let all = |name: &str| of_name(&fields, name);
+    let connection: &[&[u8]] = match (forward.asked.upgrades, forward.asked.closes) {
+        (true, _) => &[b"Upgrade"],
+        (_, true) => &[b"close"],
+        _ => &[],
     };
-    assert_eq!((all("host").len(), all("connection")), (1, vec![&b"close"[..]]));
-    for ours in ["proxy-authorization", "proxy-connection", "keep-alive", "te", "upgrade"] {
+    assert_eq!((all("host").len(), &all("connection")[..]), (1, connection));
+    assert_eq!(all("upgrade").is_empty(), !forward.asked.upgrades);
+    for ours in ["proxy-authorization", "proxy-connection", "keep-alive", "te"] {
         assert!(all(ours).is_empty(), "{ours} goes to the origin");
     }
     let (lengths, codings) = (all("content-length"), all("transfer-encoding"));
-    match body {
+    match &forward.body {
         Body::Chunks(_) => {
             assert!(lengths.is_empty());
             assert_eq!(codings.concat().to_ascii_lowercase(), b"chunked");

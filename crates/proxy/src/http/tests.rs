@@ -1,3 +1,5 @@
+mod answers;
+
 use proptest::{collection, prelude::*, sample};
 use zeroize::Zeroizing;
 
@@ -14,13 +16,16 @@ fn parsed(text: &str) -> Result<Option<(Request, usize)>, Refusal> {
     whole
 }
 
-fn forwarded(text: &str) -> (String, String, Body) {
+fn forward(text: &str) -> Forward {
     match parsed(text) {
-        Ok(Some((Request::Forward(target, head, body), _))) => {
-            (target.to_string(), String::from_utf8(head).unwrap(), body)
-        }
+        Ok(Some((Request::Forward(forward), _))) => forward,
         other => panic!("{text:?}: {other:?}"),
     }
+}
+
+fn forwarded(text: &str) -> (String, String, Body) {
+    let Forward { target, head, body, .. } = forward(text);
+    (target.to_string(), String::from_utf8(head).unwrap(), body)
 }
 
 #[test]
@@ -47,12 +52,92 @@ fn a_request_goes_on_with_its_path_and_without_what_is_for_the_proxy() {
          Proxy-Authorization: Basic x\r\n\r\n",
     );
     assert_eq!(target, "a.example:81");
-    let expected =
-        "GET /p?q HTTP/1.1\r\nHost: a.example:81\r\nConnection: close\r\nAccept: */*\r\n\r\n";
+    let expected = "GET /p?q HTTP/1.1\r\nHost: a.example:81\r\nAccept: */*\r\n\
+                    Via: 1.1 linerate\r\n\r\n";
     assert_eq!((head.as_str(), body), (expected, Body::Bytes(0)));
-    let (target, head, _) = forwarded("OPTIONS HTTP://[fd00::1]?x HTTP/1.0\r\n\r\n");
+    let (target, head, _) = forwarded("OPTIONS HTTP://[fd00::1]?x HTTP/1.0\r\nVia: 1.1 a\r\n\r\n");
     assert_eq!(target, "[fd00::1]:80");
-    assert!(head.starts_with("OPTIONS /?x HTTP/1.0\r\nHost: [fd00::1]\r\n"), "{head}");
+    let expected = "OPTIONS /?x HTTP/1.1\r\nHost: [fd00::1]\r\nVia: 1.1 a\r\n\
+                    Connection: close\r\nVia: 1.0 linerate\r\n\r\n";
+    assert_eq!(head, expected);
+}
+
+/// RFC 9112, section 3.2.4.
+#[test]
+fn options_without_a_path_are_asked_of_the_server_as_a_whole() {
+    for (place, path) in
+        [("http://a", "*"), ("http://a:81", "*"), ("http://a/", "/"), ("http://a?x", "/?x")]
+    {
+        let (_, head, _) = forwarded(&format!("OPTIONS {place} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(head.starts_with(&format!("OPTIONS {path} HTTP/1.1\r\n")), "{head}");
+        let (_, head, _) = forwarded(&format!("GET {place} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(head.starts_with("GET /"), "{head}");
+    }
+}
+
+/// RFC 9110, section 7.6.2.
+#[test]
+fn options_and_trace_pass_as_many_proxies_as_they_may() {
+    let of = |method: &str, hops: &str| {
+        parsed(&format!("{method} http://a/ HTTP/1.1\r\nMax-Forwards: {hops}\r\n\r\n"))
+    };
+    for (method, refusal) in [("OPTIONS", Refusal::LastHop), ("TRACE", Refusal::NotImplemented)] {
+        assert_eq!(of(method, "0"), Err(refusal));
+        let Ok(Some((Request::Forward(forward), _))) = of(method, "10") else { panic!("{method}") };
+        let head = String::from_utf8(forward.head).unwrap();
+        assert!(head.contains("\r\nMax-Forwards: 9\r\n"), "{head}");
+    }
+    for (method, hops) in [("GET", "0"), ("OPTIONS", "x"), ("TRACE", "-1")] {
+        let Ok(Some((Request::Forward(forward), _))) = of(method, hops) else { panic!("{method}") };
+        let head = String::from_utf8(forward.head).unwrap();
+        assert!(head.contains(&format!("\r\nMax-Forwards: {hops}\r\n")), "{head}");
+    }
+    assert!(Refusal::LastHop.encode("yes").starts_with(b"HTTP/1.1 200 OK\r\n"));
+}
+
+#[test]
+fn another_protocol_may_be_asked_for_and_needs_both_fields() {
+    let handshake = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+                     Sec-WebSocket-Key: x\r\n";
+    let forward = |version: &str, fields: &str| {
+        forward(&format!("GET ws://a/chat HTTP/{version}\r\n{fields}\r\n"))
+    };
+    let whole = forward("1.1", handshake);
+    assert_eq!((whole.target.to_string(), whole.asked.upgrades), ("a:80".to_owned(), true));
+    let expected = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\
+                    Sec-WebSocket-Key: x\r\nConnection: Upgrade\r\nVia: 1.1 linerate\r\n\r\n";
+    assert_eq!(String::from_utf8(whole.head).unwrap(), expected);
+    for (version, fields) in
+        [("1.0", handshake), ("1.1", "Upgrade: websocket\r\n"), ("1.1", "Connection: upgrade\r\n")]
+    {
+        let other = forward(version, fields);
+        let head = String::from_utf8(other.head).unwrap();
+        assert!(!other.asked.upgrades && !head.contains("pgrade"), "{head}");
+    }
+}
+
+#[test]
+fn a_client_sends_its_next_request_unless_it_closes_or_speaks_http_1_0() {
+    for (version, fields, closes) in [
+        ("1.1", "", false),
+        ("1.1", "Proxy-Connection: keep-alive\r\n", false),
+        ("1.1", "Connection: x, Close\r\n", true),
+        ("1.1", "Proxy-Connection: close\r\n", true),
+        ("1.0", "Connection: keep-alive\r\n", true),
+    ] {
+        let forward = forward(&format!("GET http://a/ HTTP/{version}\r\n{fields}\r\n"));
+        assert_eq!(forward.asked.closes, closes, "{version} {fields}");
+        let head = String::from_utf8(forward.head).unwrap();
+        assert_eq!(head.contains("\r\nConnection: close\r\n"), closes, "{head}");
+    }
+}
+
+#[test]
+fn an_expectation_is_passed_on_but_not_from_http_1_0() {
+    for (version, expects) in [("1.1", true), ("1.0", false)] {
+        let text = format!("PUT http://a/ HTTP/{version}\r\nExpect: 100-continue\r\n\r\n");
+        assert_eq!(forwarded(&text).1.contains("Expect: 100-continue"), expects, "{version}");
+    }
 }
 
 #[test]
@@ -65,6 +150,10 @@ fn what_is_no_request_to_a_proxy_is_refused() {
         ("GET http://user@a/ HTTP/1.1\r\n\r\n", Refusal::BadRequest),
         ("\u{5}\u{1}\u{0}", Refusal::BadRequest),
         ("GET http://a/ HTTP/1.1\r\nX y\r\n\r\n", Refusal::BadRequest),
+        ("GET wss://a/ HTTP/1.1\r\n\r\n", Refusal::NotImplemented),
+        ("GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Refusal::BadRequest),
+        ("GET http://a/ HTTP/1.1\r\nX : y\r\n\r\n", Refusal::BadRequest),
+        ("GET http://a/ HTTP/1.1\r\nX: y\r\n z\r\n\r\n", Refusal::BadRequest),
         (&long, Refusal::TooLarge),
     ] {
         assert_eq!(parsed(text), Err(refusal), "{:?}", &text[..text.len().min(60)]);
@@ -74,7 +163,7 @@ fn what_is_no_request_to_a_proxy_is_refused() {
 #[test]
 fn a_body_has_one_length_only() {
     let body = |fields: &str| match parsed(&format!("POST http://a/ HTTP/1.1\r\n{fields}\r\n")) {
-        Ok(Some((Request::Forward(_, _, body), _))) => Ok(body),
+        Ok(Some((Request::Forward(forward), _))) => Ok(forward.body),
         Err(refusal) => Err(refusal),
         other => panic!("{other:?}"),
     };
@@ -89,6 +178,8 @@ fn a_body_has_one_length_only() {
     ] {
         assert_eq!(body(fields), Err(Refusal::BadRequest), "{fields}");
     }
+    let in_1_0 = "POST http://a/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(parsed(in_1_0), Err(Refusal::BadRequest));
     let gzip = body("Transfer-Encoding: gzip, chunked\r\n");
     assert_eq!(gzip, Err(Refusal::NotImplemented));
     // `Connection` cannot take the length away.
@@ -96,6 +187,11 @@ fn a_body_has_one_length_only() {
         "POST http://a/ HTTP/1.1\r\nContent-Length: 5\r\nConnection: content-length\r\n\r\n",
     );
     assert!(head.contains("Content-Length: 5"), "{head}");
+    // Equal ones become one.
+    let (_, head, _) =
+        forwarded("POST http://a/ HTTP/1.1\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\n");
+    assert!(head.contains("\r\nContent-Length: 5\r\n"), "{head}");
+    assert_eq!(head.matches("Content-Length").count(), 1, "{head}");
 }
 
 /// The origin is sent the field, and may make a length of it.
@@ -138,6 +234,47 @@ fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
     {
         assert!(Body::Chunks(Chunks::default()).handle_input(text).is_err(), "{text:?}");
     }
+}
+
+/// Others may take a bare line feed or carriage return for the end of a line, or for a part of it.
+#[test]
+fn a_chunk_whose_lines_end_by_anything_but_crlf_is_refused() {
+    for text in [
+        &b"5\nhello\r\n0\r\n\r\n"[..],
+        b"5;x\nhello\r\n0\r\n\r\n",
+        b"5;x\ry\r\nhello",
+        b"5\r\nhello\n0\r\n\r\n",
+        b"5\r\nhello0\r\n\r\n",
+        b"0\r\nTrailer: 1\n\r\n",
+        b"0\r\nTrailer: 1\r2\r\n\r\n",
+        b"0\r\n\n",
+    ] {
+        let handled = Body::Chunks(Chunks::default()).handle_input(text);
+        assert!(handled.is_err(), "{}", text.escape_ascii());
+    }
+}
+
+#[test]
+fn extensions_and_trailers_are_bounded() {
+    for begin in ["5;", "0\r\nTrailer: "] {
+        let mut chunks = Body::Chunks(Chunks::default());
+        chunks.handle_input(begin.as_bytes()).unwrap();
+        chunks.handle_input(&vec![b'x'; HEAD_MAX - 64]).unwrap();
+        assert!(chunks.handle_input(&[b'x'; 100]).is_err(), "{begin}");
+    }
+}
+
+#[test]
+fn the_contents_of_chunks_move_to_the_beginning() {
+    let mut body = Body::Chunks(Chunks::default());
+    let mut bytes = *b"5;x=y\r\nhello\r\n2\r\n, \r\n5\r\nwo";
+    let decoded = body.decode(&mut bytes).unwrap();
+    assert_eq!((decoded.taken, decoded.is_over), (bytes.len(), false));
+    assert_eq!(&bytes[..decoded.contents], b"hello, wo");
+    let mut bytes = *b"rld\r\n0\r\n\r\nHTTP";
+    let decoded = body.decode(&mut bytes).unwrap();
+    assert_eq!((decoded.taken, decoded.is_over), (bytes.len() - 4, true));
+    assert_eq!(&bytes[..decoded.contents], b"rld");
 }
 
 #[test]
@@ -190,9 +327,9 @@ proptest! {
         pieces in collection::vec(sample::select(&PIECES[..]), 0..24),
     ) {
         let text = pieces.concat();
-        if let Ok(Some((Request::Forward(_, head, _), len))) = parse(text.as_bytes(), &Users::default()) {
+        if let Ok(Some((Request::Forward(forward), len))) = parse(text.as_bytes(), &Users::default()) {
             prop_assert!(len <= text.len());
-            let head = String::from_utf8(head).unwrap();
+            let head = String::from_utf8(forward.head).unwrap();
             prop_assert_eq!(head.find("\r\n\r\n"), Some(head.len() - 4), "{}", head);
             prop_assert_eq!(head.matches("Host:").count(), 1);
         }
@@ -203,8 +340,8 @@ proptest! {
         bytes in collection::vec(sample::select(&b"0159af\r\n;x"[..]), 0..64),
         cut in 0..64_usize,
     ) {
-        let mut whole = Chunks::default();
-        let mut parts = Chunks::default();
+        let mut whole = Body::Chunks(Chunks::default());
+        let mut parts = Body::Chunks(Chunks::default());
         let (first, second) = bytes.split_at(cut.min(bytes.len()));
         let parts = match parts.handle_input(first) {
             Ok((_, false)) => parts.handle_input(second).map(|(len, ends)| (first.len() + len, ends)),

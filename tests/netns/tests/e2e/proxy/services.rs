@@ -2,7 +2,7 @@
 //! and echoes are served by threads until the test process ends.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 
@@ -47,11 +47,51 @@ fn serve_file(stream: &TcpStream, folder: &Path) -> Option<()> {
     stream.write_all(&body).ok()
 }
 
+/// Answers requests by HTTP/1.1 with their number on their connection, and with their body.
+pub fn origin(host: &Host, at: &str) {
+    let listener = host.inside(|| TcpListener::bind(at).expect("nobody serves there"));
+    in_background("origin", move || {
+        for stream in listener.incoming().flatten() {
+            in_background("one connection", move || {
+                let mut reader = BufReader::new(stream);
+                let mut number = 0;
+                while let Some(body) = body_of_request(&mut reader) {
+                    number += 1;
+                    let body = format!("{number}\n{body}");
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
+                    let answer = format!("{head}\r\n{body}");
+                    if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn body_of_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|len| *len > 0)?;
+        if line.trim().is_empty() {
+            break;
+        }
+        length = line
+            .trim()
+            .strip_prefix("Content-Length: ")
+            .map_or(length, |len| len.parse().expect("a number"));
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    String::from_utf8(body).ok()
+}
+
 /// Sends every datagram back.
 pub fn echo(host: &Host, at: &str) {
     let socket = host.inside(|| UdpSocket::bind(at).expect("nobody serves there"));
     in_background("echo", move || {
-        let mut buffer = [0; 2048];
+        let mut buffer = vec![0; 65_535];
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
             let _ = socket.send_to(&buffer[..len], from);
         }

@@ -1,0 +1,190 @@
+//! Where a body ends (RFC 9112, sections 6 and 7.1).
+
+use std::{io, ops::ControlFlow};
+
+use super::{HEAD_MAX, Refusal, fields::Fields};
+
+/// How long a body with a known end is (RFC 9112, section 6.3).
+#[derive(Debug, PartialEq, Eq)]
+pub enum Body {
+    /// So many bytes, maybe none.
+    Bytes(u64),
+    /// Until its last chunk.
+    Chunks(Chunks),
+}
+
+impl Body {
+    /// The body of a request.
+    pub(super) fn of_request(fields: Fields<'_>, minor: u8) -> Result<Self, Refusal> {
+        if fields.has("Transfer-Encoding") {
+            // Both at once is how requests are smuggled, and HTTP/1.0 has no codings (RFC 9112,
+            // section 6.1).
+            if minor == 0 || fields.has("Content-Length") {
+                return Err(Refusal::BadRequest);
+            }
+            let mut codings = fields.words("Transfer-Encoding");
+            let chunked = codings.next().is_some_and(|one| one.eq_ignore_ascii_case("chunked"));
+            let is_alone = codings.next().is_none();
+            let chunks = Self::Chunks(Chunks::default());
+            return if chunked && is_alone { Ok(chunks) } else { Err(Refusal::NotImplemented) };
+        }
+        let length = content_length(fields).map_err(|Conflict| Refusal::BadRequest)?;
+        Ok(Self::Bytes(length.unwrap_or(0)))
+    }
+
+    /// Whether nothing belongs to it.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::Bytes(0)
+    }
+
+    /// How many of these bytes belong to the body, and whether it ends there.
+    ///
+    /// # Errors
+    /// They are no chunks.
+    pub fn handle_input(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
+        match self {
+            Self::Bytes(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= taken as u64;
+                Ok((taken, *left == 0))
+            }
+            Self::Chunks(chunks) => chunks.handle_input(bytes, |_| {}),
+        }
+    }
+
+    /// Moves the contents of these bytes, without the coding, to their beginning.
+    ///
+    /// # Errors
+    /// As for [`Self::handle_input`].
+    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> io::Result<Decoded> {
+        let Self::Chunks(chunks) = self else {
+            let (taken, is_over) = self.handle_input(bytes)?;
+            return Ok(Decoded { taken, contents: taken, is_over });
+        };
+        let mut data = Vec::new();
+        let (taken, is_over) = chunks.handle_input(bytes, |range| data.push(range))?;
+        let mut contents = 0;
+        for range in data {
+            let len = range.len();
+            bytes.copy_within(range, contents);
+            contents += len;
+        }
+        Ok(Decoded { taken, contents, is_over })
+    }
+}
+
+/// What became of a part of a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// Bytes that belong to the body.
+    pub taken: usize,
+    /// Bytes of contents, which are at the beginning now.
+    pub contents: usize,
+    /// Whether the body ends there.
+    pub is_over: bool,
+}
+
+/// Lengths that contradict each other, or none that can be read.
+pub(super) struct Conflict;
+
+/// The length that the fields give, if there is one. Equal ones count once (RFC 9112, section 6.3).
+pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict> {
+    if !fields.has("Content-Length") {
+        return Ok(None);
+    }
+    let mut lengths = fields.words("Content-Length").map(config::value::decimal);
+    let first = lengths.next().flatten().ok_or(Conflict)?;
+    if lengths.all(|other| other == Some(first)) { Ok(Some(first)) } else { Err(Conflict) }
+}
+
+/// Where a chunked body ends (RFC 9112, section 7.1). Lines end by CRLF and nothing else: what others
+/// may read in another way is refused.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Chunks {
+    state: ChunkState,
+    /// Bytes of extensions and trailers so far.
+    beside: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    /// In a size, so far this one, of so many digits.
+    Size(u64, u8),
+    /// Behind the size, up to the end of the line.
+    Extension(u64),
+    /// At the line feed behind a size.
+    SizeEnd(u64),
+    /// In the data, with so many bytes to come.
+    Data(u64),
+    /// At the carriage return behind the data.
+    DataEnd,
+    /// At the line feed behind that.
+    DataLine,
+    /// In a line of the trailer; whether it has anything yet.
+    Trailer(bool),
+    /// At the line feed of such a line.
+    TrailerEnd(bool),
+}
+
+impl Default for ChunkState {
+    fn default() -> Self {
+        Self::Size(0, 0)
+    }
+}
+
+impl Chunks {
+    /// As [`Body::handle_input`]; `data` is called with each range that is contents.
+    fn handle_input(
+        &mut self,
+        bytes: &[u8],
+        mut data: impl FnMut(std::ops::Range<usize>),
+    ) -> io::Result<(usize, bool)> {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            if let ChunkState::Data(left) = self.state {
+                let taken = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                data(at..at + taken);
+                at += taken;
+                let left = left - taken as u64;
+                self.state = if left == 0 { ChunkState::DataEnd } else { ChunkState::Data(left) };
+                continue;
+            }
+            at += 1;
+            if matches!(self.state, ChunkState::Extension(_) | ChunkState::Trailer(_)) {
+                self.beside += 1;
+            }
+            if self.beside > HEAD_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            match self.step(byte)? {
+                ControlFlow::Continue(state) => self.state = state,
+                ControlFlow::Break(()) => return Ok((at, true)),
+            }
+        }
+        Ok((at, false))
+    }
+
+    fn step(&self, byte: u8) -> io::Result<ControlFlow<(), ChunkState>> {
+        use ChunkState::{Data, DataEnd, DataLine, Extension, Size, SizeEnd, Trailer, TrailerEnd};
+        let bad = || io::Error::from(io::ErrorKind::InvalidData);
+        Ok(ControlFlow::Continue(match (self.state, byte) {
+            (Size(size, digits), byte) if byte.is_ascii_hexdigit() && digits < 16 => {
+                let digit = (byte as char).to_digit(16).ok_or_else(bad)?;
+                Size(size << 4 | u64::from(digit), digits + 1)
+            }
+            (Size(size, 1..) | Extension(size), b'\r') => SizeEnd(size),
+            (Size(size, 1..), b';' | b' ' | b'\t') => Extension(size),
+            (SizeEnd(0), b'\n') => Trailer(false),
+            (SizeEnd(size), b'\n') => Data(size),
+            (DataEnd, b'\r') => DataLine,
+            (DataLine, b'\n') => Size(0, 0),
+            (Trailer(has_any), b'\r') => TrailerEnd(has_any),
+            (TrailerEnd(true), b'\n') => Trailer(false),
+            (TrailerEnd(false), b'\n') => return Ok(ControlFlow::Break(())),
+            (Extension(_) | Trailer(_), b'\n' | b'\0') => return Err(bad()),
+            (Extension(size), _) => Extension(size),
+            (Trailer(_), _) => Trailer(true),
+            _ => return Err(bad()),
+        }))
+    }
+}

@@ -1,0 +1,81 @@
+//! The fields of a head.
+
+/// Fields between two neighbours only (RFC 9110, section 7.6.1). `Transfer-Encoding` is not among
+/// them: bodies pass as they are coded.
+const HOP_BY_HOP: [&str; 6] =
+    ["Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authorization", "TE", "Upgrade"];
+
+/// What says where the body ends, and for whom the message is: it stays, whatever `Connection` names.
+const FRAMING: [&str; 3] = ["Content-Length", "Transfer-Encoding", "Host"];
+
+/// Who we are in `Via` (RFC 9110, section 7.6.3).
+const PSEUDONYM: &str = "linerate";
+
+/// All fields, in their order.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(&'a [httparse::Header<'a>]);
+
+impl<'a> Fields<'a> {
+    pub fn new(fields: &'a [httparse::Header<'a>]) -> Self {
+        Self(fields)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = &'a httparse::Header<'a>> {
+        self.0.iter()
+    }
+
+    /// The values of a field.
+    pub fn values(self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let named = self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+        named.map(|field| field.value)
+    }
+
+    pub fn has(self, name: &str) -> bool {
+        self.values(name).next().is_some()
+    }
+
+    /// The words of all fields of a name. What is no text is a word that has no meaning.
+    pub fn words(self, name: &str) -> impl Iterator<Item = &'a str> {
+        let words = self.values(name).flat_map(|value| value.split(|byte| *byte == b','));
+        words.map(|word| std::str::from_utf8(word).map_or("\u{fffd}", str::trim))
+    }
+
+    /// Whether one of the words is this one, in any case.
+    pub fn lists(self, name: &str, word: &str) -> bool {
+        self.words(name).any(|other| other.eq_ignore_ascii_case(word))
+    }
+
+    /// Whether a field goes no further than to this proxy.
+    pub fn ends_here(self, name: &str) -> bool {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        HOP_BY_HOP.into_iter().any(is)
+            || (!FRAMING.into_iter().any(is) && self.lists("Connection", name))
+    }
+}
+
+/// A head that is being written.
+pub(super) struct Head(Vec<u8>);
+
+impl Head {
+    pub fn new(first_line: String) -> Self {
+        let mut head = Self(first_line.into_bytes());
+        head.0.extend_from_slice(b"\r\n");
+        head
+    }
+
+    pub fn put(&mut self, name: &str, value: &[u8]) {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            self.0.extend_from_slice(part);
+        }
+    }
+
+    /// Notes that a message of HTTP/1.`minor` has passed here.
+    pub fn put_via(&mut self, minor: u8) {
+        self.put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes());
+    }
+
+    pub fn finish(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(b"\r\n");
+        self.0
+    }
+}

@@ -1,0 +1,116 @@
+//! One request and its answer, over the connections of client and origin.
+//!
+//! ```text
+//!   client ─► Upload: head, body ─► origin        both at once: an answer may begin before the
+//!   client ◄─ Download: heads, body ◄─ origin     request has ended
+//! ```
+//!
+//! An exchange that waits holds no memory but a head that has not come whole, and what the client
+//! sent behind its request.
+
+mod download;
+mod upload;
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::AsyncWrite;
+
+use crate::{
+    connections::Connection,
+    gate::unless_evicted,
+    http::{Asked, Body},
+    local::Stream,
+    relay::{Half, News, relay_answer},
+    stack::Stack,
+};
+use download::Download;
+use upload::Upload;
+
+/// What the origin is to be sent.
+pub(super) struct Request {
+    pub head: Vec<u8>,
+    pub body: Body,
+    /// What was read of the client already, from the body on.
+    pub input: Vec<u8>,
+    pub asked: Asked,
+}
+
+/// How an exchange ended.
+pub(super) enum End {
+    /// The client has its answer.
+    Answered { client_stays: bool, origin_stays: bool },
+    /// The client has its answer, and both speak another protocol, in which the origin has sent this.
+    Upgraded(Vec<u8>),
+    /// The client was sent no answer. Nothing at all came from the origin if it was `silent`.
+    Unanswered { error: io::Error, silent: bool },
+    /// The client was sent a part, or is gone.
+    Broken(io::Error),
+}
+
+/// Both connections after an exchange.
+pub(super) struct Exchanged<T> {
+    pub here: Stream,
+    pub there: T,
+    pub end: End,
+    /// What was read of the client behind its request.
+    pub input: Vec<u8>,
+}
+
+/// Sends a request and brings the answer back.
+pub(super) async fn exchange<S: Stack>(
+    mut here: Stream,
+    mut there: S::Stream,
+    request: Request,
+    connection: &Connection,
+) -> Exchanged<S::Stream> {
+    let mut up = Upload::new(request.head, request.body, request.input);
+    let mut down = Download::new(request.asked);
+    let (mut going, mut coming) = (Half::default(), Half::default());
+    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
+        if way == 0 {
+            let mut reader = up.reader(&mut here);
+            let mut writer = Open(&mut there);
+            let polled = going.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), news);
+            return match polled {
+                Poll::Ready(Ok(())) => up.poll_end(cx, &mut there).map(Ok),
+                other => other,
+            };
+        }
+        let mut reader = down.reader(&mut there, up.is_whole());
+        let mut writer = Open(&mut here);
+        // Its answer is whole or not by its own account, also where the origin was reset.
+        let mut own = News::default();
+        let polled = coming.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), &mut own);
+        news.has_moved |= own.has_moved;
+        polled
+    };
+    let moved = || connection.touch();
+    let carried = unless_evicted(connection, relay_answer(step, &moved)).await;
+    let end = down.end(coming.is_done(), carried, up.is_whole());
+    Exchanged { here, there, end, input: up.into_input() }
+}
+
+/// Writes, and leaves the connection open at the end.
+struct Open<'a, W>(&'a mut W);
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Open<'_, W> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.get_mut().0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,228 @@
+//! The answer on its way from the origin.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::{Sleep, sleep},
+};
+
+use super::End;
+use crate::{
+    gate::ASKING,
+    http::{Answer, Asked, Body, Follows},
+};
+
+/// Heads, and then a body.
+pub(super) struct Download {
+    asked: Asked,
+    /// What was read and not looked at yet.
+    input: Vec<u8>,
+    /// A head for the client.
+    head: Vec<u8>,
+    phase: Phase,
+    /// Whether anything came.
+    is_heard: bool,
+    /// When the head that has begun has to be whole: as long as a client has for its own.
+    until: Option<Pin<Box<Sleep>>>,
+    /// Why there is no answer.
+    failed: Option<io::Error>,
+    client_stays: bool,
+    origin_stays: bool,
+}
+
+enum Phase {
+    Head,
+    Body(Body),
+    /// Chunks for a client that is sent their contents.
+    Contents(Body),
+    UntilClose,
+    Upgraded,
+    Over,
+}
+
+impl Download {
+    pub fn new(asked: Asked) -> Self {
+        Self {
+            asked,
+            input: Vec::new(),
+            head: Vec::new(),
+            phase: Phase::Head,
+            is_heard: false,
+            until: None,
+            failed: None,
+            client_stays: false,
+            origin_stays: false,
+        }
+    }
+
+    /// Reads what the client is sent, until the answer has ended. The origin was sent a `whole`
+    /// request.
+    pub fn reader<'a, T>(&'a mut self, there: &'a mut T, whole: bool) -> Reader<'a, T> {
+        Reader { download: self, there, whole }
+    }
+
+    /// How it ended. The client was sent all that was read if it is `done`.
+    pub fn end(self, done: bool, carried: io::Result<()>, whole: bool) -> End {
+        let silent = !self.is_heard;
+        match (self.failed, self.phase, carried) {
+            (Some(error), ..) if done => End::Unanswered { error, silent },
+            (None, Phase::Upgraded, _) if done => End::Upgraded(self.input),
+            (None, Phase::Over, carried) if done => End::Answered {
+                client_stays: self.client_stays,
+                origin_stays: self.origin_stays && whole && carried.is_ok(),
+            },
+            (_, Phase::Head, Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                End::Unanswered { error, silent }
+            }
+            (.., carried) => {
+                let gone = || io::ErrorKind::BrokenPipe.into();
+                End::Broken(carried.err().unwrap_or_else(gone))
+            }
+        }
+    }
+
+    /// Takes a head, if one is whole.
+    fn take_head(&mut self, whole: bool) -> io::Result<bool> {
+        let parsed = Answer::parse(&self.input, &self.asked, whole);
+        let not_one = |_| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+        let Some((answer, len)) = parsed.map_err(not_one)? else { return Ok(false) };
+        self.input.drain(..len);
+        (self.head, self.until) = (answer.head, None);
+        self.client_stays = answer.client_stays;
+        self.origin_stays = answer.origin_stays;
+        self.phase = match answer.follows {
+            Follows::Head => Phase::Head,
+            Follows::Upgrade => Phase::Upgraded,
+            Follows::Body(body) if body.is_empty() => Phase::Over,
+            Follows::Body(body) => Phase::Body(body),
+            Follows::Contents(body) => Phase::Contents(body),
+            Follows::UntilClose => Phase::UntilClose,
+        };
+        Ok(true)
+    }
+
+    /// Waits for more of a head.
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        there: Pin<&mut impl AsyncRead>,
+        (buffer, whole): (&mut ReadBuf<'_>, bool),
+    ) -> Poll<io::Result<()>> {
+        if !self.input.is_empty() && self.take_head(whole)? {
+            return Poll::Ready(Ok(()));
+        }
+        let mut room = buffer.take(buffer.remaining());
+        if there.poll_read(cx, &mut room)?.is_pending() {
+            if self.input.is_empty() {
+                return Poll::Pending;
+            }
+            let until = self.until.get_or_insert_with(|| Box::pin(sleep(ASKING)));
+            ready!(until.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if room.filled().is_empty() {
+            let why = "it ended the connection without an answer";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
+        }
+        self.is_heard = true;
+        self.input.extend_from_slice(room.filled());
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what is there of the body, behind `from`.
+    fn take(&mut self, buffer: &mut ReadBuf<'_>, from: usize) -> io::Result<()> {
+        let read = &mut buffer.filled_mut()[from..];
+        let is_end = read.is_empty();
+        let len = read.len();
+        let (taken, contents, is_over) = match &mut self.phase {
+            Phase::UntilClose => (len, len, is_end),
+            // It ends before its end.
+            _ if is_end => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Phase::Body(body) => {
+                let (taken, is_over) = body.handle_input(read)?;
+                (taken, taken, is_over)
+            }
+            Phase::Contents(body) => {
+                let decoded = body.decode(read)?;
+                (decoded.taken, decoded.contents, decoded.is_over)
+            }
+            Phase::Head | Phase::Upgraded | Phase::Over => (0, 0, true),
+        };
+        buffer.set_filled(from + contents);
+        if is_over {
+            self.phase = Phase::Over;
+            // What nobody asked for is no beginning of the next answer.
+            self.origin_stays &= taken == len && self.input.is_empty();
+        }
+        Ok(())
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut there: Pin<&mut impl AsyncRead>,
+        (buffer, whole): (&mut ReadBuf<'_>, bool),
+    ) -> Poll<io::Result<()>> {
+        let from = buffer.filled().len();
+        while buffer.filled().len() == from {
+            if !self.head.is_empty() {
+                put(&mut self.head, buffer);
+                break;
+            }
+            match self.phase {
+                Phase::Head => ready!(self.poll_head(cx, there.as_mut(), (buffer, whole)))?,
+                Phase::Upgraded => break,
+                Phase::Over => {
+                    self.origin_stays &= self.input.is_empty();
+                    break;
+                }
+                Phase::Body(_) | Phase::Contents(_) | Phase::UntilClose => {
+                    if self.input.is_empty() {
+                        ready!(there.as_mut().poll_read(cx, buffer))?;
+                    } else {
+                        put(&mut self.input, buffer);
+                    }
+                    self.take(buffer, from)?;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Moves what there is to a buffer, as far as it has room.
+fn put(bytes: &mut Vec<u8>, buffer: &mut ReadBuf<'_>) {
+    let len = bytes.len().min(buffer.remaining());
+    buffer.put_slice(&bytes[..len]);
+    bytes.drain(..len);
+}
+
+pub(super) struct Reader<'a, T> {
+    download: &'a mut Download,
+    there: &'a mut T,
+    whole: bool,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Reader<'_, T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { download, there, whole } = self.get_mut();
+        let polled = download.poll_read(cx, Pin::new(&mut **there), (buffer, *whole));
+        match polled {
+            // The client can be answered by us: for the relay that is an end.
+            Poll::Ready(Err(error)) if matches!(download.phase, Phase::Head) => {
+                download.failed = Some(error);
+                Poll::Ready(Ok(()))
+            }
+            polled => polled,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The request on its way from the client.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{http::Body, local::Stream};
+
+/// Bytes behind a request that are read before its answer has ended, to notice that the client is
+/// gone.
+const AHEAD: usize = 16 * 1024;
+
+/// A head and a body, and what comes behind them.
+pub(super) struct Upload {
+    head: Vec<u8>,
+    body: Body,
+    input: Vec<u8>,
+    /// Whether the body has ended.
+    is_whole: bool,
+    /// Whether the client has ended its half before.
+    is_cut: bool,
+}
+
+impl Upload {
+    pub fn new(head: Vec<u8>, body: Body, input: Vec<u8>) -> Self {
+        let is_whole = body.is_empty();
+        Self { head, body, input, is_whole, is_cut: false }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// What the client sent behind the request.
+    pub fn into_input(self) -> Vec<u8> {
+        self.input
+    }
+
+    /// Reads what the origin is sent, until the client has ended its half.
+    pub fn reader<'a>(&'a mut self, here: &'a mut Stream) -> Reader<'a> {
+        Reader { upload: self, here }
+    }
+
+    /// Tells the origin that no more comes of a body.
+    pub fn poll_end(
+        &self,
+        cx: &mut Context<'_>,
+        there: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<()> {
+        if self.is_cut {
+            // An origin that is gone needs no end.
+            let _ = ready!(Pin::new(there).poll_shutdown(cx));
+        }
+        Poll::Ready(())
+    }
+
+    /// Gives the next bytes of what is there, the head first.
+    fn give(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
+        if !self.head.is_empty() {
+            let len = self.head.len().min(buffer.remaining());
+            buffer.put_slice(&self.head[..len]);
+            self.head.drain(..len);
+            return Ok(());
+        }
+        let len = self.input.len().min(buffer.remaining());
+        let (taken, is_whole) = self.body.handle_input(&self.input[..len])?;
+        buffer.put_slice(&self.input[..taken]);
+        self.input.drain(..taken);
+        self.is_whole = is_whole;
+        Ok(())
+    }
+
+    /// Takes what was read of the body, behind `from`.
+    fn take(&mut self, buffer: &mut ReadBuf<'_>, from: usize) -> io::Result<()> {
+        let read = &buffer.filled()[from..];
+        self.is_cut = read.is_empty();
+        let (taken, is_whole) = self.body.handle_input(read)?;
+        self.input.extend_from_slice(&read[taken..]);
+        self.is_whole = is_whole;
+        buffer.set_filled(from + taken);
+        Ok(())
+    }
+
+    /// Reads on behind the request, until the client has ended its half.
+    fn poll_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        here: &mut Stream,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.input.len() < AHEAD {
+            let mut room = buffer.take(AHEAD - self.input.len());
+            ready!(Pin::new(&mut *here).poll_read(cx, &mut room))?;
+            if room.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.input.extend_from_slice(room.filled());
+        }
+        Poll::Pending
+    }
+}
+
+pub(super) struct Reader<'a> {
+    upload: &'a mut Upload,
+    here: &'a mut Stream,
+}
+
+impl AsyncRead for Reader<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { upload, here } = self.get_mut();
+        let from = buffer.filled().len();
+        while buffer.filled().len() == from {
+            if !upload.head.is_empty() || !upload.is_whole && !upload.input.is_empty() {
+                upload.give(buffer)?;
+            } else if upload.is_whole {
+                return upload.poll_ahead(cx, here, buffer);
+            } else {
+                ready!(Pin::new(&mut **here).poll_read(cx, buffer))?;
+                upload.take(buffer, from)?;
+                if upload.is_cut {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
