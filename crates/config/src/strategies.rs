@@ -13,7 +13,8 @@ use wg::{
 };
 
 use crate::uapi::{
-    Change, DeviceState, LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum,
+    Change, DeviceState, LoadStats, OffloadStats, ProxyStats, Service, SocketStats, StackDrops,
+    Stats, Sum,
 };
 
 pub fn device_state() -> impl Strategy<Value = DeviceState> {
@@ -144,7 +145,7 @@ pub fn stats() -> impl Strategy<Value = Stats> {
     let agreed = (any::<[u8; 32]>().prop_map(PublicKey::from), any::<u64>());
     let part = (text(), prop_oneof!["wholly", "partly", "not"]);
     let service = (word(), text()).prop_map(|(kind, place)| Service { kind, place });
-    let proxy = (text(), collection::vec(service, 0..3), [(); 5].map(|()| any::<u64>()));
+    let proxy = (text(), collection::vec(service, 0..3), [(); 15].map(|()| any::<u64>()));
     let proxy = proxy.prop_map(|(stack, services, counters)| ProxyStats {
         stack,
         services,
@@ -153,6 +154,18 @@ pub fn stats() -> impl Strategy<Value = Stats> {
         refused_all: counters[2],
         evicted_idle: counters[3],
         evicted_asking: counters[4],
+        dropped: StackDrops {
+            not_ours: counters[5],
+            malformed: counters[6],
+            stray: counters[7],
+            backlog: counters[8],
+            datagrams: counters[9],
+            answers: counters[10],
+            fragments_overlap: counters[11],
+            fragments_late: counters[12],
+            fragments_full: counters[13],
+            fragments_checksum: counters[14],
+        },
     });
     let own = (option::of(text()), option::of(text()), option::of(text()));
     let lists = (

@@ -31,7 +31,7 @@ pub use self::{
     error::{Reason, UapiError},
     request::write_endpoint_names,
     state::{parse_state, write_errno, write_state},
-    stats::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum},
+    stats::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, StackDrops, Stats, Sum},
 };
 
 /// A client's request.

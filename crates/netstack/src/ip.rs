@@ -5,7 +5,7 @@ use std::net::IpAddr;
 pub use packet::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use packet::{
     Span, checksum,
-    wire::{IpHeader, Version, ipv4, ipv6, put_u16},
+    wire::{IpHeader, Version, get_u16, get_u32, ipv4, ipv6, put_u16},
 };
 
 use crate::tcp::Payload;
@@ -60,6 +60,12 @@ impl<'a> Packet<'a> {
         Ok(Self::new(bytes, header, (protocol, transport), None))
     }
 
+    /// A packet that was put together from its fragments.
+    pub fn reassembled(addresses: (IpAddr, IpAddr), protocol: u8, transport: &'a [u8]) -> Self {
+        let (source, destination) = addresses;
+        Self { source, destination, protocol, transport, pieces: None }
+    }
+
     /// A packet whose headers were copied out: they are sound, and without options.
     pub fn coalesced(headers: &'a [u8], header: &IpHeader, pieces: (&'a [u8], &'a [Span])) -> Self {
         let transport = &headers[usize::from(header.transport)..];
@@ -90,6 +96,55 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// A fragment of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment<'a> {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// Of the packet; in IPv6 that of its first fragment counts (RFC 8200 section 4.5).
+    pub protocol: u8,
+    pub id: u32,
+    /// Where the data stands behind the packet's IP header, in bytes.
+    pub start: usize,
+    pub is_last: bool,
+    pub data: &'a [u8],
+}
+
+impl<'a> Fragment<'a> {
+    /// Reads a packet that [`Packet::whole`] has for a fragment. Gives `None` where it cannot be part
+    /// of a packet: its data ends beside a word of eight bytes, or behind the longest packet.
+    pub fn parse(bytes: &'a [u8], header: &IpHeader) -> Option<Self> {
+        let (protocol, id, start, is_last, data) = match header.version {
+            Version::V4 => {
+                let flags = ipv4::fragment(bytes);
+                let sound = flags & !(ipv4::DONT_FRAGMENT | ipv4::MORE_FRAGMENTS) < 0x2000;
+                let start = usize::from(flags & ipv4::FRAGMENT_OFFSET) * 8;
+                let data = &bytes[usize::from(header.transport)..header.total_len];
+                let id = u32::from(get_u16(bytes, ipv4::ID));
+                let is_last = flags & ipv4::MORE_FRAGMENTS == 0;
+                (bytes[ipv4::PROTOCOL], id, start, is_last, Some(data).filter(|_| sound)?)
+            }
+            Version::V6 => {
+                let behind = bytes.get(ipv6::HEADER_LEN..header.total_len)?;
+                let (fragment, data) = behind.split_at_checked(ipv6::extension::FRAGMENT_LEN)?;
+                let offset = get_u16(fragment, ipv6::extension::OFFSET);
+                let start = usize::from(offset & ipv6::extension::OFFSET_MASK);
+                let id = get_u32(fragment, FRAGMENT_ID_V6);
+                let next = fragment[ipv6::extension::NEXT_HEADER];
+                (next, id, start, offset & MORE_FRAGMENTS_V6 == 0, data)
+            }
+        };
+        let (source, destination) = (header.source(bytes), header.destination(bytes));
+        let ends = !data.is_empty() && (is_last || data.len().is_multiple_of(8));
+        let fits = ends && start + data.len() <= longest(source);
+        fits.then_some(Self { source, destination, protocol, id, start, is_last, data })
+    }
+}
+
+/// Of a fragment header (RFC 8200 section 4.5): the identification, and the flag beside the offset.
+const FRAGMENT_ID_V6: std::ops::Range<usize> = 4..8;
+const MORE_FRAGMENTS_V6: u16 = 1;
+
 /// Addresses, protocol and ports that an ICMP message quotes; the packet may end early.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a> {
@@ -102,10 +157,15 @@ pub struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
-    /// What is quoted of a packet that we may have sent: it has no extension headers.
+    /// What is quoted of a packet that we may have sent: it has no extension header but that of a
+    /// fragment, of which the first says whose it is.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header = IpHeader::parse_beginning(bytes).ok()?;
-        if header.version == Version::V6 && !header.plain {
+        let is_cut = header.fragment != packet::wire::Fragment::Whole;
+        if header.version == Version::V6 && !header.plain && !is_cut {
+            return None;
+        }
+        if header.fragment == packet::wire::Fragment::Later {
             return None;
         }
         Some(Self {
@@ -151,6 +211,48 @@ pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8,
         }
         _ => unreachable!("both addresses of a flow are of one family"),
     }
+}
+
+/// Bytes behind the IP header of the longest packet of a family.
+pub fn longest(of: IpAddr) -> usize {
+    usize::from(u16::MAX) - if of.is_ipv4() { ipv4::HEADER_LEN } else { 0 }
+}
+
+/// Bytes of each fragment but the last behind the headers, of a packet to an address in packets of
+/// `mtu` bytes.
+pub fn fragment_room(to: IpAddr, mtu: usize) -> usize {
+    let extension = if to.is_ipv4() { 0 } else { ipv6::extension::FRAGMENT_LEN };
+    (mtu - header_len(to) - extension) & !7
+}
+
+/// Writes the headers of a fragment with `len` bytes of data, which begin at `start` of what stands
+/// behind the packet's IP header. Returns how long they are.
+pub fn write_fragment_header(
+    to: &mut [u8],
+    addresses: (IpAddr, IpAddr),
+    (protocol, id): (u8, u32),
+    (start, len, is_last): (usize, usize, bool),
+) -> usize {
+    if addresses.0.is_ipv4() {
+        write_header(to, addresses, protocol, len);
+        let to = &mut to[..ipv4::HEADER_LEN];
+        let more = if is_last { 0 } else { ipv4::MORE_FRAGMENTS };
+        put_u16(to, ipv4::FRAGMENT, more | (start / 8) as u16);
+        put_u16(to, ipv4::ID, id as u16);
+        put_u16(to, ipv4::CHECKSUM, 0);
+        let sum = !checksum::sum(to);
+        put_u16(to, ipv4::CHECKSUM, sum);
+        return ipv4::HEADER_LEN;
+    }
+    let header = ipv6::extension::FRAGMENT_LEN;
+    write_header(to, addresses, ipv6::extension::FRAGMENT, header + len);
+    let extension = &mut to[ipv6::HEADER_LEN..ipv6::HEADER_LEN + header];
+    extension.fill(0);
+    extension[ipv6::extension::NEXT_HEADER] = protocol;
+    let more = if is_last { 0 } else { MORE_FRAGMENTS_V6 };
+    put_u16(extension, ipv6::extension::OFFSET, start as u16 | more);
+    extension[FRAGMENT_ID_V6].copy_from_slice(&id.to_be_bytes());
+    ipv6::HEADER_LEN + header
 }
 
 /// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).

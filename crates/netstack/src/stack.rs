@@ -18,8 +18,10 @@
 mod config;
 mod datagrams;
 mod echo;
+mod fragments;
 mod line;
 mod paths;
+mod reassembly;
 mod recv;
 mod segments;
 mod send;

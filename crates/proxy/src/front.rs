@@ -105,6 +105,7 @@ impl<S: Stack> Served<S> {
         ProxyStats {
             stack: self.gate.dialer.stack.name().to_owned(),
             services: self.services.clone(),
+            dropped: self.gate.dialer.stack.dropped(),
             ..self.gate.connections.counters().stats()
         }
     }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use config::uapi::StackDrops;
 use getrandom::{SysRng, rand_core::TryRng};
 use ipnet::IpNet;
 use netstack::{
@@ -62,6 +63,22 @@ impl Stack for InProcessStack {
 
     fn name(&self) -> &'static str {
         "in-process"
+    }
+
+    fn dropped(&self) -> StackDrops {
+        let dropped = self.stack.counters();
+        StackDrops {
+            not_ours: dropped.not_ours,
+            malformed: dropped.malformed,
+            stray: dropped.stray,
+            backlog: dropped.backlog_full,
+            datagrams: dropped.datagrams,
+            answers: dropped.answers,
+            fragments_overlap: dropped.fragments_overlap,
+            fragments_late: dropped.fragments_late,
+            fragments_full: dropped.fragments_full,
+            fragments_checksum: dropped.fragments_checksum,
+        }
     }
 
     fn offloads_changed(&self) {

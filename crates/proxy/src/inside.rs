@@ -9,6 +9,7 @@ use std::{
 use config::{
     Host, Target,
     conf::{Conf, Dns},
+    uapi::StackDrops,
 };
 use ipnet::IpNet;
 use netstack::{StackRecv, StackSend, TcpStream};
@@ -31,6 +32,7 @@ use super::{
     local::Listener,
     reach::Reach,
     socks_server,
+    stack::Stack,
     users::Users,
 };
 
@@ -122,6 +124,11 @@ impl Inside {
             Host::Ip(ip) => Ok(vec![ip]),
             Host::Name(name) => self.dialer.addresses(&name).await,
         }
+    }
+
+    /// What the stack dropped.
+    pub fn dropped(&self) -> StackDrops {
+        self.stack.dropped()
     }
 
     pub fn stack(&self) -> &netstack::Stack {

@@ -11,6 +11,8 @@ use tokio::{
     net::UdpSocket,
 };
 
+use config::uapi::StackDrops;
+
 use super::{
     local::Stream,
     relay::{OnMove, relay},
@@ -32,6 +34,11 @@ pub trait Stack: Send + Sync + 'static {
 
     /// What `linerate show` calls it.
     fn name(&self) -> &'static str;
+
+    /// What it dropped, where it counts that itself.
+    fn dropped(&self) -> StackDrops {
+        StackDrops::default()
+    }
 
     /// Heeds that offloads were switched on or off.
     fn offloads_changed(&self) {}

@@ -128,7 +128,8 @@ impl Tunnel {
             ("udp_receive_buffer", stats.socket.receive_buffer),
             ("udp_send_buffer", stats.socket.send_buffer),
         ];
-        stats.losses().into_iter().chain(buffers).collect()
+        let dropped = self.0.inside.dropped().counters();
+        stats.losses().into_iter().chain(dropped).chain(buffers).collect()
     }
 
     /// Ends the tunnel once the peers have what was written to streams that are dropped by

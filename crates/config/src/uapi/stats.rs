@@ -95,6 +95,33 @@ pub struct ProxyStats {
     pub evicted_idle: u64,
     /// Clients without a request that were closed to make room.
     pub evicted_asking: u64,
+    /// What a stack in the process dropped; zeros of another.
+    pub dropped: StackDrops,
+}
+
+/// Packets that a TCP/IP stack in the process dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackDrops {
+    /// Packets to other addresses.
+    pub not_ours: u64,
+    /// Packets with headers that cannot be, or of other protocols.
+    pub malformed: u64,
+    /// Segments of no connection.
+    pub stray: u64,
+    /// Requests for a connection that found no room.
+    pub backlog: u64,
+    /// Datagrams to no socket, or to a full one.
+    pub datagrams: u64,
+    /// Answers that found no room.
+    pub answers: u64,
+    /// Packets with fragments that overlap.
+    pub fragments_overlap: u64,
+    /// Packets of which a fragment did not come in time.
+    pub fragments_late: u64,
+    /// Packets with fragments that found no room.
+    pub fragments_full: u64,
+    /// Packets whose fragments have another checksum.
+    pub fragments_checksum: u64,
 }
 
 /// A service and its address.
@@ -205,9 +232,9 @@ impl Stats {
             *known = number;
         } else if let Some(reason) = DropReason::ALL.iter().find(|reason| reason.name() == key) {
             self.drops.push((*reason, number));
-        } else if key.starts_with("proxy_") {
+        } else if key.starts_with("proxy_") || key.starts_with("stack_") {
             let proxy = self.proxy.get_or_insert_default();
-            let counter = proxy.counters_mut().into_iter().find(|(name, _)| *name == key);
+            let counter = proxy.counters_mut().find(|(name, _)| *name == key);
             counter.into_iter().for_each(|(_, counter)| *counter = number);
         }
     }
@@ -254,16 +281,43 @@ impl Service {
 impl ProxyStats {
     /// Each counter by its key.
     fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.clone().counters_mut().map(|(key, counter)| (key, *counter)).into_iter()
+        let mut copy = self.clone();
+        let counters: Vec<_> = copy.counters_mut().map(|(key, counter)| (key, *counter)).collect();
+        counters.into_iter()
     }
 
-    fn counters_mut(&mut self) -> [(&'static str, &mut u64); 5] {
+    fn counters_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut u64)> {
         [
             ("proxy_refused_source", &mut self.refused_source),
             ("proxy_refused_service", &mut self.refused_service),
             ("proxy_refused_all", &mut self.refused_all),
             ("proxy_evicted_idle", &mut self.evicted_idle),
             ("proxy_evicted_asking", &mut self.evicted_asking),
+        ]
+        .into_iter()
+        .chain(self.dropped.counters_mut())
+    }
+}
+
+impl StackDrops {
+    /// Each counter by its key.
+    pub fn counters(&self) -> [(&'static str, u64); 10] {
+        let mut copy = *self;
+        copy.counters_mut().map(|(key, counter)| (key, *counter))
+    }
+
+    fn counters_mut(&mut self) -> [(&'static str, &mut u64); 10] {
+        [
+            ("stack_not_ours", &mut self.not_ours),
+            ("stack_malformed", &mut self.malformed),
+            ("stack_stray", &mut self.stray),
+            ("stack_backlog", &mut self.backlog),
+            ("stack_datagrams", &mut self.datagrams),
+            ("stack_answers", &mut self.answers),
+            ("stack_fragments_overlap", &mut self.fragments_overlap),
+            ("stack_fragments_late", &mut self.fragments_late),
+            ("stack_fragments_full", &mut self.fragments_full),
+            ("stack_fragments_checksum", &mut self.fragments_checksum),
         ]
     }
 }

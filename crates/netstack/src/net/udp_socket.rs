@@ -25,16 +25,16 @@ impl UdpSocket {
         self.shared.lock().connect_datagrams(self.at, to)
     }
 
-    /// Sends a datagram; waits for room where much waits to leave. It is never fragmented.
+    /// Sends a datagram; waits for room where much waits to leave. Where it is longer than the MTU
+    /// allows, or the path as far as routers said, it leaves in fragments.
     ///
     /// # Errors
-    /// `InvalidInput` where it is longer than the MTU allows, or the path as far as routers
-    /// told; `NetworkUnreachable` where there is no address of its family here. See
+    /// `InvalidInput` where it is longer than a datagram can be (65,507 bytes in IPv4);
+    /// `NetworkUnreachable` where there is no address of its family here. See
     /// [`UdpSocket::connect`] for others.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
-        let now = self.shared.now();
         let send = |context: &mut Context<'_>| {
-            self.shared.lock().poll_send_to(self.at, (bytes, to), now, context)
+            self.shared.lock().poll_send_to(self.at, (bytes, to), context)
         };
         poll_fn(send).await?;
         Ok(bytes.len())
@@ -51,7 +51,7 @@ impl UdpSocket {
     /// Sends a datagram to the connected peer. Waits for room while the send queue is full.
     ///
     /// # Errors
-    /// It is connected to nobody, or the datagram is longer than the MTU allows.
+    /// It is connected to nobody, or the datagram is longer than one can be.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.send_to(bytes, self.peer_addr()?).await
     }

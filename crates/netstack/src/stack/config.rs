@@ -32,8 +32,14 @@ pub(super) const MIN_MTU: u16 = 1280;
 /// What was dropped, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that were fragments.
-    pub fragments: u64,
+    /// Packets of which fragments overlapped, or contradicted each other.
+    pub fragments_overlap: u64,
+    /// Packets of which a fragment was missing when their time was over.
+    pub fragments_late: u64,
+    /// Packets whose fragments found no room, or made room for others.
+    pub fragments_full: u64,
+    /// Packets whose checksum was wrong once their fragments were put together.
+    pub fragments_checksum: u64,
     /// Packets to addresses that are not ours.
     pub not_ours: u64,
     /// Packets whose headers cannot be, or of protocols that are not spoken.

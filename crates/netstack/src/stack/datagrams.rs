@@ -3,12 +3,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     task::{Context, Waker},
 };
 
 use packet::{
-    ChecksumAt, Offload,
+    ChecksumAt, Offload, checksum,
     wire::{get_u16, put_u16, udp},
 };
 
@@ -46,6 +46,47 @@ struct Socket {
     error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
+    /// How much of the next datagram has left, where it is longer than the path allows.
+    cut: Option<Cut>,
+}
+
+/// A datagram that leaves in fragments.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    source: IpAddr,
+    id: u32,
+    /// Bytes of each fragment but the last.
+    room: usize,
+    /// Bytes that have left, with the UDP header.
+    sent: usize,
+}
+
+impl Cut {
+    /// Writes the next fragment of a datagram with this payload. Returns its length, and whether it is
+    /// the last.
+    fn write(&self, (from, dest): (u16, SocketAddr), bytes: &[u8], to: &mut [u8]) -> (usize, bool) {
+        let addresses = (self.source, dest.ip());
+        let whole = udp::HEADER_LEN + bytes.len();
+        let len = self.room.min(whole - self.sent);
+        let is_last = self.sent + len == whole;
+        let place = (self.sent, len, is_last);
+        let start = ip::write_fragment_header(to, addresses, (ip::UDP, self.id), place);
+        let data = &mut to[start..start + len];
+        if self.sent > 0 {
+            let behind = self.sent - udp::HEADER_LEN;
+            data.copy_from_slice(&bytes[behind..behind + len]);
+            return (start + len, is_last);
+        }
+        let (header, data) = data.split_at_mut(udp::HEADER_LEN);
+        data.copy_from_slice(&bytes[..data.len()]);
+        write_udp(header, (from, dest.port()), whole, 0);
+        let sum = ip::pseudo_sum(addresses, ip::UDP, whole);
+        let sum = checksum::add(sum, checksum::sum(header));
+        let sum = !checksum::add(sum, checksum::sum(bytes));
+        // Zero says that there is none (RFC 768).
+        put_u16(header, udp::CHECKSUM, if sum == 0 { 0xffff } else { sum });
+        (start + len, is_last)
+    }
 }
 
 /// Datagrams with the other side's address.
@@ -182,16 +223,12 @@ impl State {
         &mut self,
         at: SocketAddr,
         (bytes, to): (&[u8], SocketAddr),
-        now: Time,
         context: &Context<'_>,
     ) -> Polled<()> {
-        let own = usize::from(self.mtu);
-        let mtu = self.paths.mtu(to.ip(), now).unwrap_or(own).min(own);
-        if bytes.len() > mtu - ip::header_len(to.ip()) - udp::HEADER_LEN {
+        if bytes.len() > ip::longest(to.ip()) - udp::HEADER_LEN {
             // It is EMSGSIZE elsewhere.
-            let why = if mtu < own { "longer than the path" } else { "longer than the MTU" };
-            let error = io::Error::new(io::ErrorKind::InvalidInput, format!("{why} allows"));
-            return Polled::Ready(Err(error));
+            let why = "longer than a datagram can be";
+            return Polled::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, why)));
         }
         if let Err(error) = self.source_for(to.ip()) {
             return Polled::Ready(Err(error));
@@ -239,31 +276,86 @@ impl State {
         Polled::Ready(Ok((len, from)))
     }
 
-    /// Writes the next datagram of a socket whose turn it is, an IP packet, to `to`.
-    pub fn poll_datagram(&mut self, to: &mut [u8]) -> Option<(usize, Offload)> {
-        let at = self.datagrams.ready.pop_front()?;
-        let socket = self.datagrams.sockets.get_mut(&at)?;
-        let (dest, bytes) = socket.to_send.pop(&self.budget)?;
+    /// Writes the next datagram of a socket whose turn it is, an IP packet, to `to`. One that is longer
+    /// than the path allows leaves in fragments, one a call.
+    pub fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
+        let Datagrams { sockets, ready } = &mut self.datagrams;
+        let at = ready.pop_front()?;
+        let socket = sockets.get_mut(&at)?;
+        let (dest, bytes) = socket.to_send.datagrams.front()?;
+        let (dest, len) = (*dest, udp::HEADER_LEN + bytes.len());
+        let start = ip::header_len(dest.ip());
+        let own = usize::from(self.mtu);
+        let mtu = self.paths.mtu(dest.ip(), now).map_or(own, |mtu| mtu.min(own));
+        if start + len > mtu || socket.cut.is_some() {
+            return self.poll_fragment(at, mtu, to);
+        }
+        let (_, bytes) = socket.to_send.pop(&self.budget)?;
         self.turns.wakers.append(&mut socket.writers);
         if !socket.to_send.datagrams.is_empty() {
-            self.datagrams.ready.push_back(at);
+            ready.push_back(at);
         }
-        let source =
-            if at.ip().is_unspecified() { self.source_for(dest.ip()) } else { Ok(at.ip()) };
-        let source = source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())?;
-        let addresses = (source, dest.ip());
-        let start = ip::header_len(dest.ip());
-        let len = udp::HEADER_LEN + bytes.len();
+        let addresses = (self.source_from(at, dest)?, dest.ip());
         ip::write_header(to, addresses, ip::UDP, len);
-        let header = &mut to[start..start + udp::HEADER_LEN];
-        put_u16(header, udp::SOURCE_PORT, at.port());
-        put_u16(header, udp::DESTINATION_PORT, dest.port());
-        put_u16(header, udp::LENGTH, len as u16);
         let sum = ip::pseudo_sum(addresses, ip::UDP, len);
-        put_u16(header, udp::CHECKSUM, sum);
+        write_udp(&mut to[start..], (at.port(), dest.port()), len, sum);
         to[start + udp::HEADER_LEN..start + len].copy_from_slice(&bytes);
         let checksum = ChecksumAt { start: start as u16, offset: udp::CHECKSUM.start as u16 };
         Some((start + len, Offload::Checksum(checksum)))
+    }
+
+    /// The address from which a socket sends.
+    fn source_from(&self, at: SocketAddr, dest: SocketAddr) -> Option<IpAddr> {
+        let source =
+            if at.ip().is_unspecified() { self.source_for(dest.ip()) } else { Ok(at.ip()) };
+        source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())
+    }
+
+    /// Writes the next fragment of a socket's next datagram. All of them leave one behind the other.
+    fn poll_fragment(
+        &mut self,
+        at: SocketAddr,
+        mtu: usize,
+        to: &mut [u8],
+    ) -> Option<(usize, Offload)> {
+        let socket = self.datagrams.sockets.get(&at)?;
+        let (dest, _) = *socket.to_send.datagrams.front()?;
+        let cut = match socket.cut {
+            Some(cut) => cut,
+            None => match self.source_from(at, dest) {
+                Some(source) => {
+                    let id = self.fragment_id((source, dest.ip()));
+                    Cut { source, id, room: ip::fragment_room(dest.ip(), mtu), sent: 0 }
+                }
+                None => {
+                    self.end_cut(at);
+                    return None;
+                }
+            },
+        };
+        let socket = self.datagrams.sockets.get_mut(&at)?;
+        let (_, bytes) = socket.to_send.datagrams.front()?;
+        let (len, is_last) = cut.write((at.port(), dest), bytes, to);
+        if is_last {
+            self.end_cut(at);
+        } else {
+            let sent = cut.sent + cut.room;
+            socket.cut = Some(Cut { sent, ..cut });
+            self.datagrams.ready.push_front(at);
+        }
+        Some((len, Offload::None))
+    }
+
+    /// Drops the datagram that leaves in fragments, or that cannot.
+    fn end_cut(&mut self, at: SocketAddr) {
+        let Datagrams { sockets, ready } = &mut self.datagrams;
+        let Some(socket) = sockets.get_mut(&at) else { return };
+        socket.cut = None;
+        socket.to_send.pop(&self.budget);
+        self.turns.wakers.append(&mut socket.writers);
+        if !socket.to_send.datagrams.is_empty() {
+            ready.push_back(at);
+        }
     }
 
     pub fn abandon_datagrams(&mut self) {
@@ -272,4 +364,13 @@ impl State {
             self.turns.wakers.append(&mut socket.writers);
         }
     }
+}
+
+/// Writes a header with this in the place of its checksum.
+fn write_udp(to: &mut [u8], (from, dest): (u16, u16), len: usize, sum: u16) {
+    let header = &mut to[..udp::HEADER_LEN];
+    put_u16(header, udp::SOURCE_PORT, from);
+    put_u16(header, udp::DESTINATION_PORT, dest);
+    put_u16(header, udp::LENGTH, len as u16);
+    put_u16(header, udp::CHECKSUM, sum);
 }

@@ -39,7 +39,11 @@ struct Family {
     reply: u8,
     unreachable: u8,
     port_code: u8,
+    exceeded: u8,
 }
+
+/// The code of a packet whose fragments did not come in time (RFC 792, RFC 4443 section 3.3).
+const REASSEMBLY_CODE: u8 = 1;
 
 const V4: Family = Family {
     protocol: ip::ICMP,
@@ -47,6 +51,7 @@ const V4: Family = Family {
     reply: icmp::v4::ECHO_REPLY,
     unreachable: icmp::v4::UNREACHABLE,
     port_code: icmp::v4::PORT_UNREACHABLE,
+    exceeded: icmp::v4::TIME_EXCEEDED,
 };
 const V6: Family = Family {
     protocol: ip::ICMPV6,
@@ -54,6 +59,7 @@ const V6: Family = Family {
     reply: icmp::v6::ECHO_REPLY,
     unreachable: icmp::v6::UNREACHABLE,
     port_code: icmp::v6::PORT_UNREACHABLE,
+    exceeded: icmp::v6::TIME_EXCEEDED,
 };
 
 impl Family {
@@ -165,10 +171,20 @@ impl State {
     /// Says that nobody listens at a port.
     pub fn answer_unreachable(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
+        self.answer_error(packet, (family.unreachable, family.port_code));
+    }
+
+    /// Says that fragments of a packet did not come in time; this is the first.
+    pub fn answer_late(&mut self, packet: &Packet<'_>) {
+        let family = Family::of(packet.source);
+        self.answer_error(packet, (family.exceeded, REASSEMBLY_CODE));
+    }
+
+    fn answer_error(&mut self, packet: &Packet<'_>, (kind, code): (u8, u8)) {
         let ip_len = ip::header_len(packet.source);
         let quoted = packet.transport.len().min(QUOTED);
         let mut message = vec![0; icmp::HEADER_LEN + ip_len + quoted];
-        (message[icmp::TYPE], message[icmp::CODE]) = (family.unreachable, family.port_code);
+        (message[icmp::TYPE], message[icmp::CODE]) = (kind, code);
         let whole = packet.transport.len() + packet.payload_apart();
         let addresses = (packet.source, packet.destination);
         ip::write_header(&mut message[icmp::HEADER_LEN..], addresses, packet.protocol, whole);
@@ -186,6 +202,9 @@ impl State {
         }
         put_u16(message, icmp::CHECKSUM, !sum);
         let start = ip::header_len(addresses.1);
+        if start + message.len() > usize::from(self.mtu) {
+            return self.answer_in_fragments(addresses, family.protocol, message);
+        }
         let mut bytes = vec![0; start + message.len()];
         ip::write_header(&mut bytes, addresses, family.protocol, message.len());
         bytes[start..].copy_from_slice(message);

@@ -1,6 +1,6 @@
 //! The engine's receiving half: packets that leave the stack.
 
-use std::{cmp::Reverse, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use packet::{Batch, IpRecv, Waker};
 
@@ -60,7 +60,7 @@ impl Drop for StackRecv {
 }
 
 fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
-    let due = state.turns.timers.peek().map(|Reverse((due, _))| *due);
+    let due = state.due();
     state.turns.sleeps = Some(due.unwrap_or(Time::NEVER));
     let mut state = state.wait(due.map(|due| due.since(now)));
     state.turns.sleeps = None;
@@ -88,7 +88,7 @@ impl super::State {
             }
             if !self.datagrams.ready.is_empty() {
                 let Some(spare) = batch.spare() else { return };
-                if let Some((len, offload)) = self.poll_datagram(spare) {
+                if let Some((len, offload)) = self.poll_datagram(spare, now) {
                     left = left.saturating_sub(len);
                     batch.commit(0, len, offload);
                 }

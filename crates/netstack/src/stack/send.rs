@@ -46,18 +46,23 @@ impl State {
     fn handle_packet(&mut self, batch: &RecvBatch, packet: &SuperPacket, now: Time) {
         let headers = &packet.header()[VNET_HEADER_LEN..];
         let header = packet.ip_header();
-        let packet = match packet.payload() {
-            [span] if headers.is_empty() => Packet::whole(batch.get(*span), header),
-            spans => Ok(Packet::coalesced(headers, header, (batch.bytes(), spans))),
-        };
-        match packet {
-            Ok(packet) => self.handle(&packet, now),
-            Err(NoPacket::Fragment) => self.counters.fragments += 1,
-            Err(NoPacket::Malformed) => self.counters.malformed += 1,
+        match packet.payload() {
+            [span] if headers.is_empty() => {
+                let bytes = batch.get(*span);
+                match Packet::whole(bytes, header) {
+                    Ok(packet) => self.handle(&packet, now),
+                    Err(NoPacket::Fragment) => self.handle_fragment(bytes, header, now),
+                    Err(NoPacket::Malformed) => self.counters.malformed += 1,
+                }
+            }
+            spans => {
+                let packet = Packet::coalesced(headers, header, (batch.bytes(), spans));
+                self.handle(&packet, now);
+            }
         }
     }
 
-    fn handle(&mut self, packet: &Packet<'_>, now: Time) {
+    pub(super) fn handle(&mut self, packet: &Packet<'_>, now: Time) {
         if !self.addresses.contains(&packet.destination) {
             self.counters.not_ours += 1;
             return;

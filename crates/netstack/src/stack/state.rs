@@ -16,6 +16,7 @@ use super::{
     config::{Config, CongestionControl, Counters, MIN_MTU},
     datagrams::Datagrams,
     echo::Pings,
+    fragments::Fragments,
     line::Line,
     note_waiting,
     paths::Paths,
@@ -48,6 +49,9 @@ pub(crate) struct State {
     pub(super) datagrams: Datagrams,
     pub(super) pings: Pings,
     pub(super) paths: Paths,
+    pub(super) fragments: Fragments,
+    /// Counts packets that left in fragments.
+    pub(super) cut: u32,
     pub(super) turns: Turns,
     /// Ports and numbers that were handed out.
     pub(super) drawn: u32,
@@ -95,6 +99,8 @@ impl State {
             datagrams: Datagrams::default(),
             pings: Pings::default(),
             paths: Paths::default(),
+            fragments: Fragments::default(),
+            cut: 0,
             turns: Turns::default(),
             drawn: 0,
             time_waits: Line::default(),
@@ -154,12 +160,17 @@ impl State {
         turns.ready.is_empty() && turns.answers.is_empty() && self.datagrams.ready.is_empty()
     }
 
+    /// When something is due next.
+    pub fn due(&self) -> Option<Time> {
+        let timer = self.turns.timers.peek().map(|Reverse((due, _))| *due);
+        timer.into_iter().chain(self.fragments.poll_timeout()).min()
+    }
+
     /// Whether the sending thread sleeps though it has something to do.
     pub fn must_wake_sender(&mut self) -> bool {
-        let turns = &self.turns;
-        let Some(until) = turns.sleeps else { return false };
-        let due = turns.timers.peek().is_some_and(|Reverse((due, _))| *due < until);
-        let wakes = turns.woken || due || !self.has_nothing_to_send();
+        let Some(until) = self.turns.sleeps else { return false };
+        let due = self.due().is_some_and(|due| due < until);
+        let wakes = self.turns.woken || due || !self.has_nothing_to_send();
         if wakes {
             // Once is enough.
             self.turns.sleeps = None;
@@ -235,8 +246,9 @@ impl State {
         }
     }
 
-    /// Lets sockets do what is due.
+    /// Lets sockets do what is due, and drops packets whose fragments did not come.
     pub fn handle_timeouts(&mut self, now: Time) {
+        self.expire_fragments(now);
         while let Some(Reverse((due, id))) = self.turns.timers.peek().copied()
             && due <= now
         {
@@ -264,7 +276,24 @@ impl State {
         turns.answers.push_back((packet, offload));
     }
 
-    /// The next of those.
+    /// The same with several packets, all of them or none.
+    pub fn answer_all(&mut self, packets: Vec<Vec<u8>>) {
+        let len: usize = packets.iter().map(Vec::len).sum();
+        if self.turns.answer_bytes + len > ANSWERS {
+            self.counters.answers += 1;
+            return;
+        }
+        packets.into_iter().for_each(|packet| self.answer(packet, Offload::None));
+    }
+
+    /// An identification for the fragments of one packet, that nobody else can foresee (RFC 7739
+    /// section 5.3).
+    pub fn fragment_id(&mut self, addresses: (IpAddr, IpAddr)) -> u32 {
+        self.cut = self.cut.wrapping_add(1);
+        (self.keyed(&("fragment", addresses)) as u32).wrapping_add(self.cut)
+    }
+
+    /// The next of the answers.
     pub fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
         let answer = self.turns.answers.pop_front()?;
         self.turns.answer_bytes -= answer.0.len();

@@ -7,16 +7,17 @@ fn at(address: &str, port: u16) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn datagrams_keep_their_borders_and_name_their_sender() {
+async fn datagrams_of_all_lengths_keep_their_borders_and_name_their_sender() {
     let wire = Wire::new();
     for address in 0..2 {
         let near = wire.a.bind_udp(at(A[address], 0)).unwrap();
         let far = wire.b.bind_udp(at(["0.0.0.0", "::"][address], 53)).unwrap();
-        let longest = usize::from(MTU) - 8 - [20, 40][address];
-        for len in [0, 1, 1000, longest] {
+        let (whole, longest) =
+            (usize::from(MTU) - 8 - [20, 40][address], [65_507, 65_527][address]);
+        for len in [0, 1, 1000, whole, whole + 1, 3000, 4000, 9000, longest] {
             let bytes = speech(len);
             near.send_to(&bytes, at(B[address], 53)).await.unwrap();
-            let mut to = [0; 2000];
+            let mut to = vec![0; 70_000];
             let (got, from) = soon(far.recv_from(&mut to)).await.unwrap();
             assert_eq!((&to[..got], from), (&bytes[..], near.local_addr().unwrap()));
             far.send_to(b"answer", from).await.unwrap();
@@ -96,7 +97,7 @@ async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fragments_and_strangers_are_dropped_and_counted() {
+async fn strangers_and_fragments_of_no_packet_are_dropped_and_counted() {
     let wire = Wire::new();
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     let far = wire.b.bind_udp(at(B[0], 53)).unwrap();
@@ -123,5 +124,5 @@ async fn fragments_and_strangers_are_dropped_and_counted() {
     // The third comes behind the others.
     soon(far.recv_from(&mut [0])).await.unwrap();
     let counters = wire.b.counters();
-    assert_eq!((counters.fragments, counters.not_ours, counters.datagrams), (1, 1, 0));
+    assert_eq!((counters.malformed, counters.not_ours, counters.datagrams), (1, 1, 0));
 }

@@ -363,6 +363,36 @@ fn forwards_carry_tcp_unix_sockets_and_datagrams_into_the_tunnel() {
     assert!(!world.left.has("/run/rig/web"), "the socket stays behind");
 }
 
+#[test]
+fn packets_longer_than_the_mtu_go_both_ways_with_each_stack() {
+    for stack in ["namespace", "in-process"] {
+        let mut world = world();
+        let lines = "Forward = udp 127.0.0.1:8002 -> 10.9.0.2:7\n\
+                     Forward = udp 127.0.0.1:8003 -> [fd09::2]:7\n";
+        let conf = world.conf(&format!("{SERVICES}{lines}"));
+        world.start_on(stack, "", &conf);
+        for at in ["10.9.0.2:7", "[fd09::2]:7"] {
+            services::echo(&world.right.host, at);
+        }
+        world.left.inside(|| {
+            for to in ["127.0.0.1:8002", "127.0.0.1:8003"] {
+                let socket = client(to);
+                for len in [1000, 1392, 1393, 4000, 20_000, 65_507] {
+                    let sent: Vec<u8> = (0..len).map(|at| (at * 7 % 251) as u8).collect();
+                    socket.send(&sent).expect("left has a loopback");
+                    let mut answer = vec![0; 70_000];
+                    let got = socket.recv(&mut answer).expect("an echo");
+                    assert!(answer[..got] == sent, "{stack}, {to}: {len} bytes, then {got}");
+                }
+            }
+        });
+        for to in ["10.9.0.1", "fd09::1"] {
+            world.right.host.run(format!("ping -n -c 3 -i 0.2 -W 5 -s 3000 {to}"));
+        }
+        world.ends();
+    }
+}
+
 fn client(to: &str) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("left has a loopback");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");

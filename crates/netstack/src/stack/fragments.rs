@@ -1,0 +1,299 @@
+//! Packets that arrive in fragments, until they are whole (RFC 791 section 3.2, RFC 815, RFC 8200
+//! section 4.5).
+//!
+//! ```text
+//!   fragment ─► Fragments::take ─┬─ Whole, with all data in order
+//!                                ├─ Waiting, for 60 s at most
+//!                                └─ Dropped: it overlaps (RFC 5722), or there is no room
+//! ```
+//!
+//! All packets that wait together, and those of one source, hold no more than a bound; the one that
+//! has waited longest makes way.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+
+use crate::{ip::Fragment, time::Time};
+
+/// How long a packet waits for its fragments (RFC 1122 section 3.3.2, RFC 8200 section 4.5).
+const LIFE: Duration = Duration::from_mins(1);
+/// Bytes that all packets hold, as Linux' `ipfrag_high_thresh`.
+const MEMORY: usize = 4 << 20;
+/// Bytes that those of one source hold.
+const SHARE: usize = MEMORY / 4;
+/// What a packet costs beside its fragments, and a fragment beside its data, in bytes.
+const PACKET: usize = 256;
+const PIECE: usize = 64;
+/// Fragments of one packet: those of 65,535 bytes in packets of 552 bytes, the least MTU of a path.
+const PIECES: usize = 128;
+
+/// Packets that are not whole yet.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    packets: HashMap<Key, Partial>,
+    /// All of them, the oldest first, with the end of their time.
+    order: BTreeMap<u64, (Time, Key)>,
+    sources: HashMap<IpAddr, Share>,
+    used: usize,
+    /// Numbers packets.
+    next: u64,
+}
+
+/// What all fragments of a packet have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    source: IpAddr,
+    destination: IpAddr,
+    id: u32,
+    /// Only in IPv4.
+    protocol: u8,
+}
+
+/// The packets of one source.
+#[derive(Debug, Default)]
+struct Share {
+    used: usize,
+    order: BTreeMap<u64, Key>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    number: u64,
+    /// By their start; none overlap.
+    pieces: Vec<Piece>,
+    /// Bytes of all of them.
+    len: usize,
+    /// Where the packet ends, once that is known.
+    end: Option<usize>,
+    /// The protocol, as the first fragment says.
+    protocol: u8,
+    /// What it holds, in bytes.
+    used: usize,
+    /// Whether fragments overlapped: all others are dropped.
+    is_dead: bool,
+}
+
+#[derive(Debug)]
+struct Piece {
+    start: usize,
+    data: Box<[u8]>,
+}
+
+/// What became of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The packet is not whole yet.
+    Waiting,
+    /// The packet's protocol, and all that stands behind its IP header.
+    Whole(u8, Vec<u8>),
+    /// The packet is dropped, as fragments overlap.
+    Overlap,
+}
+
+/// A packet whose time is over, of which there is the first fragment.
+pub(super) struct Expired {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    pub first: Box<[u8]>,
+}
+
+impl Fragments {
+    /// Bytes that packets hold.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// When the time of the oldest packet is over.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.order.first_key_value().map(|(_, (due, _))| *due)
+    }
+
+    /// Takes a fragment. Gives what became of it, and how many packets were dropped for want of room.
+    pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Taken, u64) {
+        let key = Key::of(fragment);
+        let cost = PIECE + fragment.data.len();
+        let cost = if self.packets.contains_key(&key) { cost } else { PACKET + cost };
+        let dropped = self.make_room(key, cost);
+        let number = self.next;
+        let partial = self.packets.entry(key).or_insert_with(|| Partial::new(number));
+        let before = if partial.number == number { 0 } else { partial.used };
+        let taken = partial.take(fragment);
+        let (used, of_this) = (partial.used, partial.number);
+        if of_this == number {
+            self.next += 1;
+            self.order.insert(number, (now + LIFE, key));
+        }
+        let share = self.sources.entry(network(key.source)).or_default();
+        share.order.insert(of_this, key);
+        share.used = share.used + used - before;
+        self.used = self.used + used - before;
+        match taken {
+            Step::Waiting => (Taken::Waiting, dropped),
+            Step::Overlap => (Taken::Overlap, dropped),
+            Step::TooMany => {
+                self.remove(key);
+                (Taken::Waiting, dropped + 1)
+            }
+            Step::Whole => match self.remove(key) {
+                Some(whole) => (Taken::Whole(whole.protocol, whole.join()), dropped),
+                None => (Taken::Waiting, dropped),
+            },
+        }
+    }
+
+    /// Drops the oldest packet whose time is over; whether there is one, with its first fragment.
+    pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
+        let (_, &(due, key)) = self.order.first_key_value()?;
+        if due > now {
+            return None;
+        }
+        let partial = self.remove(key)?;
+        let first = partial.pieces.into_iter().next().filter(|piece| piece.start == 0);
+        let (source, destination) = (key.source, key.destination);
+        Some(first.map(|piece| Expired {
+            source,
+            destination,
+            protocol: partial.protocol,
+            first: piece.data,
+        }))
+    }
+
+    /// Drops packets until there is room; how many.
+    fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
+        let mut dropped = 0;
+        let source = network(newcomer.source);
+        while let Some(share) = self.sources.get(&source)
+            && share.used + cost > SHARE
+            && let Some((_, &oldest)) = share.order.first_key_value()
+        {
+            self.remove(oldest);
+            dropped += 1;
+        }
+        while self.used + cost > MEMORY
+            && let Some((_, &(_, oldest))) = self.order.first_key_value()
+        {
+            self.remove(oldest);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Partial> {
+        let partial = self.packets.remove(&key)?;
+        self.order.remove(&partial.number);
+        self.used -= partial.used;
+        let source = network(key.source);
+        if let Some(share) = self.sources.get_mut(&source) {
+            share.used -= partial.used;
+            share.order.remove(&partial.number);
+            if share.order.is_empty() {
+                self.sources.remove(&source);
+            }
+        }
+        Some(partial)
+    }
+}
+
+impl Key {
+    fn of(fragment: &Fragment<'_>) -> Self {
+        let Fragment { source, destination, id, .. } = *fragment;
+        let protocol = if source.is_ipv4() { fragment.protocol } else { 0 };
+        Self { source, destination, id, protocol }
+    }
+}
+
+enum Step {
+    Waiting,
+    Whole,
+    Overlap,
+    TooMany,
+}
+
+impl Partial {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            pieces: Vec::new(),
+            len: 0,
+            end: None,
+            protocol: 0,
+            used: PACKET,
+            is_dead: false,
+        }
+    }
+
+    fn take(&mut self, fragment: &Fragment<'_>) -> Step {
+        if self.is_dead {
+            return Step::Waiting;
+        }
+        let Fragment { start, data, is_last, .. } = *fragment;
+        let end = start + data.len();
+        let at = self.pieces.partition_point(|piece| piece.start < start);
+        if let Some(same) = self.pieces.get(at)
+            && same.start == start
+            && *same.data == *data
+            && is_last == (self.end == Some(end))
+        {
+            // It came twice (RFC 8200 section 4.5).
+            return Step::Waiting;
+        }
+        if !self.fits(at, (start, end), is_last) {
+            self.is_dead = true;
+            self.used = PACKET;
+            self.pieces = Vec::new();
+            return Step::Overlap;
+        }
+        if self.pieces.len() == PIECES {
+            return Step::TooMany;
+        }
+        if start == 0 {
+            self.protocol = fragment.protocol;
+        }
+        self.end = if is_last { Some(end) } else { self.end };
+        self.len += data.len();
+        self.used += PIECE + data.len();
+        self.pieces.insert(at, Piece { start, data: data.into() });
+        if self.end == Some(self.len) { Step::Whole } else { Step::Waiting }
+    }
+
+    /// Whether data has its place between the pieces before and from `at`, and before the end.
+    fn fits(&self, at: usize, (start, end): (usize, usize), is_last: bool) -> bool {
+        let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
+        let behind = self.pieces.get(at);
+        let is_free = before <= start && behind.is_none_or(|behind| end <= behind.start);
+        let is_end = match self.end {
+            Some(known) => end < known && !is_last,
+            None => !is_last || behind.is_none(),
+        };
+        is_free && is_end
+    }
+
+    fn join(self) -> Vec<u8> {
+        let mut whole = Vec::with_capacity(self.len);
+        for piece in self.pieces {
+            whole.extend_from_slice(&piece.data);
+        }
+        whole
+    }
+}
+
+impl Piece {
+    fn end(&self) -> usize {
+        self.start + self.data.len()
+    }
+}
+
+/// A host may use any address of its /64 of IPv6, which counts as one source.
+fn network(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Fragments both ways: those that arrive become packets, and long answers leave as some.
+
+use std::net::IpAddr;
+
+use packet::{
+    checksum,
+    wire::{IpHeader, get_u16, tcp, udp},
+};
+
+use super::{
+    fragments::{Expired, Taken},
+    state::State,
+};
+use crate::{
+    ip::{self, Fragment, Packet},
+    time::Time,
+};
+
+impl State {
+    /// Takes a fragment, and the packet that becomes whole by it.
+    pub fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
+        if !self.addresses.contains(&header.destination(bytes)) {
+            self.counters.not_ours += 1;
+            return;
+        }
+        let fragment = Fragment::parse(bytes, header).filter(begins_whole);
+        let Some(fragment) = fragment else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let addresses = (fragment.source, fragment.destination);
+        if fragment.start == 0 && fragment.is_last {
+            // It is whole, and has nothing to do with others of its number (RFC 6946).
+            return self.handle_whole(addresses, fragment.protocol, (fragment.data, now));
+        }
+        self.expire_fragments(now);
+        if self.budget.is_short() {
+            self.counters.fragments_full += 1;
+            return;
+        }
+        let before = self.fragments.used();
+        let (taken, dropped) = self.fragments.take(&fragment, now);
+        self.account_fragments(before);
+        self.counters.fragments_full += dropped;
+        match taken {
+            Taken::Waiting => {}
+            Taken::Overlap => self.counters.fragments_overlap += 1,
+            Taken::Whole(protocol, data) => self.handle_whole(addresses, protocol, (&data, now)),
+        }
+    }
+
+    /// Drops packets whose fragments did not come in time.
+    pub fn expire_fragments(&mut self, now: Time) {
+        let before = self.fragments.used();
+        while let Some(expired) = self.fragments.expire(now) {
+            self.counters.fragments_late += 1;
+            if let Some(Expired { source, destination, protocol, first }) = expired {
+                let packet = Packet::reassembled((source, destination), protocol, &first);
+                self.answer_late(&packet);
+            }
+        }
+        self.account_fragments(before);
+    }
+
+    fn account_fragments(&self, before: usize) {
+        let after = self.fragments.used();
+        if before < after {
+            self.budget.charge(after - before);
+        } else {
+            self.budget.refund(before - after);
+        }
+    }
+
+    /// Fragments of two packets may have the same number (RFC 4963): their checksum tells.
+    fn handle_whole(
+        &mut self,
+        addresses: (IpAddr, IpAddr),
+        protocol: u8,
+        (data, now): (&[u8], Time),
+    ) {
+        let packet = Packet::reassembled(addresses, protocol, data);
+        if is_sound(&packet) {
+            self.handle(&packet, now);
+        } else {
+            self.counters.fragments_checksum += 1;
+        }
+    }
+
+    /// Sends a message that is longer than the MTU.
+    pub fn answer_in_fragments(
+        &mut self,
+        addresses: (IpAddr, IpAddr),
+        protocol: u8,
+        message: &[u8],
+    ) {
+        let id = self.fragment_id(addresses);
+        let room = ip::fragment_room(addresses.1, usize::from(self.mtu));
+        let part = |(number, data): (usize, &[u8])| {
+            let start = number * room;
+            let place = (start, data.len(), start + data.len() == message.len());
+            let mut bytes = vec![0; usize::from(self.mtu)];
+            let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), place);
+            bytes.truncate(header + data.len());
+            bytes[header..].copy_from_slice(data);
+            bytes
+        };
+        let parts = message.chunks(room).enumerate().map(part).collect();
+        self.answer_all(parts);
+    }
+}
+
+/// Whether a first fragment has the whole header of its protocol (RFC 7112).
+fn begins_whole(fragment: &Fragment<'_>) -> bool {
+    let header = match fragment.protocol {
+        ip::TCP => tcp::HEADER_LEN,
+        _ => udp::HEADER_LEN,
+    };
+    fragment.start > 0 || fragment.data.len() >= header
+}
+
+/// Whether the checksum of a protocol that has one for its addresses is right. ICMP's is checked with
+/// each message.
+fn is_sound(packet: &Packet<'_>) -> bool {
+    let data = packet.transport;
+    if packet.protocol == ip::UDP {
+        let Some(header) = data.first_chunk::<{ udp::HEADER_LEN }>() else { return false };
+        if packet.source.is_ipv4() && get_u16(header, udp::CHECKSUM) == 0 {
+            return true;
+        }
+    } else if packet.protocol != ip::TCP {
+        return true;
+    }
+    let addresses = (packet.source, packet.destination);
+    let sum = ip::pseudo_sum(addresses, packet.protocol, data.len());
+    checksum::add(sum, checksum::sum(data)) == 0xffff
+}
