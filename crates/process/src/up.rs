@@ -147,10 +147,10 @@ impl Up {
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
         self.names.name(node);
-        self.look_for_ipv6()?;
+        let index = node.info().index;
+        self.look_for_ipv6(index)?;
         let (conf, interface) = (&self.conf, &self.conf.interface);
 
-        let index = node.info().index;
         let addresses = self.add_addresses(index)?;
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
@@ -200,7 +200,7 @@ impl Up {
     ///
     /// # Errors
     /// The file lists addresses of IPv6 only.
-    fn look_for_ipv6(&mut self) -> anyhow::Result<()> {
+    fn look_for_ipv6(&mut self, index: u32) -> anyhow::Result<()> {
         let conf = &self.conf;
         let addresses = &conf.interface.addresses;
         let address = addresses.iter().position(|address| address.addr().is_ipv6());
@@ -212,7 +212,7 @@ impl Up {
             (None, Some(net)) => Setting::AllowedIp(*net),
             (None, None) => return Ok(()),
         };
-        let Some(no_ipv6) = NoIpv6::of(&self.name) else { return Ok(()) };
+        let Some(no_ipv6) = NoIpv6::of(&self.netlink, index)? else { return Ok(()) };
         let place = conf.place(first);
         if address.is_some() && addresses.iter().all(|address| address.addr().is_ipv6()) {
             bail!("{place}: {no_ipv6}, and the file has no address of IPv4");

@@ -6,7 +6,7 @@ use config::{Host, Target};
 use proxy::{
     Users,
     dns::{Answer, Question, Record},
-    http::{self, Answer, Asked, Body, Follows},
+    http::{self, Asked, Body, Follows},
     socks::{self, Negotiation, State, datagram},
 };
 
@@ -139,9 +139,9 @@ fn answer(data: &[u8], flags: u8, whole: bool) {
     let bit = |bit: u8| flags & bit != 0;
     let (is_head, upgrades, closes) = (bit(2), bit(4), bit(8));
     let asked = Asked { minor: u8::from(bit(16)), is_head, upgrades, closes, ..Asked::default() };
-    let Ok(Some((answer, len))) = Answer::parse(data, &asked, whole) else { return };
+    let Ok(Some((answer, len))) = http::Answer::parse(data, &asked, whole) else { return };
     for short in [len - 1, len / 2] {
-        let partial = Answer::parse(&data[..short], &asked, whole);
+        let partial = http::Answer::parse(&data[..short], &asked, whole);
         assert!(matches!(partial, Ok(None)), "{short} of {len} bytes: {partial:?}");
     }
     assert!(upgrades || answer.follows != Follows::Upgrade);

@@ -180,9 +180,9 @@ impl HostState {
         log_error(self.undo_log.keep());
     }
 
-    /// The addresses or networks that the interface can have, where IPv6 may be off.
+    /// The addresses or networks that the interface can have: without those of IPv6 if that is off.
     fn possible(&self, nets: &[IpNet]) -> Vec<IpNet> {
-        let without_ipv6 = NoIpv6::of(&self.name).is_some();
+        let without_ipv6 = matches!(NoIpv6::of(&self.netlink, self.index), Ok(Some(_)));
         nets.iter().copied().filter(|net| net.addr().is_ipv4() || !without_ipv6).collect()
     }
 

@@ -8,7 +8,8 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
     link::{
-        InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+        AfSpecInet6, AfSpecUnspec, InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo,
+        LinkLayerType, LinkMessage,
     },
 };
 
@@ -30,6 +31,9 @@ pub struct Link {
     pub ethernet: bool,
     /// Whether it is a bridge or a port of one.
     pub bridged: bool,
+    /// Whether `disable_ipv6` is on; `None` if the kernel lacks IPv6, or removed it from the link
+    /// because of a small MTU.
+    pub disable_ipv6: Option<bool>,
 }
 
 impl Netlink {
@@ -224,6 +228,7 @@ impl Link {
             is_tun: false,
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             bridged: false,
+            disable_ipv6: None,
         };
         for attribute in &message.attributes {
             match attribute {
@@ -234,11 +239,22 @@ impl Link {
                     link.bridged = infos.contains(&LinkInfo::Kind(InfoKind::Bridge))
                         || infos.contains(&LinkInfo::PortKind(InfoPortKind::Bridge));
                 }
+                LinkAttribute::AfSpecUnspec(families) => {
+                    link.disable_ipv6 = families.iter().find_map(disable_ipv6);
+                }
                 _ => {}
             }
         }
         link
     }
+}
+
+fn disable_ipv6(family: &AfSpecUnspec) -> Option<bool> {
+    let AfSpecUnspec::Inet6(attributes) = family else { return None };
+    attributes.iter().find_map(|attribute| match attribute {
+        AfSpecInet6::DevConf(settings) => Some(settings.disable_ipv6 != 0),
+        _ => None,
+    })
 }
 
 /// A message about the link with this index.

@@ -92,6 +92,19 @@ fn a_route_can_be_added_once_found_and_deleted() {
 }
 
 #[test]
+fn ipv6_of_a_link_is_on_or_off_or_absent() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        let of_link = || netlink.link(info.index).unwrap().unwrap().disable_ipv6;
+        assert_eq!(of_link(), Some(false));
+        std::fs::write("/proc/sys/net/ipv6/conf/lr0/disable_ipv6", "1").unwrap();
+        assert_eq!(of_link(), Some(true));
+        netlink.set_mtu(info.index, 1279).unwrap();
+        assert_eq!(of_link(), None);
+    });
+}
+
+#[test]
 fn a_table_is_in_use_whatever_the_kind_of_its_routes() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();

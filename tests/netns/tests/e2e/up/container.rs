@@ -91,6 +91,8 @@ fn packets_of_ipv6_that_leave_outside_of_the_tunnel_are_in_the_warning() {
     let world = world();
     world.left.run("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
     world.left.run("ip -6 route add default via fd01::2");
+    // The settings may be hidden in a container.
+    world.left.run("mount -t tmpfs tmpfs /proc/sys/net/ipv6");
     let file = world.conf("", "0.0.0.0/0, ::/0");
     let outcome = world.linerate("up", &file);
     let wanted = "packets of IPv6 leave this host outside of the tunnel";
