@@ -251,7 +251,7 @@ fn a_hook_that_fails_takes_everything_back() {
 /// Twice: once before the configuration is applied, and once after.
 #[test]
 fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down() {
-    for (lines, endpoint) in [("", "nowhere.invalid:1"), ("PostUp = false", "10.1.0.2:51820")] {
+    for (lines, endpoint) in [("", "[fe80::1%nowhere]:1"), ("PostUp = false", "10.1.0.2:51820")] {
         let world = world();
         let log = "/run/rig/down.log";
         let file = world.conf(
