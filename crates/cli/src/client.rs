@@ -1,9 +1,10 @@
 //! A client of a running peer's UAPI socket.
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
+    net::Shutdown,
     os::unix::net::UnixStream,
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -12,6 +13,8 @@ use host::sockets::find_socket;
 use sys::Errno;
 use zeroize::Zeroizing;
 
+use crate::print;
+
 /// How long to wait for a reply. That to a ping takes longest.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -19,6 +22,11 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const ENDING_LOOKS: u32 = 8;
 /// The first pause between checks. Each is longer by as much: a second and a half in total.
 const ENDING_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often to check whether a guardian has closed its connection, after its peer has.
+const GUARDIAN_LOOKS: u32 = 500;
+/// The pause between these checks: five seconds in total.
+const GUARDIAN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of one read, which matter for a capture.
 const BUFFER: usize = 64 * 1024;
@@ -105,9 +113,13 @@ pub(crate) fn ends(name: &str) -> bool {
     })
 }
 
-/// Shuts an interface down, and waits until it is gone.
-pub(crate) fn down(name: &str) -> anyhow::Result<()> {
+/// Shuts an interface down, and waits until its process has ended. Meanwhile this process runs its
+/// hooks and prints its errors and warnings. Returns false after an error; the interface may still be
+/// up then.
+pub(crate) fn down(name: &str) -> anyhow::Result<bool> {
     let mut client = Client::connect(name)?;
+    // Before the peer begins.
+    let guardian = Guardian::call(name).context(name.to_owned())?;
     match client.ask("linerate-down") {
         Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_busy) => {
             bail!(
@@ -119,10 +131,44 @@ pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     };
     // The connection is closed when the process exits, however long its hooks take.
     client.stream.get_ref().set_read_timeout(None)?;
-    let mut rest = Vec::new();
-    match client.stream.read_to_end(&mut rest) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
-        Err(error) => Err(error).context(name.to_owned()),
+    // Printed behind those of the guardian, which are the cause.
+    let mut reports = Vec::new();
+    let report = |text: &str| reports.push(text.to_owned());
+    let failed = process::read_reports(&mut client.stream, report).context(name.to_owned())?;
+    let failed_there = guardian.map_or(Ok(false), |guardian| guardian.end(failed))?;
+    reports.iter().for_each(|text| print(text));
+    Ok(!failed && !failed_there)
+}
+
+/// The connection to an interface's guardian, which a thread attends to.
+struct Guardian {
+    line: UnixStream,
+    thread: JoinHandle<anyhow::Result<bool>>,
+}
+
+impl Guardian {
+    /// Connects to the guardian, if there is one.
+    fn call(name: &str) -> io::Result<Option<Self>> {
+        let Some(line) = process::call_guardian(name)? else { return Ok(None) };
+        let theirs = line.try_clone()?;
+        let attend = move || process::attend(&theirs, print);
+        let thread = thread::Builder::new().name("guardian".into()).spawn(attend)?;
+        Ok(Some(Self { line, thread }))
+    }
+
+    /// Waits until it closes the connection: when its peer has ended, or has `failed` and stays. In
+    /// that case it may not know. Returns whether it sent an error.
+    fn end(self, failed: bool) -> anyhow::Result<bool> {
+        let is_over = |_| {
+            let is_over = self.thread.is_finished();
+            if !is_over {
+                thread::sleep(GUARDIAN_PAUSE);
+            }
+            is_over
+        };
+        if failed && !(0..GUARDIAN_LOOKS).any(is_over) {
+            self.line.shutdown(Shutdown::Both)?;
+        }
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

@@ -8,7 +8,7 @@ use process::{
     member::{AgentProcess, RelayProcess, Steward},
 };
 
-use crate::log::{self, Log};
+use crate::log::{LeavesTerminal, Log};
 
 /// The process that the arguments ask for.
 pub(crate) enum Requested {
@@ -37,7 +37,7 @@ pub(crate) fn requested() -> Option<(LogStyle, Requested)> {
 pub(crate) fn run(log_style: LogStyle, requested: Requested) -> anyhow::Result<()> {
     Log::of(log_style).start();
     if log_style.background {
-        log::leave_terminal();
+        LeavesTerminal::prepare().leave();
     }
     match requested {
         Requested::Guard(guard) => guard.run(),

@@ -23,7 +23,8 @@ mod top;
 mod units;
 
 use std::{
-    env, fs,
+    env,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -32,11 +33,11 @@ use anyhow::Context;
 use bench::Bench;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::Client;
-use config::conf::{Conf, InterfaceName};
+use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
 use machine::Machine;
 use process::{
-    Swept,
+    Source, Swept,
     interface::{self as life, Options},
 };
 use sys::process::{
@@ -98,7 +99,19 @@ struct Up {
     /// then decides which commands run as root. May be repeated.
     #[arg(long, value_name = "UID")]
     allow_hooks_of: Vec<u32>,
+    #[command(flatten)]
+    conf: ConfFile,
+}
+
+/// A configuration, and the name of its interface.
+#[derive(Args)]
+struct ConfFile {
+    /// The name of the interface or proxy. An interface needs it for a file with another name than
+    /// NAME.conf, such as /dev/stdin; a proxy has one that is made of the file's name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its keys.
+    /// A symbolic link gives the interface its own name, and the contents of the file that it leads to.
     conf: PathBuf,
 }
 
@@ -130,11 +143,8 @@ enum Command {
     /// stay keep their sessions. Addresses, routes, mark, DNS, hooks, and what a proxy listens at are
     /// not changed.
     Reload {
-        /// The name of a proxy that was started with `--name`.
-        #[arg(long, value_name = "NAME", value_parser = proxy::name)]
-        name: Option<InterfaceName>,
-        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; for a proxy, a file of any name.
-        conf: PathBuf,
+        #[command(flatten)]
+        conf: ConfFile,
     },
     /// Run a peer without an interface and without root: programs reach the tunnel through
     /// proxies and port forwards, and peers reach the services that are exposed to them.
@@ -260,7 +270,7 @@ pub fn main() -> ExitCode {
         }
     };
     done.unwrap_or_else(|error| {
-        eprintln!("{}", log.failure(&error));
+        log.print_failure(&error);
         ExitCode::FAILURE
     })
 }
@@ -304,8 +314,11 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Lock(lock)) => lock.run(),
         Some(Command::Logout(which)) => tailnet::logout(&which),
         Some(Command::Leave(which)) => tailnet::leave(&which),
-        Some(Command::Down { interface }) => down(&interface),
-        Some(Command::Reload { name, conf }) => reload::reload(name, &conf),
+        // An error was printed when it occurred.
+        Some(Command::Down { interface }) => {
+            return down(&interface).map(|is_well| ExitCode::from(u8::from(!is_well)));
+        }
+        Some(Command::Reload { conf }) => reload::reload(&conf),
         Some(Command::Show(show)) => show.run(),
         Some(Command::Capture(capture)) => capture.run(),
         Some(Command::Top(top)) => top.run(),
@@ -343,13 +356,15 @@ enum Started {
 /// ready, and in the peer's own process once the peer has ended.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<Started> {
     let options = Options { log_style: log.style(!foreground), ..options };
-    start_with(log, foreground, |ready| life::run(options, ready))
+    start_with(log, foreground, None, |ready| life::run(options, ready))
 }
 
-/// The same of any peer, which `run` runs.
+/// The same of any peer, which `run` runs. If it starts in the background, this process runs hooks
+/// that it is sent over `hooks`.
 fn start_with(
     log: Log,
     foreground: bool,
+    hooks: Option<UnixStream>,
     run: impl FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>,
 ) -> anyhow::Result<Started> {
     close_named();
@@ -358,13 +373,24 @@ fn start_with(
         return run(&mut || {}).map(|()| Started::Ended);
     }
     match background().context("cannot start in the background")? {
-        Fork::Parent(started) => started.map(|()| Started::InBackground).map_err(Into::into),
+        Fork::Parent(starting) => {
+            // The other end is the child's alone.
+            drop(run);
+            if let Some(hooks) = hooks {
+                process::attend(&hooks, print)?;
+            }
+            starting.wait()?;
+            Ok(Started::InBackground)
+        }
         Fork::Child(readiness) => {
+            drop(hooks);
             log.start();
+            // The sandbox allows no connection.
+            let terminal = log::LeavesTerminal::prepare();
             let mut readiness = Some(readiness);
             let ended = run(&mut || {
                 if let Some(readiness) = readiness.take() {
-                    log::leave_terminal();
+                    terminal.leave();
                     readiness.ready();
                 }
             });
@@ -383,28 +409,58 @@ fn start_with(
 impl Up {
     fn run(self) -> anyhow::Result<()> {
         let means = self.machine.means()?;
-        let (name, path, mut conf) = read_conf(&self.conf)?;
+        let (name, path, mut conf) = self.conf.read()?;
         conf.without_proxy()?;
         conf.allow_hooks_of(&self.allow_hooks_of);
         conf.without_writable_hooks()?;
-        let (conf, sandbox) = (Some((path, conf)), self.sandbox.is_on());
+        let sandbox = self.sandbox.is_on();
+        let (ours, caller) = (!self.foreground).then(UnixStream::pair).transpose()?.unzip();
+        let conf = Some(Source { path, conf, caller });
         let options = Options { name, conf, means, sandbox, ..Options::default() };
-        start(options, self.log, self.foreground).map(drop)
+        let options = Options { log_style: self.log.style(!self.foreground), ..options };
+        start_with(self.log, self.foreground, ours, |ready| life::run(options, ready)).map(drop)
     }
 }
 
-/// Reads a configuration. Returns its interface's name and its path as well.
-fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
-    let path = conf_path(conf)?;
-    let name = InterfaceName::from_path(&path)
-        .with_context(|| path.display().to_string())?
-        .as_str()
-        .to_owned();
-    let conf = wg::stack::wiped(|| process::read_conf(&path))?;
-    Ok((name, path, conf))
+impl ConfFile {
+    /// Reads the file of an interface, which is named after it. Returns the name and the path without
+    /// symbolic links as well.
+    fn read(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
+        self.read_named(InterfaceName::from_path)
+    }
+
+    /// The same for a proxy, whose file may have any name.
+    fn read_any(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
+        self.read_named(|path| Ok(InterfaceName::of_any_file(path)))
+    }
+
+    fn read_named(
+        &self,
+        name_of: impl Fn(&Path) -> Result<InterfaceName, NameError>,
+    ) -> anyhow::Result<(String, PathBuf, Conf)> {
+        let given = conf_path(&self.conf);
+        let (path, conf) = wg::stack::wiped(|| process::read_conf(&given))?;
+        // The name of a descriptor is a number.
+        let named = if is_descriptor(&given) { &path } else { &given };
+        let name = match &self.name {
+            Some(name) => InterfaceName::new(name).context("--name")?,
+            None => name_of(named).map_err(|error| match is_descriptor(named) {
+                true => anyhow::anyhow!("{}: a pipe has no name: use --name NAME", named.display()),
+                false => anyhow::Error::new(error).context(named.display().to_string()),
+            })?,
+        };
+        Ok((name.as_str().to_owned(), path, conf))
+    }
 }
 
-fn down(interface: &Path) -> anyhow::Result<()> {
+/// Whether a path is that of an open file of this process.
+fn is_descriptor(path: &Path) -> bool {
+    let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
+    path == Path::new("/dev/stdin") || folders.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Returns false after an error, which was printed.
+fn down(interface: &Path) -> anyhow::Result<bool> {
     let name = match is_file_name(interface) {
         true => InterfaceName::of_any_file(interface).as_str().to_owned(),
         false => interface.display().to_string(),
@@ -420,21 +476,25 @@ fn down(interface: &Path) -> anyhow::Result<()> {
     }
     match process::sweep(&name)? {
         Swept::Nothing => client::down(&name),
-        Swept::ByAnother => Ok(()),
+        Swept::ByAnother => Ok(true),
         Swept::Undone => {
             eprintln!("linerate: {name}: reverted what a killed process had left behind");
-            Ok(())
+            Ok(true)
         }
     }
 }
 
-/// The absolute path of a configuration, as the process will change to `/`.
-fn conf_path(conf: &Path) -> anyhow::Result<PathBuf> {
+/// The path of a configuration.
+fn conf_path(conf: &Path) -> PathBuf {
     let in_folder = || Path::new(CONF_FOLDER).join(format!("{}.conf", conf.display()));
     // A proxy's file may have any name.
     let is_proxys = || conf.is_file() && !in_folder().exists();
-    let path = if is_file_name(conf) || is_proxys() { conf.to_owned() } else { in_folder() };
-    fs::canonicalize(&path).with_context(|| path.display().to_string())
+    if is_file_name(conf) || is_proxys() { conf.to_owned() } else { in_folder() }
+}
+
+/// Prints a line that another process sent.
+fn print(text: &str) {
+    eprintln!("linerate: {text}");
 }
 
 /// Whether an argument is a file and not an interface.

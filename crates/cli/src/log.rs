@@ -1,19 +1,27 @@
-//! Logs to standard error. `LOG_LEVEL` is `verbose` (or `debug`), `error` or `silent`, as for
-//! wireguard-go; by default warnings and errors are logged.
+//! Logs to standard error, and in the background to syslog. `LOG_LEVEL` is `verbose` (or `debug`),
+//! `error` or `silent`, as for wireguard-go; by default warnings and errors are logged.
 //!
 //! ```text
 //!   event -- level --> Limits, for each place in the code --> a line of text or JSON
+//!      `---- errors and warnings --> the command that waits for this process, if any
 //! ```
 
 mod json;
 mod limit;
+mod output;
+mod plain;
 
-use std::{fmt, io::IsTerminal, time::Duration};
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
-use sys::{clock::boottime_nanos, process::silence_stderr};
+use sys::clock::boottime_nanos;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
+    Layer as _,
     filter::{LevelFilter, Targets},
     fmt::{
         FmtContext, FormatEvent,
@@ -26,6 +34,9 @@ use tracing_subscriber::{
 
 use json::Json;
 use limit::{Limits, Verdict};
+pub(crate) use output::LeavesTerminal;
+use output::Output;
+use plain::{Plain, Reports};
 use process::LogStyle;
 
 /// Modules without a limit: they log start, end and configuration of the process. That is never too
@@ -47,6 +58,9 @@ const UNLIMITED: [&str; 12] = [
 
 /// Libraries that log each of their steps.
 const LIBRARIES: [&str; 4] = ["h2", "hickory_proto", "hyper", "rustls"];
+
+/// Before an error that ends the process.
+const NAME: &str = "linerate: ";
 
 /// Arguments of commands that log.
 #[derive(Args, Clone, Copy, Default)]
@@ -80,10 +94,14 @@ impl Log {
         LogStyle { background, json: self.format == Format::Json }
     }
 
-    /// The line with the error that ends the process, whatever the level.
-    pub fn failure(self, error: &anyhow::Error) -> String {
+    /// Prints the line with the error that ends the process, whatever the level.
+    pub fn print_failure(self, error: &anyhow::Error) {
+        output::print(&self.failure(error));
+    }
+
+    fn failure(self, error: &anyhow::Error) -> String {
         match self.format {
-            Format::Text => format!("linerate: {error:#}"),
+            Format::Text => format!("{NAME}{error:#}"),
             Format::Json => json::failure(&format!("{error:#}")),
         }
     }
@@ -99,29 +117,17 @@ impl Log {
         // What libraries have to say of their insides helps nobody here.
         let quiet = LIBRARIES.map(|library| (library, level.min(LevelFilter::WARN)));
         let targets = Targets::new().with_default(level).with_targets(quiet);
-        tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(|| Output)
+            .with_ansi(io::stderr().is_terminal())
             .event_format(Lines {
                 format: self.format,
                 limits: Limits::default(),
                 clock: || Duration::from_nanos(boottime_nanos()),
-            })
-            .finish()
-            .with(targets)
-            .init();
-    }
-}
-
-/// Redirects standard error of a background process to `/dev/null`, unless logs were asked for or
-/// are collected: the reader of a pipe would wait until it is closed.
-pub(crate) fn leave_terminal() {
-    let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
-    if wanted.iter().all(|name| std::env::var_os(name).is_none())
-        && let Err(error) = silence_stderr()
-    {
-        tracing::warn!(%error, "cannot redirect standard error");
+            });
+        // What a command is to print does not depend on the level of the log.
+        let reports = Reports.with_filter(LevelFilter::WARN);
+        tracing_subscriber::registry().with(lines.with_filter(targets)).with(reports).init();
     }
 }
 
@@ -148,7 +154,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for L
                 Verdict::Suppress => return Ok(()),
             }
         };
+        if output::is_syslog() {
+            output::write_head(&mut writer, *metadata.level())?;
+        }
         match (self.format, suppressed) {
+            (Format::Text, suppressed) if output::is_syslog() => {
+                Plain { suppressed }.write(&mut writer, event)
+            }
             (Format::Json, _) => Json { suppressed }.write(&mut writer, event),
             (Format::Text, 0) => text().format_event(context, writer, event),
             (Format::Text, _) => {

@@ -1,12 +1,10 @@
 //! `linerate proxy`.
 
-use std::path::PathBuf;
-
 use clap::Args;
-use config::conf::{InterfaceName, SocketAddress, WithOrigin};
+use config::conf::{SocketAddress, WithOrigin};
 use process::proxy::{Options, StackChoice, run};
 
-use crate::{Sandbox, conf_path, log::Log, machine::Machine};
+use crate::{ConfFile, Sandbox, log::Log, machine::Machine};
 
 /// Arguments of `linerate proxy`.
 #[derive(Args)]
@@ -21,20 +19,14 @@ pub(crate) struct Proxy {
     /// the process. `auto` is the kernel's where it is available.
     #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
     stack: StackChoice,
-    /// Its name for `linerate show`, `down` and `reload`. By default that of the file; where that is
-    /// no name of an interface, one that is made of it.
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    name: Option<InterfaceName>,
     #[command(flatten)]
     sandbox: Sandbox,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
     log: Log,
-    /// A file of any name, or NAME for /etc/wireguard/NAME.conf. In addition to the keys
-    /// of wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser; see
-    /// linerate.conf(5).
-    conf: PathBuf,
+    #[command(flatten)]
+    conf: ConfFile,
 }
 
 impl Proxy {
@@ -45,17 +37,12 @@ impl Proxy {
     /// Runs until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
         let means = self.machine.means()?;
-        let path = conf_path(&self.conf)?;
-        let name = self.name.unwrap_or_else(|| InterfaceName::of_any_file(&self.conf));
-        let name = name.as_str().to_owned();
-        let mut conf = wg::stack::wiped(|| process::read_conf(&path))?;
+        let (name, _, mut conf) = self.conf.read_any()?;
         let proxy = &mut conf.interface.proxy;
         proxy.socks.extend(self.socks.into_iter().map(|value| with_origin("--socks", value)));
         proxy.http.extend(self.http.into_iter().map(|value| with_origin("--http", value)));
         self.log.start();
-        if !InterfaceName::from_path(&self.conf).is_ok_and(|of_file| of_file.as_str() == name) {
-            tracing::info!("its name is {name}");
-        }
+        tracing::info!("its name is {name}");
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
         let log_style = self.log.style(false);
         run(Options { name, conf, means, stack, sandbox, member: None, log_style }, || {})
@@ -68,10 +55,6 @@ pub(crate) fn with_origin(argument: &str, value: SocketAddress) -> WithOrigin<So
 
 pub(crate) fn socket_address(text: &str) -> Result<SocketAddress, String> {
     SocketAddress::parse(text).map_err(|error| error.to_string())
-}
-
-pub(crate) fn name(text: &str) -> Result<InterfaceName, String> {
-    InterfaceName::new(text).map_err(|error| error.to_string())
 }
 
 fn stack(text: &str) -> Result<StackChoice, String> {

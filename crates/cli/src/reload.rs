@@ -3,14 +3,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    thread,
 };
 
 use anyhow::Context;
-use config::{
-    conf::InterfaceName,
-    uapi::{Change, Stats, write_change, write_endpoint_names},
-};
+use config::uapi::{Change, Stats, write_change, write_endpoint_names};
 use host::resolve;
 use ipnet::IpNet;
 use sys::process::harden;
@@ -19,17 +16,15 @@ use wg::{
     config::{AllowedIpChange, PeerChange, PeerState},
 };
 
-use crate::{client::Client, conf_path, interface::Interface, log::Log};
+use crate::{ConfFile, client::Client, interface::Interface, log::Log};
 
 /// # Errors
 /// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
 /// changed.
-pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result<()> {
+pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     // The file and the interface's state have private keys.
     harden().context("core dumps")?;
-    let name = name.unwrap_or_else(|| InterfaceName::of_any_file(file)).as_str().to_owned();
-    let path = conf_path(file)?;
-    let conf = wg::stack::wiped(|| process::read_conf(&path))?;
+    let (name, _, conf) = file.read_any()?;
     let stats = Stats::parse(&Client::connect(&name)?.ask("linerate-stats")?);
     match stats.proxy {
         Some(_) => conf.without_up()?,
@@ -39,7 +34,12 @@ pub(crate) fn reload(name: Option<InterfaceName>, file: &Path) -> anyhow::Result
     for warning in &conf.warnings {
         eprintln!("linerate: {warning}");
     }
-    let wanted = conf.change(|name| resolve(name, None))?;
+    let wanted = conf.change(|name| {
+        resolve(name, |pause| {
+            thread::sleep(pause);
+            Ok(())
+        })
+    })?;
     // Another connection: names may take longer than a client may be silent.
     let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);

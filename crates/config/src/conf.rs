@@ -34,7 +34,7 @@ use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 use self::{access::Origin, places::Places};
-use crate::value::ValueError;
+use crate::value::{self, ValueError};
 
 pub use self::{
     access::{Access, Writable},
@@ -242,6 +242,19 @@ impl EndpointName {
 
 impl Table {
     pub(crate) const MAIN: Self = Self::Id(254);
+}
+
+impl NameServer {
+    /// Reads an address; one of IPv6 maybe with a scope. `None` if it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, scope) = match text.split_once('%') {
+            Some((address, scope)) if value::is_scope(scope) => (address, Some(scope.to_owned())),
+            Some(_) => return None,
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        (scope.is_none() || address.is_ipv6()).then_some(Self { address, scope })
+    }
 }
 
 impl From<IpAddr> for NameServer {

@@ -20,7 +20,7 @@ use anyhow::Context;
 use sys::{FileChanges, process::unmask};
 
 use crate::undo_log::{Undo, UndoLog};
-use config::conf::Dns;
+use config::conf::{Dns, NameServer};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where systemd-resolved keeps the files that `/etc/resolv.conf` may be a link to.
@@ -104,6 +104,54 @@ pub fn servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     servers.filter(|server| !own.contains(server)).collect()
 }
 
+/// The name servers and search domains that this host has for `interface` now. Returns `in_file`, those
+/// of the start, if this host does not show the present ones.
+pub fn now(interface: &str, in_file: &Dns) -> Dns {
+    if resolved_answers() {
+        return resolved_now(interface).unwrap_or_else(|| in_file.clone());
+    }
+    let name = format!("{}{interface}", interface_prefix());
+    match output("resolvconf", &["-l", &name]) {
+        Ok(text) => return parse(&text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // Debian's resolvconf(8) prints none. The rule is wg-quick's.
+        Err(_) => {
+            let kept = Path::new("/etc/resolvconf/run/interface").join(&name);
+            return parse(&fs::read_to_string(kept).unwrap_or_default());
+        }
+    }
+    let own = read_file().ok().and_then(|text| own_lines(interface, &text));
+    own.map_or_else(|| in_file.clone(), |text| parse(&text))
+}
+
+/// What systemd-resolved has; `None` if it does not answer.
+fn resolved_now(interface: &str) -> Option<Dns> {
+    let words = |what: &str| {
+        let text = output("resolvectl", &[what, interface]).ok()?;
+        // Link 5 (wg0): 10.9.0.2 fd09::2
+        let (_, words) = text.split_once("):")?;
+        Some(words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let servers = words("dns")?.iter().filter_map(|server| NameServer::parse(server)).collect();
+    // That all names are resolved here follows from the servers.
+    let search_domains = words("domain")?.into_iter().filter(|domain| domain != "~.").collect();
+    Some(Dns { servers, search_domains })
+}
+
+/// Reads lines of resolv.conf(5).
+fn parse(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => dns.servers.extend(words.filter_map(NameServer::parse)),
+            Some("search" | "domain") => dns.search_domains.extend(words.map(str::to_owned)),
+            _ => {}
+        }
+    }
+    dns
+}
+
 /// Tells when the answer of [`servers`] may be another.
 ///
 /// # Errors
@@ -162,6 +210,17 @@ fn wrap(interface: &str, text: &str, former: &str) -> String {
     heading(interface) + text + &kept.collect::<String>()
 }
 
+/// The lines of `interface` itself; `None` if the file does not hold them.
+fn own_lines(interface: &str, text: &str) -> Option<String> {
+    let owner = text.strip_prefix("# linerate ")?.split(':').next()?;
+    if owner != interface {
+        return own_lines(interface, &unwrap(owner, text)?);
+    }
+    let (rest, mark) = (text.strip_prefix(&heading(owner))?, mark(owner));
+    let own = rest.split_inclusive('\n').filter(|line| !line.starts_with(&mark));
+    Some(own.collect())
+}
+
 /// The text before `interface` came up; `None` if the file does not hold it. Interfaces that came
 /// up later keep their servers.
 fn unwrap(interface: &str, text: &str) -> Option<String> {
@@ -204,6 +263,17 @@ fn text(dns: &Dns) -> String {
     text
 }
 
+/// What a program prints.
+fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    let output = unmask(&mut command).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(io::Error::other(format!("{program}: {}", output.status))),
+    }
+}
+
 fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -243,6 +313,20 @@ mod tests {
         assert_eq!(unwrap("wg1", &both).as_deref(), Some(&*one));
         let other = wrap("wg1", "nameserver 10.8.0.2\n", "nameserver 192.0.2.53\n");
         assert_eq!(unwrap("wg0", &both), Some(other));
+    }
+
+    #[test]
+    fn an_interface_has_its_own_lines_below_those_of_a_later_one() {
+        let one = wrap("wg0", "nameserver 10.9.0.2\nsearch a b\n", "nameserver 192.0.2.53\n");
+        let both = wrap("wg1", "nameserver 10.8.0.2\n", &one);
+        let dns = |text| own_lines("wg0", text).map(|text| parse(&text));
+        let own = Dns {
+            servers: vec![NameServer::parse("10.9.0.2").unwrap()],
+            search_domains: vec!["a".into(), "b".into()],
+        };
+        assert_eq!(dns(&one), Some(own.clone()));
+        assert_eq!(dns(&both), Some(own));
+        assert_eq!(dns("nameserver 192.0.2.53\n"), None);
     }
 
     #[test]

@@ -40,7 +40,8 @@ const EXTENSION: &str = "lock";
 /// The lock, held until it is dropped.
 #[derive(Debug)]
 pub struct InterfaceLock {
-    /// Locked. It contains the ID of the last process that held it.
+    /// Locked. It contains the ID of the last process that held it, and of one that runs a hook for
+    /// it.
     file: File,
     waited: bool,
 }
@@ -52,23 +53,24 @@ impl InterfaceLock {
     /// It takes too long, or the holder waits for this process.
     pub fn wait(interface: &str) -> anyhow::Result<Option<Self>> {
         let netlink = Netlink::open()?;
-        let mut file = open(interface)?;
+        let file = open(interface)?;
         let mut waited = Duration::ZERO;
         loop {
             if is_free(&file).context("interface lock")? {
-                sign(&mut file).context("interface lock")?;
+                sign(&file, None).context("interface lock")?;
                 return Ok(Some(Self { file, waited: !waited.is_zero() }));
             }
             let is_first = waited.is_zero();
+            if is_first {
+                outside_hooks(interface)?;
+            }
             if netlink.link_by_name(interface)?.is_some() || is_first && is_elsewhere(interface) {
                 return Ok(None);
             }
-            if is_first {
-                outside_hooks(interface)?;
-            } else if waited == SILENCE {
-                tracing::warn!("{interface}: {}: waiting for that", busy(&mut file));
+            if waited == SILENCE {
+                tracing::warn!("{interface}: {}: waiting for that", busy(&file));
             } else if waited >= PATIENCE {
-                bail!("{interface}: {}, for {} s now", busy(&mut file), PATIENCE.as_secs());
+                bail!("{interface}: {}, for {} s now", busy(&file), PATIENCE.as_secs());
             }
             thread::sleep(STEP);
             waited += STEP;
@@ -82,9 +84,17 @@ impl InterfaceLock {
 
     /// Takes a lock that its holder shares.
     pub fn join(interface: &str) -> anyhow::Result<Self> {
-        let mut file = open(interface)?;
-        file.lock_shared().and_then(|()| sign(&mut file)).context("interface lock")?;
+        let file = open(interface)?;
+        file.lock_shared().and_then(|()| sign(&file, None)).context("interface lock")?;
         Ok(Self { file, waited: false })
+    }
+
+    /// Records that `process` runs a hook for the holder, until the result is dropped:
+    /// [`outside_hooks`] refuses its children, too. 0 is a process in another pid namespace.
+    pub fn lend(&self, process: u32) -> Lent<'_> {
+        // If that fails, a hook that would wait for itself is not refused.
+        let _ = sign(&self.file, Some(process));
+        Lent(&self.file)
     }
 
     /// Whether another process held it at first.
@@ -98,13 +108,23 @@ impl InterfaceLock {
     }
 }
 
+/// While it exists, another process runs a hook for the holder of the lock.
+#[derive(Debug)]
+pub struct Lent<'a>(&'a File);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let _ = sign(self.0, None);
+    }
+}
+
 /// Refuses to wait for a hook that this process was called by.
 ///
 /// # Errors
 /// The process that brings the interface up or down waits for this process.
 pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
     let mut waited = Duration::ZERO;
-    while holder(interface).is_some_and(|pid| ancestors().any(|ancestor| ancestor == pid)) {
+    while holders(interface).iter().any(|pid| ancestors().any(|ancestor| ancestor == *pid)) {
         if waited >= SILENCE {
             bail!("{interface}: this is called by a hook of {interface}, which would wait for it");
         }
@@ -143,20 +163,25 @@ fn open(interface: &str) -> anyhow::Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-fn sign(file: &mut File) -> io::Result<()> {
+/// Writes the ID of this process, and of one that runs a hook for it.
+fn sign(mut file: &File, runner: Option<u32>) -> io::Result<()> {
+    let runner = runner.map_or_else(String::new, |runner| format!(" {runner}"));
     file.set_len(0)?;
     file.rewind()?;
-    write!(file, "{}", std::process::id())
+    write!(file, "{}{runner}", std::process::id())
 }
 
-fn signed(file: &mut File) -> Option<u32> {
+fn signed(mut file: &File) -> Vec<u32> {
     let mut text = String::new();
-    file.rewind().and_then(|()| file.read_to_string(&mut text)).ok()?;
-    text.parse().ok()
+    match file.rewind().and_then(|()| file.read_to_string(&mut text)) {
+        Ok(_) => text.split(' ').map_while(|pid| pid.parse().ok()).collect(),
+        Err(_) => Vec::new(),
+    }
 }
 
-fn busy(file: &mut File) -> String {
-    let pid = signed(file).map_or_else(String::new, |pid| format!(" by process {pid}"));
+fn busy(file: &File) -> String {
+    let holder = signed(file).first().copied();
+    let pid = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
     format!("it is being brought up or down{pid}")
 }
 
@@ -172,12 +197,12 @@ fn is_free(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The process that holds it.
-fn holder(interface: &str) -> Option<u32> {
-    let mut file = File::open(path(interface)).ok()?;
+/// The process that holds it, and the one that runs a hook for it.
+fn holders(interface: &str) -> Vec<u32> {
+    let Ok(file) = File::open(path(interface)) else { return Vec::new() };
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => signed(&mut file),
-        _ => None,
+        Err(TryLockError::WouldBlock) => signed(&file),
+        _ => Vec::new(),
     }
 }
 
@@ -202,16 +227,22 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_the_holder_is_read_as_it_was_written() {
+    fn the_ids_of_the_holder_and_of_the_one_that_runs_a_hook_are_read_as_they_were_written() {
         let path = std::env::temp_dir().join(format!("linerate-lock-{}", std::process::id()));
         let mut options = File::options();
         let mut file =
             options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        assert_eq!(signed(&mut file), None);
+        assert!(signed(&file).is_empty());
         file.write_all(b"4294967295, and longer").unwrap();
-        sign(&mut file).unwrap();
-        assert_eq!(signed(&mut file), Some(std::process::id()));
-        assert!(busy(&mut file).contains(&std::process::id().to_string()));
+        let own = std::process::id();
+        sign(&file, None).unwrap();
+        assert_eq!(signed(&file), [own]);
+        let lock = InterfaceLock { file, waited: false };
+        let lent = lock.lend(7);
+        assert_eq!(signed(&lock.file), [own, 7]);
+        assert!(busy(&lock.file).ends_with(&format!("by process {own}")));
+        drop(lent);
+        assert_eq!(signed(&lock.file), [own]);
         fs::remove_file(path).unwrap();
     }
 }

@@ -33,11 +33,12 @@ pub mod sockets;
 mod standing;
 mod undo_log;
 
-pub use interface_lock::{InterfaceLock, outside_hooks};
+pub use interface_lock::{InterfaceLock, Lent, outside_hooks};
 pub use ipv6::NoIpv6;
 pub use names::names;
 pub use nft::dropping_chains;
 pub use packet_filter::PacketFilter;
+pub use records::{guardian_socket, rescue_file};
 pub use resolve::resolve;
 pub use scopes::number_scopes;
 pub use standing::{Gone, gone};

@@ -1,4 +1,4 @@
-//! The folder of undo logs and lock files. It is not the folder of the sockets, in which a running
+//! The folder of undo logs, lock files and guardians' sockets. It is not the folder of the sockets, in which a running
 //! peer may remove files.
 
 use std::{
@@ -23,6 +23,16 @@ pub fn path(interface: &str, extension: &str) -> PathBuf {
         return beside_socket;
     }
     Path::new(FOLDER).join(format!("{interface}.{extension}"))
+}
+
+/// The socket at which the guardian of an interface accepts `linerate down`.
+pub fn guardian_socket(interface: &str) -> PathBuf {
+    path(interface, "guard")
+}
+
+/// The file that SaveConfig writes if the configuration file cannot be written.
+pub fn rescue_file(interface: &str) -> PathBuf {
+    path(interface, "conf")
 }
 
 /// The folder of a record, and the other folders where interfaces may have theirs.

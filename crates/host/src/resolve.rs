@@ -1,10 +1,10 @@
 //! Resolves the host names of endpoints.
 
-use std::{env, io, net::SocketAddr, thread, time::Duration};
+use std::{env, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use config::conf::EndpointName;
-use sys::{process::Signals, resolve::ResolveError};
+use sys::resolve::ResolveError;
 
 /// How often a name is resolved again while no server answers; a number, or `infinity` (wg(8)).
 const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
@@ -14,20 +14,23 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// Resolves a name. As long as no server answers it tries again, as wg(8) does, and logs that.
-/// A signal ends the wait where `signals` are blocked.
+/// `wait` waits so long before the next try.
 ///
 /// # Errors
-/// The name does not exist, no server answers, or a signal came.
-pub fn resolve(name: &EndpointName, signals: Option<&Signals>) -> anyhow::Result<SocketAddr> {
+/// The name does not exist, no server answers, or the error of `wait`.
+pub fn resolve(
+    name: &EndpointName,
+    mut wait: impl FnMut(Duration) -> anyhow::Result<()>,
+) -> anyhow::Result<SocketAddr> {
     let what = || format!("Endpoint = {name}");
     let value = env::var_os(RETRIES_VARIABLE);
     let retries = value.map_or(Ok(Some(RETRIES)), |value| retries(&value.to_string_lossy()))?;
     let resolve = || sys::resolve::resolve(&name.host, name.port);
-    let wait = |error: &ResolveError, pause: Duration| {
+    let warn_and_wait = |error: &ResolveError, pause: Duration| {
         tracing::warn!("{}: {error}; next try in {:.2} s", what(), pause.as_secs_f64());
-        sleep(pause, signals)
+        wait(pause)
     };
-    retry(resolve, retries, wait).with_context(what)
+    retry(resolve, retries, warn_and_wait).with_context(what)
 }
 
 /// `None` is without end.
@@ -56,17 +59,6 @@ fn retry(
         wait(&error, pause)?;
         left = left.map(|left| left - 1);
         pause = LONGEST_PAUSE.min(pause * 6 / 5);
-    }
-}
-
-fn sleep(pause: Duration, signals: Option<&Signals>) -> anyhow::Result<()> {
-    let Some(signals) = signals else {
-        thread::sleep(pause);
-        return Ok(());
-    };
-    match signals.wait_for(pause)? {
-        Some(_) => Err(io::Error::from(io::ErrorKind::Interrupted)).context("a signal came"),
-        None => Ok(()),
     }
 }
 
@@ -105,7 +97,7 @@ mod tests {
     #[test]
     fn a_name_that_does_not_exist_is_not_tried_again() {
         let name = EndpointName { host: "no such name".to_owned(), port: 1 };
-        let error = resolve(&name, None).unwrap_err();
+        let error = resolve(&name, |_| unreachable!("it fails at once")).unwrap_err();
         assert!(format!("{error:#}").starts_with("Endpoint = no such name:1: "), "{error:#}");
     }
 

@@ -1,10 +1,10 @@
 //! Reads a configuration file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
@@ -12,26 +12,64 @@ use config::conf::{Access, Conf};
 use sys::opened::{Opened, effective_user, open_in_folder};
 use zeroize::Zeroizing;
 
-/// Reads a file, whose path has no symbolic link at its end. A file with keys that any user
-/// may read or write has a warning.
+/// Bytes that are read at first of a file that shows no length, such as a pipe.
+const CHUNK: usize = 16 * 1024;
+/// Access to the folder of a pipe: only root can replace the pipe.
+const NOBODY: Access = Access { mode: 0o700, owner: 0 };
+
+/// Reads a file, and returns its absolute path without symbolic links. A pipe has none, and
+/// keeps the given one, such as `/dev/fd/63`. A file with keys that any user may read or
+/// write has a warning.
 ///
 /// # Errors
 /// It cannot be read, or has an error. No error text contains a key.
-pub fn read_conf(path: &Path) -> anyhow::Result<Conf> {
-    let name = path.display().to_string();
+pub fn read_conf(given: &Path) -> anyhow::Result<(PathBuf, Conf)> {
     let read = || -> io::Result<_> {
-        let Opened { mut file, folder } = open_in_folder(path)?;
-        let (of_file, of_folder) = (access(&file)?, access(&folder)?);
-        // Allocated once: a vector that grows would leave keys behind.
-        let len = file.metadata()?.len().try_into().unwrap_or(0);
-        let mut text = Zeroizing::new(Vec::with_capacity(len + 1));
-        file.read_to_end(&mut text)?;
-        Ok((text, of_file, of_folder))
+        let (path, opened) = open(given)?;
+        let of_file = access(&opened.file)?;
+        let of_folder = opened.folder.as_ref().map_or(Ok(NOBODY), access)?;
+        Ok((path, read_whole(opened.file)?, of_file, of_folder))
     };
-    let (text, file, folder) = read().with_context(|| name.clone())?;
+    let (path, text, file, folder) = read().with_context(|| given.display().to_string())?;
+    let name = path.display().to_string();
     let mut conf = Conf::parse_file(&name, &text, &host::names())?;
     conf.note_access(file, folder, effective_user());
-    Ok(conf)
+    Ok((path, conf))
+}
+
+/// Opens a file, and follows symbolic links.
+fn open(given: &Path) -> io::Result<(PathBuf, Opened)> {
+    match fs::canonicalize(given) {
+        Ok(path) => open_in_folder(&path).map(|opened| (path, opened)),
+        // A descriptor of this process leads to no name if it is a pipe, or if its file is deleted.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && given.exists() => {
+            let file = File::open(given)?;
+            Ok((std::path::absolute(given)?, Opened { file, folder: None }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads to the end. A buffer that is too short is copied and wiped, as it holds keys.
+fn read_whole(mut file: File) -> io::Result<Zeroizing<Vec<u8>>> {
+    let len: usize = file.metadata()?.len().try_into().unwrap_or(0);
+    let mut text = Zeroizing::new(vec![0; len.max(CHUNK) + 1]);
+    let mut end = 0;
+    loop {
+        match file.read(&mut text[end..]) {
+            Ok(0) => break,
+            Ok(more) => end += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if end == text.len() {
+            let mut longer = Zeroizing::new(vec![0; 2 * end]);
+            longer[..end].copy_from_slice(&text);
+            text = longer;
+        }
+    }
+    text.truncate(end);
+    Ok(text)
 }
 
 fn access(file: &File) -> io::Result<Access> {
@@ -43,7 +81,11 @@ fn access(file: &File) -> io::Result<Access> {
 mod tests {
     use std::{
         fs,
-        os::unix::fs::{PermissionsExt as _, chown},
+        io::Write as _,
+        os::{
+            fd::AsRawFd as _,
+            unix::fs::{PermissionsExt as _, chown, symlink},
+        },
         path::PathBuf,
     };
 
@@ -60,7 +102,9 @@ mod tests {
             let path = self.0.join("wg0.conf");
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            read_conf(&path).unwrap()
+            let (read, conf) = read_conf(&path).unwrap();
+            assert_eq!(read, path);
+            conf
         }
     }
 
@@ -68,6 +112,32 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn a_link_is_read_as_what_it_leads_to_and_a_pipe_as_itself() {
+        let folder = std::env::temp_dir().join(format!("linerate-links-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let folder = Folder(folder.canonicalize().unwrap());
+        folder.read(&format!("[Interface]\n{KEY}\n"), 0o600);
+        let (file, link) = (folder.0.join("wg0.conf"), folder.0.join("wg1.conf"));
+        symlink("wg0.conf", &link).unwrap();
+        assert_eq!(read_conf(&link).unwrap().0, file);
+
+        let (reader, mut writer) = io::pipe().unwrap();
+        // Longer than a first chunk.
+        let text = format!("[Interface]\n{KEY}\n{}MTU = 1400\n", "#\n".repeat(20_000));
+        let pipe = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+        let link = folder.0.join("wg2.conf");
+        symlink(&pipe, &link).unwrap();
+        let (path, conf) = std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(text.as_bytes()).unwrap());
+            read_conf(&link).unwrap()
+        });
+        assert_eq!((path, conf.interface.mtu), (link, Some(1400)));
+
+        let unknown = read_conf(&folder.0.join("none.conf")).unwrap_err();
+        assert!(format!("{unknown:#}").contains("none.conf: No such file"), "{unknown:#}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
     net::IpAddr,
     os::unix::{
         fs::{DirBuilderExt, PermissionsExt},
-        net::UnixListener,
+        net::{UnixListener, UnixStream},
     },
     path::Path,
     sync::Arc,
@@ -93,7 +93,7 @@ impl ControlSocket {
     }
 
     /// Serves clients, each in a thread of its own, about `node` and `extras`. `down` is called
-    /// when one of them asks to go down. The file stays the caller's.
+    /// with one that asks to go down. The file stays the caller's.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -101,10 +101,10 @@ impl ControlSocket {
         self,
         node: Arc<Node>,
         extras: Arc<dyn Extras>,
-        down: impl Fn() + Send + Sync + 'static,
+        down: impl Fn(Arc<UnixStream>) + Send + Sync + 'static,
     ) -> io::Result<SocketFile> {
         let Self { listener, file } = self;
-        let down: Arc<dyn Fn() + Send + Sync> = Arc::new(down);
+        let down: Arc<dyn Fn(Arc<UnixStream>) + Send + Sync> = Arc::new(down);
         let (clients, room) = (Arc::new(Clients::default()), SharedRoom::default());
         thread::Builder::new().name("uapi".into()).spawn(move || {
             for client in listener.incoming() {
@@ -165,7 +165,7 @@ fn serve_client(
     room: SharedRoom,
     node: &Node,
     extras: &dyn Extras,
-    down: &dyn Fn(),
+    down: &dyn Fn(Arc<UnixStream>),
 ) -> io::Result<()> {
     let mut client = slot.stream();
     client.set_write_timeout(Some(ANSWER_TIME))?;
@@ -200,7 +200,7 @@ fn serve_client(
             client.write_all(answer.as_bytes())?;
             // After the answer, as the process may exit at once. The client waits for that, so it
             // keeps its slot.
-            down();
+            down(slot.shared_stream());
             return io::copy(&mut client, &mut io::sink()).map(drop);
         }
         slot.end()?;

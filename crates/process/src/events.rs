@@ -8,12 +8,17 @@
 use std::{
     collections::HashSet,
     io,
-    sync::mpsc::{self, RecvTimeoutError},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use sys::{
     netlink::{self, Follow, Followed, Monitor},
     process::{self, Signals},
@@ -23,12 +28,17 @@ use sys::{
 /// After so long without an event, the work of the last ones is over.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// How often a start that waits looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// What the main thread hears.
 pub(crate) enum Heard {
     Event(Event),
     /// Links, addresses, routes or rules of this machine changed.
     Changed(netlink::Event),
-    /// The process is to end, for this reason.
+    /// The process is to end, and to send errors to this client of the control socket.
+    Down(Arc<UnixStream>),
+    /// The process is to end even after an error; for this reason.
     End(&'static str),
 }
 
@@ -39,8 +49,29 @@ pub(crate) enum Event {
     Gone(io::Error),
 }
 
+/// Whether a signal is to end the process, for a start that waits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ended(Arc<AtomicBool>);
+
+impl Ended {
+    /// Waits for so long.
+    ///
+    /// # Errors
+    /// A signal came.
+    pub fn wait(&self, mut left: Duration) -> anyhow::Result<()> {
+        while !left.is_zero() {
+            ensure!(!self.0.load(Ordering::Relaxed), "a signal came");
+            let pause = left.min(LOOK);
+            thread::sleep(pause);
+            left -= pause;
+        }
+        Ok(())
+    }
+}
+
 /// The sources of events.
 pub(crate) struct Listeners {
+    pub ended: Ended,
     pub signals: Signals,
     pub monitor: Monitor,
     /// The file of the control socket, where there is one.
@@ -56,7 +87,7 @@ impl Listeners {
     /// The kernel refuses a socket.
     pub fn open(signals: Signals, socket: Option<Watch>) -> anyhow::Result<Self> {
         let monitor = Monitor::open().context("netlink")?;
-        Ok(Self { signals, monitor, socket, follow: None })
+        Ok(Self { ended: Ended::default(), signals, monitor, socket, follow: None })
     }
 
     /// Starts a thread for each.
@@ -64,7 +95,7 @@ impl Listeners {
     /// # Errors
     /// The system starts no more threads.
     pub fn spawn(self, events: mpsc::Sender<Heard>) -> io::Result<()> {
-        let Self { signals, mut monitor, socket, follow } = self;
+        let Self { ended, signals, mut monitor, socket, follow } = self;
         let thread = |name: &str| thread::Builder::new().name(name.into());
         if let Some(mut follow) = follow {
             let events = events.clone();
@@ -77,6 +108,7 @@ impl Listeners {
         let sender = events.clone();
         thread("signals").spawn(move || {
             while signals.wait().is_ok() {
+                ended.0.store(true, Ordering::Relaxed);
                 let _ = sender.send(Heard::End("signal"));
             }
         })?;

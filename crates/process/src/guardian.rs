@@ -6,29 +6,38 @@
 //!     |                                          | has no keys, no TUN and no sockets
 //!     | PreDown  ----------------------------->  | runs these hooks
 //!     | SaveConfig and the device's state ---->  | writes the file (`save_config`)
+//!     | (SaveElsewhere and the state) -------->  | writes another file, as that one failed
 //!     | deletes the interface                    |
 //!     | PostDown ----------------------------->  | undoes the undo log, then runs these hooks
 //!     x  exits, for any reason --------------->  x  exits
 //! ```
 //!
-//! Each step is accepted once, and in this order. The job, which is everything but the device's
-//! state, is sent before an attacker could control the peer.
+//! Each step is accepted once, and in this order. After PreDown or SaveConfig failed the interface
+//! may stay, and all steps are accepted again. The job, which is everything but the device's state,
+//! is sent before an attacker could control the peer.
+//!
+//! `linerate down` connects to the guardian's own socket first. While it waits, hooks run in its
+//! terminal, and it prints errors (`caller.rs`).
 //!
 //! If the peer exits without a step, the undo log stays for the next `up` or `down`, as it does
 //! without a guardian.
 
-mod line;
-
 use std::{
     ffi::{OsStr, OsString},
+    fmt,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt as _, net::UnixStream, process::CommandExt as _},
+        unix::{
+            ffi::OsStrExt as _,
+            net::{UnixListener, UnixStream},
+            process::CommandExt as _,
+        },
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     str,
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -36,14 +45,26 @@ use config::{
     conf::{self, Conf, Interface},
     uapi::DeviceState,
 };
-use host::{InterfaceLock, UndoLog, hooks};
+use host::{
+    InterfaceLock, UndoLog, dns, guardian_socket,
+    hooks::{Hook, Surroundings},
+    rescue_file,
+};
+use ipnet::IpNet;
 use sys::{
+    SocketFile,
     netlink::Netlink,
     process::{self, Signals},
     whole_file,
 };
 
-use crate::{events::release_unused, life::LogStyle, log_error::log_error};
+use crate::{
+    caller::{self, Caller},
+    events::release_unused,
+    life::LogStyle,
+    line,
+    log_error::log_error,
+};
 
 /// The name of this program as a guardian, its whole first argument.
 const NAME: &str = "linerate-guard";
@@ -55,6 +76,10 @@ const JSON: &str = "json";
 const PROGRAM: &str = "/proc/self/exe";
 /// The reply to a step that is done.
 const DONE: u8 = b'\n';
+/// The reply to a step that failed.
+const FAILED: u8 = b'-';
+/// How long a command in the foreground may take to send its first message, or to read one.
+const CALLER_TIME: Duration = Duration::from_secs(10);
 const GONE: &str = "the guardian is gone: `linerate down` undoes what it leaves behind";
 
 const WRONG_TIME: &str = "the peer asks for this step at the wrong time";
@@ -66,9 +91,23 @@ pub(crate) enum Step {
     PreDown,
     /// With the state of the device.
     SaveConfig,
+    /// With the state, after the file could not be written: the interface goes down all the same.
+    SaveElsewhere,
     /// When the interface is gone.
     PostDown,
 }
+
+/// A guardian carried out a step, which failed. The guardian logged the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepFailed(pub Step);
+
+impl fmt::Display for StepFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed", self.0.key())
+    }
+}
+
+impl std::error::Error for StepFailed {}
 
 /// The connection to a guardian.
 #[derive(Debug)]
@@ -101,25 +140,27 @@ impl Guardian {
         Ok(Self { line })
     }
 
-    /// Has it carry out a step, and waits until that is done.
+    /// Has it run hooks, and waits until that is done.
     ///
     /// # Errors
-    /// It is gone.
+    /// [`StepFailed`], or it is gone.
     pub fn tell(&mut self, step: Step) -> anyhow::Result<()> {
         self.say(step, "")
     }
 
-    /// Has it write the state into the file.
+    /// Has it write the state into the file, or into another one.
     ///
     /// # Errors
-    /// It is gone, or the state is too long. Other errors it logs itself.
-    pub fn save(&mut self, state: &DeviceState) -> anyhow::Result<()> {
-        self.say(Step::SaveConfig, &conf::write_state(state)).context("SaveConfig")
+    /// [`StepFailed`], or it is gone or the state is too long.
+    pub fn save(&mut self, step: Step, state: &DeviceState) -> anyhow::Result<()> {
+        self.say(step, &conf::write_state(state))
     }
 
     fn say(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
         line::send(&self.line, &[step.key().as_bytes(), b"\n", text.as_bytes()]).context(GONE)?;
-        self.line.read_exact(&mut [0]).context(GONE)
+        let mut reply = [0];
+        self.line.read_exact(&mut reply).context(GONE)?;
+        if reply == [DONE] { Ok(()) } else { Err(StepFailed(step).into()) }
     }
 }
 
@@ -149,9 +190,8 @@ impl Guard {
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let job = Job::hear(&line)?;
-        // Held until this is done, even if the peer is gone.
-        let _lock = InterfaceLock::join(&job.interface)?;
-        let mut guarding = Guarding::begin(job)?;
+        let callers = Callers::open(&job.interface)?;
+        let mut guarding = Guarding::begin(job, callers)?;
         let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
         log_error(guarding.undo_log.keep());
         served
@@ -181,31 +221,41 @@ pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
     let conf = job.conf;
     let mut steps = Vec::new();
     let _ = serve(line, &mut |step, text| {
-        let saved = (step == Step::SaveConfig).then(|| conf::read_state(text).ok()).flatten();
+        let saved = step.has_text().then(|| conf::read_state(text).ok()).flatten();
         steps.push((step.key(), saved.map(|state| conf::write(&conf, &state).to_string())));
-        Ok(())
+        Ok(Done::Well)
     });
     Ok(Heard { job: message, conf, steps })
 }
 
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    Well,
+    /// The reason was logged.
+    Failed,
+}
+
 /// Carries out a step. After an error nothing more is accepted.
-type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<()>;
+type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<Done>;
 
 /// Confirms the job, then serves the steps, which `carry_out` carries out.
 fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
     release_unused();
-    let mut last = None;
+    let (mut last, mut may_restart) = (None, false);
     while let Some(message) = line::receive(line)? {
         let (step, text) = Step::read(&message).context("the peer sent an unknown step")?;
-        ensure!(last < Some(step), "{}: {WRONG_TIME}", step.key());
+        let is_next = last < Some(step) || may_restart && step == Step::PreDown;
+        ensure!(is_next, "{}: {WRONG_TIME}", step.key());
         last = Some(step);
         let done = carry_out(step, text);
         drop(message);
         wg::stack::wipe();
-        done?;
+        let done = done?;
+        may_restart = done == Done::Failed && step.may_keep_the_interface();
         // If the peer is gone, no next step comes either.
-        let _ = { line }.write_all(&[DONE]);
+        let _ = { line }.write_all(&[if done == Done::Well { DONE } else { FAILED }]);
     }
     Ok(())
 }
@@ -259,23 +309,45 @@ impl Job {
         Ok(())
     }
 
-    fn save(&self, text: &str) -> anyhow::Result<()> {
+    /// Writes the state, and the addresses, MTU and name servers that the interface has now, into
+    /// the file, or into `elsewhere`.
+    fn save(&self, text: &str, elsewhere: Option<&Path>) -> anyhow::Result<()> {
         ensure!(self.conf.save_config, "SaveConfig: the file does not ask for it");
         let state = conf::read_state(text);
         let state = state.with_context(|| format!("SaveConfig: {} stays", self.path.display()))?;
-        save_config(&self.path, &self.conf, &state)
+        save_config(elsewhere.unwrap_or(&self.path), &self.conf_now()?, &state)
+    }
+
+    /// What the file contained, with the interface's present addresses, name servers and, as in
+    /// wg-quick(8), the MTU if it had one. In another network namespace those cannot be seen.
+    fn conf_now(&self) -> anyhow::Result<Interface> {
+        let mut conf = self.conf.clone();
+        let netlink = Netlink::open()?;
+        if let Some(link) = netlink.link(self.index)?.filter(|link| link.is_tun) {
+            let addresses = netlink.addresses(self.index)?;
+            conf.addresses = addresses_now(&conf.addresses, addresses);
+            conf.mtu = conf.mtu.map(|mtu| link.mtu.try_into().unwrap_or(mtu));
+            conf.dns = dns::now(&self.interface, &conf.dns);
+        }
+        Ok(conf)
     }
 }
 
-/// Writes the device's state into the file, and what else the file had at the start.
+/// The addresses of a link: those of the file in its order, then others. Link-local addresses of
+/// IPv6 that the file does not have are the kernel's own.
+fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>) -> Vec<IpNet> {
+    let is_kernels =
+        |net: &IpNet| matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
+    let stays = in_file.iter().filter(|net| on_link.contains(net)).copied();
+    let is_new = |net: &&IpNet| !in_file.contains(net) && !is_kernels(net);
+    stays.chain(on_link.iter().filter(is_new).copied()).collect()
+}
+
+/// Writes the device's state and the other settings into the file.
 ///
 /// # Errors
 /// The file could not be written; it is unchanged.
-pub(crate) fn save_config(
-    path: &Path,
-    conf: &Interface,
-    state: &DeviceState,
-) -> anyhow::Result<()> {
+fn save_config(path: &Path, conf: &Interface, state: &DeviceState) -> anyhow::Result<()> {
     let written = whole_file::replace(path, &conf::write(conf, state));
     written.with_context(|| path.display().to_string()).context("SaveConfig")
 }
@@ -284,50 +356,141 @@ struct Guarding {
     job: Job,
     /// As it was at the start, whatever happens to its file.
     undo_log: UndoLog,
+    callers: Callers,
 }
 
 impl Guarding {
-    fn begin(job: Job) -> anyhow::Result<Self> {
+    fn begin(job: Job, callers: Callers) -> anyhow::Result<Self> {
         let undo_log = UndoLog::open(&job.interface)?;
-        Ok(Self { job, undo_log })
+        Ok(Self { job, undo_log, callers })
     }
 
     /// # Errors
     /// It is too early for the step.
-    fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
+    fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<Done> {
         self.job.in_time(step)?;
-        let Job { interface, conf, .. } = &self.job;
+        self.callers.admit();
+        let Err(error) = self.attempt(step, text) else { return Ok(Done::Well) };
+        tracing::error!("{error:#}");
+        if step.may_keep_the_interface() {
+            // Their `down` is over.
+            self.callers.dismiss();
+        }
+        Ok(Done::Failed)
+    }
+
+    fn attempt(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
         let hooks = match step {
-            Step::PreDown => &conf.hooks.pre_down,
-            Step::SaveConfig => {
-                log_error(self.job.save(text));
+            Step::PreDown => &self.job.conf.hooks.pre_down,
+            Step::SaveConfig => return self.job.save(text, None),
+            Step::SaveElsewhere => {
+                let path = rescue_file(&self.job.interface);
+                self.job.save(text, Some(&path))?;
+                let (path, own) = (path.display(), self.job.path.display());
+                tracing::warn!("SaveConfig: the state is in {path}, and not in {own}");
                 return Ok(());
             }
             Step::PostDown => {
                 let undone = Netlink::open().map(|netlink| self.undo_log.undo(&netlink));
                 log_error(undone.map_err(Into::into));
-                &conf.hooks.post_down
+                &self.job.conf.hooks.post_down
             }
         };
-        log_error(hooks::run(step.key(), hooks, interface));
-        Ok(())
+        let Job { interface, path, .. } = &self.job;
+        let surroundings = Surroundings { interface: interface.clone(), file: path.clone() };
+        surroundings.run_down(step.key(), hooks, |hook| self.callers.run(hook))
+    }
+}
+
+/// The commands in the foreground that wait for the guardian.
+#[derive(Default)]
+struct Callers {
+    /// The socket that they connect to.
+    entrance: Option<Entrance>,
+    admitted: Vec<Caller>,
+}
+
+struct Entrance {
+    /// Held until this is done, even if the peer is gone.
+    lock: InterfaceLock,
+    listener: UnixListener,
+    _file: SocketFile,
+}
+
+impl Callers {
+    /// Takes the interface lock, and listens for commands.
+    fn open(interface: &str) -> anyhow::Result<Self> {
+        let lock = InterfaceLock::join(interface)?;
+        let path = guardian_socket(interface);
+        let listening = SocketFile::listen(&path).and_then(|(listener, file)| {
+            listener.set_nonblocking(true)?;
+            Ok((listener, file))
+        });
+        let (listener, _file) = listening.with_context(|| path.display().to_string())?;
+        let entrance = Entrance { lock, listener, _file };
+        Ok(Self { entrance: Some(entrance), admitted: Vec::new() })
+    }
+
+    /// Accepts the commands that wait.
+    fn admit(&mut self) {
+        let Some(entrance) = &self.entrance else { return };
+        while let Ok((line, _)) = entrance.listener.accept() {
+            let times = line.set_read_timeout(Some(CALLER_TIME));
+            let times = times.and_then(|()| line.set_write_timeout(Some(CALLER_TIME)));
+            match times.map_err(Into::into).and_then(|()| Caller::of_connection(line)) {
+                Ok(caller) => {
+                    caller::report_to(caller.clone());
+                    self.admitted.push(caller);
+                }
+                Err(error) => tracing::debug!("a command that left at once: {error:#}"),
+            }
+        }
+    }
+
+    /// Closes the connections.
+    fn dismiss(&mut self) {
+        self.admitted.clear();
+        caller::report_to_nobody();
+    }
+
+    /// Runs a hook in the terminal of the command that waits, or else without one.
+    fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
+        for caller in &self.admitted {
+            let runner = caller.process()?;
+            let _lent = self.entrance.as_ref().map(|entrance| entrance.lock.lend(runner));
+            if let Some(done) = caller.run(hook) {
+                return done;
+            }
+        }
+        hook.run_alone()
     }
 }
 
 impl Step {
-    const ALL: [Self; 3] = [Self::PreDown, Self::SaveConfig, Self::PostDown];
+    const ALL: [Self; 4] = [Self::PreDown, Self::SaveConfig, Self::SaveElsewhere, Self::PostDown];
 
     /// The step of a message, and the text that comes with it.
     fn read(message: &[u8]) -> Option<(Self, &str)> {
         let (key, text) = str::from_utf8(message).ok()?.split_once('\n')?;
         let step = Self::ALL.into_iter().find(|step| step.key() == key)?;
-        (step == Self::SaveConfig || text.is_empty()).then_some((step, text))
+        (step.has_text() || text.is_empty()).then_some((step, text))
+    }
+
+    /// Whether the state of the device comes with it.
+    fn has_text(self) -> bool {
+        matches!(self, Self::SaveConfig | Self::SaveElsewhere)
+    }
+
+    /// Whether the interface may stay if it fails.
+    fn may_keep_the_interface(self) -> bool {
+        matches!(self, Self::PreDown | Self::SaveConfig)
     }
 
     fn key(self) -> &'static str {
         match self {
             Self::PreDown => "PreDown",
             Self::SaveConfig => "SaveConfig",
+            Self::SaveElsewhere => "SaveElsewhere",
             Self::PostDown => "PostDown",
         }
     }

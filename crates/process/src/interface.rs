@@ -1,16 +1,9 @@
 //! A process with an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
 //! leaves nothing behind.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context, bail};
-use config::conf::Conf;
 use host::{InterfaceLock, sockets::socket_path};
 use node::{DEFAULT_MTU, IpSide, Node};
 use packet::{UdpRecv as _, filter::Policy};
@@ -31,7 +24,7 @@ use crate::{
     offers::Offers,
     sandbox::Sandbox,
     supervisor::Supervisor,
-    up::Up,
+    up::{Source, Up},
 };
 
 /// The first pause before an interface that is in use is tried again; the next one is twice as long.
@@ -46,8 +39,8 @@ pub struct Options {
     pub name: String,
     /// The user to switch to once everything that needs root is open.
     pub user: Option<String>,
-    /// A configuration to bring up, and the path it came from.
-    pub conf: Option<(PathBuf, Conf)>,
+    /// A configuration to bring up.
+    pub conf: Option<Source>,
     /// What of the machine it uses.
     pub means: Means,
     /// Whether it confines itself.
@@ -72,16 +65,14 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let Options { name, user, conf, means, sandbox, member, filter, log_style, .. } = options;
     let by_wg_quick = options.by_wg_quick;
     // While signals still end the process.
-    let conf = conf.map(|(path, conf)| anyhow::Ok((path, conf, lock(&name)?))).transpose()?;
+    let conf = conf.map(|source| anyhow::Ok((source, lock(&name)?))).transpose()?;
     let members_lock = member.as_ref().map(|_| lock(&name)).transpose()?;
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
     let supervisor = Supervisor::find();
-    let up = conf.map(|(path, conf, lock)| Up::new(path, conf, &name, lock, sandbox));
+    let up = conf.map(|(source, lock)| Up::new(source, &name, lock, sandbox));
     let mut up = up.transpose()?;
-    if let Some(up) = &mut up {
-        up.prepare()?;
-    }
+    up.iter_mut().for_each(Up::undo_former);
     let Means { offloads, cores, path_mtu, post_quantum, crypto, metrics } = means;
     let crypto = crypto.or(up.as_ref().and_then(Up::crypto)).unwrap_or_default();
     crypto.apply().context("Crypto")?;
@@ -127,10 +118,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
     if let Some(up) = &mut up {
-        up.resolve_endpoints(&listeners.signals)?;
+        up.end_by(listeners.ended.clone());
     }
-    let confined = sandbox;
-    let sandbox = if confined {
+    let sandbox = if sandbox {
         let files = socket_files(Some(&control), metrics.as_ref());
         Sandbox::of_interface(files, helper.is_some(), member.is_some())
     } else {
@@ -146,7 +136,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         path_mtu,
         post_quantum,
         filter,
-        confined,
         helper,
         log_style,
         by_wg_quick,
@@ -239,7 +228,6 @@ struct Interface {
     path_mtu: bool,
     post_quantum: PostQuantum,
     filter: Option<Policy>,
-    confined: bool,
     helper: Option<Arc<Helper>>,
     log_style: LogStyle,
     by_wg_quick: bool,
@@ -275,13 +263,17 @@ impl Kind for Interface {
             up.hand_over_names(self.log_style)?;
         }
         match (&mut self.up, &self.helper) {
-            (Some(up), helper) if self.confined => {
+            (Some(up), helper) => {
                 up.guard(self.index, self.log_style)?;
                 up.leave_to(helper.clone()).context("helper process")
             }
             (_, Some(helper)) => register_nothing(helper).context("helper process"),
             _ => Ok(()),
         }
+    }
+
+    fn prepare_down(&mut self, node: &Node) -> anyhow::Result<()> {
+        self.up.as_mut().map_or(Ok(()), |up| up.prepare_down(node))
     }
 
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
@@ -342,11 +334,12 @@ impl Kind for Interface {
         }
         if let Some(mut up) = self.up {
             match ending {
-                Some(Ending::Gone) => up.clean_up(),
-                _ => up.bring_down(&node, self.home),
+                Some(Ending::Gone) => up.clean_up(file),
+                _ => up.bring_down(&node, self.home, file),
             }
+        } else {
+            drop(file);
         }
-        drop(file);
         let Some(index) = self.home else { return Ok(()) };
         if let Err(error) = Netlink::open().map_err(io::Error::from).and_then(|netlink| {
             match netlink.link(index)? {

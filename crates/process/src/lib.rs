@@ -14,6 +14,7 @@
 //! only it knows in which order rights are given up.
 #![forbid(unsafe_code)]
 
+mod caller;
 mod capture;
 mod children;
 mod conf_file;
@@ -23,6 +24,7 @@ mod events;
 mod guardian;
 pub mod interface;
 mod life;
+mod line;
 mod log_error;
 pub mod member;
 pub mod metrics;
@@ -35,6 +37,7 @@ mod sweep;
 mod up;
 mod wg_quick;
 
+pub use caller::{attend, call_guardian, read_reports, report};
 pub use conf_file::read_conf;
 pub use guardian::Guard;
 #[doc(hidden)]
@@ -42,4 +45,5 @@ pub use guardian::{Heard, rehearse};
 pub use life::{LogStyle, Means};
 pub use resolver::ResolverProcess;
 pub use sweep::{Swept, sweep};
+pub use up::Source;
 pub use wg_quick::runs_under_wg_quick;

@@ -17,6 +17,7 @@
 
 use std::{
     io, iter,
+    net::Shutdown,
     path::Path,
     sync::{
         Arc,
@@ -35,6 +36,7 @@ use sys::{
 use wg::{Crypto, PostQuantum};
 
 use crate::{
+    caller,
     control::{ControlSocket, Extras},
     events::{Event, Heard, Listeners, changes_since, next_event, release_unused},
     log_error::log_error,
@@ -101,6 +103,14 @@ pub(crate) trait Kind: Send {
     /// Does what was postponed.
     fn catch_up(&mut self) {}
 
+    /// Prepares the end that a command requests.
+    ///
+    /// # Errors
+    /// The process goes on.
+    fn prepare_down(&mut self, _: &Node) -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// Handles an event. `Some` ends the process.
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending>;
 
@@ -166,8 +176,8 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
         let sockets = sandbox.start(|| {
             let extras = kind.extras(&node);
             let down = events.clone();
-            let down = move || {
-                let _ = down.send(Heard::End("linerate down"));
+            let down = move |client| {
+                let _ = down.send(Heard::Down(client));
             };
             let serve = |control: ControlSocket| control.serve(node.clone(), extras, down);
             let file = control.map(serve).transpose().context("socket")?;
@@ -226,6 +236,17 @@ fn live(node: &Node, kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> End
                 let (changes, after) = changes_since(first, inbox);
                 kind.handle_changes(node, &changes);
                 pending = after;
+            }
+            Heard::Down(client) => {
+                caller::report_to_client(client.clone());
+                let Err(error) = kind.prepare_down(node) else {
+                    tracing::info!("going down: linerate down");
+                    break;
+                };
+                tracing::error!("{error:#}");
+                caller::report_to_nobody();
+                // An error means that the client has left.
+                let _ = client.shutdown(Shutdown::Both);
             }
             Heard::Event(event) => {
                 if let Some(ending) = kind.handle(node, event) {

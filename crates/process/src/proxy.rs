@@ -87,7 +87,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     check(&conf, member.is_some())?;
     let mut endpoints = Vec::new();
     let mut change = conf.change(|name| {
-        let endpoint = resolve(name, Some(&signals))?;
+        let endpoint = resolve(name, |pause| match signals.wait_for(pause)? {
+            Some(_) => bail!("a signal came"),
+            None => Ok(()),
+        })?;
         endpoints.push(endpoint);
         anyhow::Ok(endpoint)
     })?;

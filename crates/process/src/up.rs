@@ -1,30 +1,37 @@
 //! What wg-quick(8) does around a peer: addresses, MTU, routes, rules, DNS and
 //! hooks; and undoing them again.
 
-use std::{collections::HashMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap, fs, io, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf,
+    process::ExitStatus, sync::Arc, time::Duration,
+};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use config::{
     conf::{Conf, EndpointName, Setting, Table},
-    uapi::Change,
+    uapi::{Change, DeviceState},
 };
 use host::{
-    InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns, hooks, resolve, router,
+    InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns,
+    hooks::{Hook, Surroundings},
+    resolve, router,
     routes::{For, MainRoutes, OwnTable, Routes, Wanted},
     rules::{self, KeptRules},
 };
 use ipnet::IpNet;
 use node::{Node, tunnel_mtu};
 use sys::{
-    BindError, clock,
+    BindError, SocketFile, clock,
     netlink::{Event, Netlink},
-    process::{Helper, Signals},
+    process::Helper,
 };
 use wg::{Crypto, PostQuantum};
 
 use crate::{
+    caller::Caller,
     endpoints::Endpoints,
-    guardian::{self, Guardian, Step},
+    events::Ended,
+    guardian::{self, Guardian, Step, StepFailed},
     interface::delete_link,
     life::LogStyle,
     log_error::log_error,
@@ -32,12 +39,29 @@ use crate::{
 
 /// The least MTU of a link for IPv6 (RFC 8200, section 5). The kernel removes IPv6 from others.
 const IPV6_MTU: u32 = 1280;
+/// Why a hook could not run.
+const CALLER_GONE: &str = "the command that brings the interface up is gone";
+
+/// A configuration with its file.
+#[derive(Debug)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// What it contains.
+    pub conf: Conf,
+    /// The other end of the connection that the command that started this process attends to
+    /// ([`crate::attend`]). `None` in the foreground: the process runs hooks itself.
+    pub caller: Option<UnixStream>,
+}
 
 /// A configuration that is brought up.
 pub(crate) struct Up {
     path: PathBuf,
     conf: Conf,
     name: String,
+    /// Runs PreUp and PostUp.
+    caller: Option<Caller>,
+    ended: Ended,
     /// The resolved endpoints of peers.
     endpoints: HashMap<EndpointName, SocketAddr>,
     names: Endpoints,
@@ -50,6 +74,8 @@ pub(crate) struct Up {
     /// Whether it came up: only then is there something to save, and something for PreDown and
     /// PostDown to undo.
     complete: bool,
+    /// Whether PreDown has run, and the state was saved.
+    may_go_down: bool,
     /// Does what needs rights when the interface goes down.
     guardian: Option<Guardian>,
     /// Whether the interface was ever moved to another namespace. Its addresses and routes are gone
@@ -64,17 +90,22 @@ impl Up {
     /// # Errors
     /// The file cannot be brought up, or its undo log cannot be read.
     pub fn new(
-        path: PathBuf,
-        conf: Conf,
+        source: Source,
         name: &str,
         lock: &'static InterfaceLock,
         sandbox: bool,
     ) -> anyhow::Result<Self> {
+        let Source { path, conf, caller } = source;
+        let caller = caller.map(Caller::of_start);
         conf.without_proxy()?;
         conf.without_writable_hooks()?;
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
             conf.private_key()?;
+        }
+        if conf.interface.save_config {
+            let is_file = fs::canonicalize(&path).is_ok_and(|path| path.is_file());
+            ensure!(is_file, "{}: SaveConfig: this is not a file to write to", path.display());
         }
         for warning in &conf.warnings {
             tracing::warn!("{warning}");
@@ -82,11 +113,13 @@ impl Up {
         let (undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         let names = Endpoints::new(&conf, name, true, sandbox);
         let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
-        let (endpoints, complete, guardian, helper) = (HashMap::new(), false, None, None);
+        let (endpoints, guardian, helper) = (HashMap::new(), None, None);
         Ok(Self {
             path,
             conf,
             name,
+            caller,
+            ended: Ended::default(),
             endpoints,
             names,
             netlink,
@@ -94,12 +127,18 @@ impl Up {
             without_ipv6: false,
             routes,
             rules,
-            complete,
+            complete: false,
+            may_go_down: false,
             guardian,
             has_left: false,
             helper,
             lock,
         })
+    }
+
+    /// Has the wait for name servers end with the process.
+    pub fn end_by(&mut self, ended: Ended) {
+        self.ended = ended;
     }
 
     /// The networks that peers may reach behind this host.
@@ -122,31 +161,33 @@ impl Up {
         self.conf.interface.crypto
     }
 
-    /// Does what comes before the interface exists. What a killed process left behind is undone.
-    pub fn prepare(&mut self) -> anyhow::Result<()> {
+    /// Reverts the changes of a killed process.
+    pub fn undo_former(&mut self) {
         self.undo_log.undo(&self.netlink);
-        hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
 
-    /// Resolves the host names of endpoints. To be called while all of the host's files can be
-    /// read: which of them are needed changes while the network comes up.
+    /// Resolves the host names of endpoints.
     ///
     /// # Errors
     /// A name does not exist, the name servers do not answer, or a signal ends the wait.
-    pub fn resolve_endpoints(&mut self, signals: &Signals) -> anyhow::Result<()> {
+    fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
         for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
-            self.endpoints.insert(name.clone(), resolve(name, Some(signals))?);
+            self.endpoints.insert(name.clone(), resolve(name, |pause| self.ended.wait(pause))?);
         }
         Ok(())
     }
 
-    /// Does everything that the file says, in wg-quick's order. After an error,
-    /// [`Up::bring_down`] undoes what was done.
+    /// Does everything that the file says, in wg-quick's order: what PreUp set stays unless the file
+    /// has it. After an error, [`Up::bring_down`] undoes what was done.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
-        let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
+        self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
+        self.resolve_endpoints()?;
+        let mut change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
+        change.device.replace_peers = false;
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
         self.names.name(node);
+        let state = node.state();
         let index = node.info().index;
         self.look_for_ipv6(index)?;
         let (conf, interface) = (&self.conf, &self.conf.interface);
@@ -155,7 +196,8 @@ impl Up {
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
             None => {
-                let endpoints: Vec<_> = self.endpoints.values().copied().collect();
+                let endpoints = state.peers.iter().filter_map(|peer| peer.endpoint);
+                let endpoints: Vec<_> = endpoints.collect();
                 let mtu = tunnel_mtu(&self.netlink, &endpoints, node.fwmark());
                 mtu.with_context(|| conf.place(Setting::Mtu))?
             }
@@ -164,7 +206,10 @@ impl Up {
         set.with_context(|| format!("{}: {mtu}", conf.place(Setting::Mtu)))?;
         node.set_mtu(mtu);
         // Before the first datagram: an answer to one without a mark would be lost.
-        let own = self.choose_table(node)?;
+        let wanted = wanted(&self.conf, &state, self.without_ipv6);
+        // It has keys.
+        drop(state);
+        let own = self.choose_table(node, &wanted)?;
         let filter = PacketFilter {
             interface: &self.name,
             addresses: &addresses,
@@ -183,7 +228,6 @@ impl Up {
             let set = dns::set(&self.name, &interface.dns, &[], &mut self.undo_log);
             set.with_context(|| conf.place(Setting::Dns))?;
         }
-        let wanted = wanted(conf, self.without_ipv6);
         let (netlink, interface) = (&self.netlink, &self.name);
         let log = &mut self.undo_log;
         let routes = Routes { netlink, wanted, log, interface, device: index, own }.add();
@@ -251,10 +295,25 @@ impl Up {
             return Ok(());
         }
         let before = rules::missing(&self.undo_log, &self.netlink)?;
-        hooks::run("PostUp", hooks, &self.name)?;
+        self.run_hooks("PostUp", hooks)?;
         let mut deleted = rules::missing(&self.undo_log, &self.netlink)?;
         deleted.retain(|rule| !before.contains(rule));
         self.undo_log.forget_rules(&deleted)
+    }
+
+    /// Runs PreUp or PostUp as children of the command that started this process.
+    fn run_hooks(&self, key: &str, hooks: &[String]) -> anyhow::Result<()> {
+        self.surroundings().run_up(key, hooks, |hook| self.run(hook))
+    }
+
+    fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
+        let Some(caller) = &self.caller else { return hook.run() };
+        let _lent = self.lock.lend(caller.process()?);
+        caller.run(hook).unwrap_or_else(|| Err(io::Error::other(CALLER_GONE)))
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        Surroundings { interface: self.name.clone(), file: self.path.clone() }
     }
 
     /// Starts a guardian if going down needs rights: for hooks, the undo log or SaveConfig. To be
@@ -263,6 +322,8 @@ impl Up {
     /// # Errors
     /// The guardian cannot be started.
     pub fn guard(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
+        // The command waits for that before it returns.
+        self.caller = None;
         let interface = &self.conf.interface;
         let hooks = &interface.hooks;
         let is_plain = hooks.pre_down.is_empty() && hooks.post_down.is_empty();
@@ -348,9 +409,8 @@ impl Up {
 
     /// Chooses a routing table of the tunnel's own where it needs one, and has the peer mark its
     /// datagrams.
-    fn choose_table(&self, node: &Node) -> anyhow::Result<Option<OwnTable>> {
-        let own =
-            OwnTable::choose(&self.netlink, &wanted(&self.conf, self.without_ipv6), node.fwmark())?;
+    fn choose_table(&self, node: &Node, wanted: &Wanted<'_>) -> anyhow::Result<Option<OwnTable>> {
+        let own = OwnTable::choose(&self.netlink, wanted, node.fwmark())?;
         if let Some(own) = own
             && node.fwmark() == 0
         {
@@ -359,16 +419,46 @@ impl Up {
         Ok(own)
     }
 
+    /// Runs PreDown and saves the state.
+    ///
+    /// # Errors
+    /// As in wg-quick(8), the interface stays if one of them fails.
+    pub fn prepare_down(&mut self, node: &Node) -> anyhow::Result<()> {
+        for step in [Step::PreDown, Step::SaveConfig] {
+            let done = match step {
+                Step::PreDown => self.pre_down(),
+                _ => self.save(node, step),
+            };
+            match done {
+                Err(error) if error.is::<StepFailed>() => {
+                    let saves = self.conf.interface.save_config;
+                    let (name, how) = (&self.name, if saves { " without saving" } else { "" });
+                    bail!("{error}: {name} stays up; `ip link delete {name}` ends it{how}");
+                }
+                // Without a guardian it would stay for ever.
+                done => log_error(done),
+            }
+        }
+        self.may_go_down = true;
+        Ok(())
+    }
+
+    fn pre_down(&mut self) -> anyhow::Result<()> {
+        let hooks = &self.conf.interface.hooks.pre_down;
+        match &mut self.guardian {
+            Some(guardian) => guardian.tell(Step::PreDown),
+            None => self.surroundings().run_down("PreDown", hooks, |hook| hook.run_alone()),
+        }
+    }
+
     /// Undoes everything, and goes on after a failure. `home` is the interface's index if it is in
-    /// this namespace.
-    pub fn bring_down(&mut self, node: &Node, home: Option<u32>) {
-        if self.complete {
-            log_error(match &mut self.guardian {
-                Some(guardian) => guardian.tell(Step::PreDown),
-                None => hooks::run("PreDown", &self.conf.interface.hooks.pre_down, &self.name),
-            });
-            if self.conf.interface.save_config {
-                log_error(self.save(node));
+    /// this namespace, and `socket` the file of its control socket.
+    pub fn bring_down(&mut self, node: &Node, home: Option<u32>, socket: Option<SocketFile>) {
+        if self.complete && !self.may_go_down {
+            log_error(self.pre_down());
+            if let Err(error) = self.save(node, Step::SaveConfig) {
+                tracing::error!("{error:#}");
+                log_error(self.save(node, Step::SaveElsewhere));
             }
         }
         node.link_down();
@@ -377,11 +467,12 @@ impl Up {
         {
             tracing::error!(%error, "deleting the interface");
         }
-        self.clean_up();
+        self.clean_up(socket);
     }
 
-    /// Undoes what does not go away with the interface.
-    pub fn clean_up(&mut self) {
+    /// Reverts the changes that outlive the interface. PostDown runs last, after `socket` is removed.
+    pub fn clean_up(&mut self, socket: Option<SocketFile>) {
+        drop(socket);
         if let Some(guardian) = &mut self.guardian {
             return log_error(guardian.tell(Step::PostDown));
         }
@@ -389,25 +480,25 @@ impl Up {
             self.undo_log.undo(&self.netlink);
         }
         if self.complete {
-            let hooks = &self.conf.interface.hooks;
-            log_error(hooks::run("PostDown", &hooks.post_down, &self.name));
+            let hooks = &self.conf.interface.hooks.post_down;
+            let run = |hook: &Hook| hook.run_alone();
+            log_error(self.surroundings().run_down("PostDown", hooks, run));
         }
     }
 
-    /// Writes the state into the file.
-    fn save(&mut self, node: &Node) -> anyhow::Result<()> {
-        let state = node.state();
+    /// Has the guardian write the state, if the file asks for it.
+    fn save(&mut self, node: &Node, step: Step) -> anyhow::Result<()> {
         match &mut self.guardian {
-            Some(guardian) => guardian.save(&state),
-            None => guardian::save_config(&self.path, &self.conf.interface, &state),
+            Some(guardian) if self.conf.interface.save_config => guardian.save(step, &node.state()),
+            _ => Ok(()),
         }
     }
 }
 
-/// The routes that a configuration asks for.
-fn wanted(conf: &Conf, without_ipv6: bool) -> Wanted<'_> {
+/// The routes that a configuration asks for, to the networks of all peers.
+fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> Wanted<'a> {
     let interface = &conf.interface;
-    let nets = conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
+    let nets = state.peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     Wanted {
         nets: nets.filter(|net| is_possible(net, without_ipv6)).collect(),
         table: interface.table,

@@ -13,8 +13,9 @@ use nix::{
 pub struct Opened {
     /// Open for reading.
     pub file: File,
-    /// Only for checks of its owner and mode (`O_PATH`).
-    pub folder: File,
+    /// Only for checks of its owner and mode (`O_PATH`). `None` for a pipe, which is in no
+    /// folder.
+    pub folder: Option<File>,
 }
 
 /// Opens a file. Neither it nor its folder may be a symbolic link.
@@ -28,7 +29,7 @@ pub fn open_in_folder(path: &Path) -> io::Result<Opened> {
     let always = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let folder = open(parent.unwrap_or(Path::new(".")), is_folder | always, Mode::empty())?;
     let file = openat(&folder, name, OFlag::O_RDONLY | OFlag::O_NOCTTY | always, Mode::empty())?;
-    Ok(Opened { file: file.into(), folder: folder.into() })
+    Ok(Opened { file: file.into(), folder: Some(folder.into()) })
 }
 
 /// The effective user id.
@@ -60,7 +61,7 @@ mod tests {
 
         let mut text = String::new();
         opened.file.read_to_string(&mut text).unwrap();
-        let inode = opened.folder.metadata().unwrap().ino();
+        let inode = opened.folder.unwrap().metadata().unwrap().ino();
         assert_eq!((text.as_str(), inode), ("text", fs::metadata(&elsewhere).unwrap().ino()));
 
         symlink("a", folder.join("b")).unwrap();

@@ -16,12 +16,14 @@ mod privileges;
 pub mod sandbox;
 mod service;
 mod signals;
+mod syslog;
 mod time_slice;
 
 pub use ancestors::ancestors_arguments;
 pub(crate) use background::only_thread;
 pub use background::{
-    BackgroundError, Fork, Readiness, StartError, background, silence_stderr, survive_parent,
+    BackgroundError, Fork, Readiness, StartError, Starting, background, silence_stderr,
+    survive_parent,
 };
 pub use code::release_code;
 pub use heap::{map_large_apart, release_heap};
@@ -34,6 +36,7 @@ pub use privileges::{
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, end_with_the_reader, unmask};
+pub use syslog::Syslog;
 pub use time_slice::request_short_time_slice;
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ impl Join {
             let options = Options { name, member, means, sandbox, log_style, ..Options::default() };
             Box::new(|ready| life::run(options, ready))
         };
-        crate::start_with(self.log, self.foreground, |ready| {
+        crate::start_with(self.log, self.foreground, None, |ready| {
             drop(key.take());
             run(ready)
         })

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{HashMap, hash_map},
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
 };
 
 use ipnet::IpNet;
@@ -402,22 +402,11 @@ enum DnsWord {
 fn dns_word(text: &str) -> Result<DnsWord, ValueError> {
     let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let is_name = !numeric && text.chars().all(|c| c.is_alphanumeric() || "-._~".contains(c));
-    match name_server(text) {
+    match NameServer::parse(text) {
         Some(server) => Ok(DnsWord::Server(server)),
         None if is_name => Ok(DnsWord::SearchDomain(text.to_owned())),
         None => Err(ValueError::new(Wanted::NameServer, text)),
     }
-}
-
-/// An address; one of IPv6 maybe with a scope.
-fn name_server(text: &str) -> Option<NameServer> {
-    let (address, scope) = match text.split_once('%') {
-        Some((address, scope)) if value::is_scope(scope) => (address, Some(scope.to_owned())),
-        Some(_) => return None,
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    (scope.is_none() || address.is_ipv6()).then_some(NameServer { address, scope })
 }
 
 #[cfg(test)]
@@ -448,7 +437,7 @@ mod tests {
     }
 
     fn name_server_of(text: &str) -> NameServer {
-        name_server(text).unwrap()
+        NameServer::parse(text).unwrap()
     }
 
     fn nets(texts: &[&str]) -> Vec<IpNet> {

@@ -99,6 +99,11 @@ impl ClientSlot {
         &self.stream
     }
 
+    /// The client, for another thread.
+    pub fn shared_stream(&self) -> Arc<UnixStream> {
+        self.stream.clone()
+    }
+
     /// The client's request is carried out from now on: it keeps its slot.
     ///
     /// # Errors

@@ -51,19 +51,19 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
             let job = Job::hear(&theirs).unwrap();
             serve(&theirs, &mut |step, text| {
                 told.send((job.conf.hooks.clone(), step, text.len())).unwrap();
-                Ok(())
+                Ok(Done::Well)
             })
         });
         let mut guardian = Guardian::begin(line, &message()).unwrap();
         let state = DeviceState { listen_port: 7, ..DeviceState::default() };
         for step in Step::ALL {
             match step {
-                Step::SaveConfig => guardian.save(&state).unwrap(),
+                step if step.has_text() => guardian.save(step, &state).unwrap(),
                 step => guardian.tell(step).unwrap(),
             }
             let (hooks, heard, length) = done.try_recv().expect("it was done");
             assert_eq!((hooks.post_down.len(), heard), (1, step));
-            assert_eq!(length > 0, step == Step::SaveConfig);
+            assert_eq!(length > 0, step.has_text());
         }
         drop(guardian);
         serving.join().unwrap().unwrap();
@@ -76,14 +76,24 @@ fn a_guardian_that_is_gone_is_told_of() {
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
     let said = Guardian { line }.tell(Step::PreDown).unwrap_err();
-    assert!(said.to_string().contains("linerate down"), "{said}");
+    assert!(said.to_string().contains("linerate down") && !said.is::<StepFailed>(), "{said}");
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
     assert!(Guardian::begin(line, &message()).is_err());
 }
 
-/// What whoever has the peer says behind the job, and how often something was done for it.
-fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
+#[test]
+fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
+    let (line, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(&[FAILED, DONE]).unwrap();
+    let mut guardian = Guardian { line };
+    let failed = guardian.tell(Step::PreDown).unwrap_err();
+    assert_eq!(failed.downcast_ref(), Some(&StepFailed(Step::PreDown)));
+    guardian.save(Step::SaveConfig, &DeviceState::default()).unwrap();
+}
+
+/// Sends these messages behind the job. Returns how many steps were carried out.
+fn heard(messages: &[&[u8]], outcome: Done) -> (usize, anyhow::Result<()>) {
     let (line, theirs) = UnixStream::pair().unwrap();
     line::send(&line, &[&message()]).unwrap();
     for message in messages {
@@ -94,7 +104,7 @@ fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
     Job::hear(&theirs).unwrap();
     let served = serve(&theirs, &mut |_, _| {
         done += 1;
-        Ok(())
+        Ok(outcome)
     });
     (done, served)
 }
@@ -102,8 +112,21 @@ fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
 #[test]
 fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
     let [before, save, after] = [&b"PreDown\n"[..], b"SaveConfig\n", b"PostDown\n"];
-    assert!(matches!(heard(&[before, save, after]), (3, Ok(()))));
-    assert!(matches!(heard(&[after]), (1, Ok(()))));
+    let elsewhere = &b"SaveElsewhere\n"[..];
+    assert!(matches!(heard(&[before, save, elsewhere, after], Done::Well), (4, Ok(()))));
+    assert!(matches!(heard(&[after], Done::Well), (1, Ok(()))));
+    for failed in [
+        // It went on, as when a signal ends it, or began again, as the interface stayed.
+        &[before, save, elsewhere, after][..],
+        &[before, before, before, save, before],
+    ] {
+        let (heard, served) = heard(failed, Done::Failed);
+        assert!(heard == failed.len() && served.is_ok(), "{failed:?}: {heard}, {served:?}");
+    }
+    for failed in [&[before, save, save][..], &[before, elsewhere, before], &[after, before]] {
+        let (heard, served) = heard(failed, Done::Failed);
+        assert!(heard == failed.len() - 1 && served.is_err(), "{failed:?}: {heard}, {served:?}");
+    }
     for (messages, done) in [
         (&[before, before][..], 1),
         (&[after, after], 1),
@@ -115,7 +138,7 @@ fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
         (&[b"SaveConfig\n\xff"], 0),
         (&[b""], 0),
     ] {
-        let (heard, served) = heard(messages);
+        let (heard, served) = heard(messages, Done::Well);
         assert!(heard == done && served.is_err(), "{messages:?}: {heard}, {served:?}");
     }
 }
@@ -163,8 +186,8 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
         let serving = scope.spawn(move || {
             let job = Job::hear(&theirs).unwrap();
             serve(&theirs, &mut |_, text| {
-                log_error(job.save(text));
-                Ok(())
+                log_error(job.save(text, None));
+                Ok(Done::Well)
             })
         });
         let mut guardian = Guardian::begin(line, &job(7, &path, interface).write()).unwrap();
@@ -247,12 +270,80 @@ fn each_step_has_its_own_hooks_run_for_the_interface() {
     let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
     // No link has the largest of numbers.
     let job = Job { interface: name.clone(), ..job(i32::MAX as u32, "wg0.conf", conf) };
-    let mut guarding = Guarding::begin(job).unwrap();
+    let mut guarding = Guarding::begin(job, Callers::default()).unwrap();
     let mut expected = String::new();
     for step in [Step::PreDown, Step::PostDown] {
-        guarding.carry_out(step, "").unwrap();
+        assert_eq!(guarding.carry_out(step, "").unwrap(), Done::Well);
         expected += &format!("{} {name}\n", step.key());
         assert_eq!(fs::read_to_string(&log).unwrap(), expected);
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_hook_that_fails_is_a_failed_step_and_no_end() {
+    let text = "[Interface]\nPreDown = true\nPreDown = false\nPostDown = exit 3\n";
+    let conf = Conf::parse("wg0.conf", text).unwrap().interface;
+    let job = job(i32::MAX as u32, "wg0.conf", conf);
+    let mut guarding = Guarding::begin(job, Callers::default()).unwrap();
+    for step in [Step::PreDown, Step::PreDown, Step::PostDown] {
+        assert_eq!(guarding.carry_out(step, "").unwrap(), Done::Failed, "{step:?}");
+    }
+}
+
+#[test]
+fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
+    let name = format!("linerate-caller-{}", std::process::id());
+    let folder = std::env::temp_dir().join(&name);
+    fs::create_dir_all(&folder).unwrap();
+    let folder = folder.canonicalize().unwrap();
+    let log = folder.join("log");
+    let hooks = format!(
+        "PreDown = echo $PPID $INTERFACE $CONFIG_FILE $PWD >{}\nPreDown = false",
+        log.display()
+    );
+    let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}\n")).unwrap().interface;
+    let job = job(i32::MAX as u32, folder.join("a b.conf"), conf);
+    let (line, theirs) = UnixStream::pair().unwrap();
+    let printed = thread::scope(|scope| {
+        let command = scope.spawn(|| {
+            let mut printed = Vec::new();
+            let failed = caller::attend(&line, |text| printed.push(text.to_owned())).unwrap();
+            (failed, printed)
+        });
+        let caller = Caller::of_start(theirs);
+        let callers = Callers { entrance: None, admitted: vec![caller.clone()] };
+        let mut guarding = Guarding::begin(job, callers).unwrap();
+        assert_eq!(guarding.carry_out(Step::PreDown, "").unwrap(), Done::Failed);
+        assert!(guarding.callers.admitted.is_empty(), "its `down` is over");
+        caller::report_to(caller);
+        caller::report(tracing::Level::WARN, "a warning");
+        caller::report(tracing::Level::INFO, "no warning");
+        caller::report(tracing::Level::ERROR, "an error\nof two lines");
+        caller::report_to_nobody();
+        command.join().unwrap()
+    });
+    assert_eq!(printed, (true, vec!["a warning".into(), "an error\nof two lines".into()]));
+    let (own, folder) = (std::process::id(), folder.display());
+    let said = format!("{own} wg0 {folder}/a b.conf {folder}\n");
+    assert_eq!(fs::read_to_string(&log).unwrap(), said);
+    fs::remove_dir_all(std::env::temp_dir().join(name)).unwrap();
+}
+
+#[test]
+fn addresses_are_saved_in_the_order_of_the_file_and_without_those_of_the_kernel() {
+    let nets = |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
+    let in_file = nets(&["fd00::1/64", "10.0.0.1/24", "fe80::5/64", "10.0.0.2/24"]);
+    let on_link = nets(&[
+        "10.0.0.2/24",
+        "10.0.0.9/24",
+        "fe80::abcd/64",
+        "fd00::2/64",
+        "fd00::1/64",
+        "fe80::5/64",
+    ]);
+    assert_eq!(
+        addresses_now(&in_file, on_link),
+        nets(&["fd00::1/64", "fe80::5/64", "10.0.0.2/24", "10.0.0.9/24", "fd00::2/64"])
+    );
 }

@@ -42,8 +42,8 @@ const EXIT_STEP: Duration = Duration::from_millis(1);
 /// Which of the two processes this is.
 #[derive(Debug)]
 pub enum Fork {
-    /// The parent, once the child is ready or has failed.
-    Parent(Result<(), StartError>),
+    /// The parent.
+    Parent(Starting),
     /// The child, in the background.
     Child(Readiness),
 }
@@ -97,7 +97,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Parent { child } => {
             drop(writer);
-            Ok(Fork::Parent(outcome(File::from(reader), child)))
+            Ok(Fork::Parent(Starting { pipe: File::from(reader), child }))
         }
         ForkResult::Child => {
             drop(reader);
@@ -146,19 +146,32 @@ fn detach(null: &File) -> nix::Result<()> {
     dup2_stdout(null)
 }
 
-fn outcome(mut pipe: File, child: Pid) -> Result<(), StartError> {
-    let mut status = [0];
-    match pipe.read_exact(&mut status) {
-        Ok(()) if status[0] == READY => Ok(()),
-        Ok(()) => {
-            let mut text = Vec::new();
-            pipe.take(MAX_REASON).read_to_end(&mut text).map_err(StartError::Os)?;
-            Err(StartError::Reported(String::from_utf8_lossy(&text).into_owned()))
+/// A child that is starting, as its parent sees it.
+#[derive(Debug)]
+pub struct Starting {
+    pipe: File,
+    child: Pid,
+}
+
+impl Starting {
+    /// Waits until the child is ready.
+    ///
+    /// # Errors
+    /// It failed or died.
+    pub fn wait(mut self) -> Result<(), StartError> {
+        let mut status = [0];
+        match self.pipe.read_exact(&mut status) {
+            Ok(()) if status[0] == READY => Ok(()),
+            Ok(()) => {
+                let mut text = Vec::new();
+                self.pipe.take(MAX_REASON).read_to_end(&mut text).map_err(StartError::Os)?;
+                Err(StartError::Reported(String::from_utf8_lossy(&text).into_owned()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(StartError::Died(exit_status(self.child)))
+            }
+            Err(error) => Err(StartError::Os(error)),
         }
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(StartError::Died(exit_status(child)))
-        }
-        Err(error) => Err(StartError::Os(error)),
     }
 }
 

@@ -19,7 +19,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::only_thread;
 
 /// Variables that a process and its hooks keep.
-const KEPT: [&str; 47] = [
+const KEPT: [&str; 54] = [
     // The user and the terminal.
     "PATH",
     "HOME",
@@ -40,6 +40,14 @@ const KEPT: [&str; 47] = [
     "SUDO_USER",
     "SUDO_UID",
     "SUDO_GID",
+    // For pass(1), gpg(1) and their dialogs.
+    "GPG_TTY",
+    "GNUPGHOME",
+    "SSH_AUTH_SOCK",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "DBUS_SESSION_BUS_ADDRESS",
     // systemd: its services, its bus.
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
@@ -74,8 +82,8 @@ const KEPT: [&str; 47] = [
     "MALLOC_ARENA_MAX",
     "MALLOC_TRIM_THRESHOLD_",
 ];
-/// How the names of further kept variables begin: the locale, and variables for hooks.
-const KEPT_PREFIXES: [&str; 2] = ["LC_", "WG_"];
+/// How the names of further kept variables begin: the locale, pass(1), and variables for hooks.
+const KEPT_PREFIXES: [&str; 3] = ["LC_", "PASSWORD_STORE_", "WG_"];
 /// Descriptors below are standard input, output and error.
 const FIRST: RawFd = 3;
 

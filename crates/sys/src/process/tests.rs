@@ -24,11 +24,12 @@ const NOBODY: &str = "nobody";
 fn a_ready_child_lets_the_parent_exit_and_has_a_session_of_its_own() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let main = forked(|| match background().unwrap() {
-        Fork::Parent(verdict) => assert!(verdict.is_ok(), "{verdict:?}"),
+        Fork::Parent(starting) => starting.wait().unwrap(),
         Fork::Child(readiness) => {
             let session = getsid(None).unwrap() == getpid();
             let stdout = std::fs::read_link("/proc/self/fd/1").unwrap();
             let root = std::env::current_dir().unwrap();
+            survive_parent().unwrap();
             readiness.ready();
             writeln!(writer, "{session} {} {}", stdout.display(), root.display()).unwrap();
             exit(0)
@@ -44,8 +45,10 @@ fn a_ready_child_lets_the_parent_exit_and_has_a_session_of_its_own() {
 #[test]
 fn the_parent_reports_why_its_child_failed() {
     let main = forked(|| match background().unwrap() {
-        Fork::Parent(Err(StartError::Reported(why))) => assert_eq!(why, "the port is in use"),
-        Fork::Parent(other) => panic!("{other:?}"),
+        Fork::Parent(starting) => match starting.wait() {
+            Err(StartError::Reported(why)) => assert_eq!(why, "the port is in use"),
+            other => panic!("{other:?}"),
+        },
         Fork::Child(readiness) => {
             readiness.failed("the port is in use");
             exit(1)
@@ -67,10 +70,12 @@ fn a_child_that_dies_without_a_report_is_noticed_with_its_status() {
         ),
     ] {
         let main = forked(|| match background().unwrap() {
-            Fork::Parent(Err(error @ StartError::Died(Some(_)))) => {
-                assert_eq!(error.to_string(), format!("the background process died: {told}"));
-            }
-            Fork::Parent(other) => panic!("{other:?}"),
+            Fork::Parent(starting) => match starting.wait() {
+                Err(error @ StartError::Died(Some(_))) => {
+                    assert_eq!(error.to_string(), format!("the background process died: {told}"));
+                }
+                other => panic!("{other:?}"),
+            },
             Fork::Child(_readiness) => match die() {},
         });
         assert!(ended_well(main));

@@ -14,6 +14,7 @@ mod dns;
 mod full_tunnel;
 mod hooks;
 mod save;
+mod twin;
 
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ mod crash;
 mod dns;
 mod endpoints;
 mod files;
+mod hooks;
 mod interface_lock;
 mod names;
 mod reload;
@@ -231,7 +232,7 @@ fn hooks_run_in_order_with_the_interface_name() {
     let hooks = ["PreUp", "PostUp", "PreDown", "PostDown"].map(say).concat();
     let file = world.conf(&hooks, "10.9.0.0/24");
     world.up(&file);
-    let expected = "PreUp wg0\nsecond PreUp\nPostUp wg0 there\nsecond PostUp\n";
+    let expected = "PreUp wg0 there\nsecond PreUp\nPostUp wg0 there\nsecond PostUp\n";
     assert_eq!(world.left.read("/run/rig/hooks"), expected);
     world.down(&file);
     let expected =

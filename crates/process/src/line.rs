@@ -1,5 +1,5 @@
-//! The messages to a guardian: their length in bytes, then themselves. Nothing is read ahead, so
-//! that a key is in one place only, which is wiped.
+//! Messages over a stream: their length in bytes, then themselves. Nothing is read ahead, so that a
+//! key is in one place only, which is wiped.
 
 use std::{
     io::{self, Read, Write},
@@ -16,7 +16,7 @@ const MAX: u32 = 64 << 20;
 ///
 /// # Errors
 /// It is too long, or the connection is closed.
-pub(super) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
+pub(crate) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
     let length = u32::try_from(parts.iter().map(|part| part.len()).sum::<usize>());
     let length = length.ok().filter(|&length| length <= MAX).ok_or(io::ErrorKind::FileTooLarge)?;
     line.write_all(&length.to_ne_bytes())?;
@@ -27,7 +27,7 @@ pub(super) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
 ///
 /// # Errors
 /// It is too long, or incomplete.
-pub(super) fn receive(mut line: &UnixStream) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
+pub(crate) fn receive(mut line: &UnixStream) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut length = [0; size_of::<u32>()];
     // An error means that the other end was closed with unread bytes.
     if line.read_exact(&mut length).is_err() {

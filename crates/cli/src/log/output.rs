@@ -1,0 +1,101 @@
+//! Where lines of the log go: to standard error, which is a connection to syslog once a process in the
+//! background has left its terminal.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use sys::process::{Syslog, silence_stderr};
+use tracing::Level;
+
+use super::NAME;
+
+/// The facility of daemons (syslog(3)).
+const DAEMON: u8 = 3 << 3;
+
+/// Whether standard error is a connection to syslog.
+static SYSLOG: AtomicBool = AtomicBool::new(false);
+
+/// Whether lines go to syslog.
+pub(super) fn is_syslog() -> bool {
+    SYSLOG.load(Ordering::Relaxed)
+}
+
+/// What stands before a message for syslog: its priority, and the process.
+pub(super) fn write_head(out: &mut impl fmt::Write, level: Level) -> fmt::Result {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    };
+    write!(out, "<{}>linerate[{}]: ", DAEMON | severity, std::process::id())
+}
+
+/// Prints a line, an error. Syslog shows the program's name itself.
+pub(super) fn print(line: &str) {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = if is_syslog() {
+        let line = line.strip_prefix(NAME).unwrap_or(line);
+        write_head(&mut text, Level::ERROR).and_then(|()| writeln!(text, "{line}"))
+    } else {
+        writeln!(text, "{line}")
+    };
+    let _ = Output.write_all(text.as_bytes());
+}
+
+/// Standard error. Nobody waits for it, and errors are ignored.
+pub(super) struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // One write is one message.
+        if is_syslog() {
+            Syslog::send_by_stderr(bytes);
+        } else {
+            let _ = io::stderr().write_all(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Has a process in the background leave its terminal.
+pub(crate) struct LeavesTerminal {
+    /// Whether it does.
+    leaves: bool,
+    syslog: Option<Syslog>,
+}
+
+impl LeavesTerminal {
+    /// Connects to syslog, unless logs were asked for or are collected: those stay on standard error.
+    pub fn prepare() -> Self {
+        let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
+        let leaves = wanted.iter().all(|name| std::env::var_os(name).is_none());
+        // Most containers have no syslog.
+        let syslog = leaves.then(|| Syslog::connect().ok()).flatten();
+        Self { leaves, syslog }
+    }
+
+    /// Redirects standard error to syslog, or to `/dev/null`: the reader of a pipe would wait until
+    /// it is closed.
+    pub fn leave(&self) {
+        if !self.leaves {
+            return;
+        }
+        let left = match &self.syslog {
+            Some(syslog) => syslog.become_stderr(),
+            None => silence_stderr(),
+        };
+        match left {
+            Ok(()) => SYSLOG.store(self.syslog.is_some(), Ordering::Relaxed),
+            Err(error) => tracing::warn!(%error, "cannot redirect standard error"),
+        }
+    }
+}
