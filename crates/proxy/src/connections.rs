@@ -114,11 +114,11 @@ impl Connections {
         self.admit_since(group, source, descriptors, self.now())
     }
 
-    /// Admits a client that has not sent its request yet and has been silent for `silent`. While as
-    /// many of them are there as may be, and none has been silent for two seconds, it waits.
+    /// Admits a client that has not sent its request yet and has been silent for `silent`. It waits
+    /// while the limit of such clients is reached and none of them has been silent for two seconds.
     ///
     /// # Errors
-    /// The process has no room.
+    /// Another limit is reached.
     pub async fn admit_asking(
         &self,
         source: Source,
@@ -184,7 +184,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The same of a client that has sent its request. Where all are busy, it waits for a while.
+    /// The same for a client that has sent its request. If all connections are busy, it waits for a
+    /// while.
     ///
     /// # Errors
     /// As for [`Self::become_one_of`].
@@ -209,7 +210,7 @@ impl Connection {
         self.become_one_of(group, descriptors)
     }
 
-    /// Has those that wait check whether there is room.
+    /// Wakes the clients that wait, which then check whether there is room.
     fn left(&self, group: Group) {
         if group == Group::Asking {
             self.connections.0.asked.notify_waiters();

@@ -78,8 +78,8 @@ impl<S: Stack> Dialer<S> {
         }
     }
 
-    /// Dials until the client is gone. What it sends meanwhile is read into `early`. The end of its
-    /// input is half a close: it waits for an answer still.
+    /// Dials until the client is gone. Meanwhile its input is read into `early`. The end of the
+    /// input is half a close: the client still waits for an answer.
     pub async fn dial_for(
         &self,
         client: Client,
@@ -105,7 +105,7 @@ impl<S: Stack> Dialer<S> {
         self.unless_gone(stream, dialing).await
     }
 
-    /// Dials until the client is gone, and reads nothing of it.
+    /// Dials until the client is gone, without reading its input.
     pub async fn dial_unless_gone(
         &self,
         client: Client,
@@ -362,7 +362,7 @@ mod tests {
         client.reset();
     }
 
-    /// RFC 9293, section 3.6: who has no more to send may still read.
+    /// RFC 9293, section 3.6: a side that has ended its output may still read.
     #[test]
     fn the_end_of_the_input_of_a_client_does_not_end_its_dial() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -398,7 +398,7 @@ mod tests {
                     (Stream::Unix(unix), Stream::Unix(unix_here)),
                 ] {
                     client.shutdown().await.unwrap();
-                    // A reset follows a FIN only where something unread was received.
+                    // A reset follows a FIN only if some of the received bytes were not read.
                     here.write_all(b"!").await.unwrap();
                     let mut early = Vec::new();
                     let dialing = async {

@@ -44,7 +44,7 @@ pub(super) struct ListenerRole {
 
 /// Serves the clients of a listener, each in a task of its own, until it is evicted. Those that
 /// send a request first use one descriptor until then. While too many have not sent it, the next
-/// waits, and all behind it stay in the listener's queue.
+/// waits, and all after it stay in the listener's queue.
 pub(super) async fn serve_each<S: Stack, F>(
     gate: Arc<Gate<S>>,
     listener: Listener,

@@ -1,8 +1,8 @@
-//! What an HTTP proxy does to requests and answers (RFC 9110, RFC 9112), without I/O.
+//! The changes that an HTTP proxy makes to requests and answers (RFC 9110, RFC 9112), without I/O.
 //!
 //! ```text
 //!  CONNECT a.example:443 HTTP/1.1         -> a tunnel
-//!  GET http://a.example/page HTTP/1.1     -> GET /page HTTP/1.1, and an answer with an end: behind it
+//!  GET http://a.example/page HTTP/1.1     -> GET /page HTTP/1.1, and an answer with an end; then
 //!                                            the client sends its next request, to any origin
 //! ```
 
@@ -38,22 +38,22 @@ pub enum Request {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Forward {
     pub target: Target,
-    /// What the origin is sent, and then the body.
+    /// The head for the origin. The body follows it.
     pub head: Vec<u8>,
     pub body: Body,
     pub asked: Asked,
 }
 
-/// What matters of a request for its answer.
+/// The properties of a request that its answer depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The client speaks HTTP/1.`minor`.
     pub minor: u8,
-    /// Its answer has no body (RFC 9110, section 9.3.2).
+    /// A HEAD request: its answer consists of a head only (RFC 9110, section 9.3.2).
     pub is_head: bool,
     /// It may be sent twice (RFC 9110, section 9.2.2).
     pub is_idempotent: bool,
-    /// It may be answered by another protocol.
+    /// It asks to switch to another protocol.
     pub upgrades: bool,
     /// The client sends no other request on its connection.
     pub closes: bool,
@@ -85,10 +85,11 @@ pub enum Refusal {
 /// The answer to a CONNECT that succeeded.
 pub const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Reads a request's head. Gives it with its length, `None` while it is not whole.
+/// Reads the head of a request. Returns the request and the length of its head, or `None` while the
+/// head is incomplete.
 ///
 /// # Errors
-/// What to answer instead.
+/// The answer to send instead.
 pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Refusal> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -124,7 +125,7 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
         is_head: method == "HEAD",
         is_idempotent: IDEMPOTENT.contains(&method),
         upgrades,
-        // A client of HTTP/1.0 may not know what to keep (RFC 9112, section 9.3).
+        // HTTP/1.0 clients may not support persistent connections (RFC 9112, section 9.3).
         closes: closes || minor == 0,
     };
     let hops = hops_left(method, fields)?;
@@ -141,14 +142,14 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
     Ok(Some((Request::Forward(forward), len)))
 }
 
-/// Methods whose requests may be sent again (RFC 9110, section 9.2.2).
+/// Idempotent methods: their requests may be sent again (RFC 9110, section 9.2.2).
 const IDEMPOTENT: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
 
-/// Splits `http://authority/path`. The path has a slash at least; for OPTIONS it is `*` where there is
-/// none (RFC 9112, section 3.2.4).
+/// Splits `http://authority/path`. The returned path starts with a slash, except that an empty path
+/// of OPTIONS becomes `*` (RFC 9112, section 3.2.4).
 fn absolute<'a>(method: &str, place: &'a str) -> Result<(Target, &'a str, String), Refusal> {
     let (scheme, rest) = place.split_once("://").ok_or(Refusal::BadRequest)?;
-    // TLS is the client's own, behind a CONNECT. A WebSocket begins as a request (RFC 6455, section 4.1).
+    // Clients use CONNECT for TLS. A WebSocket begins as an HTTP request (RFC 6455, section 4.1).
     if !["http", "ws"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Err(Refusal::NotImplemented);
     }
@@ -163,7 +164,7 @@ fn absolute<'a>(method: &str, place: &'a str) -> Result<(Target, &'a str, String
     Ok((target, authority, path))
 }
 
-/// How many proxies a request may still pass behind this one (RFC 9110, section 7.6.2).
+/// The number of proxies that a request may still pass after this one (RFC 9110, section 7.6.2).
 fn hops_left(method: &str, fields: Fields<'_>) -> Result<Option<u64>, Refusal> {
     let counts = matches!(method, "OPTIONS" | "TRACE");
     let hops = fields.words("Max-Forwards").next().filter(|_| counts);
@@ -174,7 +175,8 @@ fn hops_left(method: &str, fields: Fields<'_>) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// The client's fields for the origin, without those for this proxy and those that are written anew.
+/// Writes the client's fields for the origin. Omits the fields for this proxy, and those that the
+/// proxy writes itself.
 fn put_fields(head: &mut Head, fields: Fields<'_>, asked: &Asked, hops: Option<u64>) {
     for field in fields.iter() {
         let is = |name: &str| field.name.eq_ignore_ascii_case(name);
@@ -187,7 +189,7 @@ fn put_fields(head: &mut Head, fields: Fields<'_>, asked: &Asked, hops: Option<u
         let goes_on = if is("Upgrade") {
             asked.upgrades
         } else if is("Expect") {
-            // HTTP/1.0 has no expectations (RFC 9110, section 10.1.1).
+            // An expectation in an HTTP/1.0 request is ignored (RFC 9110, section 10.1.1).
             asked.minor > 0
         } else {
             !is("Host") && !is("Content-Length") && !fields.ends_here(field.name)
@@ -239,7 +241,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Refusal {
-    /// The answer to a failed dial, or to an origin whose answer failed.
+    /// The answer after a failed dial, or after a failed answer of the origin.
     pub fn of_error(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::TimedOut => Self::GatewayTimeout,
@@ -248,7 +250,7 @@ impl Refusal {
         }
     }
 
-    /// The whole answer, with `why` as its text, to a client whose connection then ends.
+    /// The whole answer, with `why` as its text. It announces that the connection closes.
     pub fn encode(self, why: &str) -> Vec<u8> {
         self.encode_for(why, &Asked { closes: true, ..Asked::default() })
     }

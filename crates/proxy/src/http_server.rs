@@ -29,8 +29,8 @@ use exchange::{End, exchange};
 /// How long a client may be silent between two requests: as in Squid (`client_idle_pconn_timeout`),
 /// and longer than most clients keep a connection.
 const IDLE: Duration = Duration::from_mins(2);
-/// How long the connection to an origin is kept for the client's next request: less than the 5 s of
-/// Node.js and Apache, which close it then.
+/// How long the connection to an origin is kept for the client's next request: less than the 5 s
+/// after which Node.js and Apache close it.
 const ORIGIN_IDLE: Duration = Duration::from_secs(4);
 
 /// Serves one client.
@@ -66,15 +66,15 @@ fn of_refusal(refusal: Refusal) -> &'static str {
     }
 }
 
-/// What there is of a client beside its connection.
+/// The state of a client, without its socket.
 struct Session<S: Stack> {
     gate: Arc<Gate<S>>,
     client: Client,
     connection: Connection,
-    /// What was read and belongs to no request yet.
+    /// Bytes that were read and are not part of a request yet.
     input: Vec<u8>,
     kept: Option<Kept<S::Stream>>,
-    /// Whether it has sent a request.
+    /// Whether the client has sent a request.
     is_admitted: bool,
 }
 
@@ -94,7 +94,7 @@ impl<S: Stack> Session<S> {
         Ok(())
     }
 
-    /// Reads the next request. Gives `None` where the client has no more.
+    /// Reads the next request. Returns `None` if the client sends no other.
     async fn read_request(
         &mut self,
         here: &mut Stream,
@@ -108,7 +108,7 @@ impl<S: Stack> Session<S> {
         }
     }
 
-    /// Waits for the first bytes of the next request; whether they came.
+    /// Waits for the first bytes of the next request. Returns whether they came.
     async fn await_request(&mut self, here: &mut Stream) -> io::Result<bool> {
         let until = Instant::now() + IDLE;
         loop {
@@ -125,7 +125,7 @@ impl<S: Stack> Session<S> {
         }
     }
 
-    /// Reads up to the end of a head. What came behind it stays in `input`.
+    /// Reads up to the end of a head. The bytes after it stay in `input`.
     async fn read_head(
         &mut self,
         here: &mut Stream,
@@ -142,7 +142,7 @@ impl<S: Stack> Session<S> {
                 }
             }
             if here.read_buf(&mut self.input).await? == 0 {
-                // Empty lines between requests are none (RFC 9112, section 2.2).
+                // An empty line does not begin a request (RFC 9112, section 2.2).
                 let is_over = self.input.trim_ascii().is_empty();
                 return if is_over { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
@@ -165,11 +165,11 @@ impl<S: Stack> Session<S> {
         }
     }
 
-    /// Serves another request. Gives the client's connection back if it stays.
+    /// Serves a request of another method. Returns the client's connection if it stays open.
     async fn forward(&mut self, mut here: Stream, request: Forward) -> io::Result<Option<Stream>> {
         let Forward { target, head, body, asked } = request;
         let mut kept = self.take_kept(&target).await;
-        // One that was kept may just end: only then the request is sent again.
+        // A kept connection may end at this moment. Only then is the request sent again.
         let again = kept.as_ref().filter(|_| asked.is_idempotent && body.is_empty());
         let again = again.map(|_| head.clone());
         let (mut head, mut body) = (head, body);
@@ -208,8 +208,8 @@ impl<S: Stack> Session<S> {
                         return self.fail(here, (&target, &error), &asked, false).await;
                     }
                     let Some(again) = &again else {
-                        // As the origin has ended it: the client knows whether to ask again (RFC
-                        // 9112, section 9.3.1).
+                        // The client's connection ends like the origin's. The client decides
+                        // whether to send the request again (RFC 9112, section 9.3.1).
                         refuse(here, &[]).await?;
                         return Err(error);
                     };
@@ -224,13 +224,13 @@ impl<S: Stack> Session<S> {
         }
     }
 
-    /// What a client sends on is read into `input`, which is bounded.
+    /// Dials. Meanwhile it reads further bytes of the client into `input`, which is bounded.
     async fn dial(&mut self, here: &mut Stream, to: &Target) -> io::Result<S::Stream> {
         let dialed = self.gate.dialer.dial_for(self.client, here, &mut self.input, to).await;
         dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
     }
 
-    /// The kept connection, if it is one to this origin that has not ended.
+    /// The kept connection, if it leads to this origin and has not ended.
     async fn take_kept(&mut self, to: &Target) -> Option<S::Stream> {
         let mut kept = self.kept.take().filter(|kept| kept.to == *to)?;
         let mut byte = [0];
@@ -241,8 +241,8 @@ impl<S: Stack> Session<S> {
         is_quiet.await.then_some(kept.stream)
     }
 
-    /// Answers a request whose origin does not. The connection stays if nothing is left of the
-    /// request.
+    /// Answers a request in place of its origin. The client's connection stays open if the whole
+    /// request was read.
     async fn fail(
         &self,
         mut here: Stream,

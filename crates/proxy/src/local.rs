@@ -95,15 +95,15 @@ impl Stream {
         }
     }
 
-    /// Waits until nobody reads at the other end any more: a TCP connection was reset, or a Unix
-    /// socket was closed. What was sent is not read. The end of the input alone is not waited for:
-    /// it is half a close (RFC 9293, section 3.6).
+    /// Waits until the other end no longer reads: a TCP connection was reset, or a Unix socket was
+    /// closed. This does not read the input. The end of the input alone is half a close (RFC 9293,
+    /// section 3.6), and the wait goes on.
     ///
     /// # Errors
     /// No file descriptor is left.
     pub async fn gone(&self) -> io::Result<()> {
-        // Readiness is cleared here with every event, which must not happen to those that read and
-        // write: so it is watched by a file descriptor of its own.
+        // Readiness is cleared here with every event. Reads and writes elsewhere must not lose
+        // theirs, so this watches a duplicate of the file descriptor.
         let fd = match self {
             Self::Tcp(stream) => stream.as_fd().try_clone_to_owned(),
             Self::Unix(stream) => stream.as_fd().try_clone_to_owned(),

@@ -79,7 +79,7 @@ where
 
 /// One direction that knows its ends.
 pub(super) trait Direction {
-    /// Moves what can be moved; ready when all is over.
+    /// Moves the bytes that can be moved. It is ready once the direction has ended.
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>>;
 }
 
@@ -124,7 +124,7 @@ impl Half {
         self.state == State::Done
     }
 
-    /// Moves what can be moved; ready when all is over.
+    /// Moves the bytes that can be moved. It is ready once the direction has ended.
     pub fn poll<R: AsyncRead, W: AsyncWrite>(
         &mut self,
         cx: &mut Context<'_>,

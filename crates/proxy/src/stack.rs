@@ -35,7 +35,7 @@ pub trait Stack: Send + Sync + 'static {
     /// What `linerate show` calls it.
     fn name(&self) -> &'static str;
 
-    /// What it dropped, where it counts that itself.
+    /// The packets that the stack dropped, if it counts them itself.
     fn dropped(&self) -> StackDrops {
         StackDrops::default()
     }

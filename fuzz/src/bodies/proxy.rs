@@ -134,7 +134,7 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// An origin of the HTTP proxy: what the client is sent has one end.
+/// An origin's answer through the HTTP proxy: the answer for the client has one end.
 fn answer(data: &[u8], flags: u8, whole: bool) {
     let bit = |bit: u8| flags & bit != 0;
     let (is_head, upgrades, closes) = (bit(2), bit(4), bit(8));
@@ -206,7 +206,7 @@ fn of_name<'a>(fields: &'a [Field], name: &str) -> Vec<&'a [u8]> {
     named.map(|field| &field.1[..]).collect()
 }
 
-/// What the origin is sent.
+/// Checks the request for the origin.
 fn check_request(forward: &http::Forward) {
     let (first, fields) = lines_of(&forward.head);
     let mut words = first.split(|byte| *byte == b' ');

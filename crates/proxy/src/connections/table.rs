@@ -17,8 +17,8 @@ use super::{Capacity, Group, Life, Source};
 
 /// How long a connection has moved no byte that may have to make way for another.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long a client has been silent that may have to make way before it sent its request. A
-/// program sends it at once, also where two thousand of them start together.
+/// How long a client without a request has to be silent before it may have to make way. A program
+/// sends its request at once, even if two thousand of them start together.
 const ASKING_SILENT: Duration = Duration::from_secs(2);
 /// Sources, and connections of each, that are looked at for one that makes way: a bound
 /// for what a newcomer costs.
@@ -28,7 +28,7 @@ const LOOKED_AT: usize = 256;
 /// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// As many clients as there may be have not sent their requests yet.
+    /// The limit of clients that have not sent their requests yet is reached.
     Asking,
     /// Its source has as many as it may.
     Source,
@@ -133,8 +133,10 @@ impl Table {
         Ok(entry)
     }
 
-    /// Whether there is room for so many descriptors more, if need be after others made way; else what
-    /// is full.
+    /// Makes room for this number of descriptors. Other connections make way if necessary.
+    ///
+    /// # Errors
+    /// The limit that is reached.
     pub fn room(&mut self, key: Key, descriptors: usize, now: Duration) -> Result<(), Full> {
         while let Some(full) = self.full(key, descriptors) {
             if !self.make_way(full, key, now) {

@@ -180,7 +180,7 @@ fn clients_that_find_too_many_wait_until_one_has_sent_its_request_or_is_silent()
         };
         let ((_third, waited), ()) = tokio::join!(waits, left);
         assert_eq!((waited, evicted(&first).len()), (SECOND, 0));
-        // Nobody asks or leaves: the first makes way once it has been silent for long enough.
+        // All stay silent: the first makes way once it has been silent for long enough.
         let _fourth = connections.admit_asking(HERE, Duration::ZERO).await.unwrap();
         assert!(began.elapsed() >= 2 * SECOND && began.elapsed() < 3 * SECOND);
         assert_eq!(evicted(&first), [0]);
@@ -221,7 +221,7 @@ fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_ref
     });
 }
 
-/// Else a client behind many silent ones would wait two seconds for each table of them.
+/// Otherwise a client after many silent ones would wait two seconds for each table of them.
 #[test]
 fn the_time_in_the_queue_of_a_listener_is_silence() {
     run(async {

@@ -1,4 +1,4 @@
-//! What an HTTP proxy does to an answer.
+//! The changes that an HTTP proxy makes to an answer.
 
 use super::{
     Asked, FIELDS_MAX, HEAD_MAX, Refusal,
@@ -14,9 +14,9 @@ const UPGRADE_REQUIRED: u16 = 426;
 /// The head of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the client is sent, maybe nothing.
+    /// The head for the client; may be empty.
     pub head: Vec<u8>,
-    /// What comes behind it.
+    /// The part that follows the head.
     pub follows: Follows,
     /// Whether the client may send its next request on the same connection.
     pub client_stays: bool,
@@ -24,7 +24,7 @@ pub struct Answer {
     pub origin_stays: bool,
 }
 
-/// What comes behind a head.
+/// The part that follows a head.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Another head: this one was interim (RFC 9110, section 15.2).
@@ -33,18 +33,20 @@ pub enum Follows {
     Upgrade,
     /// A body with a known end.
     Body(Body),
-    /// Chunks, of which the client is sent the contents.
+    /// Chunks. The client receives their contents without the coding.
     Contents(Body),
     /// A body that ends with the connection.
     UntilClose,
 }
 
 impl Answer {
-    /// Reads the head of an answer to a request. Gives it with its length, `None` while it is not whole.
-    /// The request is `whole` if the origin was sent all of its body.
+    /// Reads the head of an answer to a request. Returns the answer and the length of its head, or
+    /// `None` while the head is incomplete. `whole` is true if the entire body of the request was
+    /// sent to the origin.
     ///
     /// # Errors
-    /// What the client is to be answered instead: it is no answer, or its length contradicts itself.
+    /// The text is not an answer, or its lengths contradict each other. The error is the answer
+    /// for the client.
     pub fn parse(
         text: &[u8],
         asked: &Asked,
@@ -53,7 +55,7 @@ impl Answer {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut answer = httparse::Response::new(&mut fields);
         let mut config = httparse::ParserConfig::default();
-        // They are removed (RFC 9112, section 5.1).
+        // The proxy removes these spaces (RFC 9112, section 5.1).
         config.allow_spaces_after_header_name_in_responses(true);
         let len = match config.parse_response(&mut answer, text) {
             Ok(httparse::Status::Complete(len)) if len <= HEAD_MAX => len,
@@ -63,7 +65,7 @@ impl Answer {
         let code = answer.code.filter(|code| *code >= 100).ok_or(Refusal::BadGateway)?;
         let fields = Fields::new(answer.headers);
         let minor = answer.version.unwrap_or(0);
-        // A coding takes the place of a length (RFC 9112, section 6.3), and these answers have neither.
+        // A coding overrides a length (RFC 9112, section 6.3). Interim answers and 204 lack both.
         let has_length = code >= 200 && code != NO_CONTENT && !fields.has("Transfer-Encoding");
         let length = if has_length {
             content_length(fields).map_err(|Conflict| Refusal::BadGateway)?
@@ -114,7 +116,7 @@ impl Reader<'_> {
         }
         let follows = if is_switched { Follows::Upgrade } else { Follows::Head };
         let connection: &[_] = if is_switched { &["Upgrade"] } else { &[] };
-        // HTTP/1.0 has no interim answers (RFC 9110, section 15.2).
+        // HTTP/1.0 does not define interim answers (RFC 9110, section 15.2).
         let head = if self.asked.minor == 0 {
             Vec::new()
         } else {
@@ -135,7 +137,7 @@ impl Reader<'_> {
             let ends_so = codings.last().is_some_and(is_chunked);
             return match (chunked, ends_so, self.asked.minor) {
                 (1, true, 1..) => Ok(Follows::Body(Body::Chunks(Chunks::default()))),
-                // HTTP/1.0 has no codings.
+                // HTTP/1.0 does not define codings.
                 (1, true, 0) if codings.len() == 1 => {
                     Ok(Follows::Contents(Body::Chunks(Chunks::default())))
                 }
@@ -150,7 +152,7 @@ impl Reader<'_> {
         self.asked.is_head || matches!(self.code, ..200 | NO_CONTENT | NOT_MODIFIED)
     }
 
-    /// The head for the client: with one length at most, and without what is for this proxy.
+    /// The head for the client, with one length at most and without the fields for this proxy.
     fn head(&self, reason: &str, connection: &[&str], follows: &Follows) -> Vec<u8> {
         let mut head = Head::new(format!("HTTP/1.1 {} {reason}", self.code));
         for field in self.fields.iter() {

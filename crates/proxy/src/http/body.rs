@@ -1,4 +1,4 @@
-//! Where a body ends (RFC 9112, sections 6 and 7.1).
+//! Finds the end of a body (RFC 9112, sections 6 and 7.1).
 
 use std::{io, ops::ControlFlow};
 
@@ -7,9 +7,9 @@ use super::{HEAD_MAX, Refusal, fields::Fields};
 /// How long a body with a known end is (RFC 9112, section 6.3).
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes, maybe none.
+    /// This number of bytes; may be zero.
     Bytes(u64),
-    /// Until its last chunk.
+    /// Chunks, up to the last one.
     Chunks(Chunks),
 }
 
@@ -17,8 +17,8 @@ impl Body {
     /// The body of a request.
     pub(super) fn of_request(fields: Fields<'_>, minor: u8) -> Result<Self, Refusal> {
         if fields.has("Transfer-Encoding") {
-            // Both at once is how requests are smuggled, and HTTP/1.0 has no codings (RFC 9112,
-            // section 6.1).
+            // Both fields at once allow request smuggling. HTTP/1.0 does not define codings
+            // (RFC 9112, section 6.1).
             if minor == 0 || fields.has("Content-Length") {
                 return Err(Refusal::BadRequest);
             }
@@ -32,15 +32,15 @@ impl Body {
         Ok(Self::Bytes(length.unwrap_or(0)))
     }
 
-    /// Whether nothing belongs to it.
+    /// Whether the body is known to be empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::Bytes(0)
     }
 
-    /// How many of these bytes belong to the body, and whether it ends there.
+    /// Returns the number of these bytes that belong to the body, and whether the body ends there.
     ///
     /// # Errors
-    /// They are no chunks.
+    /// The bytes are not valid chunks.
     pub fn handle_input(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
         match self {
             Self::Bytes(left) => {
@@ -52,7 +52,7 @@ impl Body {
         }
     }
 
-    /// Moves the contents of these bytes, without the coding, to their beginning.
+    /// Removes the coding in place: moves the contents to the beginning of `bytes`.
     ///
     /// # Errors
     /// As for [`Self::handle_input`].
@@ -73,7 +73,7 @@ impl Body {
     }
 }
 
-/// What became of a part of a body.
+/// The result of [`Body::decode`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Decoded {
     /// Bytes that belong to the body.
@@ -84,10 +84,10 @@ pub(crate) struct Decoded {
     pub is_over: bool,
 }
 
-/// Lengths that contradict each other, or none that can be read.
+/// The lengths contradict each other, or one cannot be read.
 pub(super) struct Conflict;
 
-/// The length that the fields give, if there is one. Equal ones count once (RFC 9112, section 6.3).
+/// The length in the fields, if there is one. Equal lengths count once (RFC 9112, section 6.3).
 pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict> {
     if !fields.has("Content-Length") {
         return Ok(None);
@@ -97,30 +97,30 @@ pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict
     if lengths.all(|other| other == Some(first)) { Ok(Some(first)) } else { Err(Conflict) }
 }
 
-/// Where a chunked body ends (RFC 9112, section 7.1). Lines end by CRLF and nothing else: what others
-/// may read in another way is refused.
+/// A parser that finds the end of a chunked body (RFC 9112, section 7.1). Lines must end with CRLF:
+/// input that other parsers may read differently is refused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunks {
     state: ChunkState,
-    /// Bytes of extensions and trailers so far.
+    /// Bytes of extensions and trailers that were read.
     beside: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// In a size, so far this one, of so many digits.
+    /// In the size: its value and the number of its digits that were read.
     Size(u64, u8),
-    /// Behind the size, up to the end of the line.
+    /// After the size, up to the end of the line.
     Extension(u64),
-    /// At the line feed behind a size.
+    /// At the line feed after a size.
     SizeEnd(u64),
-    /// In the data, with so many bytes to come.
+    /// In the data: the number of bytes that remain.
     Data(u64),
-    /// At the carriage return behind the data.
+    /// At the carriage return after the data.
     DataEnd,
-    /// At the line feed behind that.
+    /// At the line feed after that.
     DataLine,
-    /// In a line of the trailer; whether it has anything yet.
+    /// In a line of the trailer; true if the line is not empty.
     Trailer(bool),
     /// At the line feed of such a line.
     TrailerEnd(bool),
@@ -133,7 +133,7 @@ impl Default for ChunkState {
 }
 
 impl Chunks {
-    /// As [`Body::handle_input`]; `data` is called with each range that is contents.
+    /// Like [`Body::handle_input`]. Calls `data` with each range of contents.
     fn handle_input(
         &mut self,
         bytes: &[u8],

@@ -1,14 +1,15 @@
 //! The fields of a head.
 
-/// Fields between two neighbours only (RFC 9110, section 7.6.1). `Transfer-Encoding` is not among
-/// them: bodies pass as they are coded.
+/// Fields for a single connection (RFC 9110, section 7.6.1). `Transfer-Encoding` is not among them:
+/// bodies keep their coding.
 const HOP_BY_HOP: [&str; 6] =
     ["Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authorization", "TE", "Upgrade"];
 
-/// What says where the body ends, and for whom the message is: it stays, whatever `Connection` names.
+/// Fields that set the end of the body and the recipient. They stay even if `Connection` names
+/// them.
 const FRAMING: [&str; 3] = ["Content-Length", "Transfer-Encoding", "Host"];
 
-/// Who we are in `Via` (RFC 9110, section 7.6.3).
+/// The proxy's name in `Via` (RFC 9110, section 7.6.3).
 const PSEUDONYM: &str = "linerate";
 
 /// All fields, in their order.
@@ -34,18 +35,19 @@ impl<'a> Fields<'a> {
         self.values(name).next().is_some()
     }
 
-    /// The words of all fields of a name. What is no text is a word that has no meaning.
+    /// The words of all fields with this name. A word that is not UTF-8 becomes U+FFFD, which is an
+    /// unknown word.
     pub fn words(self, name: &str) -> impl Iterator<Item = &'a str> {
         let words = self.values(name).flat_map(|value| value.split(|byte| *byte == b','));
         words.map(|word| std::str::from_utf8(word).map_or("\u{fffd}", str::trim))
     }
 
-    /// Whether one of the words is this one, in any case.
+    /// Whether `word` is one of the words of these fields, in any letter case.
     pub fn lists(self, name: &str, word: &str) -> bool {
         self.words(name).any(|other| other.eq_ignore_ascii_case(word))
     }
 
-    /// Whether a field goes no further than to this proxy.
+    /// Whether the proxy does not pass a field on.
     pub fn ends_here(self, name: &str) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         HOP_BY_HOP.into_iter().any(is)
@@ -69,7 +71,7 @@ impl Head {
         }
     }
 
-    /// Notes that a message of HTTP/1.`minor` has passed here.
+    /// Writes the `Via` field for a message of HTTP/1.`minor`.
     pub fn put_via(&mut self, minor: u8) {
         self.put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes());
     }

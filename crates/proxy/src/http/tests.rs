@@ -236,7 +236,8 @@ fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
     }
 }
 
-/// Others may take a bare line feed or carriage return for the end of a line, or for a part of it.
+/// Other parsers may take a bare line feed or carriage return for the end of a line, or for a part
+/// of it.
 #[test]
 fn a_chunk_whose_lines_end_by_anything_but_crlf_is_refused() {
     for text in [

@@ -5,8 +5,8 @@
 //!   client ◄─ Download: heads, body ◄─ origin     request has ended
 //! ```
 //!
-//! An exchange that waits holds no memory but a head that has not come whole, and what the client
-//! sent behind its request.
+//! A waiting exchange holds memory only for an incomplete head, and for the bytes that the client
+//! sent after its request.
 
 mod download;
 mod upload;
@@ -30,24 +30,25 @@ use crate::{
 use download::Download;
 use upload::Upload;
 
-/// What the origin is to be sent.
+/// A request for the origin.
 pub(super) struct Request {
     pub head: Vec<u8>,
     pub body: Body,
-    /// What was read of the client already, from the body on.
+    /// Bytes that were already read from the client: the body, and those after it.
     pub input: Vec<u8>,
     pub asked: Asked,
 }
 
 /// How an exchange ended.
 pub(super) enum End {
-    /// The client has its answer.
+    /// The client has received its answer.
     Answered { client_stays: bool, origin_stays: bool },
-    /// The client has its answer, and both speak another protocol, in which the origin has sent this.
+    /// The client has received its answer, and both sides speak another protocol. The origin has
+    /// sent these bytes of it.
     Upgraded(Vec<u8>),
-    /// The client was sent no answer. Nothing at all came from the origin if it was `silent`.
+    /// The client has received no part of an answer. If `silent`, the origin has sent nothing.
     Unanswered { error: io::Error, silent: bool },
-    /// The client was sent a part, or is gone.
+    /// The client has received a part of the answer, or is gone.
     Broken(io::Error),
 }
 
@@ -56,11 +57,11 @@ pub(super) struct Exchanged<T> {
     pub here: Stream,
     pub there: T,
     pub end: End,
-    /// What was read of the client behind its request.
+    /// Bytes that the client sent after its request.
     pub input: Vec<u8>,
 }
 
-/// Sends a request and brings the answer back.
+/// Sends a request to the origin, and its answer to the client.
 pub(super) async fn exchange<S: Stack>(
     mut here: Stream,
     mut there: S::Stream,
@@ -82,7 +83,7 @@ pub(super) async fn exchange<S: Stack>(
         }
         let mut reader = down.reader(&mut there, up.is_whole());
         let mut writer = Open(&mut here);
-        // Its answer is whole or not by its own account, also where the origin was reset.
+        // The answer itself shows whether it is complete, even if the origin was reset.
         let mut own = News::default();
         let polled = coming.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), &mut own);
         news.has_moved |= own.has_moved;
@@ -94,7 +95,7 @@ pub(super) async fn exchange<S: Stack>(
     Exchanged { here, there, end, input: up.into_input() }
 }
 
-/// Writes, and leaves the connection open at the end.
+/// A writer that leaves the connection open at the end.
 struct Open<'a, W>(&'a mut W);
 
 impl<W: AsyncWrite + Unpin> AsyncWrite for Open<'_, W> {

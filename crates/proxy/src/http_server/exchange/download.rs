@@ -17,19 +17,19 @@ use crate::{
     http::{Answer, Asked, Body, Follows},
 };
 
-/// Heads, and then a body.
+/// The state of an answer: heads, and then a body.
 pub(super) struct Download {
     asked: Asked,
-    /// What was read and not looked at yet.
+    /// Bytes that were read and not parsed yet.
     input: Vec<u8>,
     /// A head for the client.
     head: Vec<u8>,
     phase: Phase,
-    /// Whether anything came.
+    /// Whether the origin has sent anything.
     is_heard: bool,
-    /// When the head that has begun has to be whole: as long as a client has for its own.
+    /// The deadline for a head that has begun: the same time as for a client's head.
     until: Option<Pin<Box<Sleep>>>,
-    /// Why there is no answer.
+    /// The error that prevented an answer.
     failed: Option<io::Error>,
     client_stays: bool,
     origin_stays: bool,
@@ -38,7 +38,7 @@ pub(super) struct Download {
 enum Phase {
     Head,
     Body(Body),
-    /// Chunks for a client that is sent their contents.
+    /// Chunks. The client receives their contents without the coding.
     Contents(Body),
     UntilClose,
     Upgraded,
@@ -60,13 +60,13 @@ impl Download {
         }
     }
 
-    /// Reads what the client is sent, until the answer has ended. The origin was sent a `whole`
-    /// request.
+    /// A reader of the bytes for the client, up to the end of the answer. `whole` is true if the
+    /// entire request was sent to the origin.
     pub fn reader<'a, T>(&'a mut self, there: &'a mut T, whole: bool) -> Reader<'a, T> {
         Reader { download: self, there, whole }
     }
 
-    /// How it ended. The client was sent all that was read if it is `done`.
+    /// How the exchange ended. `done` is true if all bytes that were read were sent to the client.
     pub fn end(self, done: bool, carried: io::Result<()>, whole: bool) -> End {
         let silent = !self.is_heard;
         match (self.failed, self.phase, carried) {
@@ -86,7 +86,7 @@ impl Download {
         }
     }
 
-    /// Takes a head, if one is whole.
+    /// Parses a head if it is complete. Returns whether it was.
     fn take_head(&mut self, whole: bool) -> io::Result<bool> {
         let parsed = Answer::parse(&self.input, &self.asked, whole);
         let not_one = |_| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
@@ -134,14 +134,14 @@ impl Download {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what is there of the body, behind `from`.
+    /// Processes the part of the body that begins at `from` in the buffer.
     fn take(&mut self, buffer: &mut ReadBuf<'_>, from: usize) -> io::Result<()> {
         let read = &mut buffer.filled_mut()[from..];
         let is_end = read.is_empty();
         let len = read.len();
         let (taken, contents, is_over) = match &mut self.phase {
             Phase::UntilClose => (len, len, is_end),
-            // It ends before its end.
+            // The connection ended before the body.
             _ if is_end => return Err(io::ErrorKind::UnexpectedEof.into()),
             Phase::Body(body) => {
                 let (taken, is_over) = body.handle_input(read)?;
@@ -156,7 +156,7 @@ impl Download {
         buffer.set_filled(from + contents);
         if is_over {
             self.phase = Phase::Over;
-            // What nobody asked for is no beginning of the next answer.
+            // Bytes after the answer are not the next answer, which was not requested yet.
             self.origin_stays &= taken == len && self.input.is_empty();
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Download {
     }
 }
 
-/// Moves what there is to a buffer, as far as it has room.
+/// Moves as many bytes to the buffer as it has room for.
 fn put(bytes: &mut Vec<u8>, buffer: &mut ReadBuf<'_>) {
     let len = bytes.len().min(buffer.remaining());
     buffer.put_slice(&bytes[..len]);
@@ -217,7 +217,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Reader<'_, T> {
         let Self { download, there, whole } = self.get_mut();
         let polled = download.poll_read(cx, Pin::new(&mut **there), (buffer, *whole));
         match polled {
-            // The client can be answered by us: for the relay that is an end.
+            // The proxy can still answer the client: for the relay that is an end, not an error.
             Poll::Ready(Err(error)) if matches!(download.phase, Phase::Head) => {
                 download.failed = Some(error);
                 Poll::Ready(Ok(()))

@@ -10,18 +10,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{http::Body, local::Stream};
 
-/// Bytes behind a request that are read before its answer has ended, to notice that the client is
+/// Bytes after a request that are read before its answer has ended, to notice that the client is
 /// gone.
 const AHEAD: usize = 16 * 1024;
 
-/// A head and a body, and what comes behind them.
+/// A head, a body, and the bytes after them.
 pub(super) struct Upload {
     head: Vec<u8>,
     body: Body,
     input: Vec<u8>,
     /// Whether the body has ended.
     is_whole: bool,
-    /// Whether the client has ended its half before.
+    /// Whether the client ended its half before the end of the body.
     is_cut: bool,
 }
 
@@ -35,30 +35,30 @@ impl Upload {
         self.is_whole
     }
 
-    /// What the client sent behind the request.
+    /// The bytes that the client sent after the request.
     pub fn into_input(self) -> Vec<u8> {
         self.input
     }
 
-    /// Reads what the origin is sent, until the client has ended its half.
+    /// A reader of the bytes for the origin, until the client has ended its half.
     pub fn reader<'a>(&'a mut self, here: &'a mut Stream) -> Reader<'a> {
         Reader { upload: self, here }
     }
 
-    /// Tells the origin that no more comes of a body.
+    /// Ends the origin's input if the client ended its half before the end of the body.
     pub fn poll_end(
         &self,
         cx: &mut Context<'_>,
         there: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<()> {
         if self.is_cut {
-            // An origin that is gone needs no end.
+            // It fails if the origin is gone, which does not matter here.
             let _ = ready!(Pin::new(there).poll_shutdown(cx));
         }
         Poll::Ready(())
     }
 
-    /// Gives the next bytes of what is there, the head first.
+    /// Writes the next stored bytes to the buffer, the head first.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
         if !self.head.is_empty() {
             let len = self.head.len().min(buffer.remaining());
@@ -74,7 +74,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Takes what was read of the body, behind `from`.
+    /// Processes the bytes that were read, from `from` in the buffer on.
     fn take(&mut self, buffer: &mut ReadBuf<'_>, from: usize) -> io::Result<()> {
         let read = &buffer.filled()[from..];
         self.is_cut = read.is_empty();
@@ -85,7 +85,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Reads on behind the request, until the client has ended its half.
+    /// Reads on after the request, until the client has ended its half.
     fn poll_ahead(
         &mut self,
         cx: &mut Context<'_>,
