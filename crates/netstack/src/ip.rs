@@ -101,18 +101,19 @@ impl<'a> Packet<'a> {
 pub struct Fragment<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// Of the packet; in IPv6 that of its first fragment counts (RFC 8200 section 4.5).
+    /// The packet's protocol. In IPv6 the first fragment decides (RFC 8200 section 4.5).
     pub protocol: u8,
     pub id: u32,
-    /// Where the data stands behind the packet's IP header, in bytes.
+    /// The offset of the data after the packet's IP header, in bytes.
     pub start: usize,
     pub is_last: bool,
     pub data: &'a [u8],
 }
 
 impl<'a> Fragment<'a> {
-    /// Reads a packet that [`Packet::whole`] has for a fragment. Gives `None` where it cannot be part
-    /// of a packet: its data ends beside a word of eight bytes, or behind the longest packet.
+    /// Reads a packet that [`Packet::whole`] takes for a fragment. Returns `None` if it cannot be
+    /// part of a packet: the end of its data is not a multiple of eight bytes, or exceeds the
+    /// longest packet.
     pub fn parse(bytes: &'a [u8], header: &IpHeader) -> Option<Self> {
         let (protocol, id, start, is_last, data) = match header.version {
             Version::V4 => {
@@ -141,7 +142,7 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Of a fragment header (RFC 8200 section 4.5): the identification, and the flag beside the offset.
+/// The identification of a fragment header (RFC 8200 section 4.5), and the flag next to its offset.
 const FRAGMENT_ID_V6: std::ops::Range<usize> = 4..8;
 const MORE_FRAGMENTS_V6: u16 = 1;
 
@@ -157,8 +158,9 @@ pub struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
-    /// What is quoted of a packet that we may have sent: it has no extension header but that of a
-    /// fragment, of which the first says whose it is.
+    /// Reads the quoted part of a packet that this stack may have sent. Returns `None` if it has an
+    /// extension header other than that of a fragment, or is not the first fragment: the others
+    /// lack the ports.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header = IpHeader::parse_beginning(bytes).ok()?;
         let is_cut = header.fragment != packet::wire::Fragment::Whole;
@@ -213,20 +215,20 @@ pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8,
     }
 }
 
-/// Bytes behind the IP header of the longest packet of a family.
+/// Bytes after the IP header of the longest packet of a family.
 pub fn longest(of: IpAddr) -> usize {
     usize::from(u16::MAX) - if of.is_ipv4() { ipv4::HEADER_LEN } else { 0 }
 }
 
-/// Bytes of each fragment but the last behind the headers, of a packet to an address in packets of
-/// `mtu` bytes.
+/// Data bytes of each fragment except the last, in a packet to this address with an MTU of `mtu`
+/// bytes.
 pub fn fragment_room(to: IpAddr, mtu: usize) -> usize {
     let extension = if to.is_ipv4() { 0 } else { ipv6::extension::FRAGMENT_LEN };
     (mtu - header_len(to) - extension) & !7
 }
 
-/// Writes the headers of a fragment with `len` bytes of data, which begin at `start` of what stands
-/// behind the packet's IP header. Returns how long they are.
+/// Writes the headers of a fragment with `len` bytes of data. `start` is the offset of the data
+/// after the packet's IP header. Returns the length of the headers.
 pub fn write_fragment_header(
     to: &mut [u8],
     addresses: (IpAddr, IpAddr),

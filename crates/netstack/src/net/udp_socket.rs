@@ -25,12 +25,12 @@ impl UdpSocket {
         self.shared.lock().connect_datagrams(self.at, to)
     }
 
-    /// Sends a datagram; waits for room where much waits to leave. Where it is longer than the MTU
-    /// allows, or the path as far as routers said, it leaves in fragments.
+    /// Sends a datagram. Waits for room while the send queue is full. A datagram that is longer
+    /// than the MTU, or than the path MTU that routers have reported, is sent in fragments.
     ///
     /// # Errors
-    /// `InvalidInput` where it is longer than a datagram can be (65,507 bytes in IPv4);
-    /// `NetworkUnreachable` where there is no address of its family here. See
+    /// `InvalidInput` if the datagram exceeds the limit of its family (65,507 bytes in IPv4);
+    /// `NetworkUnreachable` if the stack lacks an address of its family. See
     /// [`UdpSocket::connect`] for others.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         let send = |context: &mut Context<'_>| {
@@ -51,7 +51,7 @@ impl UdpSocket {
     /// Sends a datagram to the connected peer. Waits for room while the send queue is full.
     ///
     /// # Errors
-    /// It is connected to nobody, or the datagram is longer than one can be.
+    /// The socket is not connected, or the datagram exceeds the limit of its family.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.send_to(bytes, self.peer_addr()?).await
     }

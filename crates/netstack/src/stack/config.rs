@@ -34,11 +34,11 @@ pub(super) const MIN_MTU: u16 = 1280;
 pub struct Counters {
     /// Packets of which fragments overlapped, or contradicted each other.
     pub fragments_overlap: u64,
-    /// Packets of which a fragment was missing when their time was over.
+    /// Packets of which a fragment was missing when they timed out.
     pub fragments_late: u64,
-    /// Packets whose fragments found no room, or made room for others.
+    /// Packets with fragments that found no room, or that made room for others.
     pub fragments_full: u64,
-    /// Packets whose checksum was wrong once their fragments were put together.
+    /// Reassembled packets with a wrong checksum.
     pub fragments_checksum: u64,
     /// Packets to addresses that are not ours.
     pub not_ours: u64,

@@ -46,18 +46,18 @@ struct Socket {
     error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
-    /// How much of the next datagram has left, where it is longer than the path allows.
+    /// The progress of the next datagram, if it is sent in fragments.
     cut: Option<Cut>,
 }
 
-/// A datagram that leaves in fragments.
+/// A datagram that is sent in fragments.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     source: IpAddr,
     id: u32,
     /// Bytes of each fragment but the last.
     room: usize,
-    /// Bytes that have left, with the UDP header.
+    /// Bytes that were sent, with the UDP header.
     sent: usize,
 }
 
@@ -83,7 +83,7 @@ impl Cut {
         let sum = ip::pseudo_sum(addresses, ip::UDP, whole);
         let sum = checksum::add(sum, checksum::sum(header));
         let sum = !checksum::add(sum, checksum::sum(bytes));
-        // Zero says that there is none (RFC 768).
+        // A zero would mean a datagram without a checksum (RFC 768).
         put_u16(header, udp::CHECKSUM, if sum == 0 { 0xffff } else { sum });
         (start + len, is_last)
     }
@@ -276,8 +276,8 @@ impl State {
         Polled::Ready(Ok((len, from)))
     }
 
-    /// Writes the next datagram of a socket whose turn it is, an IP packet, to `to`. One that is longer
-    /// than the path allows leaves in fragments, one a call.
+    /// Writes the next datagram of the next ready socket to `to`, as an IP packet. A datagram that
+    /// is longer than the path allows is sent in fragments, one per call.
     pub fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
         let Datagrams { sockets, ready } = &mut self.datagrams;
         let at = ready.pop_front()?;
@@ -311,7 +311,7 @@ impl State {
         source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())
     }
 
-    /// Writes the next fragment of a socket's next datagram. All of them leave one behind the other.
+    /// Writes the next fragment of a socket's next datagram. All fragments of it are sent in a row.
     fn poll_fragment(
         &mut self,
         at: SocketAddr,
@@ -346,7 +346,7 @@ impl State {
         Some((len, Offload::None))
     }
 
-    /// Drops the datagram that leaves in fragments, or that cannot.
+    /// Removes the datagram that is sent in fragments, or that cannot be sent, from the queue.
     fn end_cut(&mut self, at: SocketAddr) {
         let Datagrams { sockets, ready } = &mut self.datagrams;
         let Some(socket) = sockets.get_mut(&at) else { return };

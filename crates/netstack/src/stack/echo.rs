@@ -42,7 +42,7 @@ struct Family {
     exceeded: u8,
 }
 
-/// The code of a packet whose fragments did not come in time (RFC 792, RFC 4443 section 3.3).
+/// The code of a reassembly that timed out (RFC 792, RFC 4443 section 3.3).
 const REASSEMBLY_CODE: u8 = 1;
 
 const V4: Family = Family {
@@ -174,7 +174,7 @@ impl State {
         self.answer_error(packet, (family.unreachable, family.port_code));
     }
 
-    /// Says that fragments of a packet did not come in time; this is the first.
+    /// Reports that the reassembly of a packet timed out. `packet` is its first fragment.
     pub fn answer_late(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
         self.answer_error(packet, (family.exceeded, REASSEMBLY_CODE));

@@ -4,11 +4,11 @@
 //! ```text
 //!   fragment ─► Fragments::take ─┬─ Whole, with all data in order
 //!                                ├─ Waiting, for 60 s at most
-//!                                └─ Dropped: it overlaps (RFC 5722), or there is no room
+//!                                └─ Dropped: it overlaps (RFC 5722), or memory is full
 //! ```
 //!
-//! All packets that wait together, and those of one source, hold no more than a bound; the one that
-//! has waited longest makes way.
+//! All waiting packets together have a bound in bytes, and so have those of one source. The packet
+//! that has waited longest makes way.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ const LIFE: Duration = Duration::from_mins(1);
 const MEMORY: usize = 4 << 20;
 /// Bytes that those of one source hold.
 const SHARE: usize = MEMORY / 4;
-/// What a packet costs beside its fragments, and a fragment beside its data, in bytes.
+/// The overhead of a packet without its fragments, and of a fragment without its data, in bytes.
 const PACKET: usize = 256;
 const PIECE: usize = 64;
 /// Fragments of one packet: those of 65,535 bytes in packets of 552 bytes, the least MTU of a path.
@@ -34,7 +34,7 @@ const PIECES: usize = 128;
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     packets: HashMap<Key, Partial>,
-    /// All of them, the oldest first, with the end of their time.
+    /// All of them, the oldest first, with the times at which they time out.
     order: BTreeMap<u64, (Time, Key)>,
     sources: HashMap<IpAddr, Share>,
     used: usize,
@@ -42,7 +42,7 @@ pub(super) struct Fragments {
     next: u64,
 }
 
-/// What all fragments of a packet have in common.
+/// The values that all fragments of a packet share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     source: IpAddr,
@@ -66,7 +66,7 @@ struct Partial {
     pieces: Vec<Piece>,
     /// Bytes of all of them.
     len: usize,
-    /// Where the packet ends, once that is known.
+    /// The offset of the packet's end, once it is known.
     end: Option<usize>,
     /// The protocol, as the first fragment says.
     protocol: u8,
@@ -82,18 +82,18 @@ struct Piece {
     data: Box<[u8]>,
 }
 
-/// What became of a fragment.
+/// The result of [`Fragments::take`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// The packet is not whole yet.
     Waiting,
-    /// The packet's protocol, and all that stands behind its IP header.
+    /// The packet's protocol, and all its data after the IP header.
     Whole(u8, Vec<u8>),
     /// The packet is dropped, as fragments overlap.
     Overlap,
 }
 
-/// A packet whose time is over, of which there is the first fragment.
+/// A packet that timed out, with its first fragment.
 pub(super) struct Expired {
     pub source: IpAddr,
     pub destination: IpAddr,
@@ -107,12 +107,12 @@ impl Fragments {
         self.used
     }
 
-    /// When the time of the oldest packet is over.
+    /// The time at which the oldest packet times out.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.order.first_key_value().map(|(_, (due, _))| *due)
     }
 
-    /// Takes a fragment. Gives what became of it, and how many packets were dropped for want of room.
+    /// Takes a fragment. Returns its result, and the number of packets dropped for lack of room.
     pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Taken, u64) {
         let key = Key::of(fragment);
         let cost = PIECE + fragment.data.len();
@@ -145,7 +145,8 @@ impl Fragments {
         }
     }
 
-    /// Drops the oldest packet whose time is over; whether there is one, with its first fragment.
+    /// Drops the oldest packet if it timed out, and returns its first fragment if that came.
+    /// Returns `None` if no packet timed out.
     pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
         let (_, &(due, key)) = self.order.first_key_value()?;
         if due > now {
@@ -162,7 +163,7 @@ impl Fragments {
         }))
     }
 
-    /// Drops packets until there is room; how many.
+    /// Drops packets until there is room. Returns their number.
     fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
         let mut dropped = 0;
         let source = network(newcomer.source);
@@ -260,7 +261,7 @@ impl Partial {
         if self.end == Some(self.len) { Step::Whole } else { Step::Waiting }
     }
 
-    /// Whether data has its place between the pieces before and from `at`, and before the end.
+    /// Whether data fits between the pieces before `at` and from `at` on, and before the end.
     fn fits(&self, at: usize, (start, end): (usize, usize), is_last: bool) -> bool {
         let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
         let behind = self.pieces.get(at);

@@ -1,4 +1,5 @@
-//! Fragments both ways: those that arrive become packets, and long answers leave as some.
+//! Fragments in both directions: received ones become packets, and long answers are sent in
+//! fragments.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,7 @@ use crate::{
 };
 
 impl State {
-    /// Takes a fragment, and the packet that becomes whole by it.
+    /// Takes a fragment, and handles the packet that it completes.
     pub fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
         if !self.addresses.contains(&header.destination(bytes)) {
             self.counters.not_ours += 1;
@@ -30,7 +31,7 @@ impl State {
         };
         let addresses = (fragment.source, fragment.destination);
         if fragment.start == 0 && fragment.is_last {
-            // It is whole, and has nothing to do with others of its number (RFC 6946).
+            // It is a whole packet, independent of others with the same number (RFC 6946).
             return self.handle_whole(addresses, fragment.protocol, (fragment.data, now));
         }
         self.expire_fragments(now);
@@ -49,7 +50,7 @@ impl State {
         }
     }
 
-    /// Drops packets whose fragments did not come in time.
+    /// Drops packets that were not complete in time.
     pub fn expire_fragments(&mut self, now: Time) {
         let before = self.fragments.used();
         while let Some(expired) = self.fragments.expire(now) {
@@ -71,7 +72,7 @@ impl State {
         }
     }
 
-    /// Fragments of two packets may have the same number (RFC 4963): their checksum tells.
+    /// Fragments of two packets may have the same number (RFC 4963). The checksum reveals that.
     fn handle_whole(
         &mut self,
         addresses: (IpAddr, IpAddr),

@@ -50,7 +50,7 @@ pub(crate) struct State {
     pub(super) pings: Pings,
     pub(super) paths: Paths,
     pub(super) fragments: Fragments,
-    /// Counts packets that left in fragments.
+    /// Counts packets that were sent in fragments.
     pub(super) cut: u32,
     pub(super) turns: Turns,
     /// Ports and numbers that were handed out.
@@ -246,7 +246,7 @@ impl State {
         }
     }
 
-    /// Lets sockets do what is due, and drops packets whose fragments did not come.
+    /// Runs the timers of sockets that are due, and drops packets that were not complete in time.
     pub fn handle_timeouts(&mut self, now: Time) {
         self.expire_fragments(now);
         while let Some(Reverse((due, id))) = self.turns.timers.peek().copied()
@@ -286,7 +286,7 @@ impl State {
         packets.into_iter().for_each(|packet| self.answer(packet, Offload::None));
     }
 
-    /// An identification for the fragments of one packet, that nobody else can foresee (RFC 7739
+    /// An identification for the fragments of one packet. Other hosts cannot predict it (RFC 7739
     /// section 5.3).
     pub fn fragment_id(&mut self, addresses: (IpAddr, IpAddr)) -> u32 {
         self.cut = self.cut.wrapping_add(1);

@@ -171,7 +171,7 @@ fn memory_is_bounded_for_all_and_for_each_source_and_the_oldest_makes_way() {
     }
     assert_eq!(dropped, 10_000 - (SHARE / cost) as u64);
     assert!(fragments.used <= SHARE + cost);
-    // The youngest are there, and so is what another sent before.
+    // The youngest are there, and so is the earlier packet of another source.
     let source = Ipv4Addr::new(10, 0, 0, 9).into();
     let behind = Fragment { source, ..fragment(9999, data.len(), true, &data) };
     assert!(matches!(fragments.take(&behind, now()).0, Taken::Whole(..)));

@@ -1,4 +1,4 @@
-//! Packets that are longer than the MTU, both ways.
+//! Packets that are longer than the MTU, in both directions.
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +14,7 @@ fn both() -> State {
     State::new(Config { addresses: vec![US, US_V6], ..config(16 << 20) })
 }
 
-/// Has a packet arrive, a fragment or not.
+/// Delivers a packet to the stack, a fragment or not.
 fn come(state: &mut State, bytes: &[u8], now: Time) {
     let header = IpHeader::parse(bytes).unwrap();
     match Packet::whole(bytes, &header) {
@@ -23,7 +23,7 @@ fn come(state: &mut State, bytes: &[u8], now: Time) {
     }
 }
 
-/// Cuts what stands behind an IP header into packets of so many bytes.
+/// Cuts the data after an IP header into fragments for an MTU of 1420 bytes.
 fn cut(addresses: (IpAddr, IpAddr), protocol: u8, id: u32, data: &[u8]) -> Vec<Vec<u8>> {
     let room = ip::fragment_room(addresses.1, 1420);
     let part = |(number, part): (usize, &[u8])| {
@@ -77,7 +77,7 @@ fn what_leaves_in_fragments_is_what_was_sent_and_has_its_checksum() {
             let header = IpHeader::parse(&packets[0]).unwrap();
             let first = ip::Fragment::parse(&packets[0], &header).unwrap();
             ids.push(first.id);
-            // The other end puts them together.
+            // The other end reassembles them.
             let mut other = State::new(Config { addresses: vec![them], ..config(16 << 20) });
             let there = other.bind((them, 9).into()).unwrap();
             packets.iter().rev().for_each(|packet| come(&mut other, packet, now()));
@@ -155,7 +155,8 @@ fn what_is_dropped_is_counted_by_its_reason() {
         come(&mut state, &other, now());
         come(&mut state, &overlap[1], now());
         assert_eq!(state.counters(), Counters { fragments_overlap: 1, ..Counters::default() });
-        // One that begins with less than a header, and one whose data ends beside a word.
+        // A first fragment with a part of a header, one with data that is not a multiple of eight
+        // bytes, and one that exceeds the longest packet.
         let mut tiny = vec![0; 200];
         let place = (0, 8, false);
         let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::TCP, 2), place);
@@ -166,12 +167,12 @@ fn what_is_dropped_is_counted_by_its_reason() {
             ip::write_fragment_header(&mut tiny, (them, us), (ip::UDP, 3), (65_528, 64, true));
         come(&mut state, &tiny[..header + 64], now());
         assert_eq!(state.counters().malformed, 3);
-        // To somebody else.
+        // A fragment to another address.
         let elsewhere = if us.is_ipv4() { THEM } else { THEM_V6 };
         let stray = cut((them, elsewhere), ip::UDP, 4, &datagram((them, elsewhere), &[0; 2000]));
         come(&mut state, &stray[0], now());
         assert_eq!(state.counters().not_ours, 1);
-        // Where memory is short.
+        // Memory is short.
         let left = state.budget.left();
         state.budget.charge(left);
         come(&mut state, &parts(5)[0], now());
@@ -197,7 +198,7 @@ fn a_fragment_that_is_alone_is_reported_to_its_sender_after_a_minute() {
         assert_eq!(answer[start..start + 2], [kind, 1]);
         let quoted = &answer[start + 8 + start..];
         assert_eq!(quoted[..4], [0, 9, 0, 53], "the ports");
-        // Without the first, nobody knows whose it was.
+        // Without the first fragment the ports are unknown.
         come(&mut state, &packets[1], due);
         state.handle_timeouts(due + Duration::from_secs(61));
         assert!(state.next_answer().is_none());
