@@ -429,7 +429,7 @@ impl ConfFile {
         self.read_named(InterfaceName::from_path)
     }
 
-    /// The same for a proxy, whose file may have any name.
+    /// The same for a proxy. Its file may have any name.
     fn read_any(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
         self.read_named(|path| Ok(InterfaceName::of_any_file(path)))
     }

@@ -35,7 +35,7 @@ impl Surroundings {
     /// interface's name.
     ///
     /// # Errors
-    /// One failed; those behind it did not run.
+    /// A hook failed; the ones after it did not run.
     pub fn run_up(
         &self,
         key: &str,
@@ -48,7 +48,7 @@ impl Surroundings {
     /// Runs PreDown or PostDown in order, in the folder of the configuration file.
     ///
     /// # Errors
-    /// One failed; those behind it did not run.
+    /// A hook failed; the ones after it did not run.
     pub fn run_down(
         &self,
         key: &str,
@@ -84,7 +84,7 @@ impl Surroundings {
 
 impl Hook {
     /// Runs it as a child of this process, with its standard input and output, and waits until it
-    /// exits. As in wg-quick(8), the first command that fails is the end of it.
+    /// exits. As in wg-quick(8), the hook ends at the first command that fails.
     ///
     /// # Errors
     /// The shell or the folder does not exist.

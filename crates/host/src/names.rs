@@ -8,11 +8,11 @@ use std::{
 
 use config::conf::Names;
 
-/// Where iproute2 looks for its files, the first before the second (ip-route(8)).
+/// The folders of iproute2's files, the first before the second (ip-route(8)).
 const FOLDERS: [&str; 2] = ["/etc/iproute2", "/usr/share/iproute2"];
 const SERVICES: &str = "/etc/services";
 
-/// Reads them. A file that cannot be read has none.
+/// Reads the names. A file that cannot be read is skipped.
 pub fn names() -> Names {
     let mut names = Names::default();
     for text in table_files(FOLDERS.map(Path::new)).iter().filter_map(|path| read(path)) {

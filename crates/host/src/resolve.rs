@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// Resolves a name. As long as no server answers it tries again, as wg(8) does, and logs that.
-/// `wait` waits so long before the next try.
+/// `wait` waits for the given time before the next try.
 ///
 /// # Errors
 /// The name does not exist, no server answers, or the error of `wait`.

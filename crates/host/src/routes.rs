@@ -247,7 +247,7 @@ impl Routes<'_> {
                 [next.saturating_sub(2), next.saturating_sub(1)]
             }
         };
-        // Before the rules, lest an answer be lost.
+        // Before the rules, because an answer could be lost otherwise.
         if family == Family::V4 {
             settings::set_src_valid_mark(self.interface);
         }

@@ -44,7 +44,7 @@ fn key(path: &Path) -> String {
 }
 
 /// Makes the check of an IPv4 packet's source use its mark. Without this, an interface with a strict
-/// reverse path filter drops the datagrams of peers. `tunnel` is the name of our own interface.
+/// reverse path filter drops the datagrams of peers. `tunnel` is the name of our interface.
 pub fn set_src_valid_mark(tunnel: &str) {
     let path = Path::new(SRC_VALID_MARK);
     if !fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {

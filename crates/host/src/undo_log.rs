@@ -320,7 +320,7 @@ impl UndoLog {
 fn restore_setting(setting: &Setting) -> io::Result<()> {
     match fs::read_to_string(&setting.path) {
         Ok(current) if current.trim() == setting.ours => fs::write(&setting.path, &setting.former),
-        // Somebody else has changed it since, or its device is gone.
+        // Another program has changed it since, or its device is gone.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

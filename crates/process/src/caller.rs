@@ -66,7 +66,7 @@ impl Caller {
     pub fn of_connection(line: UnixStream) -> anyhow::Result<Self> {
         let namespace = line::receive(&line)?.context("it left")?;
         let is_elsewhere = *namespace != own_namespace();
-        // A hook takes as long as it takes.
+        // A hook may take any time.
         line.set_read_timeout(None)?;
         Ok(Self { line: Arc::new(line), is_elsewhere })
     }
@@ -174,7 +174,7 @@ pub fn call_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
     Ok(Some(line))
 }
 
-/// Who else gets errors and warnings of this process.
+/// The other recipients of errors and warnings of this process.
 enum Witness {
     /// A client of the control socket.
     Client(Arc<UnixStream>),

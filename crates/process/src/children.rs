@@ -19,8 +19,9 @@ const BACKGROUND: &str = "background";
 const JSON: &str = "json";
 /// This program, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// The first number of users without names, which neither systemd (its `UIDS-GIDS.md`) nor a package of
-/// Debian's uses, and below 65,536, so that a container has them. The range ends before 61,184.
+/// The first number of users without names. Neither systemd (its `UIDS-GIDS.md`) nor a package of
+/// Debian uses these numbers. They are below 65,536, so that a container has them. The range ends
+/// before 61,184.
 const USERS: u32 = 60_706;
 /// How many of them are for each [`Role`].
 const USERS_OF_A_ROLE: u32 = 159;
@@ -33,8 +34,8 @@ pub(crate) enum Role {
     Resolver,
 }
 
-/// Starts a process of this name, whose standard input is `line`. This process's copy of that is
-/// closed. Signals that this thread blocks are blocked there, too.
+/// Starts a process with this name, and with `line` as its standard input. This process's copy of
+/// `line` is closed. Signals that this thread blocks are also blocked in the new process.
 ///
 /// # Errors
 /// The process cannot be started.

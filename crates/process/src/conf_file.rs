@@ -17,9 +17,9 @@ const CHUNK: usize = 16 * 1024;
 /// Access to the folder of a pipe: only root can replace the pipe.
 const NOBODY: Access = Access { mode: 0o700, owner: 0 };
 
-/// Reads a file, and returns its absolute path without symbolic links. A pipe has none, and
-/// keeps the given one, such as `/dev/fd/63`. A file with keys that any user may read or
-/// write has a warning.
+/// Reads a file, and returns its absolute path without symbolic links. A pipe keeps the given
+/// path, such as `/dev/fd/63`. A file with keys that any user may read or write gets a
+/// warning.
 ///
 /// # Errors
 /// It cannot be read, or has an error. No error text contains a key.
@@ -50,7 +50,7 @@ fn open(given: &Path) -> io::Result<(PathBuf, Opened)> {
     }
 }
 
-/// Reads to the end. A buffer that is too short is copied and wiped, as it holds keys.
+/// Reads to the end. The buffer holds keys: one that is too short is copied and wiped.
 fn read_whole(mut file: File) -> io::Result<Zeroizing<Vec<u8>>> {
     let len: usize = file.metadata()?.len().try_into().unwrap_or(0);
     let mut text = Zeroizing::new(vec![0; len.max(CHUNK) + 1]);

@@ -20,25 +20,24 @@ use crate::{
     resolver::{Job, Resolver},
 };
 
-/// How often it looks for peers that do not answer. An initiation is repeated after about as long.
+/// The interval between checks for peers that do not answer: about that between initiations.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a peer has to be silent before its name is resolved, so that one lost datagram is no
-/// reason.
+/// How long a peer has to be silent before its name is resolved. One lost datagram is not enough.
 const SILENT: Duration = Duration::from_secs(5);
 /// The time until the name of a peer that stays silent is resolved again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The names of a configuration, and the process that resolves them.
 pub(crate) struct Endpoints {
-    /// None if they are not to be resolved again.
+    /// Empty if names are not resolved again.
     names: Vec<(PublicKey, EndpointName)>,
     job: Job,
     resolver: Option<Resolver>,
 }
 
 impl Endpoints {
-    /// Those of the peer with this configuration and name. `interface` is whether it has an interface,
-    /// whose settings replace those of the host. To be called before they do.
+    /// The names of the peer with this configuration and name. `interface` is true if the peer has
+    /// an interface. To be called before the settings of the interface replace those of the host.
     pub fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
         let is_wanted = conf.interface.reresolve.unwrap_or(true);
         let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
@@ -73,7 +72,7 @@ impl Endpoints {
     /// The system starts no more threads.
     pub fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         let Some(resolver) = self.resolver.take() else { return Ok(()) };
-        // It holds up no end of the node.
+        // The thread does not keep the node alive.
         let node = Arc::downgrade(node);
         thread::Builder::new().name("endpoints".into()).spawn(move || {
             let mut silences = Silences::default();
@@ -109,7 +108,7 @@ fn resolve(node: &Node, resolver: &Resolver, unanswered: &Unanswered) {
     }
 }
 
-/// The address after the one in use, or the first; `None` if there is no other.
+/// The address after the one in use, or the first. Returns `None` without another address.
 fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<SocketAddr> {
     let place = used.and_then(|used| found.iter().position(|at| *at == used));
     let next = place.map_or(0, |place| (place + 1) % found.len());
@@ -120,7 +119,7 @@ fn now() -> Duration {
     Duration::from_nanos(clock::boottime_nanos())
 }
 
-/// Since when peers do not answer.
+/// The silence of each peer that does not answer.
 #[derive(Default)]
 struct Silences(HashMap<PublicKey, Silence>);
 
@@ -131,7 +130,7 @@ struct Silence {
 }
 
 impl Silences {
-    /// Those of the silent peers whose names are to be resolved now.
+    /// The silent peers with names that are due to be resolved.
     fn due(&mut self, silent: Vec<Unanswered>, now: Duration) -> Vec<Unanswered> {
         let is_silent = |key: &PublicKey| silent.iter().any(|it| it.peer == *key);
         self.0.retain(|key, _| is_silent(key));

@@ -28,7 +28,7 @@ use sys::{
 /// After so long without an event, the work of the last ones is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How often a start that waits looks whether it is to end.
+/// How often a start that waits checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What the main thread hears.
@@ -49,12 +49,12 @@ pub(crate) enum Event {
     Gone(io::Error),
 }
 
-/// Whether a signal is to end the process, for a start that waits.
+/// Whether a signal has asked the process to end. A start that waits checks this.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ended(Arc<AtomicBool>);
 
 impl Ended {
-    /// Waits for so long.
+    /// Waits for the time `left`.
     ///
     /// # Errors
     /// A signal came.

@@ -1,4 +1,5 @@
-//! A process that resolves the names of endpoints, for a peer that is confined and may not do that.
+//! A process that resolves the names of endpoints for a peer. The peer is confined and may not do
+//! so.
 //!
 //! ```text
 //!   peer, before its sandbox -- its job --> resolver: this program, executed again
@@ -44,7 +45,7 @@ const MESSAGE: usize = 4096;
 /// Addresses in a reply at most.
 const ADDRESSES: usize = 16;
 
-/// What it does besides reading and writing: it queries name servers by UDP and TCP.
+/// Its work in addition to reads and writes: it queries name servers by UDP and TCP.
 const WORK: Work = Work {
     udp: true,
     tcp: true,
@@ -80,7 +81,7 @@ struct Request {
     mark: u32,
 }
 
-/// The addresses, or why there are none.
+/// The addresses, or the reason for the failure.
 type Reply = Result<Vec<SocketAddr>, String>;
 
 /// The connection to a resolver.
@@ -103,7 +104,7 @@ impl Resolver {
     /// tunnel.
     ///
     /// # Errors
-    /// There are none, or the resolver is gone.
+    /// The name does not resolve, or the resolver is gone.
     pub fn resolve(&self, name: &EndpointName, mark: u32) -> anyhow::Result<Vec<SocketAddr>> {
         let request = Request { host: name.host.clone(), port: name.port, mark };
         self.0.send(&postcard::to_stdvec(&request)?)?;
@@ -130,7 +131,7 @@ impl ResolverProcess {
     /// Serves the peer on standard input, until that closes the connection.
     ///
     /// # Errors
-    /// Standard input is no connection to a peer, or the kernel refuses the sandbox.
+    /// Standard input is not a connection to a peer, or the kernel refuses the sandbox.
     pub fn run(self) -> anyhow::Result<()> {
         let _signals = Signals::block().context("signals")?;
         process::rename(NAME).context("its name")?;

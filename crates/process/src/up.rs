@@ -177,8 +177,8 @@ impl Up {
         Ok(())
     }
 
-    /// Does everything that the file says, in wg-quick's order: what PreUp set stays unless the file
-    /// has it. After an error, [`Up::bring_down`] undoes what was done.
+    /// Applies the whole file, in wg-quick's order: settings by PreUp stay unless the file contains
+    /// them. After an error, [`Up::bring_down`] undoes the changes.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
         self.resolve_endpoints()?;

@@ -11,8 +11,8 @@ pub fn runs_under_wg_quick(interface: &str) -> bool {
     ancestors_arguments().any(|arguments| brings_up(&arguments, interface))
 }
 
-/// Whether these are the arguments of `wg-quick up`, with an interpreter or without, for the
-/// interface or a file named after it.
+/// Whether these are the arguments of `wg-quick up`, with or without an interpreter. The target is
+/// the interface or a file named after it.
 fn brings_up(arguments: &[String], interface: &str) -> bool {
     arguments.windows(3).any(|words| {
         let [program, verb, which] = words else { return false };

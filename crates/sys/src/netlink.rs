@@ -92,7 +92,7 @@ impl Netlink {
         Ok(Self { connection: Mutex::new(Connection { socket, sequence: 0 }) })
     }
 
-    /// The number of requests sent so far: a test compares it before and after an operation.
+    /// The number of requests that were sent. A test compares it before and after an operation.
     pub fn requests(&self) -> u32 {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).sequence
     }

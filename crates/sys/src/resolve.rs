@@ -13,7 +13,7 @@ use nix::sys::socket::{SockaddrLike as _, SockaddrStorage};
 /// The code of a name that no server answered about.
 pub const AGAIN: i32 = libc::EAI_AGAIN;
 
-/// Why a name has no address.
+/// The error of a name that does not resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolveError {
     /// An `EAI_` constant.
@@ -22,7 +22,7 @@ pub struct ResolveError {
 }
 
 impl ResolveError {
-    /// Whether a later try is of no use: the name does not exist, or has no address (`EAI_NONAME`,
+    /// Whether another try is useless: the name does not exist, or has no address (`EAI_NONAME`,
     /// `EAI_NODATA`, `EAI_FAIL`), as in wg(8).
     pub fn is_permanent(&self) -> bool {
         matches!(self.code, libc::EAI_NONAME | libc::EAI_NODATA | libc::EAI_FAIL)

@@ -1,4 +1,4 @@
-//! For how long nothing has come over a TCP connection.
+//! The time since data last came over a TCP connection.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -20,8 +20,8 @@ sockopt_impl!(
     libc::tcp_info
 );
 
-/// How long the other end has sent nothing since the connection was made. It is zero if something
-/// waits to be read, the other end has closed its half, or this is no TCP connection.
+/// The time since the other end last sent data, or since the connection was made. Zero if input
+/// waits to be read, if the other end has closed its half, or if this is not a TCP connection.
 pub fn silent_for(socket: &impl AsFd) -> Duration {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     if recv(socket.as_fd().as_raw_fd(), &mut [0], flags) != Err(Errno::EAGAIN) {

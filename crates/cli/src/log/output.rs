@@ -1,4 +1,4 @@
-//! Where lines of the log go: to standard error, which is a connection to syslog once a process in the
+//! The output of the log: standard error, which is a connection to syslog once a process in the
 //! background has left its terminal.
 
 use std::{
@@ -23,7 +23,7 @@ pub(super) fn is_syslog() -> bool {
     SYSLOG.load(Ordering::Relaxed)
 }
 
-/// What stands before a message for syslog: its priority, and the process.
+/// The prefix of a message for syslog: its priority, and the process.
 pub(super) fn write_head(out: &mut impl fmt::Write, level: Level) -> fmt::Result {
     let severity = match level {
         Level::ERROR => 3,
@@ -47,7 +47,7 @@ pub(super) fn print(line: &str) {
     let _ = Output.write_all(text.as_bytes());
 }
 
-/// Standard error. Nobody waits for it, and errors are ignored.
+/// Standard error. Errors are ignored.
 pub(super) struct Output;
 
 impl Write for Output {
@@ -68,7 +68,7 @@ impl Write for Output {
 
 /// Has a process in the background leave its terminal.
 pub(crate) struct LeavesTerminal {
-    /// Whether it does.
+    /// Whether the process leaves it.
     leaves: bool,
     syslog: Option<Syslog>,
 }
@@ -78,7 +78,7 @@ impl LeavesTerminal {
     pub fn prepare() -> Self {
         let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
         let leaves = wanted.iter().all(|name| std::env::var_os(name).is_none());
-        // Most containers have no syslog.
+        // Most containers run without syslog.
         let syslog = leaves.then(|| Syslog::connect().ok()).flatten();
         Self { leaves, syslog }
     }

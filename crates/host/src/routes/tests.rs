@@ -45,7 +45,7 @@ fn add_to(
     Routes { netlink, wanted, log, interface: NAME, device, own: None }.add()
 }
 
-/// So many networks of 2,048 addresses.
+/// This number of networks, each of 2,048 addresses.
 fn many(count: u32) -> Vec<IpNet> {
     let net = |number: u32| Ipv4Net::new(Ipv4Addr::from((16 << 24) + number * 4096), 21).unwrap();
     (0..count).map(|number| net(number).into()).collect()

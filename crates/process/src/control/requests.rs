@@ -62,9 +62,9 @@ impl<'a> Requests<'a> {
         Self { client, room, chunk, rest: 0..0, times }
     }
 
-    /// The next request, up to its empty line; `None` where the client has no more. Its lines may
-    /// end with CRLF. One that is too long is read to its end, and is the number of `errno.h` to
-    /// answer with.
+    /// Reads the next request, up to its empty line. Returns `None` if the client sends no other.
+    /// Lines may end with CRLF. A request that is too long is read to its end, and returns the
+    /// number of `errno.h` to answer with.
     ///
     /// # Errors
     /// The client is too slow, left amid a request, or sends no text.

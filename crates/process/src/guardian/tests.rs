@@ -92,7 +92,7 @@ fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
     guardian.save(Step::SaveConfig, &DeviceState::default()).unwrap();
 }
 
-/// Sends these messages behind the job. Returns how many steps were carried out.
+/// Sends these messages after the job. Returns the number of steps that were carried out.
 fn heard(messages: &[&[u8]], outcome: Done) -> (usize, anyhow::Result<()>) {
     let (line, theirs) = UnixStream::pair().unwrap();
     line::send(&line, &[&message()]).unwrap();

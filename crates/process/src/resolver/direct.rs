@@ -1,4 +1,4 @@
-//! Queries of the host's own name servers, by sockets whose mark leads past the tunnel.
+//! Queries to the host's own name servers, by sockets with a mark that leads past the tunnel.
 
 use std::{
     io,
@@ -43,7 +43,7 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
     SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
     let question = Question::new(u16::from_ne_bytes(id), name, record);
     let question = question.ok_or(io::ErrorKind::InvalidInput)?;
-    // A port of its own for each query: a forged answer has to guess it, too.
+    // Each query has a new port, which a forged answer has to guess, too.
     let socket = connected(server, mark)?;
     socket.send(question.as_bytes())?;
     let deadline = now() + PATIENCE;
