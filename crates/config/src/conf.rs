@@ -210,7 +210,7 @@ impl Conf {
         })
     }
 
-    /// The peers whose endpoints are names, not addresses.
+    /// The peers with endpoints that are names, not addresses.
     pub fn names(&self) -> impl Iterator<Item = (PublicKey, EndpointName)> {
         let named = |peer: &Peer| Some((peer.public_key, peer.endpoint.clone()?));
         self.peers.iter().filter_map(named).filter(|(_, endpoint)| endpoint.is_name())
@@ -245,7 +245,7 @@ impl Table {
 }
 
 impl NameServer {
-    /// Reads an address; one of IPv6 maybe with a scope. `None` if it is none.
+    /// Reads an address. An IPv6 address may have a scope. Returns `None` for other texts.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, scope) = match text.split_once('%') {
             Some((address, scope)) if value::is_scope(scope) => (address, Some(scope.to_owned())),

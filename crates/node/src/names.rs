@@ -11,21 +11,22 @@ use wg::PublicKey;
 
 use super::{Node, lock};
 
-/// A peer that has the name of its endpoint, and does not answer handshakes.
+/// A peer with a named endpoint that does not answer handshakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     pub peer: PublicKey,
     pub name: EndpointName,
-    /// Where the initiations are sent.
+    /// The address that initiations are sent to.
     pub endpoint: Option<SocketAddr>,
 }
 
-/// The name of each peer's endpoint that has one.
+/// The names of endpoints, by peer.
 #[derive(Debug, Default)]
 pub(super) struct Names(Mutex<HashMap<PublicKey, EndpointName>>);
 
 impl Names {
-    /// Drops the names of the peers whose endpoints a change sets: an address counts from then on.
+    /// Drops the names of the peers that a change removes or gives an endpoint. From then on the
+    /// address counts.
     pub fn forget(&self, change: &Change) {
         let mut names = self.lock();
         if change.device.replace_peers {
@@ -42,14 +43,14 @@ impl Names {
 }
 
 impl Node {
-    /// Stores the names that endpoints were resolved from, in place of all former ones. An endpoint
-    /// that is an address has none.
+    /// Stores the names that endpoints were resolved from, in place of all former ones. Endpoints
+    /// that are addresses are skipped.
     pub fn name_endpoints(&self, names: impl IntoIterator<Item = (PublicKey, EndpointName)>) {
         let named = names.into_iter().filter(|(_, name)| name.is_name());
         *self.names.lock() = named.collect();
     }
 
-    /// The peers that have the name of an endpoint, and do not answer a handshake.
+    /// The peers with a named endpoint that do not answer a handshake.
     pub fn unanswered(&self) -> Vec<Unanswered> {
         let names = self.names.lock();
         let control = lock(&self.control);

@@ -1,4 +1,4 @@
-//! The networks of `AllowedIPs`, as wg(8) reads them, but for those that are to be left out.
+//! The networks of `AllowedIPs`, as wg(8) reads them. Networks after `!` or `-` are refused.
 
 use ipnet::IpNet;
 
@@ -13,13 +13,13 @@ use crate::value::{self, ValueError, Wanted};
 #[derive(Default)]
 pub(super) struct AllowedIps {
     nets: Vec<(usize, IpNet)>,
-    /// What is to be left out.
+    /// The networks after `!` or `-`.
     holes: Vec<IpNet>,
 }
 
 impl AllowedIps {
     /// # Errors
-    /// A word is no network, or is one to be left out: a peer has a list, without exceptions.
+    /// A word is not a network, or is an exception, which the list of a peer cannot have.
     pub fn read(entries: &Entries<'_>) -> Result<Self, Fault> {
         let mut read = Self::default();
         let mut first_hole = None;
@@ -44,8 +44,8 @@ impl AllowedIps {
         std::mem::take(&mut self.nets)
     }
 
-    /// What is between two commas. wg(8) removes all blanks, as in `10.0.0.0 /8`; here they may
-    /// separate networks, too.
+    /// Adds the text between two commas. wg(8) removes all blanks, as in `10.0.0.0 /8`. Here they
+    /// may separate networks, too.
     fn add_part(&mut self, entry: &Entry<'_>, part: &str) -> Result<(), ValueError> {
         let mut words = part.split_whitespace().peekable();
         let Some(first) = words.next() else { return Ok(()) };
@@ -69,7 +69,7 @@ impl AllowedIps {
         Ok(())
     }
 
-    /// The networks that have everything but the holes.
+    /// The networks that contain everything except the holes.
     fn without_holes(&self) -> Vec<IpNet> {
         let nets: Vec<_> = self.nets.iter().map(|(_, net)| net.trunc()).collect();
         let mut left = IpNet::aggregate(&nets);
@@ -80,7 +80,7 @@ impl AllowedIps {
     }
 }
 
-/// The networks that have everything of `net` but `hole`.
+/// The networks that contain everything of `net` except `hole`.
 fn without(net: IpNet, hole: IpNet) -> Vec<IpNet> {
     if hole.contains(&net) {
         return Vec::new();

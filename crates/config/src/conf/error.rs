@@ -130,7 +130,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Writes the whole list, for the user to copy into the file.
+/// Writes the whole list. The user can copy it into the file.
 fn write_list(f: &mut fmt::Formatter<'_>, nets: &[IpNet]) -> fmt::Result {
     let Some((first, others)) = nets.split_first() else {
         return f.write_str("nothing: no address is left");

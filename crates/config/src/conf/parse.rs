@@ -259,7 +259,7 @@ fn is_odd(address: &str) -> bool {
 }
 
 impl Entries<'_> {
-    /// The value of a key that has one; of several the last.
+    /// The value of a key. If it has several, the last one.
     pub(super) fn one<T>(
         &self,
         key: Key,

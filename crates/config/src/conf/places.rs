@@ -50,7 +50,7 @@ impl Conf {
 }
 
 impl Places {
-    /// Those of an `[Interface]` section, and of the networks of all peers.
+    /// The lines of an `[Interface]` section, and of the networks of all peers.
     pub(super) fn read(interface: &Entries<'_>, networks: HashMap<IpNet, usize>) -> Self {
         let addresses = interface.of(Key::Address);
         Self {

@@ -33,8 +33,8 @@ pub(super) fn decode(
     Ok(text)
 }
 
-/// Whether the start of a line ends in a comment. In a hook the shell decides what a comment is:
-/// here, what follows a blank and `#` without a quote before.
+/// Whether the start of a line ends in a comment. The shell interprets a hook: its comment begins
+/// at a `#` after a blank, without a quote before it.
 fn ends_in_comment(start: &[u8]) -> bool {
     let Some(place) = start.iter().position(|byte| *byte == b'#') else { return false };
     let before = &start[..place];

@@ -1,4 +1,4 @@
-//! What a file has that is allowed but probably not meant.
+//! The parts of a file that are allowed but probably not meant.
 
 use std::fmt;
 

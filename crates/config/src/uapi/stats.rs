@@ -95,7 +95,7 @@ pub struct ProxyStats {
     pub evicted_idle: u64,
     /// Clients without a request that were closed to make room.
     pub evicted_asking: u64,
-    /// What a stack in the process dropped; zeros of another.
+    /// Packets that the stack in the process dropped; zeros for another stack.
     pub dropped: StackDrops,
 }
 
@@ -104,7 +104,7 @@ pub struct ProxyStats {
 pub struct StackDrops {
     /// Packets to other addresses.
     pub not_ours: u64,
-    /// Packets with headers that cannot be, or of other protocols.
+    /// Packets with invalid headers, or of other protocols.
     pub malformed: u64,
     /// Segments of no connection.
     pub stray: u64,
@@ -120,7 +120,7 @@ pub struct StackDrops {
     pub fragments_late: u64,
     /// Packets with fragments that found no room.
     pub fragments_full: u64,
-    /// Packets whose fragments have another checksum.
+    /// Reassembled packets with a wrong checksum.
     pub fragments_checksum: u64,
 }
 

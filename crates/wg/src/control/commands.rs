@@ -85,14 +85,14 @@ impl<R: CryptoRng> Control<R> {
         Ok(())
     }
 
-    /// Whether a handshake with a peer is tried: an initiation was sent, and nothing answered it yet.
-    /// `false` if there is no such peer.
+    /// Whether a handshake with a peer is in progress: an initiation was sent and is not answered
+    /// yet. Returns `false` for an unknown peer.
     pub fn is_trying(&self, peer: &PublicKey) -> bool {
         let Some(entry) = self.peers.get(peer) else { return false };
         entry.timers.attempt_began.is_some() && entry.handshake.pending.is_some()
     }
 
-    /// Where a peer is reached; `None` if there is no such peer, or it is reached through a relay.
+    /// The address of a peer. Returns `None` if the peer is unknown or is reached through a relay.
     pub fn endpoint(&self, peer: &PublicKey) -> Option<SocketAddr> {
         self.peers.get(peer)?.peer.endpoint()?.remote.direct()
     }

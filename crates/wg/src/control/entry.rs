@@ -72,8 +72,8 @@ pub(super) enum Reading {
 }
 
 impl Reading {
-    /// What the response that could not be read was, if there was one. `read` is the next response
-    /// that could be read, if one came, with the number of the secret in it.
+    /// The drop reason of the response that could not be read, if there was one. `read` is the next
+    /// response that could be read, if one came, with the number of the secret in it.
     pub fn unread(self, read: Option<Option<u32>>) -> Option<DropReason> {
         match (self, read) {
             (Self::Open, _) => None,

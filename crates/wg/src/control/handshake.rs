@@ -117,8 +117,8 @@ impl<R: CryptoRng> Control<R> {
         Ok(())
     }
 
-    /// Ends the handshake that a response is to; with which peer. `None` if another response has to
-    /// show why this one cannot be read.
+    /// Ends the handshake that a response belongs to. Returns its peer, or `None` if another
+    /// response has to show why this one cannot be read.
     fn finish(
         &mut self,
         datagram: &[u8],

@@ -70,8 +70,8 @@ impl<R: CryptoRng> Control<R> {
 
     /// The peer's response could not be read: maybe it has a secret that we lost. One more initiation
     /// shows that, and is answered without. It may be forged as well, so where we have a secret that
-    /// could be lost by that, the true one has time to come. Returns whether it is counted later,
-    /// by [`Reading::unread`].
+    /// could be lost by that, the true one has time to come. Returns whether [`Reading::unread`]
+    /// counts it later.
     pub(super) fn hurry(&mut self, key: &PublicKey, now: Now) -> bool {
         let Some(entry) = self.peers.get_mut(key) else { return false };
         let Some(pending) = &mut entry.handshake.pending else { return false };
