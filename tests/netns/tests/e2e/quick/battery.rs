@@ -1,12 +1,12 @@
-//! The same files for wg-quick(8) and for `linerate up`, on two hosts that are alike: what each does
-//! to its host is compared.
+//! Runs the same files by wg-quick(8) and by `linerate up`, on two identical hosts, and compares
+//! the changes to the hosts.
 //!
 //! ```text
 //!   one:   wg-quick up wg0.conf      eth0 10.1.0.1/24  fd01::1/64 ---- another host
 //!   other: linerate up wg0.conf      eth0 10.1.0.1/24  fd01::1/64 ---- another host
 //! ```
 //!
-//! The files are in `tests/netns/battery`, and others are random. Differences that are meant are in
+//! The files are in `tests/netns/battery`, and others are random. Intended differences are in
 //! `tests/netns/battery/differences.txt`, each with its reason.
 
 use std::{collections::BTreeMap, env, fs, path::Path, thread};
@@ -18,8 +18,9 @@ use crate::quick::PATIENCE;
 /// How many random files are tried; `make test-all` has more.
 const RANDOM: usize = 60;
 
-/// All that a file decides, by the name of the aspect. Routes of linerate have the protocol `static`, which
-/// is what an administrator configures; those of `ip route add` have `boot`, which ip(8) does not show.
+/// All that a file decides, by the name of the aspect. Routes of linerate have the protocol
+/// `static`, which stands for an administrator's routes. Those of `ip route add` have `boot`, which
+/// ip(8) does not show.
 const ASPECTS: [(&str, &str); 6] = [
     ("addresses", "ip -o address show dev wg0 | awk '{print $3, $4}' | grep -v ^inet6.fe80"),
     ("mtu", "cat /sys/class/net/wg0/mtu"),
@@ -29,7 +30,7 @@ const ASPECTS: [(&str, &str); 6] = [
     ),
     ("rules", "ip -4 rule; ip -6 rule"),
     ("dns", "cat /etc/resolv.conf"),
-    // Not what comes about by itself: ports, handshakes, counters.
+    // Without the values that a file does not decide: ports, handshakes, counters.
     (
         "peers",
         "wg show wg0 dump | awk -F'\\t' 'NR == 1 {print $1, $4; next} {print $1, $2, $3, $4, $8}' | sort",
@@ -53,7 +54,7 @@ struct Did {
     down: bool,
     /// Whether the interface is there after that.
     stays: bool,
-    /// What is left behind.
+    /// The changes that remain.
     left: String,
     said: String,
 }
@@ -84,7 +85,7 @@ impl Twin {
         outcome
     }
 
-    /// What becomes of a file from `up` to `down`.
+    /// Runs a file from `up` to `down`.
     fn does(&self, text: &[u8]) -> Did {
         let path = self.host.write_secret("wg0.conf", "");
         fs::write(self.host.outside(path), text).expect("the folder is there");
@@ -120,7 +121,7 @@ fn state(host: &Host) -> String {
     )
 }
 
-/// The differences that are meant: of a file, the aspects.
+/// The intended differences: the aspects, by file.
 fn meant() -> BTreeMap<String, Vec<String>> {
     let text = include_str!("../../../battery/differences.txt");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
@@ -155,7 +156,8 @@ fn differences(quick: &Did, ours: &Did) -> Vec<String> {
     different
 }
 
-/// Has both programs take each file, and says where they differ without a reason.
+/// Runs both programs on each file, and panics after unexpected differences. Returns the number of
+/// files.
 fn compare(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> usize {
     let twins = || (Twin::new(true), Twin::new(false));
     let (mut quick, mut ours) = twins();
@@ -212,8 +214,9 @@ fn random_files_do_the_same_by_wg_quick_and_by_linerate() {
     announce(&format!("BATTERY {} random files", compare(files)));
 }
 
-/// Files as people and programs write them: odd spacing and case, comments, keys twice. Without what
-/// the versions of wg and wg-quick read differently: a `#` in a hook, and an empty `AllowedIPs`.
+/// Files as people and programs write them: odd spacing and case, comments, keys twice. They omit
+/// cases that versions of wg and wg-quick read differently: a `#` in a hook, and an empty
+/// `AllowedIPs`.
 mod grammar {
     use netns::Random;
 

@@ -1,5 +1,5 @@
-//! A host that lets less be set than most: a container with a read-only `/proc/sys`, a host without
-//! IPv6, files that the user of a container owns.
+//! Hosts with restrictions: a container with a read-only `/proc/sys`, a host without IPv6, files
+//! that the user of a container owns.
 
 use std::net::UdpSocket;
 

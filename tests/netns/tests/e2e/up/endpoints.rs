@@ -8,7 +8,7 @@ use crate::up::{PATIENCE, World, world};
 
 const LOG: &str = "/run/rig/up.log";
 
-/// A file with an endpoint by name, on a host whose name server does not answer.
+/// A file with an endpoint by name, on a host with a name server that does not answer.
 fn named(world: &World) -> String {
     world.left.run("echo nameserver 127.0.0.1 >/etc/resolv.conf; ip link set lo up");
     let peer = "Endpoint = vpn.example:51820\nAllowedIPs = 10.9.0.0/24";

@@ -4,13 +4,13 @@ use netns::{INTERFACE, Key, linerate, wg_quick};
 
 use crate::up::{World, world};
 
-/// What a file sets that `wg` and `ip` show. Order and spelling are theirs.
+/// Shows the settings of a file by `wg` and `ip`, in their order and spelling.
 const SHOWN: &str = "wg showconf wg0 | grep -v ListenPort; ip -brief -4 address show wg0; \
                      ip link show wg0 | grep -o 'mtu [0-9]*'; \
                      ip -4 route show dev wg0 | cut -d ' ' -f 1";
 
-/// Brings the file up by linerate and by wg-quick, which have to agree. Returns what is shown, and
-/// what linerate printed.
+/// Brings the file up by linerate and by wg-quick, and checks that both show the same. Returns the
+/// shown text, and the output of linerate.
 fn both(world: &World, quick: &str, text: &[u8]) -> (String, String) {
     let file = world.left.write_secret("wg0.conf", "");
     std::fs::write(world.left.outside(&file), text).expect("the file was made");
@@ -24,7 +24,7 @@ fn both(world: &World, quick: &str, text: &[u8]) -> (String, String) {
     (shown, outcome.stderr)
 }
 
-/// The lines in an order of their own: that of peers differs from start to start.
+/// The lines, sorted: the order of peers differs from start to start.
 fn sorted(shown: &str) -> Vec<&str> {
     let mut lines: Vec<_> = shown.lines().collect();
     lines.sort_unstable();

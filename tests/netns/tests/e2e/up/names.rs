@@ -10,10 +10,10 @@ use crate::up::{World, world};
 /// after that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A name server of the world outside, which is reached by the default route.
+/// A name server outside, which is reached by the default route.
 const SERVER: &str = "192.0.2.53";
 
-/// A world whose left host has that name server.
+/// A world in which the left host has that name server.
 fn with_server() -> World {
     let mut world = world();
     address(&world.right.host, "lo", &format!("{SERVER}/32"));
