@@ -445,7 +445,10 @@ impl ConfFile {
         let name = match &self.name {
             Some(name) => InterfaceName::new(name).context("--name")?,
             None => name_of(named).map_err(|error| match is_descriptor(named) {
-                true => anyhow::anyhow!("{}: a pipe has no name: use --name NAME", named.display()),
+                true => anyhow::anyhow!(
+                    "{}: a pipe has no name: `--name NAME` is the interface's",
+                    named.display()
+                ),
                 false => anyhow::Error::new(error).context(named.display().to_string()),
             })?,
         };
@@ -467,14 +470,18 @@ fn down(interface: &Path) -> anyhow::Result<bool> {
     };
     Log::default().start();
     host::outside_hooks(&name)?;
+    let mut has_failed = false;
     if client::answers(&name) {
         match client::down(&name) {
             // It was killed in the meantime.
             Err(error) if !error.is::<client::Refused>() && client::ends(&name) => {}
+            // A process that reverts its part may have been killed before.
+            Ok(false) if !client::answers(&name) => has_failed = true,
             done => return done,
         }
     }
     match process::sweep(&name)? {
+        Swept::Nothing if has_failed => Ok(false),
         Swept::Nothing => client::down(&name),
         Swept::ByAnother => Ok(true),
         Swept::Undone => {

@@ -42,7 +42,9 @@ impl Proxy {
         proxy.socks.extend(self.socks.into_iter().map(|value| with_origin("--socks", value)));
         proxy.http.extend(self.http.into_iter().map(|value| with_origin("--http", value)));
         self.log.start();
-        tracing::info!("its name is {name}");
+        if Some(name.as_str()) != self.conf.conf.file_stem().and_then(|stem| stem.to_str()) {
+            eprintln!("linerate: this proxy's name for show, down and reload is {name}");
+        }
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
         let log_style = self.log.style(false);
         run(Options { name, conf, means, stack, sandbox, member: None, log_style }, || {})

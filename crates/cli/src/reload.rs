@@ -44,9 +44,16 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
-    let names: Vec<_> = conf.names().collect();
-    let names = names.iter().map(|(peer, name)| (peer, name));
-    client.send("linerate-endpoint-names", &write_endpoint_names(names))?;
+    let is_wanted = conf.interface.reresolve.unwrap_or(true);
+    let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
+    let lines = write_endpoint_names(names.iter().map(|(peer, name)| (peer, name)));
+    let reply = client.send("linerate-endpoint-names", &lines)?;
+    if !names.is_empty() && reply.lines().any(|line| line == "followed=false") {
+        eprintln!(
+            "linerate: the names of endpoints were resolved once: they are resolved again only if \
+             the file had names at the start"
+        );
+    }
     Ok(())
 }
 

@@ -52,7 +52,8 @@ pub enum Request {
     /// `linerate-offload=1`, an extension: offloads by name, to be used or not.
     Offload(Vec<(String, bool)>),
     /// `linerate-endpoint-names=1`, an extension: the names that endpoints of peers were resolved
-    /// from, in place of all former ones.
+    /// from, in place of all former ones. The reply says whether they are resolved again:
+    /// `followed=true` or `followed=false`.
     EndpointNames(Vec<(PublicKey, EndpointName)>),
 }
 

@@ -3,13 +3,17 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use config::{conf::EndpointName, uapi::Change};
+use packet::Endpoint;
 use wg::PublicKey;
 
-use super::{Node, lock};
+use super::{Node, lock, now};
 
 /// A peer with a named endpoint that does not answer handshakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +26,11 @@ pub struct Unanswered {
 
 /// The names of endpoints, by peer.
 #[derive(Debug, Default)]
-pub(super) struct Names(Mutex<HashMap<PublicKey, EndpointName>>);
+pub(super) struct Names {
+    of_peers: Mutex<HashMap<PublicKey, EndpointName>>,
+    /// Whether they are resolved again.
+    are_followed: AtomicBool,
+}
 
 impl Names {
     /// Drops the names of the peers that a change removes or gives an endpoint. From then on the
@@ -38,7 +46,7 @@ impl Names {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PublicKey, EndpointName>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,5 +69,32 @@ impl Node {
             endpoint: control.endpoint(peer),
         });
         unanswered.collect()
+    }
+
+    /// Moves a peer to another address of its name, if nothing has changed since the peer did not
+    /// answer: neither the name nor the endpoint, nor has it answered. Returns whether it was moved.
+    pub fn move_unanswered(&self, unanswered: &Unanswered, to: SocketAddr) -> bool {
+        let Unanswered { peer, name, endpoint } = unanswered;
+        let names = self.names.lock();
+        let mut control = lock(&self.control);
+        let is_as_before = names.get(peer) == Some(name)
+            && control.is_trying(peer)
+            && control.endpoint(peer) == *endpoint;
+        let moved = is_as_before
+            && control.set_endpoint(peer, Endpoint::new(to)).is_ok()
+            && control.handshake_now(peer, now()).is_ok();
+        drop(control);
+        self.engine.wake();
+        moved
+    }
+
+    /// Says that the names are resolved again from now on.
+    pub fn follow_names(&self) {
+        self.names.are_followed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the names are resolved again.
+    pub fn follows_names(&self) -> bool {
+        self.names.are_followed.load(Ordering::Relaxed)
     }
 }

@@ -238,7 +238,14 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
             }
             extras.offloads_changed();
         }
-        Request::EndpointNames(names) => node.name_endpoints(names),
+        Request::EndpointNames(names) => {
+            node.name_endpoints(names);
+            answer.push_str(if node.follows_names() {
+                "followed=true\n"
+            } else {
+                "followed=false\n"
+            });
+        }
         Request::Set(change) => {
             if let Err(error) = node.apply(change) {
                 tracing::error!(%error, "a change was refused");

@@ -11,7 +11,6 @@ use anyhow::Context;
 use config::conf::{Conf, EndpointName};
 use host::dns;
 use node::{Node, Unanswered};
-use packet::Endpoint;
 use sys::clock;
 use wg::PublicKey;
 
@@ -72,6 +71,7 @@ impl Endpoints {
     /// The system starts no more threads.
     pub fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         let Some(resolver) = self.resolver.take() else { return Ok(()) };
+        node.follow_names();
         // The thread does not keep the node alive.
         let node = Arc::downgrade(node);
         thread::Builder::new().name("endpoints".into()).spawn(move || {
@@ -101,9 +101,8 @@ fn resolve(node: &Node, resolver: &Resolver, unanswered: &Unanswered) {
         }
     };
     let Some(next) = next_address(&found, *endpoint) else { return };
-    let set = node.set_endpoint(peer, Endpoint::new(next));
-    // The peer may have been removed, or the interface may have gone down meanwhile.
-    if set.and_then(|()| node.handshake_now(peer)).is_ok() {
+    // The lookup may have taken long.
+    if node.move_unanswered(unanswered, next) {
         tracing::info!(peer = peer.to_base64(), endpoint = %next, "{name} has another address");
     }
 }

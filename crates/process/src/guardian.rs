@@ -46,7 +46,7 @@ use config::{
     uapi::DeviceState,
 };
 use host::{
-    InterfaceLock, UndoLog, dns, guardian_socket,
+    InterfaceLock, NoIpv6, UndoLog, dns, guardian_socket,
     hooks::{Hook, Surroundings},
     rescue_file,
 };
@@ -325,7 +325,8 @@ impl Job {
         let netlink = Netlink::open()?;
         if let Some(link) = netlink.link(self.index)?.filter(|link| link.is_tun) {
             let addresses = netlink.addresses(self.index)?;
-            conf.addresses = addresses_now(&conf.addresses, addresses);
+            let has_ipv6 = NoIpv6::of(&netlink, self.index)?.is_none();
+            conf.addresses = addresses_now(&conf.addresses, addresses, has_ipv6);
             conf.mtu = conf.mtu.map(|mtu| link.mtu.try_into().unwrap_or(mtu));
             conf.dns = dns::now(&self.interface, &conf.dns);
         }
@@ -334,11 +335,13 @@ impl Job {
 }
 
 /// The addresses of a link: those of the file in its order, then others. Link-local addresses of
-/// IPv6 that the file does not have are the kernel's own.
-fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>) -> Vec<IpNet> {
+/// IPv6 that the file does not have are the kernel's own. Addresses of IPv6 in the file stay if the link
+/// cannot have them.
+fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>, has_ipv6: bool) -> Vec<IpNet> {
     let is_kernels =
         |net: &IpNet| matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
-    let stays = in_file.iter().filter(|net| on_link.contains(net)).copied();
+    let stays = |net: &&IpNet| on_link.contains(net) || (!has_ipv6 && net.addr().is_ipv6());
+    let stays = in_file.iter().filter(stays).copied();
     let is_new = |net: &&IpNet| !in_file.contains(net) && !is_kernels(net);
     stays.chain(on_link.iter().filter(is_new).copied()).collect()
 }

@@ -7,7 +7,7 @@
 //!
 //!   member: a node of a tailnet, with its agent and its steward
 //!   guardian: a second process, for what needs rights when the interface goes down
-//!   endpoints, resolver: names of endpoints, resolved again by a process that is less confined
+//!   endpoints, resolver: names of endpoints, resolved again by a process that may query name servers
 //! ```
 //!
 //! [`interface`] and [`proxy`] are the two kinds of process. [`life`] is what they have in common;

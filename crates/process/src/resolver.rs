@@ -16,19 +16,20 @@ mod direct;
 
 use std::{
     ffi::OsString,
-    io,
+    fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     os::fd::AsFd as _,
+    path::PathBuf,
 };
 
 use anyhow::{Context, anyhow, bail};
 use config::conf::EndpointName;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sys::{
     Channel,
     process::{
-        self, Rights, Signals, become_agent, keep_rights,
-        sandbox::{Ports, Reach, Work, confine_calls, confine_files},
+        self,
+        sandbox::{Ports, READ, Reach, Work, confine_calls, confine_files},
     },
 };
 
@@ -57,6 +58,9 @@ const WORK: Work = Work {
     syncs: false,
     sheds: false,
 };
+/// Folders of programs that write `/etc/resolv.conf`, which may be a link into them.
+const RESOLVERS: [&str; 4] =
+    ["/run/NetworkManager", "/run/connman", "/run/resolvconf", "/run/systemd/resolve"];
 const REFUSED: &str = "the kernel refused the sandbox";
 
 /// What a resolver needs to know.
@@ -81,8 +85,8 @@ struct Request {
     mark: u32,
 }
 
-/// The addresses, or the reason for the failure.
-type Reply = Result<Vec<SocketAddr>, String>;
+/// A reply, or the reason for the failure. The first one says that the process has started.
+type Reply<T> = Result<T, String>;
 
 /// The connection to a resolver.
 #[derive(Debug)]
@@ -92,12 +96,14 @@ impl Resolver {
     /// Starts one with this job. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// The process cannot be started.
+    /// The process cannot be started, or not be confined.
     pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = Channel::pair()?;
         children::start(NAME, log_style, theirs)?;
         line.send(&postcard::to_stdvec(job)?)?;
-        Ok(Self(line))
+        let started = Self(line);
+        started.receive::<()>()?;
+        Ok(started)
     }
 
     /// The addresses of a name, the best first. `mark` is the mark of datagrams that go past the
@@ -108,10 +114,14 @@ impl Resolver {
     pub fn resolve(&self, name: &EndpointName, mark: u32) -> anyhow::Result<Vec<SocketAddr>> {
         let request = Request { host: name.host.clone(), port: name.port, mark };
         self.0.send(&postcard::to_stdvec(&request)?)?;
+        self.receive()
+    }
+
+    fn receive<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         let mut buffer = [0; MESSAGE];
         match self.0.receive(&mut buffer)? {
             0 => bail!("the resolver is gone"),
-            len => postcard::from_bytes::<Reply>(&buffer[..len])?.map_err(|why| anyhow!(why)),
+            len => postcard::from_bytes::<Reply<T>>(&buffer[..len])?.map_err(|why| anyhow!(why)),
         }
     }
 }
@@ -133,16 +143,17 @@ impl ResolverProcess {
     /// # Errors
     /// Standard input is not a connection to a peer, or the kernel refuses the sandbox.
     pub fn run(self) -> anyhow::Result<()> {
-        let _signals = Signals::block().context("signals")?;
+        // It has nothing to clean up, so each signal ends it, also during a query.
+        process::unblock_signals().context("signals")?;
         process::rename(NAME).context("its name")?;
         process::harden().context("core dumps")?;
         let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut buffer = vec![0; MESSAGE];
         let len = line.receive(&mut buffer)?;
         let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
-        if job.sandbox {
-            confine(&job)?;
-        }
+        let confined = if job.sandbox { confine(&job) } else { Ok(()) };
+        let started: Reply<()> = confined.map_err(|error| format!("{error:#}"));
+        line.send(&postcard::to_stdvec(&started)?)?;
         release_unused();
         loop {
             let len = line.receive(&mut buffer)?;
@@ -155,26 +166,29 @@ impl ResolverProcess {
     }
 }
 
-/// Any file may be read that its user may read: the system's resolver has its settings in many.
+/// A user of its own may read any file that is open to all: the system's resolver has its settings in
+/// many. Another user may have secrets, so only the usual files are open then.
 fn confine(job: &Job) -> anyhow::Result<()> {
-    match user_of(&job.name, Role::Resolver) {
-        Some(user) => become_agent(user).context("becoming the resolver's user")?,
-        None => keep_rights(Rights::default())?,
-    }
-    let reach = Reach { read: vec!["/".into()], connect: Ports::Any, ..Reach::default() };
-    confine_files(&reach).context(REFUSED)?;
+    let user = user_of(&job.name, Role::Resolver);
+    let has_own_user = process::become_marker(user).context("becoming the resolver's user")?;
+    let read = match has_own_user {
+        true => vec!["/".into()],
+        false => READ.iter().chain(&RESOLVERS).map(PathBuf::from).collect(),
+    };
+    confine_files(&Reach { read, connect: Ports::Any, ..Reach::default() }).context(REFUSED)?;
     confine_calls(WORK).context(REFUSED)?;
     Ok(())
 }
 
 impl Job {
-    fn answer(&self, request: &Request) -> Reply {
+    fn answer(&self, request: &Request) -> Reply<Vec<SocketAddr>> {
         let Request { host, port, mark } = request;
         let mut found = self.past_the_tunnel(host, *mark);
         if found.is_empty() {
             let system = (host.as_str(), *port).to_socket_addrs();
             found = system.map_err(|error| error.to_string())?.map(|at| at.ip()).collect();
         }
+        found.retain(|address| direct::is_routed(*address, *mark));
         found.truncate(ADDRESSES);
         Ok(found.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect())
     }
@@ -185,12 +199,27 @@ impl Job {
         if mark == 0 && self.own_servers.is_empty() {
             return Vec::new();
         }
+        // As the system does, which finds a name there before it queries servers.
+        let pinned = pinned(&fs::read_to_string("/etc/hosts").unwrap_or_default(), host);
+        if !pinned.is_empty() {
+            return pinned;
+        }
         let mut servers = host::dns::servers(&self.name, &self.own_servers);
         if servers.is_empty() {
             servers.clone_from(&self.servers);
         }
         direct::addresses(host, &servers, mark)
     }
+}
+
+/// The addresses that the text of hosts(5) has for a name.
+fn pinned(hosts: &str, name: &str) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address = words.next()?.parse().ok()?;
+        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
+    };
+    hosts.lines().filter_map(address).collect()
 }
 
 #[cfg(test)]
@@ -204,7 +233,7 @@ mod tests {
         let request = Request { host: "a".repeat(3_000), port: u16::MAX, mark: u32::MAX };
         assert!(postcard::to_stdvec(&request).unwrap().len() <= MESSAGE);
         let v6 = SocketAddr::new([0xffff; 8].into(), u16::MAX);
-        let reply: Reply = Ok(vec![v6; ADDRESSES]);
+        let reply: Reply<_> = Ok(vec![v6; ADDRESSES]);
         assert!(postcard::to_stdvec(&reply).unwrap().len() <= MESSAGE);
     }
 
@@ -218,5 +247,15 @@ mod tests {
         );
         let unknown = Request { host: "no such name".into(), ..request };
         assert!(Job::default().answer(&unknown).is_err());
+    }
+
+    #[test]
+    fn a_name_in_the_hosts_file_has_the_addresses_there() {
+        let hosts = "127.0.0.1 localhost\n# 192.0.2.9 vpn.example\n192.0.2.1\tvpn.example home # 192.0.2.2 x\n\
+                     2001:db8::1 VPN.example\nvpn.example 192.0.2.3\n";
+        let all = |name| pinned(hosts, name).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(all("vpn.example"), ["192.0.2.1", "2001:db8::1"]);
+        assert_eq!(all("Home"), ["192.0.2.1"]);
+        assert_eq!(all("x"), [""; 0]);
     }
 }

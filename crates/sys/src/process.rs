@@ -30,12 +30,13 @@ pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;
 pub use inherited::{close_named, disinherit, take_argument, take_variable};
 pub use privileges::{
-    OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_user,
-    drop_privileges, give, harden, hostname, is_root, keep_rights, limit_memory, listener,
-    mark_socket, may_make_in, open_files, own_user, owns, raise_file_limit, rename, user_number,
+    OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_marker,
+    become_user, drop_privileges, give, harden, hostname, is_root, keep_rights, limit_memory,
+    listener, mark_socket, may_make_in, open_files, own_user, owns, raise_file_limit, rename,
+    user_number,
 };
 pub use service::Service;
-pub use signals::{Signal, Signals, end_with_the_reader, unmask};
+pub use signals::{Signal, Signals, end_with_the_reader, unblock_signals, unmask};
 pub use syslog::Syslog;
 pub use time_slice::request_short_time_slice;
 

@@ -67,7 +67,7 @@ pub use overlay::{OVERLAY, has_vxlan, overlay};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
 pub use processes::{Memory, Processes, Watch};
-pub use quick::{conf, openresolv, wg_quick};
+pub use quick::{conf, newer_wg_quick, openresolv, wg_quick};
 pub use service::Service;
 pub use show::{Shown, forced_off};
 pub use skips::skip;

@@ -16,6 +16,18 @@ pub fn wg_quick(host: &Host) -> String {
     format!("env WG_QUICK_USERSPACE_IMPLEMENTATION={program} /run/rig/bin/wg-quick")
 }
 
+/// The same with the order of wg-quick 1.0.20260223, where the installed one is older: PreUp runs once
+/// the interface exists, and what it sets stays.
+pub fn newer_wg_quick(host: &Host) -> String {
+    let quick = wg_quick(host);
+    host.run(
+        "sed -i -e '/^\\texecute_hooks \"${PRE_UP\\[@\\]}\"$/d' \
+         -e 's/^\\tadd_if$/&\\n\\texecute_hooks \"${PRE_UP[@]}\"/' \
+         -e 's/cmd wg setconf/cmd wg addconf/' /run/rig/bin/wg-quick",
+    );
+    quick
+}
+
 /// Writes `wg0.conf` for wg-quick or `linerate up` on a host whose inner addresses are 10.9.0.1 and
 /// fd09::1: these lines behind `[Interface]`, and a peer with its own. Returns its path.
 pub fn conf(host: &Host, key: &Key, peer: &Key, lines: &str, peer_lines: &str) -> String {

@@ -343,7 +343,12 @@ fn addresses_are_saved_in_the_order_of_the_file_and_without_those_of_the_kernel(
         "fe80::5/64",
     ]);
     assert_eq!(
-        addresses_now(&in_file, on_link),
+        addresses_now(&in_file, on_link, true),
         nets(&["fd00::1/64", "fe80::5/64", "10.0.0.2/24", "10.0.0.9/24", "fd00::2/64"])
+    );
+    // A start without IPv6 leaves them out, and the next one may have it.
+    assert_eq!(
+        addresses_now(&in_file, nets(&["10.0.0.2/24", "10.0.0.9/24"]), false),
+        nets(&["fd00::1/64", "fe80::5/64", "10.0.0.2/24", "10.0.0.9/24"])
     );
 }

@@ -19,11 +19,10 @@ const ROUNDS: usize = 2;
 /// The longest answer by UDP (RFC 1035, section 2.3.4).
 const DATAGRAM: usize = 512;
 
-/// The addresses of a name that this host has a route to, IPv6 first; empty if no server knows any.
+/// The addresses of a name, IPv6 first; empty if no server knows any.
 pub(super) fn addresses(name: &str, servers: &[IpAddr], mark: u32) -> Vec<IpAddr> {
     let records = [Record::Aaaa, Record::A];
-    let found = records.into_iter().flat_map(|record| of_kind(name, record, servers, mark));
-    found.filter(|address| is_routed(*address, mark)).collect()
+    records.into_iter().flat_map(|record| of_kind(name, record, servers, mark)).collect()
 }
 
 fn of_kind(name: &str, record: Record, servers: &[IpAddr], mark: u32) -> Vec<IpAddr> {
@@ -62,7 +61,7 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
 }
 
 /// Whether this host has a route to an address, other than through the tunnel.
-fn is_routed(address: IpAddr, mark: u32) -> bool {
+pub(super) fn is_routed(address: IpAddr, mark: u32) -> bool {
     connected((address, PORT).into(), mark).is_ok()
 }
 

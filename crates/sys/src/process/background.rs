@@ -16,15 +16,19 @@ use std::{
     io::{self, Read as _, Write as _},
     os::unix::process::ExitStatusExt as _,
     process::ExitStatus,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use nix::{
+    errno::Errno,
     fcntl::OFlag,
     sys::prctl::set_pdeathsig,
     sys::signal::Signal::SIGTERM,
     sys::wait::{WaitPidFlag, WaitStatus, waitpid},
-    unistd::{ForkResult, Pid, chdir, dup2_stdin, dup2_stdout, fork, pipe2, setsid},
+    unistd::{
+        ForkResult, Pid, chdir, dup2_stdin, dup2_stdout, fork, getpid, getppid, pipe2, setsid,
+    },
 };
 
 /// The child's first byte if it is ready.
@@ -92,6 +96,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
     only_thread().map_err(|_| BackgroundError::Threads)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+    let parent = getpid();
     // SAFETY: this thread is the only one, so the child has no locks held by others and may do all
     // that the parent may.
     match unsafe { fork() }.map_err(io::Error::from)? {
@@ -102,7 +107,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
         ForkResult::Child => {
             drop(reader);
             let readiness = Readiness { pipe: File::from(writer) };
-            match detach(&null) {
+            match detach(&null, parent) {
                 Ok(()) => Ok(Fork::Child(readiness)),
                 // Returning it would make the child continue as the parent.
                 Err(error) => {
@@ -125,10 +130,14 @@ pub(crate) fn only_thread() -> io::Result<()> {
     }
 }
 
-/// Lets the background process go on when its parent ends. To be called by the thread that started it,
-/// before it is ready, and before it gives up the system call for it.
+/// Lets a background process go on when its parent ends; in the foreground nothing changes. To be
+/// called by the thread that started it, before it is ready, and before it gives up the system call
+/// for it.
 pub fn survive_parent() -> io::Result<()> {
-    Ok(set_pdeathsig(None)?)
+    if IN_BACKGROUND.load(Ordering::Relaxed) {
+        set_pdeathsig(None)?;
+    }
+    Ok(())
 }
 
 /// Redirects standard error to `/dev/null`: whoever started a background process with a pipe waits
@@ -138,8 +147,16 @@ pub fn silence_stderr() -> io::Result<()> {
     Ok(nix::unistd::dup2_stderr(&null)?)
 }
 
-fn detach(null: &File) -> nix::Result<()> {
+/// Whether this process is the child of [`background`].
+static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
+
+fn detach(null: &File, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(SIGTERM)?;
+    IN_BACKGROUND.store(true, Ordering::Relaxed);
+    if getppid() != parent {
+        // It ended before.
+        return Err(Errno::ESRCH);
+    }
     setsid()?;
     chdir("/")?;
     dup2_stdin(null)?;

@@ -5,7 +5,7 @@ use std::{
     ffi::CString,
     fs, io,
     os::{
-        fd::BorrowedFd,
+        fd::{AsFd as _, BorrowedFd},
         unix::{
             fs::{MetadataExt as _, lchown},
             net::UnixStream,
@@ -74,6 +74,39 @@ pub fn become_agent(number: u32) -> Result<(), PrivilegesError> {
     change_user(Uid::from_raw(number), Gid::from_raw(number), &AGENTS)
 }
 
+/// Keeps only the right to mark sockets, if this process has it, and becomes the user and group of
+/// this number, which need no name. Without the rights to do so, as in a service that lacks
+/// `CAP_SETUID`, it stays the user that it is. Returns whether it is that user now.
+///
+/// Each thread has its own capabilities: call this before any thread is started.
+pub fn become_marker(number: Option<u32>) -> Result<bool, PrivilegesError> {
+    // Not both: `CAP_NET_ADMIN` also changes routes.
+    let right = if raw_marks() { Capability::CAP_NET_RAW } else { Capability::CAP_NET_ADMIN };
+    if let Some(number) = number
+        && [Capability::CAP_SETUID, Capability::CAP_SETGID].into_iter().all(has)
+    {
+        change_user(Uid::from_raw(number), Gid::from_raw(number), &[right])?;
+        return Ok(true);
+    }
+    keep(&[right].into())?;
+    Ok(false)
+}
+
+fn has(right: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, right).unwrap_or(false)
+}
+
+/// Whether `CAP_NET_RAW` is enough to mark a socket, as since Linux 5.17 (socket(7), `SO_MARK`). Tried
+/// by a thread that has no other right.
+fn raw_marks() -> bool {
+    let mark = || -> Option<()> {
+        keep(&[Capability::CAP_NET_RAW].into()).ok()?;
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
+        mark_socket(socket.as_fd(), 1).ok()
+    };
+    std::thread::scope(|scope| scope.spawn(mark).join()).is_ok_and(|marked| marked.is_some())
+}
+
 /// Becomes the user and group of this number, which need no name, and keeps no right at all.
 ///
 /// Each thread has its own capabilities: call this before any thread is started.
@@ -117,8 +150,12 @@ pub fn administers_network() -> bool {
 pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
     let network = KEPT.into_iter().filter(|_| rights.network);
     let files = [Capability::CAP_DAC_OVERRIDE].into_iter().filter(|_| rights.files);
-    let wanted: HashSet<_> = network.chain(files).collect();
-    let kept = &caps::read(None, CapSet::Permitted)? & &wanted;
+    keep(&network.chain(files).collect())
+}
+
+/// Drops all capabilities of this thread but these.
+fn keep(wanted: &HashSet<Capability>) -> Result<(), PrivilegesError> {
+    let kept = &caps::read(None, CapSet::Permitted)? & wanted;
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     caps::set(None, CapSet::Effective, &kept)?;

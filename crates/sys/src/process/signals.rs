@@ -118,6 +118,15 @@ fn set_of(signals: impl IntoIterator<Item = libc::c_int>) -> SigSet {
     unsafe { SigSet::from_sigset_t_unchecked(set) }
 }
 
+/// Unblocks all signals of this thread, and of the threads that it starts from now on. A process that
+/// was started with blocked signals, and has nothing to clean up, is ended by them then.
+///
+/// # Errors
+/// The kernel refused.
+pub fn unblock_signals() -> io::Result<()> {
+    Ok(SigSet::empty().thread_set_mask()?)
+}
+
 /// Unblocks in a command what [`Signals::block`] blocks. Otherwise it would inherit the mask, and
 /// these signals could not end it.
 pub fn unmask(command: &mut Command) -> &mut Command {

@@ -11,7 +11,7 @@
 
 use std::{collections::BTreeMap, env, fs, path::Path, thread};
 
-use netns::{Host, Outcome, Pair, Random, announce, eventually, linerate, wg_quick};
+use netns::{Host, Outcome, Pair, Random, announce, eventually, linerate, newer_wg_quick};
 
 use crate::quick::PATIENCE;
 
@@ -68,7 +68,7 @@ impl Twin {
                       cat >>/etc/resolv.conf ;;\n-d) : >/etc/resolv.conf ;;\nesac\n";
         host.write_program("resolvconf", script);
         host.run("mkdir -p /etc/iproute2/rt_tables.d && echo 77 home >/etc/iproute2/rt_tables.d/home.conf || true");
-        let quick = is_quick.then(|| wg_quick(&host));
+        let quick = is_quick.then(|| newer_wg_quick(&host));
         let before = state(&host);
         Twin { host, _world: world, quick, before }
     }

@@ -1,7 +1,7 @@
 //! wg-quick(8) and `linerate up` of the same file, on two hosts: they are compared while each hook
 //! runs, after a hook failed, and in the saved file.
 
-use netns::{Host, INTERFACE, Key, Outcome, linerate, wg_quick};
+use netns::{Host, INTERFACE, Key, Outcome, linerate, newer_wg_quick};
 
 /// A program that prints the state of an interface: NAME HOOK FILE.
 const PROBE: &str = "#!/bin/bash\n\
@@ -36,12 +36,7 @@ impl Twin {
              -l) cat /etc/resolv.conf ;;\nesac\n",
         );
         host.write_program("probe", PROBE);
-        let quick = wg_quick(&host);
-        host.run(
-            "sed -i -e '/^\\texecute_hooks \"${PRE_UP\\[@\\]}\"$/d' \
-             -e 's/^\\tadd_if$/&\\n\\texecute_hooks \"${PRE_UP[@]}\"/' \
-             -e 's/cmd wg setconf/cmd wg addconf/' /run/rig/bin/wg-quick",
-        );
+        let quick = newer_wg_quick(&host);
         Twin { host, program, quick }
     }
 

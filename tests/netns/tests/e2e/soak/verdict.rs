@@ -47,9 +47,14 @@ const CAUSES: &[Cause] = &[
         most: |events, _| events.rekeys * IN_FLIGHT,
     },
     Cause {
-        reason: "handshake forged",
+        reason: "handshake lost secret",
         because: "left forgot with its peer the secret against quantum computers, and right answered \
-                  with it, once or, where that was lost, twice",
+                  with it",
+        most: |events, _| events.rekeys,
+    },
+    Cause {
+        reason: "handshake forged",
+        because: "right answered so once more, as its first answer may have been lost",
         most: |events, _| events.rekeys * 2,
     },
     Cause {
@@ -113,8 +118,9 @@ const CAUSES: &[Cause] = &[
 ];
 
 /// The causes that go while left keeps its peer.
-const OF_REKEYS: [&str; 5] = [
+const OF_REKEYS: [&str; 6] = [
     "in unknown index",
+    "handshake lost secret",
     "handshake forged",
     "in spoofed",
     "out staged full",
