@@ -104,8 +104,8 @@ drop_reasons! {
     HandshakeRateLimited = "handshake_rate_limited",
     /// Handshake: its encryption does not fit.
     HandshakeForged = "handshake_forged",
-    /// Handshake: a response with a secret against quantum computers that this side lost when it
-    /// restarted. The peer answered the next initiation without one.
+    /// Handshake: a response with a secret against quantum computers that this side lost, as when it
+    /// restarts or removes the peer. The peer answered the next initiation without one.
     HandshakeLostSecret = "handshake_lost_secret",
     /// Handshake: from a key that is no peer's.
     HandshakeUnknownPeer = "handshake_unknown_peer",
