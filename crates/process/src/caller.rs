@@ -158,14 +158,17 @@ pub fn attend(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<
     Ok(failed)
 }
 
-/// Connects to the guardian of an interface, for [`attend`]; `None` without a guardian.
+/// Connects to the guardian of an interface, for [`attend`]; `None` without a guardian. A guardian of
+/// this user is in a folder that this user may enter.
 ///
 /// # Errors
 /// It cannot be reached.
 pub fn call_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
     let line = match UnixStream::connect(guardian_socket(interface)) {
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
+            io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::PermissionDenied => return Ok(None),
             _ => return Err(error),
         },
         Ok(line) => line,

@@ -574,6 +574,22 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
 }
 
 #[test]
+fn nobody_takes_a_proxy_down_where_the_folder_of_sockets_is_roots_alone() {
+    if lacks_users() {
+        return;
+    }
+    let mut world = world();
+    world.left.run("mkdir -p -m 700 /var/run/wireguard && chmod 700 /var/run/wireguard");
+    let conf = world.conf(SERVICES);
+    let nobody = world.nobody(&conf);
+    world.start(&nobody, &conf);
+    let down = world.left.attempt(format!("{nobody} {} down wg0", linerate()));
+    assert!(down.ok && down.stderr.is_empty(), "{}", down.stderr);
+    let child = world.proxy.as_mut().expect("it was started");
+    assert!(child.wait().expect("a child can be waited for").success());
+}
+
+#[test]
 fn a_killed_proxy_takes_its_namespace_along() {
     let mut world = with_proxy("");
     world.left.run("kill -KILL $(cat /run/rig/proxy.pid)");
