@@ -1,10 +1,11 @@
 //! This program as one of the processes that others start: the guardian of `linerate up`, the
-//! resolver of names, and the steward, the agent and the relay of a node of a tailnet.
+//! resolver of names, the process that forwards a log to syslog, and the steward, the agent and the
+//! relay of a node of a tailnet.
 
 use std::env;
 
 use process::{
-    Guard, LogStyle, ResolverProcess,
+    Guard, LogStyle, ResolverProcess, SyslogProcess,
     member::{AgentProcess, RelayProcess, Steward},
 };
 
@@ -17,6 +18,7 @@ pub(crate) enum Requested {
     Agent(AgentProcess),
     Relay(RelayProcess),
     Resolver(ResolverProcess),
+    Syslog(SyslogProcess),
 }
 
 /// The process that this one was started as, and how it logs; `None` if a user started it.
@@ -26,11 +28,13 @@ pub(crate) fn requested() -> Option<(LogStyle, Requested)> {
     let agent = || AgentProcess::asked_for(env::args_os());
     let relay = || RelayProcess::asked_for(env::args_os());
     let resolver = || ResolverProcess::asked_for(env::args_os());
+    let syslog = || SyslogProcess::asked_for(env::args_os());
     guard
         .or_else(|| steward().map(|it| (it.log_style, Requested::Steward(it))))
         .or_else(|| agent().map(|it| (it.log_style, Requested::Agent(it))))
         .or_else(|| relay().map(|it| (it.log_style, Requested::Relay(it))))
         .or_else(|| resolver().map(|it| (it.log_style, Requested::Resolver(it))))
+        .or_else(|| syslog().map(|it| (LogStyle::default(), Requested::Syslog(it))))
 }
 
 /// Runs it. It logs like the process that started it.
@@ -45,5 +49,6 @@ pub(crate) fn run(log_style: LogStyle, requested: Requested) -> anyhow::Result<(
         Requested::Agent(agent) => agent.run(),
         Requested::Relay(relay) => relay.run(),
         Requested::Resolver(resolver) => resolver.run(),
+        Requested::Syslog(syslog) => syslog.run(),
     }
 }

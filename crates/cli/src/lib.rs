@@ -386,7 +386,7 @@ fn start_with(
             drop(hooks);
             log.start();
             // The sandbox allows no connection.
-            let terminal = log::LeavesTerminal::prepare();
+            let terminal = log::LeavesTerminal::prepare_confined();
             let mut readiness = Some(readiness);
             let ended = run(&mut || {
                 if let Some(readiness) = readiness.take() {

@@ -7,6 +7,7 @@
 //!
 //!   member: a node of a tailnet, with its agent and its steward
 //!   guardian: a second process, for what needs rights when the interface goes down
+//!   syslog: a process that forwards the log of a peer in the background
 //!   endpoints, resolver: names of endpoints, resolved again by a process that may query name servers
 //! ```
 //!
@@ -34,6 +35,7 @@ mod resolver;
 mod sandbox;
 mod supervisor;
 mod sweep;
+mod syslog;
 mod up;
 mod wg_quick;
 
@@ -45,5 +47,6 @@ pub use guardian::{Heard, rehearse};
 pub use life::{LogStyle, Means};
 pub use resolver::ResolverProcess;
 pub use sweep::{Swept, sweep};
+pub use syslog::{SyslogProcess, forward_to};
 pub use up::Source;
 pub use wg_quick::runs_under_wg_quick;

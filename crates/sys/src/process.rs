@@ -37,7 +37,7 @@ pub use privileges::{
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, end_with_the_reader, unblock_signals, unmask};
-pub use syslog::Syslog;
+pub use syslog::{Syslog, become_stderr, send_by_stderr};
 pub use time_slice::request_short_time_slice;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! The output of the log: standard error, which is a connection to syslog once a process in the
-//! background has left its terminal.
+//! The output of the log: standard error, which is a connection to syslog, or to a process that
+//! forwards to it, once a process in the background has left its terminal.
 
 use std::{
     fmt::{self, Write as _},
     io::{self, Write},
+    os::fd::OwnedFd,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use sys::process::{Syslog, silence_stderr};
+use sys::process::{Syslog, become_stderr, send_by_stderr, silence_stderr};
 use tracing::Level;
 
 use super::NAME;
@@ -15,7 +16,7 @@ use super::NAME;
 /// The facility of daemons (syslog(3)).
 const DAEMON: u8 = 3 << 3;
 
-/// Whether standard error is a connection to syslog.
+/// Whether standard error leads to syslog.
 static SYSLOG: AtomicBool = AtomicBool::new(false);
 
 /// Whether lines go to syslog.
@@ -54,7 +55,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // One write is one message.
         if is_syslog() {
-            Syslog::send_by_stderr(bytes);
+            send_by_stderr(bytes);
         } else {
             let _ = io::stderr().write_all(bytes);
         }
@@ -70,16 +71,26 @@ impl Write for Output {
 pub(crate) struct LeavesTerminal {
     /// Whether the process leaves it.
     leaves: bool,
-    syslog: Option<Syslog>,
+    /// The socket that leads to syslog.
+    syslog: Option<OwnedFd>,
 }
 
 impl LeavesTerminal {
     /// Connects to syslog, unless logs were asked for or are collected: those stay on standard error.
     pub fn prepare() -> Self {
+        Self::prepare_by(|syslog| Ok(syslog.into()))
+    }
+
+    /// The same for a process that will be confined, with a process that forwards to syslog.
+    pub fn prepare_confined() -> Self {
+        Self::prepare_by(|syslog| process::forward_to(&syslog))
+    }
+
+    fn prepare_by(connect: impl FnOnce(Syslog) -> io::Result<OwnedFd>) -> Self {
         let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
         let leaves = wanted.iter().all(|name| std::env::var_os(name).is_none());
         // Most containers run without syslog.
-        let syslog = leaves.then(|| Syslog::connect().ok()).flatten();
+        let syslog = leaves.then(|| Syslog::connect().and_then(connect).ok()).flatten();
         Self { leaves, syslog }
     }
 
@@ -90,7 +101,7 @@ impl LeavesTerminal {
             return;
         }
         let left = match &self.syslog {
-            Some(syslog) => syslog.become_stderr(),
+            Some(syslog) => become_stderr(syslog),
             None => silence_stderr(),
         };
         match left {

@@ -1,6 +1,12 @@
 //! The connection to syslog(3).
 
-use std::{io, os::unix::net::UnixDatagram};
+use std::{
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
+        unix::net::UnixDatagram,
+    },
+};
 
 use nix::{
     libc::STDERR_FILENO,
@@ -30,25 +36,51 @@ impl Syslog {
         Ok(Self(socket))
     }
 
-    /// Makes it standard error, where panics and hooks write as well.
-    ///
-    /// # Errors
-    /// The process may not.
-    pub fn become_stderr(&self) -> io::Result<()> {
-        Ok(dup2_stderr(&self.0)?)
+    /// Sends a message, and does not wait where syslog is slow: the message is lost.
+    pub fn send(&self, message: &[u8]) {
+        send_or_lose(self.0.as_raw_fd(), message);
     }
+}
 
-    /// Sends a message over standard error, and does not wait where syslog is slow: the message is
-    /// lost.
-    pub fn send_by_stderr(message: &[u8]) {
-        let _ = send(STDERR_FILENO, message, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+impl From<OwnedFd> for Syslog {
+    /// A socket that is connected to syslog.
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket.into())
     }
+}
+
+impl From<Syslog> for OwnedFd {
+    fn from(syslog: Syslog) -> Self {
+        syslog.0.into()
+    }
+}
+
+impl AsFd for Syslog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Makes a socket standard error, where panics and hooks write as well.
+///
+/// # Errors
+/// The process may not.
+pub fn become_stderr(socket: &OwnedFd) -> io::Result<()> {
+    Ok(dup2_stderr(socket)?)
+}
+
+/// Sends a message over standard error, a socket, and does not wait for its reader: the message is
+/// lost.
+pub fn send_by_stderr(message: &[u8]) {
+    send_or_lose(STDERR_FILENO, message);
+}
+
+fn send_or_lose(socket: RawFd, message: &[u8]) {
+    let _ = send(socket, message, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
-
     use super::*;
 
     #[test]

@@ -195,6 +195,19 @@ fn messages(syslog: &UnixDatagram) -> Vec<String> {
     std::iter::from_fn(next).collect()
 }
 
+/// The lines of proc_net(5) with the datagram sockets (type 0002) that a process has open.
+fn unix_datagram_sockets(host: &Host, pid: u32) -> Vec<String> {
+    let open = host.run(format!("find /proc/{pid}/fd -lname 'socket:*' -printf '%l\\n'"));
+    let open: Vec<_> = open.lines().map(|link| link.replace(['[', ']'], ":")).collect();
+    let is_open = |line: &&str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.get(4) == Some(&"0002")
+            && open.iter().any(|link| link.ends_with(&format!(":{}:", words[6])))
+    };
+    let all = host.run(format!("cat /proc/{pid}/net/unix"));
+    all.lines().filter(is_open).map(str::to_owned).collect()
+}
+
 #[test]
 fn what_goes_wrong_in_the_background_is_in_syslog_and_what_a_command_prints_is_not_missing_there() {
     let (host, file) = host("PreDown = echo hook; false\nPostDown = exit 5");
@@ -202,6 +215,8 @@ fn what_goes_wrong_in_the_background_is_in_syslog_and_what_a_command_prints_is_n
     assert!(linerate(&host, &format!("up {file}")).ok);
     assert_eq!(messages(&syslog), [""; 0], "before anything went wrong");
     let pid = host.daemon_of(INTERFACE).expect("it runs");
+    // By one it could send to any socket of root.
+    assert_eq!(unix_datagram_sockets(&host, pid), [""; 0]);
     host.run(format!("kill -TERM {pid}"));
     eventually("it is gone", PATIENCE, || host.daemon_of(INTERFACE).is_none());
     let said = messages(&syslog);

@@ -1,0 +1,103 @@
+//! The process that forwards the log of a peer in the background to syslog. A confined peer must not
+//! have the datagram socket itself: it could send by it to any other socket of its user.
+//!
+//! ```text
+//!   peer, before its sandbox ── the socket of syslog ──► linerate-log: this program, executed again
+//!     | standard error, a connected pair ── messages ──►  |  ── the same messages ──► /dev/log
+//!     x ends ───────────────────────────────────────────► x ends
+//! ```
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use anyhow::Context;
+use sys::{
+    Channel,
+    process::{self, Rights, Signals, Syslog, keep_rights, silence_stderr},
+};
+
+use crate::{
+    children::{self, style_of},
+    events::release_unused,
+    life::LogStyle,
+};
+
+/// The name of this program as this process, its whole first argument.
+const NAME: &str = "linerate-log";
+/// Bytes of the longest message; the rest of a longer one is lost.
+const MESSAGE: usize = 64 << 10;
+
+/// Starts the process. Returns the socket that it receives messages from.
+///
+/// # Errors
+/// The process cannot be started.
+pub fn forward_to(syslog: &Syslog) -> io::Result<OwnedFd> {
+    let (ours, theirs) = Channel::pair()?;
+    children::start(NAME, LogStyle::default(), theirs)?;
+    ours.send_with(&[0], syslog.as_fd())?;
+    Ok(ours.into())
+}
+
+/// The process that this process's arguments ask for.
+pub struct SyslogProcess(());
+
+impl SyslogProcess {
+    /// Whether this process was started as one.
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|_| Self(()))
+    }
+
+    /// Forwards messages from standard input until the peer ends.
+    ///
+    /// # Errors
+    /// Standard input is not a connection to a peer.
+    pub fn run(self) -> anyhow::Result<()> {
+        let _signals = Signals::block().context("signals")?;
+        process::rename(NAME).context("its name")?;
+        process::harden().context("core dumps")?;
+        keep_rights(Rights::default())?;
+        let peer = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let (_, syslog) = peer.receive_with(&mut [0])?;
+        let syslog = Syslog::from(syslog.context("the peer sent no socket")?);
+        // A reader of the terminal or pipe would wait for this process.
+        silence_stderr()?;
+        release_unused();
+        forward(&peer, &syslog)
+    }
+}
+
+fn forward(peer: &Channel, syslog: &Syslog) -> anyhow::Result<()> {
+    let mut buffer = vec![0; MESSAGE];
+    loop {
+        match peer.receive(&mut buffer)? {
+            0 => return Ok(()),
+            length => syslog.send(&buffer[..length]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn each_message_is_forwarded_as_one_datagram_until_the_peer_ends() {
+        let (socket, received) = UnixDatagram::pair().unwrap();
+        let (peer, theirs) = Channel::pair().unwrap();
+        let syslog = Syslog::from(OwnedFd::from(socket));
+        peer.send(b"<27>linerate[1]: one\n").unwrap();
+        peer.send(b"two").unwrap();
+        drop(peer);
+        forward(&theirs, &syslog).unwrap();
+        let mut message = [0; 64];
+        for expected in [&b"<27>linerate[1]: one\n"[..], b"two"] {
+            let length = received.recv(&mut message).unwrap();
+            assert_eq!(&message[..length], expected);
+        }
+    }
+}
