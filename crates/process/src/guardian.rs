@@ -27,20 +27,19 @@ use std::{
     fmt,
     io::{self, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::AsFd as _,
         unix::{
             ffi::OsStrExt as _,
             net::{UnixListener, UnixStream},
-            process::CommandExt as _,
         },
     },
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::ExitStatus,
     str,
     time::Duration,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use config::{
     conf::{self, Conf, Interface},
     uapi::DeviceState,
@@ -60,6 +59,7 @@ use sys::{
 
 use crate::{
     caller::{self, Caller},
+    children::{self, style_of},
     events::release_unused,
     life::LogStyle,
     line,
@@ -68,16 +68,12 @@ use crate::{
 
 /// The name of this program as a guardian, its whole first argument.
 const NAME: &str = "linerate-guard";
-/// The argument for [`LogStyle::background`].
-const BACKGROUND: &str = "background";
-/// The argument for [`LogStyle::json`].
-const JSON: &str = "json";
-/// This program, even if its file was replaced.
-const PROGRAM: &str = "/proc/self/exe";
-/// The reply to a step that is done.
+/// The reply to a job or a step that is done.
 const DONE: u8 = b'\n';
-/// The reply to a step that failed.
+/// The reply to a step that failed, and to a job before the reason.
 const FAILED: u8 = b'-';
+/// The most bytes of that reason.
+const MAX_REASON: u64 = 4096;
 /// How long a command in the foreground may take to send its first message, or to read one.
 const CALLER_TIME: Duration = Duration::from_secs(10);
 const GONE: &str = "the guardian is gone: `linerate down` undoes what it leaves behind";
@@ -119,25 +115,26 @@ impl Guardian {
     /// Starts one with this job. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// The process cannot be started.
-    pub fn start(job: &Job, log_style: LogStyle) -> io::Result<Self> {
+    /// The process cannot be started, or it refuses the job.
+    pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
-        let mut command = Command::new(PROGRAM);
-        command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
-        for (argument, is_said) in [(BACKGROUND, log_style.background), (JSON, log_style.json)] {
-            command.args(is_said.then_some(argument));
-        }
-        command.spawn()?;
-        // Closes this process's copy of the guardian's end, so that its exit closes the connection.
-        drop(command);
+        children::start(NAME, log_style, theirs)?;
         Self::begin(line, &job.write())
     }
 
     /// Sends the job, and waits for the reply.
-    fn begin(mut line: UnixStream, job: &[u8]) -> io::Result<Self> {
+    fn begin(mut line: UnixStream, job: &[u8]) -> anyhow::Result<Self> {
         line::send(&line, &[job])?;
-        line.read_exact(&mut [0])?;
-        Ok(Self { line })
+        let mut reply = [0];
+        if line.read_exact(&mut reply).is_err() {
+            bail!("it ended at once");
+        }
+        if reply == [DONE] {
+            return Ok(Self { line });
+        }
+        let mut reason = Vec::new();
+        line.take(MAX_REASON).read_to_end(&mut reason)?;
+        bail!("{}", String::from_utf8_lossy(&reason))
     }
 
     /// Has it run hooks, and waits until that is done.
@@ -172,26 +169,21 @@ pub struct Guard {
 
 impl Guard {
     /// Whether this process was started as one.
-    pub fn asked_for(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        let is_guardian = arguments.next().is_some_and(|name| name == NAME);
-        let arguments: Vec<_> = arguments.collect();
-        let says = |step: &str| arguments.iter().any(|argument| argument == step);
-        let log_style = LogStyle { background: says(BACKGROUND), json: says(JSON) };
-        is_guardian.then_some(Self { log_style })
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|log_style| Self { log_style })
     }
 
     /// Serves the peer on standard input, until that closes the connection.
     ///
     /// # Errors
-    /// Standard input is no connection to a peer, or the peer sent anything but the next step.
+    /// Standard input is not a connection to a peer, the job cannot be begun, or the peer sent a
+    /// message other than the next step.
     pub fn run(self) -> anyhow::Result<()> {
         let _signals = Signals::block().context("signals")?;
         process::harden().context("core dumps")?;
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let job = Job::hear(&line)?;
-        let callers = Callers::open(&job.interface)?;
-        let mut guarding = Guarding::begin(job, callers)?;
+        let mut guarding = Guarding::receive(&line)?;
         let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
         log_error(guarding.undo_log.keep());
         served
@@ -363,6 +355,18 @@ struct Guarding {
 }
 
 impl Guarding {
+    /// Begins the job that the peer sends. An error is sent to the peer as well.
+    fn receive(line: &UnixStream) -> anyhow::Result<Self> {
+        let begun = Job::hear(line).and_then(|job| {
+            let callers = Callers::open(&job.interface)?;
+            Self::begin(job, callers)
+        });
+        begun.inspect_err(|error| {
+            // An error means that the peer has ended.
+            let _ = { line }.write_all(&[&[FAILED][..], format!("{error:#}").as_bytes()].concat());
+        })
+    }
+
     fn begin(job: Job, callers: Callers) -> anyhow::Result<Self> {
         let undo_log = UndoLog::open(&job.interface)?;
         Ok(Self { job, undo_log, callers })
@@ -372,12 +376,12 @@ impl Guarding {
     /// It is too early for the step.
     fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<Done> {
         self.job.in_time(step)?;
-        self.callers.admit();
+        self.callers.accept();
         let Err(error) = self.attempt(step, text) else { return Ok(Done::Well) };
         tracing::error!("{error:#}");
         if step.may_keep_the_interface() {
             // Their `down` is over.
-            self.callers.dismiss();
+            self.callers.close();
         }
         Ok(Done::Failed)
     }
@@ -409,14 +413,14 @@ impl Guarding {
 #[derive(Default)]
 struct Callers {
     /// The socket that they connect to.
-    entrance: Option<Entrance>,
-    admitted: Vec<Caller>,
+    listener: Option<Listener>,
+    accepted: Vec<Caller>,
 }
 
-struct Entrance {
+struct Listener {
     /// Held until this is done, even if the peer is gone.
     lock: InterfaceLock,
-    listener: UnixListener,
+    socket: UnixListener,
     _file: SocketFile,
 }
 
@@ -429,21 +433,21 @@ impl Callers {
             listener.set_nonblocking(true)?;
             Ok((listener, file))
         });
-        let (listener, _file) = listening.with_context(|| path.display().to_string())?;
-        let entrance = Entrance { lock, listener, _file };
-        Ok(Self { entrance: Some(entrance), admitted: Vec::new() })
+        let (socket, _file) = listening.with_context(|| path.display().to_string())?;
+        let listener = Listener { lock, socket, _file };
+        Ok(Self { listener: Some(listener), accepted: Vec::new() })
     }
 
     /// Accepts the commands that wait.
-    fn admit(&mut self) {
-        let Some(entrance) = &self.entrance else { return };
-        while let Ok((line, _)) = entrance.listener.accept() {
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        while let Ok((line, _)) = listener.socket.accept() {
             let times = line.set_read_timeout(Some(CALLER_TIME));
             let times = times.and_then(|()| line.set_write_timeout(Some(CALLER_TIME)));
             match times.map_err(Into::into).and_then(|()| Caller::of_connection(line)) {
                 Ok(caller) => {
                     caller::report_to(caller.clone());
-                    self.admitted.push(caller);
+                    self.accepted.push(caller);
                 }
                 Err(error) => tracing::debug!("a command that left at once: {error:#}"),
             }
@@ -451,16 +455,16 @@ impl Callers {
     }
 
     /// Closes the connections.
-    fn dismiss(&mut self) {
-        self.admitted.clear();
+    fn close(&mut self) {
+        self.accepted.clear();
         caller::report_to_nobody();
     }
 
     /// Runs a hook in the terminal of the command that waits, or else without one.
     fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
-        for caller in &self.admitted {
+        for caller in &self.accepted {
             let runner = caller.process()?;
-            let _lent = self.entrance.as_ref().map(|entrance| entrance.lock.lend(runner));
+            let _lent = self.listener.as_ref().map(|listener| listener.lock.lend(runner));
             if let Some(done) = caller.run(hook) {
                 return done;
             }

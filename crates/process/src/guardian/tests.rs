@@ -83,6 +83,21 @@ fn a_guardian_that_is_gone_is_told_of() {
 }
 
 #[test]
+fn a_guardian_that_cannot_begin_its_job_sends_the_reason() {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        let refusing = scope.spawn(move || Guarding::receive(&theirs).err().unwrap().to_string());
+        let error = Guardian::begin(line, b"wg0").unwrap_err();
+        assert_eq!(format!("{error:#}"), "its job: it is incomplete");
+        assert_eq!(refusing.join().unwrap(), "its job");
+    });
+    let (line, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    let error = Guardian::begin(line, &message()).unwrap_err();
+    assert!(!error.to_string().contains("buffer"), "{error:#}");
+}
+
+#[test]
 fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
     let (line, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&[FAILED, DONE]).unwrap();
@@ -251,7 +266,7 @@ fn only_its_own_name_makes_a_guardian() {
     let asked = |arguments: &[&str]| Guard::asked_for(arguments.iter().map(|&a| a.into()));
     assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
     for (background, json) in [(false, false), (true, false), (false, true), (true, true)] {
-        let arguments = [(NAME, true), (BACKGROUND, background), (JSON, json)];
+        let arguments = [(NAME, true), ("background", background), ("json", json)];
         let arguments = arguments.iter().filter(|(_, is_said)| *is_said).map(|(step, _)| *step);
         let guard = asked(&arguments.collect::<Vec<_>>()).expect("it is one");
         assert_eq!(guard.log_style, LogStyle { background, json });
@@ -312,10 +327,10 @@ fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
             (failed, printed)
         });
         let caller = Caller::of_start(theirs);
-        let callers = Callers { entrance: None, admitted: vec![caller.clone()] };
+        let callers = Callers { listener: None, accepted: vec![caller.clone()] };
         let mut guarding = Guarding::begin(job, callers).unwrap();
         assert_eq!(guarding.carry_out(Step::PreDown, "").unwrap(), Done::Failed);
-        assert!(guarding.callers.admitted.is_empty(), "its `down` is over");
+        assert!(guarding.callers.accepted.is_empty(), "its `down` is over");
         caller::report_to(caller);
         caller::report(tracing::Level::WARN, "a warning");
         caller::report(tracing::Level::INFO, "no warning");
