@@ -4,6 +4,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
+    process::ExitCode,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -113,10 +114,27 @@ pub(crate) fn ends(name: &str) -> bool {
     })
 }
 
+/// How a command ended that prints the errors of other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Outcome {
+    Done,
+    /// An error was printed.
+    Failed,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::SUCCESS,
+            Outcome::Failed => Self::FAILURE,
+        }
+    }
+}
+
 /// Shuts an interface down, and waits until its process has ended. Meanwhile this process runs its
-/// hooks and prints its errors and warnings. Returns false after an error; the interface may still be
-/// up then.
-pub(crate) fn down(name: &str) -> anyhow::Result<bool> {
+/// hooks and prints its errors and warnings. After an error the interface may still be up.
+pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {
     let mut client = Client::connect(name)?;
     // Before the peer begins.
     let guardian = Guardian::call(name).context(name.to_owned())?;
@@ -137,7 +155,7 @@ pub(crate) fn down(name: &str) -> anyhow::Result<bool> {
     let failed = process::read_reports(&mut client.stream, report).context(name.to_owned())?;
     let failed_there = guardian.map_or(Ok(false), |guardian| guardian.end(failed))?;
     reports.iter().for_each(|text| print(text));
-    Ok(!failed && !failed_there)
+    Ok(if failed || failed_there { Outcome::Failed } else { Outcome::Done })
 }
 
 /// The connection to an interface's guardian, which a thread attends to.

@@ -32,7 +32,7 @@ use std::{
 use anyhow::Context;
 use bench::Bench;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use client::Client;
+use client::{Client, Outcome};
 use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
 use machine::Machine;
@@ -313,11 +313,9 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Why(why)) => why.run(),
         Some(Command::Lock(lock)) => lock.run(),
         Some(Command::Logout(which)) => tailnet::logout(&which),
-        Some(Command::Leave(which)) => tailnet::leave(&which),
         // An error was printed when it occurred.
-        Some(Command::Down { interface }) => {
-            return down(&interface).map(|is_well| ExitCode::from(u8::from(!is_well)));
-        }
+        Some(Command::Leave(which)) => return tailnet::leave(&which).map(ExitCode::from),
+        Some(Command::Down { interface }) => return down(&interface).map(ExitCode::from),
         Some(Command::Reload { conf }) => reload::reload(&conf),
         Some(Command::Show(show)) => show.run(),
         Some(Command::Capture(capture)) => capture.run(),
@@ -462,8 +460,7 @@ fn is_descriptor(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// Returns false after an error, which was printed.
-fn down(interface: &Path) -> anyhow::Result<bool> {
+fn down(interface: &Path) -> anyhow::Result<Outcome> {
     let name = match is_file_name(interface) {
         true => InterfaceName::of_any_file(interface).as_str().to_owned(),
         false => interface.display().to_string(),
@@ -483,10 +480,10 @@ fn down(interface: &Path) -> anyhow::Result<bool> {
     match process::sweep(&name)? {
         Swept::Nothing if has_failed => Ok(false),
         Swept::Nothing => client::down(&name),
-        Swept::ByAnother => Ok(true),
+        Swept::ByAnother => Ok(Outcome::Done),
         Swept::Undone => {
             eprintln!("linerate: {name}: reverted what a killed process had left behind");
-            Ok(true)
+            Ok(Outcome::Done)
         }
     }
 }

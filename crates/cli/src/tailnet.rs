@@ -21,6 +21,8 @@ use member::client::Client;
 use process::member::{local_socket, system_socket};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::client::Outcome;
+
 pub(crate) use self::{
     flags::Flags,
     health::health,
@@ -110,27 +112,29 @@ pub(crate) fn logout(which: &Which) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs a node out, ends it, and removes its state.
-pub(crate) fn leave(which: &Which) -> anyhow::Result<()> {
+/// Logs a node out, ends it, and removes its state, even after an error of the node.
+pub(crate) fn leave(which: &Which) -> anyhow::Result<Outcome> {
     let name = which.name()?;
-    if is_member(&name) {
+    let outcome = if is_member(&name) {
         // One whose coordinator is gone leaves all the same.
         if let Err(error) = logout(which) {
             eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
         }
-        crate::client::down(&name)?;
+        crate::client::down(&name)?
     } else if crate::client::answers(&name) {
         // Its agent was killed.
-        crate::client::down(&name)?;
+        crate::client::down(&name)?
     } else {
         // A killed node may have left changes of this machine behind.
         process::sweep(&name)?;
-    }
+        Outcome::Done
+    };
     let state = process::member::state_folder(&name);
     match fs::remove_dir_all(&state) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| state.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        removed => removed.with_context(|| state.display().to_string())?,
     }
+    Ok(outcome)
 }
 
 /// Changes settings of a running node.
