@@ -91,7 +91,7 @@ pub fn unset_resolved(interface: &str) -> anyhow::Result<()> {
 }
 
 /// Who answers questions about names on this host, or would but for `interface`, whose own servers
-/// are `own`. Not systemd-resolved's own address.
+/// are `own`. Not systemd-resolved's own address, and no link-local ones, which need a scope.
 pub fn servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let text = if resolved_answers() {
         fs::read_to_string(RESOLVED_SERVERS).unwrap_or_default()
@@ -99,13 +99,17 @@ pub fn servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
         let text = read_file().unwrap_or_default();
         unwrap(interface, &text).unwrap_or(text)
     };
-    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver "));
-    let servers = servers.filter_map(|server| server.trim().parse().ok());
-    servers.filter(|server| !own.contains(server)).collect()
+    listed(&text).filter(|server| !own.contains(server)).collect()
 }
 
-/// The name servers and search domains that this host has for `interface` now. Returns `in_file`, those
-/// of the start, if this host does not show the present ones.
+/// The addresses of name servers that can be used without a scope.
+fn listed(text: &str) -> impl Iterator<Item = IpAddr> {
+    let addresses = parse(text).servers.into_iter().map(|server| server.address);
+    addresses.filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()))
+}
+
+/// The name servers and search domains that this host has for `interface` now. Returns `in_file`,
+/// those of the start, if this host does not show the present ones.
 pub fn now(interface: &str, in_file: &Dns) -> Dns {
     if resolved_answers() {
         return resolved_now(interface).unwrap_or_else(|| in_file.clone());
@@ -327,6 +331,15 @@ mod tests {
         assert_eq!(dns(&one), Some(own.clone()));
         assert_eq!(dns(&both), Some(own));
         assert_eq!(dns("nameserver 192.0.2.53\n"), None);
+    }
+
+    #[test]
+    fn servers_are_read_after_tabs_and_a_scope_is_no_part_of_an_address() {
+        let text = "nameserver\t192.0.2.53\nnameserver   fd00::53%eth0\nnameserver fe80::1%eth0\n\
+                    #nameserver 192.0.2.54\n";
+        let expected: [IpAddr; 2] =
+            ["192.0.2.53", "fd00::53"].map(|address| address.parse().unwrap());
+        assert_eq!(listed(text).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -10,7 +10,6 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
-    iter,
     os::unix::net::UnixStream,
     path::PathBuf,
     thread,
@@ -124,7 +123,7 @@ impl Drop for Lent<'_> {
 /// The process that brings the interface up or down waits for this process.
 pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
     let mut waited = Duration::ZERO;
-    while holders(interface).iter().any(|pid| ancestors().any(|ancestor| ancestor == *pid)) {
+    while holders(interface).iter().any(|pid| process::ancestry().any(|process| process == *pid)) {
         if waited >= SILENCE {
             bail!("{interface}: this is called by a hook of {interface}, which would wait for it");
         }
@@ -206,25 +205,9 @@ fn holders(interface: &str) -> Vec<u32> {
     }
 }
 
-/// This process, its parent, and so on.
-fn ancestors() -> impl Iterator<Item = u32> {
-    iter::successors(Some(std::process::id()), |pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before it may have anything in it (proc(5)).
-        let (_, behind_name) = stat.rsplit_once(')')?;
-        behind_name.split_whitespace().nth(1)?.parse().ok().filter(|&parent| parent != 0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_ancestors_of_this_process_are_known() {
-        let known: Vec<_> = ancestors().take(2).collect();
-        assert_eq!(known, [std::process::id(), std::os::unix::process::parent_id()]);
-    }
 
     #[test]
     fn the_ids_of_the_holder_and_of_the_one_that_runs_a_hook_are_read_as_they_were_written() {

@@ -19,7 +19,7 @@ mod signals;
 mod syslog;
 mod time_slice;
 
-pub use ancestors::ancestors_arguments;
+pub use ancestors::{ancestors_arguments, ancestry};
 pub(crate) use background::only_thread;
 pub use background::{
     BackgroundError, Fork, Readiness, StartError, Starting, background, silence_stderr,
