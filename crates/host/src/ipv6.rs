@@ -1,17 +1,29 @@
 //! Whether an interface can have IPv6.
 
-use std::fmt;
+use std::{fmt, fs, path::Path};
 
-use sys::netlink::{Netlink, NetlinkError};
+use sys::netlink::{Link, Netlink, NetlinkError};
+
+/// The least MTU of a link for IPv6, in bytes (RFC 8200, section 5). The kernel removes IPv6 from
+/// others.
+pub const IPV6_MTU: u32 = 1280;
+/// The settings of a kernel with IPv6.
+const SETTINGS: &str = "/proc/sys/net/ipv6";
+/// Whether a new interface is without IPv6.
+const DEFAULT: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
 
 /// Why an interface cannot have IPv6 addresses and routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoIpv6 {
     /// The kernel lacks IPv6, or was started with `ipv6.disable=1`.
     Kernel,
-    /// `disable_ipv6` of the interface is 1, as `net.ipv6.conf.default.disable_ipv6` is for a new
-    /// one (Documentation/networking/ip-sysctl.rst).
-    Switch,
+    /// The interface has this MTU, which is less than [`IPV6_MTU`].
+    Mtu(u32),
+    /// `net.ipv6.conf.default.disable_ipv6` is 1, as `disable_ipv6` is for a new interface
+    /// (Documentation/networking/ip-sysctl.rst).
+    Host,
+    /// `disable_ipv6` is 1 for the interface of this name only.
+    Interface(String),
 }
 
 impl NoIpv6 {
@@ -20,20 +32,70 @@ impl NoIpv6 {
     /// # Errors
     /// The kernel's refusal.
     pub fn of(netlink: &Netlink, index: u32) -> Result<Option<Self>, NetlinkError> {
-        let Some(link) = netlink.link(index)? else { return Ok(None) };
-        Ok(match link.disable_ipv6 {
-            None => Some(Self::Kernel),
-            Some(true) => Some(Self::Switch),
+        let link = netlink.link(index)?;
+        let is_off = || fs::read_to_string(DEFAULT).is_ok_and(|value| value.trim() == "1");
+        Ok(link.and_then(|link| Self::of_link(link, Path::new(SETTINGS).exists(), is_off)))
+    }
+
+    fn of_link(
+        link: Link,
+        kernel_has_ipv6: bool,
+        is_off_by_default: impl FnOnce() -> bool,
+    ) -> Option<Self> {
+        match link.disable_ipv6 {
             Some(false) => None,
-        })
+            Some(true) if is_off_by_default() => Some(Self::Host),
+            Some(true) => Some(Self::Interface(link.name)),
+            None if kernel_has_ipv6 && link.mtu < IPV6_MTU => Some(Self::Mtu(link.mtu)),
+            None => Some(Self::Kernel),
+        }
     }
 }
 
 impl fmt::Display for NoIpv6 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kernel => "this kernel has no IPv6",
-            Self::Switch => "IPv6 is off on this host (net.ipv6.conf.default.disable_ipv6 is 1)",
-        })
+        match self {
+            Self::Kernel => f.write_str("this kernel has no IPv6"),
+            Self::Mtu(mtu) => {
+                write!(f, "the interface has an MTU of {mtu}, and IPv6 takes {IPV6_MTU} or more")
+            }
+            Self::Host => {
+                f.write_str("IPv6 is off on this host (net.ipv6.conf.default.disable_ipv6 is 1)")
+            }
+            Self::Interface(name) => {
+                write!(f, "IPv6 is off on this interface (net.ipv6.conf.{name}.disable_ipv6 is 1)")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_names_the_setting_or_mtu_that_keeps_ipv6_off() {
+        let reason = |mtu, disable_ipv6, kernel_has_ipv6, is_off_by_default| {
+            let name = "wg0".to_owned();
+            let link = Link {
+                index: 7,
+                name,
+                mtu,
+                up: false,
+                is_tun: true,
+                ethernet: false,
+                bridged: false,
+                disable_ipv6,
+            };
+            let reason = NoIpv6::of_link(link, kernel_has_ipv6, || is_off_by_default);
+            reason.map(|reason| reason.to_string()).unwrap_or_default()
+        };
+        assert_eq!(reason(1420, Some(false), true, true), "");
+        assert_eq!(reason(1280, None, false, false), "this kernel has no IPv6");
+        assert_eq!(reason(1200, None, false, false), "this kernel has no IPv6");
+        let small = reason(1279, None, true, false);
+        assert_eq!(small, "the interface has an MTU of 1279, and IPv6 takes 1280 or more");
+        assert!(reason(1420, Some(true), true, true).contains("conf.default.disable_ipv6 is 1"));
+        assert!(reason(1420, Some(true), true, false).contains("conf.wg0.disable_ipv6 is 1"));
     }
 }

@@ -34,7 +34,7 @@ mod standing;
 mod undo_log;
 
 pub use interface_lock::{InterfaceLock, Lent, outside_hooks};
-pub use ipv6::NoIpv6;
+pub use ipv6::{IPV6_MTU, NoIpv6};
 pub use names::names;
 pub use nft::dropping_chains;
 pub use packet_filter::PacketFilter;

@@ -106,12 +106,14 @@ pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::R
     for (is_ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
         let is_offered = router.offered.iter().any(|net| net.addr().is_ipv4() == is_ipv4);
         let lock = lock.as_ref().filter(|_| is_offered || router.offered.is_empty());
-        // A kernel may be without IPv6.
-        let Ok(current) = fs::read_to_string(path) else {
-            if is_offered {
-                tracing::warn!("OfferRoutes: this kernel has no IPv6: {path} does not exist");
+        let current = match fs::read_to_string(path) {
+            Ok(current) => current,
+            Err(error) => {
+                if is_offered {
+                    tracing::warn!("OfferRoutes: {}", unread(is_ipv4, path, &error));
+                }
+                continue;
             }
-            continue;
         };
         let forwards = current.trim() == "1";
         if let Some(lock) = lock {
@@ -133,6 +135,15 @@ pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::R
         }
     }
     Ok(())
+}
+
+/// Why it is unknown whether the kernel forwards a family.
+fn unread(is_ipv4: bool, path: &str, error: &io::Error) -> String {
+    if !is_ipv4 && error.kind() == io::ErrorKind::NotFound {
+        return format!("this kernel has no IPv6: {path} does not exist");
+    }
+    let family = if is_ipv4 { "IPv4" } else { "IPv6" };
+    format!("cannot read whether the kernel forwards {family}: {path}: {error}")
 }
 
 /// Switches on forwarding by the setting at `path`, after the settings that keep advertised routes.
@@ -203,6 +214,17 @@ fn advertised_routes(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_that_cannot_be_read_is_reported_with_its_family_and_the_error() {
+        let error = |kind: io::ErrorKind| io::Error::from(kind);
+        let missing = error(io::ErrorKind::NotFound);
+        let said = [unread(true, "/p", &missing), unread(false, "/p", &missing)];
+        assert!(said[0].contains("IPv4: /p: ") && !said[0].contains("IPv6"), "{said:?}");
+        assert!(said[1].contains("no IPv6"), "{said:?}");
+        let said = unread(false, "/p", &error(io::ErrorKind::PermissionDenied));
+        assert_eq!(said, "cannot read whether the kernel forwards IPv6: /p: permission denied");
+    }
 
     #[test]
     fn networks_within_others_are_merged_by_family() {

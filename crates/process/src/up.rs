@@ -12,7 +12,7 @@ use config::{
     uapi::{Change, DeviceState},
 };
 use host::{
-    InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns,
+    IPV6_MTU, InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns,
     hooks::{Hook, Surroundings},
     resolve, router,
     routes::{For, MainRoutes, OwnTable, Routes, Wanted},
@@ -37,8 +37,6 @@ use crate::{
     log_error::log_error,
 };
 
-/// The least MTU of a link for IPv6 (RFC 8200, section 5). The kernel removes IPv6 from others.
-const IPV6_MTU: u32 = 1280;
 /// Why a hook could not run.
 const CALLER_GONE: &str = "the command that brings the interface up is gone";
 
