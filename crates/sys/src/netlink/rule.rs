@@ -9,7 +9,6 @@ use netlink_packet_route::{
 };
 
 use super::{Netlink, NetlinkError};
-use crate::errno::Errno;
 
 /// An IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +89,8 @@ impl Netlink {
     }
 
     /// Adds the first of some rules, before those of the others that are there. The kernel adds a
-    /// rule behind all of its priority.
+    /// rule behind all of its priority, so the others are added again. Each of them is there all the
+    /// time: the kernel allows a second equal rule, and deletes the first of two.
     ///
     /// # Errors
     /// The kernel's refusal: EEXIST if there is an equal one.
@@ -100,10 +100,9 @@ impl Netlink {
             (other.family, other.priority) == (rule.family, rule.priority) && *other != rule
         };
         for other in others.iter().filter(is_after) {
-            match self.delete_rule(other) {
-                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
-                deleted => deleted.and_then(|()| self.add_rule(other))?,
-            }
+            self.change(RouteNetlinkMessage::NewRule(other.to_message()), NLM_F_CREATE)?;
+            // If it was not there, this deletes the new one.
+            self.delete_rule(other)?;
         }
         Ok(())
     }

@@ -1,4 +1,13 @@
-use std::{fs::File, net::IpAddr, os::fd::AsRawFd as _, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    net::IpAddr,
+    os::fd::AsRawFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use netlink_packet_route::link::LinkAttribute;
@@ -269,6 +278,28 @@ fn a_rule_is_restored_before_the_others_of_its_priority() {
             netlink.delete_rule(&second).unwrap();
             netlink.add_rule_before(&first, &[second]).unwrap();
             assert_eq!(ours(), [first, other], "what was deleted is left to its own turn");
+            // Packets never pass without the second rule while the first is restored.
+            netlink.add_rule(&second).unwrap();
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let looking = scope.spawn(|| {
+                    let netlink = Netlink::open().unwrap();
+                    let is_there = || netlink.rules(family).unwrap().contains(&second);
+                    let mut gaps = 0;
+                    while !is_over.load(Ordering::Relaxed) {
+                        gaps += u32::from(!is_there());
+                    }
+                    gaps
+                });
+                for _ in 0..300 {
+                    netlink.delete_rule(&first).unwrap();
+                    netlink.add_rule_before(&first, &[second]).unwrap();
+                }
+                is_over.store(true, Ordering::Relaxed);
+                assert_eq!(looking.join().unwrap(), 0);
+            });
+            assert_eq!(ours(), [first, second, other]);
+            netlink.delete_rule(&second).unwrap();
             let exists = netlink.add_rule_before(&first, &[second]).unwrap_err();
             assert_eq!(exists.errno(), Some(Errno::EEXIST));
         }
