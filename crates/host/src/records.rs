@@ -1,5 +1,5 @@
-//! The folder of undo logs, lock files and guardians' sockets. It is not the folder of the sockets, in which a running
-//! peer may remove files.
+//! The folder of undo logs, lock files and guardians' sockets. It is not the folder of the control
+//! sockets, in which a running peer may remove files.
 
 use std::{
     fs::DirBuilder,

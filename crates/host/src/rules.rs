@@ -59,7 +59,10 @@ impl KeptRules {
     ) -> anyhow::Result<()> {
         let all: Vec<Rule> = log.rules().collect();
         self.put_back(missing(log, netlink), now, |rule| {
-            let place = all.iter().position(|known| known == rule).context("a rule of others")?;
+            let place = all
+                .iter()
+                .position(|known| known == rule)
+                .context("a missing rule is not in the undo log")?;
             add(&all, place, netlink, helper)
         })
     }

@@ -178,32 +178,32 @@ pub fn call_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
 }
 
 /// The other recipients of errors and warnings of this process.
-enum Witness {
+enum Recipient {
     /// A client of the control socket.
     Client(Arc<UnixStream>),
     /// A command that attends to the guardian.
     Caller(Caller),
 }
 
-static WITNESSES: Mutex<Vec<Witness>> = Mutex::new(Vec::new());
+static RECIPIENTS: Mutex<Vec<Recipient>> = Mutex::new(Vec::new());
 
-fn witnesses() -> MutexGuard<'static, Vec<Witness>> {
-    WITNESSES.lock().unwrap_or_else(PoisonError::into_inner)
+fn recipients() -> MutexGuard<'static, Vec<Recipient>> {
+    RECIPIENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends errors and warnings also to a client of the control socket, which sent `linerate-down`.
 pub(crate) fn report_to_client(client: Arc<UnixStream>) {
-    witnesses().push(Witness::Client(client));
+    recipients().push(Recipient::Client(client));
 }
 
 /// Sends errors and warnings also to this command.
 pub(crate) fn report_to(caller: Caller) {
-    witnesses().push(Witness::Caller(caller));
+    recipients().push(Recipient::Caller(caller));
 }
 
 /// Sends errors and warnings only to the log again.
 pub(crate) fn report_to_nobody() {
-    witnesses().clear();
+    recipients().clear();
 }
 
 /// Passes an event of the log on to the command that caused it, if one waits. To be called by the
@@ -213,10 +213,10 @@ pub fn report(level: Level, text: &str) {
         return;
     }
     let is_error = level == Level::ERROR;
-    for witness in &*witnesses() {
-        match witness {
-            Witness::Caller(caller) => caller.report(is_error, text),
-            Witness::Client(client) => {
+    for recipient in &*recipients() {
+        match recipient {
+            Recipient::Caller(caller) => caller.report(is_error, text),
+            Recipient::Client(client) => {
                 let key = if is_error { "error" } else { "warning" };
                 let text = text.replace('\n', " ");
                 // An error means that the client has ended.

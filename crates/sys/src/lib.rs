@@ -29,8 +29,8 @@
 //! what a main thread waits for is `AsFd`, for [`poll::readable`].
 //!
 //! Unsafe code is in these files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
-//! (`adjtimex`), `resolve.rs` (`getaddrinfo`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs` (descriptors received over a
-//! socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
+//! (`adjtimex`), `resolve.rs` (`getaddrinfo`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs`
+//! (descriptors received over a socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
 //! `process/heap.rs` (resident memory), `process/time_slice.rs` (the scheduler), and
 //! `process/signals.rs` (a child between fork and exec, SIGPIPE).
 #![deny(unsafe_code)]
