@@ -27,7 +27,8 @@ use super::{
 
 /// Clients of one socket at a time at most, each with a file descriptor.
 const FLOWS: usize = 4096;
-/// Bytes of one client that wait while its way is opened. What is more is dropped.
+/// Bytes of one client that wait while its way is opened. What is more is dropped, except for a
+/// single datagram of any length.
 const WAITING: usize = 16 * 1024;
 /// Memory of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
@@ -169,7 +170,7 @@ impl<B: Datagrams> Flow<B> {
             Way::Open(far) => far.clone(),
             Way::Opening(waiting) => {
                 let held: usize = waiting.iter().map(|other| OVERHEAD + other.len()).sum();
-                if held + OVERHEAD + datagram.len() > WAITING {
+                if held > 0 && held + OVERHEAD + datagram.len() > WAITING {
                     return Err(io::Error::other("too much waits for its way"));
                 }
                 waiting.push(datagram.to_vec());

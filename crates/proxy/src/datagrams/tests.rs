@@ -72,6 +72,19 @@ fn a_way_that_is_long_in_opening_keeps_no_other_client_waiting_and_loses_nothing
 }
 
 #[test]
+fn one_datagram_of_any_length_waits_for_its_way() {
+    run(async {
+        let flow = Flow::<UdpSocket>::default();
+        let longest = vec![7; 65_507];
+        flow.send(&longest).await.unwrap();
+        assert!(flow.send(&[]).await.is_err());
+        let (far, to) = (socket().await, socket().await.local_addr().unwrap());
+        let waiting = flow.open(&Arc::new(Far { socket: far, to })).unwrap();
+        assert!(waiting == [longest]);
+    });
+}
+
+#[test]
 fn empty_datagrams_that_wait_are_bounded() {
     run(async {
         let flow = Flow::<UdpSocket>::default();
