@@ -124,6 +124,11 @@ impl Half {
         self.state == State::Done
     }
 
+    /// Whether all bytes that were read were written.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     /// Moves the bytes that can be moved. It is ready once the direction has ended.
     pub fn poll<R: AsyncRead, W: AsyncWrite>(
         &mut self,
@@ -169,14 +174,15 @@ impl Half {
                 return Poll::Ready(Ok(()));
             }
             news.has_moved = true;
-            let written = match to.poll_write(cx, bytes).map_err(Broken::Writer)? {
-                Poll::Ready(0) => return Poll::Ready(Err(Broken::Writer(takes_nothing()))),
-                Poll::Ready(written) => written,
-                Poll::Pending => 0,
+            let (written, result) = match to.poll_write(cx, bytes) {
+                Poll::Ready(Ok(0)) => (0, Err(takes_nothing())),
+                Poll::Ready(Ok(written)) => (written, Ok(())),
+                Poll::Ready(Err(error)) => (0, Err(error)),
+                Poll::Pending => (0, Ok(())),
             };
             self.kept = bytes[written..].to_vec();
             self.at = 0;
-            Poll::Ready(Ok(()))
+            Poll::Ready(result.map_err(Broken::Writer))
         })
     }
 

@@ -88,7 +88,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn answer(&self, reason: &str, whole: bool) -> Result<Answer, Refusal> {
         if self.code < 200 {
-            return self.interim(reason);
+            return self.interim(reason, whole);
         }
         let follows = self.follows()?;
         let is_framed = follows != Follows::UntilClose;
@@ -109,9 +109,10 @@ impl Reader<'_> {
         })
     }
 
-    fn interim(&self, reason: &str) -> Result<Answer, Refusal> {
+    fn interim(&self, reason: &str, whole: bool) -> Result<Answer, Refusal> {
         let is_switched = self.code == SWITCHING_PROTOCOLS;
-        if is_switched && !self.asked.upgrades {
+        // The new protocol begins after the entire request (RFC 9110, section 7.8).
+        if is_switched && !(self.asked.upgrades && whole) {
             return Err(Refusal::BadGateway);
         }
         let follows = if is_switched { Follows::Upgrade } else { Follows::Head };

@@ -81,7 +81,7 @@ pub(super) async fn exchange<S: Stack>(
                 other => other,
             };
         }
-        let mut reader = down.reader(&mut there, up.is_whole());
+        let mut reader = down.reader(&mut there, up.is_sent(&going));
         let mut writer = Open(&mut here);
         // The answer itself shows whether it is complete, even if the origin was reset.
         let mut own = News::default();
@@ -91,7 +91,7 @@ pub(super) async fn exchange<S: Stack>(
     };
     let moved = || connection.touch();
     let carried = unless_evicted(connection, relay_answer(step, &moved)).await;
-    let end = down.end(coming.is_done(), carried, up.is_whole());
+    let end = down.end(coming.is_done(), carried, up.is_sent(&going));
     Exchanged { here, there, end, input: up.into_input() }
 }
 

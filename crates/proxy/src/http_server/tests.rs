@@ -395,6 +395,30 @@ fn a_client_of_http_1_0_gets_the_contents_of_chunks_and_then_the_end() {
     });
 }
 
+#[test]
+fn an_origin_that_answers_before_it_takes_the_whole_request_is_not_kept() {
+    run(async {
+        for long in ["body", "head"] {
+            let mut world = World::new().await;
+            let x = "x".repeat(5000);
+            let (field, body) = if long == "body" { ("", &x[..]) } else { (&x[..], "") };
+            let len = body.len();
+            let fields = format!("X: {field}\r\nContent-Length: {len}\r\n");
+            world.say(&format!("PUT http://{A}/ HTTP/1.1\r\n{fields}\r\n{body}")).await;
+            let mut a = world.origin().await;
+            a.read_exact(&mut [0; 100]).await.unwrap();
+            sleep(SECOND).await;
+            a.write_all(b"HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            let fields = "Content-Length: 2\r\nVia: 1.1 linerate\r\nConnection: close\r\n";
+            world.expect(&format!("HTTP/1.1 200 x\r\n{fields}\r\nok")).await;
+            world.ends().await;
+            let mut rest = Vec::new();
+            a.read_to_end(&mut rest).await.unwrap();
+            assert!(rest.len() < 5000, "{long}");
+        }
+    });
+}
+
 /// RFC 9112, section 9.6.
 #[test]
 fn an_answer_to_half_a_body_arrives_whole() {

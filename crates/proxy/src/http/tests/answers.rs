@@ -118,6 +118,8 @@ fn interim_answers_pass_and_another_protocol_only_where_it_was_asked_for() {
     let upgrades = Asked { upgrades: true, ..GET };
     let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
                     Connection: keep-alive, upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
+    let early = Answer::parse(switched.as_bytes(), &upgrades, false);
+    assert_eq!(early, Err(Refusal::BadGateway), "before the end of the request");
     let (head, switched) = answer(&upgrades, switched);
     assert_eq!(switched.follows, Follows::Upgrade);
     let expected = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{http::Body, local::Stream};
+use crate::{http::Body, local::Stream, relay::Half};
 
 /// Bytes after a request that are read before its answer has ended, to notice that the client is
 /// gone.
@@ -31,8 +31,9 @@ impl Upload {
         Self { head, body, input, is_whole, is_cut: false }
     }
 
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    /// Whether the origin's connection has taken the entire request. `going` writes to it.
+    pub fn is_sent(&self, going: &Half) -> bool {
+        self.is_whole && self.head.is_empty() && going.is_empty()
     }
 
     /// The bytes that the client sent after the request.
