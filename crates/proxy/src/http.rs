@@ -20,7 +20,7 @@ pub use answer::{Answer, Follows};
 pub use body::{Body, Chunks};
 
 /// Bytes of a head at most; servers take 8 KiB and more.
-const HEAD_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_MAX: usize = 64 * 1024;
 /// Its fields at most.
 const FIELDS_MAX: usize = 128;
 const PORT: u16 = 80;

@@ -7,6 +7,7 @@
 //! ```
 
 mod exchange;
+mod input;
 
 use std::{future::poll_fn, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -25,6 +26,7 @@ use super::{
 };
 use config::target::Target;
 use exchange::{End, exchange};
+use input::Input;
 
 /// How long a client may be silent between two requests: as in Squid (`client_idle_pconn_timeout`),
 /// and longer than most clients keep a connection.
@@ -40,8 +42,14 @@ pub(super) async fn serve<S: Stack>(
     client: Client,
     connection: Connection,
 ) -> io::Result<()> {
-    let mut session =
-        Session { gate, client, connection, input: Vec::new(), kept: None, is_admitted: false };
+    let mut session = Session {
+        gate,
+        client,
+        connection,
+        input: Input::default(),
+        kept: None,
+        is_admitted: false,
+    };
     loop {
         let request = match session.read_request(&mut here).await? {
             Some(Ok(request)) => request,
@@ -72,7 +80,7 @@ struct Session<S: Stack> {
     client: Client,
     connection: Connection,
     /// Bytes that were read and are not part of a request yet.
-    input: Vec<u8>,
+    input: Input,
     kept: Option<Kept<S::Stream>>,
     /// Whether the client has sent a request.
     is_admitted: bool,
@@ -114,7 +122,7 @@ impl<S: Stack> Session<S> {
         loop {
             let kept_until = self.kept.as_ref().map_or(until, |kept| kept.until.min(until));
             tokio::select! {
-                read = here.read_buf(&mut self.input) => return Ok(read? > 0),
+                read = here.read_buf(self.input.tail()) => return Ok(read? > 0),
                 () = sleep_until(kept_until) => {
                     self.kept = None;
                     if kept_until == until {
@@ -131,17 +139,17 @@ impl<S: Stack> Session<S> {
         here: &mut Stream,
     ) -> io::Result<Option<Result<Request, Refusal>>> {
         loop {
-            if !self.input.is_empty() {
+            if self.input.may_hold_head() {
                 match http::parse(&self.input, &self.gate.users) {
                     Ok(Some((request, len))) => {
-                        self.input.drain(..len);
+                        self.input.consume(len);
                         return Ok(Some(Ok(request)));
                     }
                     Ok(None) => {}
                     Err(refusal) => return Ok(Some(Err(refusal))),
                 }
             }
-            if here.read_buf(&mut self.input).await? == 0 {
+            if here.read_buf(self.input.tail()).await? == 0 {
                 // An empty line does not begin a request (RFC 9112, section 2.2).
                 let is_over = self.input.trim_ascii().is_empty();
                 return if is_over { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -226,7 +234,7 @@ impl<S: Stack> Session<S> {
 
     /// Dials. Meanwhile it reads further bytes of the client into `input`, which is bounded.
     async fn dial(&mut self, here: &mut Stream, to: &Target) -> io::Result<S::Stream> {
-        let dialed = self.gate.dialer.dial_for(self.client, here, &mut self.input, to).await;
+        let dialed = self.gate.dialer.dial_for(self.client, here, self.input.tail(), to).await;
         dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
     }
 

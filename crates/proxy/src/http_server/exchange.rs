@@ -19,6 +19,7 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
+use super::input::Input;
 use crate::{
     connections::Connection,
     gate::unless_evicted,
@@ -35,7 +36,7 @@ pub(super) struct Request {
     pub head: Vec<u8>,
     pub body: Body,
     /// Bytes that were already read from the client: the body, and those after it.
-    pub input: Vec<u8>,
+    pub input: Input,
     pub asked: Asked,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Exchanged<T> {
     pub there: T,
     pub end: End,
     /// Bytes that the client sent after its request.
-    pub input: Vec<u8>,
+    pub input: Input,
 }
 
 /// Sends a request to the origin, and its answer to the client.

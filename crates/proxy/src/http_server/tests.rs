@@ -289,6 +289,27 @@ fn an_origin_that_fails_is_answered_for_and_the_client_may_go_on() {
 }
 
 #[test]
+fn interim_answers_without_end_are_ended() {
+    run(async {
+        for minor in [0, 1] {
+            let mut world = World::new().await;
+            world.say(&format!("GET http://{A}/ HTTP/1.{minor}\r\n\r\n")).await;
+            let mut origin = world.origin().await;
+            let answering = tokio::spawn(async move {
+                while origin.write_all(b"HTTP/1.1 103 x\r\nLink: x\r\n\r\n").await.is_ok() {}
+            });
+            let mut answer = Vec::new();
+            let read = world.client.read_to_end(&mut answer);
+            timeout(60 * SECOND, read).await.expect("it goes on").unwrap();
+            let text = String::from_utf8(answer).unwrap();
+            assert_eq!(text.matches("HTTP/1.1 502 Bad Gateway\r\n").count(), 1);
+            assert_eq!(text.contains("HTTP/1.1 103"), minor == 1);
+            answering.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn an_answer_that_ends_too_early_does_not_end_like_a_whole_one() {
     run(async {
         for answer in [

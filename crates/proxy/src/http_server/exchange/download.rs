@@ -11,20 +11,23 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::End;
+use super::{End, Input};
 use crate::{
     gate::ASKING,
-    http::{Answer, Asked, Body, Follows},
+    http::{Answer, Asked, Body, Follows, HEAD_MAX},
+    relay::ROUNDS,
 };
 
 /// The state of an answer: heads, and then a body.
 pub(super) struct Download {
     asked: Asked,
     /// Bytes that were read and not parsed yet.
-    input: Vec<u8>,
+    input: Input,
     /// A head for the client.
-    head: Vec<u8>,
+    head: Input,
     phase: Phase,
+    /// Bytes of the interim heads.
+    interim: usize,
     /// Whether the origin has sent anything.
     is_heard: bool,
     /// The deadline for a head that has begun: the same time as for a client's head.
@@ -49,9 +52,10 @@ impl Download {
     pub fn new(asked: Asked) -> Self {
         Self {
             asked,
-            input: Vec::new(),
-            head: Vec::new(),
+            input: Input::default(),
+            head: Input::default(),
             phase: Phase::Head,
+            interim: 0,
             is_heard: false,
             until: None,
             failed: None,
@@ -71,7 +75,7 @@ impl Download {
         let silent = !self.is_heard;
         match (self.failed, self.phase, carried) {
             (Some(error), ..) if done => End::Unanswered { error, silent },
-            (None, Phase::Upgraded, _) if done => End::Upgraded(self.input),
+            (None, Phase::Upgraded, _) if done => End::Upgraded(self.input.to_vec()),
             (None, Phase::Over, carried) if done => End::Answered {
                 client_stays: self.client_stays,
                 origin_stays: self.origin_stays && whole && carried.is_ok(),
@@ -89,10 +93,17 @@ impl Download {
     /// Parses a head if it is complete. Returns whether it was.
     fn take_head(&mut self, whole: bool) -> io::Result<bool> {
         let parsed = Answer::parse(&self.input, &self.asked, whole);
-        let not_one = |_| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+        let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        let not_one = |_| bad("the answer is not HTTP");
         let Some((answer, len)) = parsed.map_err(not_one)? else { return Ok(false) };
-        self.input.drain(..len);
-        (self.head, self.until) = (answer.head, None);
+        self.input.consume(len);
+        (self.head, self.until) = (answer.head.into(), None);
+        if answer.follows == Follows::Head {
+            self.interim += len;
+            if self.interim > HEAD_MAX {
+                return Err(bad("its interim answers are too long"));
+            }
+        }
         self.client_stays = answer.client_stays;
         self.origin_stays = answer.origin_stays;
         self.phase = match answer.follows {
@@ -113,7 +124,7 @@ impl Download {
         there: Pin<&mut impl AsyncRead>,
         (buffer, whole): (&mut ReadBuf<'_>, bool),
     ) -> Poll<io::Result<()>> {
-        if !self.input.is_empty() && self.take_head(whole)? {
+        if self.input.may_hold_head() && self.take_head(whole)? {
             return Poll::Ready(Ok(()));
         }
         let mut room = buffer.take(buffer.remaining());
@@ -130,7 +141,7 @@ impl Download {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
         }
         self.is_heard = true;
-        self.input.extend_from_slice(room.filled());
+        self.input.tail().extend_from_slice(room.filled());
         Poll::Ready(Ok(()))
     }
 
@@ -169,37 +180,32 @@ impl Download {
         (buffer, whole): (&mut ReadBuf<'_>, bool),
     ) -> Poll<io::Result<()>> {
         let from = buffer.filled().len();
-        while buffer.filled().len() == from {
-            if !self.head.is_empty() {
-                put(&mut self.head, buffer);
-                break;
-            }
+        for _ in 0..ROUNDS {
             match self.phase {
+                _ if !self.head.is_empty() => self.head.put(buffer),
                 Phase::Head => ready!(self.poll_head(cx, there.as_mut(), (buffer, whole)))?,
-                Phase::Upgraded => break,
+                Phase::Upgraded => return Poll::Ready(Ok(())),
                 Phase::Over => {
                     self.origin_stays &= self.input.is_empty();
-                    break;
+                    return Poll::Ready(Ok(()));
                 }
                 Phase::Body(_) | Phase::Contents(_) | Phase::UntilClose => {
                     if self.input.is_empty() {
                         ready!(there.as_mut().poll_read(cx, buffer))?;
                     } else {
-                        put(&mut self.input, buffer);
+                        self.input.put(buffer);
                     }
                     self.take(buffer, from)?;
                 }
             }
+            if buffer.filled().len() > from {
+                return Poll::Ready(Ok(()));
+            }
         }
-        Poll::Ready(Ok(()))
+        // Heads and chunk sizes may come without end. Other connections have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
-}
-
-/// Moves as many bytes to the buffer as it has room for.
-fn put(bytes: &mut Vec<u8>, buffer: &mut ReadBuf<'_>) {
-    let len = bytes.len().min(buffer.remaining());
-    buffer.put_slice(&bytes[..len]);
-    bytes.drain(..len);
 }
 
 pub(super) struct Reader<'a, T> {

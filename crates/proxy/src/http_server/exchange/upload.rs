@@ -8,6 +8,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::Input;
 use crate::{http::Body, local::Stream, relay::Half};
 
 /// Bytes after a request that are read before its answer has ended, to notice that the client is
@@ -16,9 +17,9 @@ const AHEAD: usize = 16 * 1024;
 
 /// A head, a body, and the bytes after them.
 pub(super) struct Upload {
-    head: Vec<u8>,
+    head: Input,
     body: Body,
-    input: Vec<u8>,
+    input: Input,
     /// Whether the body has ended.
     is_whole: bool,
     /// Whether the client ended its half before the end of the body.
@@ -26,9 +27,9 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub fn new(head: Vec<u8>, body: Body, input: Vec<u8>) -> Self {
+    pub fn new(head: Vec<u8>, body: Body, input: Input) -> Self {
         let is_whole = body.is_empty();
-        Self { head, body, input, is_whole, is_cut: false }
+        Self { head: head.into(), body, input, is_whole, is_cut: false }
     }
 
     /// Whether the origin's connection has taken the entire request. `going` writes to it.
@@ -37,7 +38,7 @@ impl Upload {
     }
 
     /// The bytes that the client sent after the request.
-    pub fn into_input(self) -> Vec<u8> {
+    pub fn into_input(self) -> Input {
         self.input
     }
 
@@ -62,15 +63,13 @@ impl Upload {
     /// Writes the next stored bytes to the buffer, the head first.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
         if !self.head.is_empty() {
-            let len = self.head.len().min(buffer.remaining());
-            buffer.put_slice(&self.head[..len]);
-            self.head.drain(..len);
+            self.head.put(buffer);
             return Ok(());
         }
         let len = self.input.len().min(buffer.remaining());
         let (taken, is_whole) = self.body.handle_input(&self.input[..len])?;
         buffer.put_slice(&self.input[..taken]);
-        self.input.drain(..taken);
+        self.input.consume(taken);
         self.is_whole = is_whole;
         Ok(())
     }
@@ -80,7 +79,7 @@ impl Upload {
         let read = &buffer.filled()[from..];
         self.is_cut = read.is_empty();
         let (taken, is_whole) = self.body.handle_input(read)?;
-        self.input.extend_from_slice(&read[taken..]);
+        self.input.tail().extend_from_slice(&read[taken..]);
         self.is_whole = is_whole;
         buffer.set_filled(from + taken);
         Ok(())
@@ -99,7 +98,7 @@ impl Upload {
             if room.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.input.extend_from_slice(room.filled());
+            self.input.tail().extend_from_slice(room.filled());
         }
         Poll::Pending
     }
