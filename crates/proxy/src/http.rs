@@ -14,7 +14,7 @@ use std::io;
 
 use super::users::Users;
 use config::target::Target;
-use fields::{Fields, Head};
+use fields::{Fields, Head, HopByHop};
 
 pub use answer::{Answer, Follows};
 pub use body::{Body, Chunks};
@@ -131,7 +131,8 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
     let hops = hops_left(method, fields)?;
     let mut head = Head::new(format!("{method} {path} HTTP/1.1"));
     head.put("Host", authority.as_bytes());
-    put_fields(&mut head, fields, &asked, hops);
+    let hop_by_hop = fields.hop_by_hop().ok_or(Refusal::BadRequest)?;
+    put_fields(&mut head, (fields, &hop_by_hop), &asked, hops);
     if let Body::Bytes(len) = body
         && fields.has("Content-Length")
     {
@@ -177,7 +178,12 @@ fn hops_left(method: &str, fields: Fields<'_>) -> Result<Option<u64>, Refusal> {
 
 /// Writes the client's fields for the origin. Omits the fields for this proxy, and those that the
 /// proxy writes itself.
-fn put_fields(head: &mut Head, fields: Fields<'_>, asked: &Asked, hops: Option<u64>) {
+fn put_fields(
+    head: &mut Head,
+    (fields, hop_by_hop): (Fields<'_>, &HopByHop<'_>),
+    asked: &Asked,
+    hops: Option<u64>,
+) {
     for field in fields.iter() {
         let is = |name: &str| field.name.eq_ignore_ascii_case(name);
         if is("Max-Forwards")
@@ -192,7 +198,7 @@ fn put_fields(head: &mut Head, fields: Fields<'_>, asked: &Asked, hops: Option<u
             // An expectation in an HTTP/1.0 request is ignored (RFC 9110, section 10.1.1).
             asked.minor > 0
         } else {
-            !is("Host") && !is("Content-Length") && !fields.ends_here(field.name)
+            !is("Host") && !is("Content-Length") && !hop_by_hop.contains(field.name)
         };
         if goes_on {
             head.put(field.name, field.value);

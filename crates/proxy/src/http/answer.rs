@@ -3,7 +3,7 @@
 use super::{
     Asked, FIELDS_MAX, HEAD_MAX, Refusal,
     body::{Body, Chunks, Conflict, content_length},
-    fields::{Fields, Head},
+    fields::{Fields, Head, HopByHop},
 };
 
 const SWITCHING_PROTOCOLS: u16 = 101;
@@ -72,7 +72,8 @@ impl Answer {
         } else {
             None
         };
-        let reader = Reader { asked, code, minor, fields, length };
+        let hop_by_hop = fields.hop_by_hop().ok_or(Refusal::BadGateway)?;
+        let reader = Reader { asked, code, minor, fields, hop_by_hop, length };
         Ok(Some((reader.answer(answer.reason.unwrap_or(""), whole)?, len)))
     }
 }
@@ -82,6 +83,7 @@ struct Reader<'a> {
     code: u16,
     minor: u8,
     fields: Fields<'a>,
+    hop_by_hop: HopByHop<'a>,
     length: Option<u64>,
 }
 
@@ -165,7 +167,7 @@ impl Reader<'_> {
             } else if is("Upgrade") {
                 connection.contains(&"Upgrade")
             } else {
-                !self.fields.ends_here(field.name)
+                !self.hop_by_hop.contains(field.name)
             };
             if goes_on {
                 head.put(field.name, field.value);

@@ -1,9 +1,19 @@
 //! The fields of a head.
 
+use super::FIELDS_MAX;
+
 /// Fields for a single connection (RFC 9110, section 7.6.1). `Transfer-Encoding` is not among them:
 /// bodies keep their coding.
-const HOP_BY_HOP: [&str; 6] =
-    ["Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authorization", "TE", "Upgrade"];
+const HOP_BY_HOP: [&str; 8] = [
+    "Connection",
+    "Proxy-Connection",
+    "Keep-Alive",
+    "Proxy-Authenticate",
+    "Proxy-Authentication-Info",
+    "Proxy-Authorization",
+    "TE",
+    "Upgrade",
+];
 
 /// Fields that set the end of the body and the recipient. They stay even if `Connection` names
 /// them.
@@ -47,11 +57,25 @@ impl<'a> Fields<'a> {
         self.words(name).any(|other| other.eq_ignore_ascii_case(word))
     }
 
-    /// Whether the proxy does not pass a field on.
-    pub fn ends_here(self, name: &str) -> bool {
+    /// The fields that the proxy does not pass on. Returns `None` if `Connection` has more than
+    /// [`FIELDS_MAX`] words.
+    pub fn hop_by_hop(self) -> Option<HopByHop<'a>> {
+        let named: Vec<_> = self.words("Connection").take(FIELDS_MAX + 1).collect();
+        (named.len() <= FIELDS_MAX).then_some(HopByHop { named })
+    }
+}
+
+/// The fields of a head that end at the proxy.
+pub(super) struct HopByHop<'a> {
+    /// The words of `Connection`.
+    named: Vec<&'a str>,
+}
+
+impl HopByHop<'_> {
+    pub fn contains(&self, name: &str) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         HOP_BY_HOP.into_iter().any(is)
-            || (!FRAMING.into_iter().any(is) && self.lists("Connection", name))
+            || (!FRAMING.into_iter().any(is) && self.named.iter().copied().any(is))
     }
 }
 

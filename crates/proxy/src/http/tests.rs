@@ -143,6 +143,8 @@ fn an_expectation_is_passed_on_but_not_from_http_1_0() {
 #[test]
 fn what_is_no_request_to_a_proxy_is_refused() {
     let long = format!("GET http://a/ HTTP/1.1\r\nX: {}", "x".repeat(HEAD_MAX));
+    let words = "x,".repeat(FIELDS_MAX);
+    let words = format!("GET http://a/ HTTP/1.1\r\nConnection: {words}x\r\n\r\n");
     for (text, refusal) in [
         ("GET / HTTP/1.1\r\n\r\n", Refusal::BadRequest),
         ("GET https://a/ HTTP/1.1\r\n\r\n", Refusal::NotImplemented),
@@ -155,6 +157,7 @@ fn what_is_no_request_to_a_proxy_is_refused() {
         ("GET http://a/ HTTP/1.1\r\nX : y\r\n\r\n", Refusal::BadRequest),
         ("GET http://a/ HTTP/1.1\r\nX: y\r\n z\r\n\r\n", Refusal::BadRequest),
         (&long, Refusal::TooLarge),
+        (&words, Refusal::BadRequest),
     ] {
         assert_eq!(parsed(text), Err(refusal), "{:?}", &text[..text.len().min(60)]);
     }

@@ -23,7 +23,8 @@ fn an_answer_passes_without_what_is_for_the_proxy_and_both_connections_stay() {
     let (head, answer) = answer(
         &GET,
         "HTTP/1.1 200 Fine\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
-         X-Private: 1\r\nProxy-Connection: x\r\nContent-Length : 5\r\nVia: 1.0 other\r\nETag: \"x\"\r\n\r\n",
+         X-Private: 1\r\nProxy-Connection: x\r\nProxy-Authenticate: Basic\r\n\
+         Proxy-Authentication-Info: x\r\nContent-Length : 5\r\nVia: 1.0 other\r\nETag: \"x\"\r\n\r\n",
     );
     let expected = "HTTP/1.1 200 Fine\r\nVia: 1.0 other\r\nETag: \"x\"\r\nContent-Length: 5\r\n\
                     Via: 1.1 linerate\r\n\r\n";
@@ -90,6 +91,7 @@ fn a_length_stays_where_it_says_something_and_never_beside_a_coding() {
 #[test]
 fn what_is_no_answer_or_has_two_lengths_is_refused() {
     let long = format!("HTTP/1.1 200 x\r\nX: {}", "x".repeat(HEAD_MAX));
+    let words = format!("HTTP/1.1 204 x\r\nConnection: {}x\r\n\r\n", "x,".repeat(FIELDS_MAX));
     for text in [
         "SSH-2.0-x\r\n\r\n",
         "HTTP/2 200 x\r\n\r\n",
@@ -103,6 +105,7 @@ fn what_is_no_answer_or_has_two_lengths_is_refused() {
         "HTTP/1.1 200 x\r\nX: y\r\n folded\r\n\r\n",
         "HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
         &long,
+        &words,
     ] {
         let shown = &text[..text.len().min(60)];
         assert_eq!(answer_to(&GET, text), Err(Refusal::BadGateway), "{shown:?}");
