@@ -34,7 +34,7 @@ pub enum Follows {
     /// A body with a known end.
     Body(Body),
     /// Chunks. The client receives their contents without the coding.
-    Contents(Body),
+    Contents(Chunks),
     /// A body that ends with the connection.
     UntilClose,
 }
@@ -95,7 +95,12 @@ impl Reader<'_> {
         let follows = self.follows()?;
         let is_framed = follows != Follows::UntilClose;
         let client_stays = is_framed && whole && !self.asked.closes;
-        let has_closed = self.minor == 0 || self.fields.lists("Connection", "close");
+        // After a length beside a coding, nothing else on the connection is trusted (RFC 9112,
+        // section 6.1).
+        let both = ["Content-Length", "Transfer-Encoding"];
+        let has_closed = self.minor == 0
+            || self.fields.lists("Connection", "close")
+            || both.iter().all(|name| self.fields.has(name));
         let mut connection = Vec::new();
         if self.code == UPGRADE_REQUIRED && self.fields.has("Upgrade") {
             connection.push("Upgrade");
@@ -141,9 +146,7 @@ impl Reader<'_> {
             return match (chunked, ends_so, self.asked.minor) {
                 (1, true, 1..) => Ok(Follows::Body(Body::Chunks(Chunks::default()))),
                 // HTTP/1.0 does not define codings.
-                (1, true, 0) if codings.len() == 1 => {
-                    Ok(Follows::Contents(Body::Chunks(Chunks::default())))
-                }
+                (1, true, 0) if codings.len() == 1 => Ok(Follows::Contents(Chunks::default())),
                 (0, _, 1..) => Ok(Follows::UntilClose),
                 _ => Err(Refusal::BadGateway),
             };

@@ -51,29 +51,9 @@ impl Body {
             Self::Chunks(chunks) => chunks.handle_input(bytes, |_| {}),
         }
     }
-
-    /// Removes the coding in place: moves the contents to the beginning of `bytes`.
-    ///
-    /// # Errors
-    /// As for [`Self::handle_input`].
-    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> io::Result<Decoded> {
-        let Self::Chunks(chunks) = self else {
-            let (taken, is_over) = self.handle_input(bytes)?;
-            return Ok(Decoded { taken, contents: taken, is_over });
-        };
-        let mut data = Vec::new();
-        let (taken, is_over) = chunks.handle_input(bytes, |range| data.push(range))?;
-        let mut contents = 0;
-        for range in data {
-            let len = range.len();
-            bytes.copy_within(range, contents);
-            contents += len;
-        }
-        Ok(Decoded { taken, contents, is_over })
-    }
 }
 
-/// The result of [`Body::decode`].
+/// The result of [`Chunks::decode`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Decoded {
     /// Bytes that belong to the body.
@@ -102,7 +82,7 @@ pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunks {
     state: ChunkState,
-    /// Bytes of extensions and trailers that were read.
+    /// Bytes of the extensions of this chunk that were read, or of the trailer.
     beside: usize,
 }
 
@@ -133,6 +113,22 @@ impl Default for ChunkState {
 }
 
 impl Chunks {
+    /// Removes the coding in place: moves the contents to the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// The bytes are not valid chunks.
+    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> io::Result<Decoded> {
+        let mut data = Vec::new();
+        let (taken, is_over) = self.handle_input(bytes, |range| data.push(range))?;
+        let mut contents = 0;
+        for range in data {
+            let len = range.len();
+            bytes.copy_within(range, contents);
+            contents += len;
+        }
+        Ok(Decoded { taken, contents, is_over })
+    }
+
     /// Like [`Body::handle_input`]. Calls `data` with each range of contents.
     fn handle_input(
         &mut self,
@@ -157,7 +153,12 @@ impl Chunks {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             match self.step(byte)? {
-                ControlFlow::Continue(state) => self.state = state,
+                ControlFlow::Continue(state) => {
+                    if matches!(self.state, ChunkState::SizeEnd(_)) {
+                        self.beside = 0;
+                    }
+                    self.state = state;
+                }
                 ControlFlow::Break(()) => return Ok((at, true)),
             }
         }

@@ -269,8 +269,22 @@ fn extensions_and_trailers_are_bounded() {
 }
 
 #[test]
+fn each_chunk_may_have_extensions_and_padding() {
+    let mut chunks = Body::Chunks(Chunks::default());
+    let chunk = format!("1{};x=y\r\n.\r\n", " ".repeat(100));
+    for _ in 0..HEAD_MAX / 50 {
+        let taken = chunks.handle_input(chunk.as_bytes());
+        assert_eq!(taken.unwrap(), (chunk.len(), false));
+    }
+    chunks.handle_input(b"0;").unwrap();
+    chunks.handle_input(&vec![b'x'; HEAD_MAX - 64]).unwrap();
+    let trailer = format!("\r\nTrailer: {}\r\n\r\n", "x".repeat(HEAD_MAX - 64));
+    assert!(chunks.handle_input(trailer.as_bytes()).unwrap().1, "the trailer has its own limit");
+}
+
+#[test]
 fn the_contents_of_chunks_move_to_the_beginning() {
-    let mut body = Body::Chunks(Chunks::default());
+    let mut body = Chunks::default();
     let mut bytes = *b"5;x=y\r\nhello\r\n2\r\n, \r\n5\r\nwo";
     let decoded = body.decode(&mut bytes).unwrap();
     assert_eq!((decoded.taken, decoded.is_over), (bytes.len(), false));

@@ -45,6 +45,13 @@ fn the_end_of_an_answer_says_which_connection_stays() {
         (GET, "1.1 200 x\r\nTransfer-Encoding: gzip, Chunked\r\n", chunks(), true, true),
         (GET, "1.1 200 x\r\nTransfer-Encoding: gzip\r\n", Follows::UntilClose, false, false),
         (GET, "1.1 200 x\r\n", Follows::UntilClose, false, false),
+        (
+            GET,
+            "1.1 200 x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+            chunks(),
+            true,
+            false,
+        ),
         (GET, "1.1 204 x\r\n", none(), true, true),
         (GET, "1.1 304 x\r\nContent-Length: 7\r\n", none(), true, true),
         (head, "1.1 200 x\r\nContent-Length: 7\r\n", none(), true, true),
@@ -142,7 +149,7 @@ fn interim_answers_pass_and_another_protocol_only_where_it_was_asked_for() {
 fn http_1_0_is_sent_neither_chunks_nor_interim_answers() {
     let old = Asked { minor: 0, closes: true, ..GET };
     let (head, answer_) = answer(&old, "HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n");
-    assert_eq!(answer_.follows, Follows::Contents(Body::Chunks(Chunks::default())));
+    assert_eq!(answer_.follows, Follows::Contents(Chunks::default()));
     assert_eq!(head, "HTTP/1.1 200 x\r\nVia: 1.1 linerate\r\nConnection: close\r\n\r\n");
     let (head, interim) = answer(&old, "HTTP/1.1 100 Continue\r\n\r\n");
     assert_eq!((head.as_str(), interim.follows), ("", Follows::Head));

@@ -14,7 +14,7 @@ use tokio::{
 use super::{End, Input};
 use crate::{
     gate::ASKING,
-    http::{Answer, Asked, Body, Follows, HEAD_MAX},
+    http::{Answer, Asked, Body, Chunks, Follows, HEAD_MAX},
     relay::ROUNDS,
 };
 
@@ -42,7 +42,7 @@ enum Phase {
     Head,
     Body(Body),
     /// Chunks. The client receives their contents without the coding.
-    Contents(Body),
+    Contents(Chunks),
     UntilClose,
     Upgraded,
     Over,
@@ -111,7 +111,7 @@ impl Download {
             Follows::Upgrade => Phase::Upgraded,
             Follows::Body(body) if body.is_empty() => Phase::Over,
             Follows::Body(body) => Phase::Body(body),
-            Follows::Contents(body) => Phase::Contents(body),
+            Follows::Contents(chunks) => Phase::Contents(chunks),
             Follows::UntilClose => Phase::UntilClose,
         };
         Ok(true)
@@ -158,8 +158,8 @@ impl Download {
                 let (taken, is_over) = body.handle_input(read)?;
                 (taken, taken, is_over)
             }
-            Phase::Contents(body) => {
-                let decoded = body.decode(read)?;
+            Phase::Contents(chunks) => {
+                let decoded = chunks.decode(read)?;
                 (decoded.taken, decoded.contents, decoded.is_over)
             }
             Phase::Head | Phase::Upgraded | Phase::Over => (0, 0, true),
