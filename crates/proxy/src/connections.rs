@@ -200,7 +200,7 @@ impl Connection {
             let ended = self.connections.0.ended.notified();
             let now = self.connections.now();
             match self.connections.lock().room(key, descriptors, now) {
-                Err(Full::Side | Full::All) => {}
+                Err(Full::Source | Full::Side | Full::All) => {}
                 _ => break,
             }
             // It is not silent: it waits for us.

@@ -56,6 +56,8 @@ pub(super) async fn serve<S: Stack>(
             Some(Err(refusal)) => return refuse(here, &refusal.encode(of_refusal(refusal))).await,
             None => return refuse(here, &[]).await,
         };
+        // The next dial may take longer than an idle connection is safe from eviction.
+        session.connection.touch();
         here = here.unless(session.admit().await)?;
         match request {
             Request::Connect(target) => return session.tunnel(here, &target).await,
@@ -176,13 +178,12 @@ impl<S: Stack> Session<S> {
     /// Serves a request of another method. Returns the client's connection if it stays open.
     async fn forward(&mut self, mut here: Stream, request: Forward) -> io::Result<Option<Stream>> {
         let Forward { target, head, body, asked } = request;
-        let mut kept = self.take_kept(&target).await;
-        // A kept connection may end at this moment. Only then is the request sent again.
-        let again = kept.as_ref().filter(|_| asked.is_idempotent && body.is_empty());
-        let again = again.map(|_| head.clone());
+        let is_repeatable = asked.is_idempotent && body.is_empty();
+        let mut kept = self.take_kept(&target, is_repeatable).await;
+        // A kept connection may end at this moment. Then the request is sent again.
+        let mut again = kept.is_some().then(|| head.clone());
         let (mut head, mut body) = (head, body);
         loop {
-            let is_kept = kept.is_some();
             let there = match kept.take() {
                 Some(there) => there,
                 None => match self.dial(&mut here, &target).await {
@@ -212,16 +213,10 @@ impl<S: Stack> Session<S> {
                 End::Upgraded(rest) => return self.upgrade(here, there, &rest).await,
                 End::Unanswered { error, silent } => {
                     drop(there);
-                    if !(is_kept && silent) {
+                    let Some(again) = again.take().filter(|_| silent) else {
                         return self.fail(here, (&target, &error), &asked, false).await;
-                    }
-                    let Some(again) = &again else {
-                        // The client's connection ends like the origin's. The client decides
-                        // whether to send the request again (RFC 9112, section 9.3.1).
-                        refuse(here, &[]).await?;
-                        return Err(error);
                     };
-                    (head, body) = (again.clone(), Body::Bytes(0));
+                    (head, body) = (again, Body::Bytes(0));
                 }
                 End::Broken(error) => {
                     here.reset();
@@ -238,9 +233,13 @@ impl<S: Stack> Session<S> {
         dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
     }
 
-    /// The kept connection, if it leads to this origin and has not ended.
-    async fn take_kept(&mut self, to: &Target) -> Option<S::Stream> {
-        let mut kept = self.kept.take().filter(|kept| kept.to == *to)?;
+    /// The kept connection, if it leads to this origin and has not ended. A request that must not
+    /// be sent twice gets a new one: a kept one may end before the answer (RFC 9112, section 9.3.1).
+    async fn take_kept(&mut self, to: &Target, is_repeatable: bool) -> Option<S::Stream> {
+        let mut kept = self
+            .kept
+            .take()
+            .filter(|kept| is_repeatable && kept.to == *to && Instant::now() < kept.until)?;
         let mut byte = [0];
         let is_quiet = poll_fn(|cx| {
             let read = Pin::new(&mut kept.stream).poll_read(cx, &mut ReadBuf::new(&mut byte));

@@ -221,6 +221,27 @@ fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_ref
     });
 }
 
+#[test]
+fn a_burst_of_one_host_waits_for_room_among_the_connections_of_that_host() {
+    run(async {
+        let connections = Connections::new(Capacity { source: 4, ..CAPACITY });
+        let host = Source::Client(Client::Ip([192, 0, 2, 1].into()));
+        let burst = (0..20).map(|_| {
+            let mut client = connections.admit(Group::Asking, host, 1).unwrap();
+            async move {
+                let admitted = client.become_in_time(Group::Clients, 1).await;
+                tokio::time::sleep(SECOND).await;
+                admitted
+            }
+        });
+        let burst: Vec<_> = burst.map(tokio::spawn).collect();
+        for client in burst {
+            assert_eq!(client.await.unwrap(), Ok(()));
+        }
+        assert_eq!(connections.counters(), Counters::default());
+    });
+}
+
 /// Otherwise a client after many silent ones would wait two seconds for each table of them.
 #[test]
 fn the_time_in_the_queue_of_a_listener_is_silence() {

@@ -46,6 +46,8 @@ enum Phase {
     UntilClose,
     Upgraded,
     Over,
+    /// After a body that ended with the connection.
+    Closed,
 }
 
 impl Download {
@@ -80,6 +82,10 @@ impl Download {
                 client_stays: self.client_stays,
                 origin_stays: self.origin_stays && whole && carried.is_ok(),
             },
+            // A reset would look like the end of the body.
+            (None, Phase::Closed, Ok(())) if done => {
+                End::Answered { client_stays: false, origin_stays: false }
+            }
             (_, Phase::Head, Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 End::Unanswered { error, silent }
             }
@@ -151,7 +157,11 @@ impl Download {
         let is_end = read.is_empty();
         let len = read.len();
         let (taken, contents, is_over) = match &mut self.phase {
-            Phase::UntilClose => (len, len, is_end),
+            Phase::UntilClose if is_end => {
+                self.phase = Phase::Closed;
+                return Ok(());
+            }
+            Phase::UntilClose => (len, len, false),
             // The connection ended before the body.
             _ if is_end => return Err(io::ErrorKind::UnexpectedEof.into()),
             Phase::Body(body) => {
@@ -162,7 +172,7 @@ impl Download {
                 let decoded = chunks.decode(read)?;
                 (decoded.taken, decoded.contents, decoded.is_over)
             }
-            Phase::Head | Phase::Upgraded | Phase::Over => (0, 0, true),
+            Phase::Head | Phase::Upgraded | Phase::Over | Phase::Closed => (0, 0, true),
         };
         buffer.set_filled(from + contents);
         if is_over {
@@ -184,7 +194,7 @@ impl Download {
             match self.phase {
                 _ if !self.head.is_empty() => self.head.put(buffer),
                 Phase::Head => ready!(self.poll_head(cx, there.as_mut(), (buffer, whole)))?,
-                Phase::Upgraded => return Poll::Ready(Ok(())),
+                Phase::Upgraded | Phase::Closed => return Poll::Ready(Ok(())),
                 Phase::Over => {
                     self.origin_stays &= self.input.is_empty();
                     return Poll::Ready(Ok(()));
@@ -230,5 +240,36 @@ impl<T: AsyncRead + Unpin> AsyncRead for Reader<'_, T> {
             }
             polled => polled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncReadExt, runtime::Builder};
+
+    use super::*;
+
+    /// The end of an answer that the client has received, if the origin was reset or not.
+    fn end(answer: &str, is_reset: bool) -> End {
+        let mut down = Download::new(Asked { minor: 1, ..Asked::default() });
+        let mut there = answer.as_bytes();
+        let mut reader = down.reader(&mut there, true);
+        let mut got = Vec::new();
+        let reading = reader.read_to_end(&mut got);
+        Builder::new_current_thread().build().unwrap().block_on(reading).unwrap();
+        assert!(got.ends_with(b"body"));
+        let reset = || Err(io::ErrorKind::ConnectionReset.into());
+        down.end(true, if is_reset { reset() } else { Ok(()) }, true)
+    }
+
+    #[test]
+    fn an_answer_that_ends_with_a_reset_is_whole_only_if_its_length_says_so() {
+        let known = "HTTP/1.1 200 x\r\nContent-Length: 4\r\n\r\nbody";
+        let until_close = "HTTP/1.1 200 x\r\n\r\nbody";
+        for answer in [known, until_close] {
+            assert!(matches!(end(answer, false), End::Answered { .. }));
+        }
+        assert!(matches!(end(known, true), End::Answered { origin_stays: false, .. }));
+        assert!(matches!(end(until_close, true), End::Broken(_)));
     }
 }
