@@ -26,6 +26,8 @@ use crate::{
 /// Bytes that wait in one direction of one socket at most, as Linux' `rmem_default`.
 /// What arrives beyond it is dropped, what is sent waits.
 const QUEUE: usize = 208 * 1024;
+/// Destinations of a socket without a peer for which routers are believed, each of 32 bytes.
+const RECENT: usize = 64;
 /// What a datagram costs beside its bytes.
 const OVERHEAD: usize = 128;
 
@@ -46,6 +48,8 @@ struct Socket {
     error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
+    /// The last destinations, if it has no peer.
+    recent: VecDeque<SocketAddr>,
     /// The progress of the next datagram, if it is sent in fragments.
     cut: Option<Cut>,
 }
@@ -116,6 +120,24 @@ impl Queue {
         self.bytes -= cost;
         budget.refund(cost);
         Some(datagram)
+    }
+}
+
+impl Socket {
+    /// Notes that a datagram leaves.
+    fn note_destination(&mut self, to: SocketAddr) {
+        if self.peer.is_some() || self.recent.contains(&to) {
+            return;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(to);
+    }
+
+    /// Whether it may have sent the datagram to this destination that an error quotes.
+    fn has_sent_to(&self, to: SocketAddr) -> bool {
+        self.peer.is_some() || self.recent.contains(&to)
     }
 }
 
@@ -196,12 +218,11 @@ impl State {
     /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
     /// quotes none of ours is not believed (RFC 5927 section 4.1): of a datagram nothing
     /// else is known any more. Only a connected socket is told: another could not tell
-    /// which peer it concerns, and would believe any host's word about every path.
+    /// which peer it concerns. For that one, a path becomes narrower if it is to a recent
+    /// destination.
     pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
-        let Some(socket) = self.datagrams.socket_at(flow).filter(|socket| socket.peer.is_some())
-        else {
-            return;
-        };
+        let socket = self.datagrams.socket_at(flow);
+        let Some(socket) = socket.filter(|socket| socket.has_sent_to(flow.remote)) else { return };
         let kind = match error {
             PathError::Refused => io::ErrorKind::ConnectionRefused,
             PathError::Unreachable => io::ErrorKind::HostUnreachable,
@@ -213,6 +234,9 @@ impl State {
                 return;
             }
         };
+        if socket.peer.is_none() {
+            return;
+        }
         socket.error = Some(kind);
         let mut readers = std::mem::take(&mut socket.readers);
         self.turns.wakers.append(&mut readers);
@@ -291,6 +315,7 @@ impl State {
             return self.poll_fragment(at, mtu, to);
         }
         let (_, bytes) = socket.to_send.pop(&self.budget)?;
+        socket.note_destination(dest);
         self.turns.wakers.append(&mut socket.writers);
         if !socket.to_send.datagrams.is_empty() {
             ready.push_back(at);
@@ -334,6 +359,7 @@ impl State {
             },
         };
         let socket = self.datagrams.sockets.get_mut(&at)?;
+        socket.note_destination(dest);
         let (_, bytes) = socket.to_send.datagrams.front()?;
         let (len, is_last) = cut.write((at.port(), dest), bytes, to);
         if is_last {

@@ -178,7 +178,9 @@ fn a_datagram_that_a_path_does_not_take_leaves_in_fragments_for_ten_minutes() {
         let mut state = both();
         let at = state.bind((family.us, 0).into()).unwrap();
         let open = state.bind((family.us, 0).into()).unwrap();
-        let unasked = family.send(&mut state, open, 1400 - ip::header_len(family.us) - 8);
+        let mut unasked = family.send(&mut state, open, 1400 - ip::header_len(family.us) - 8);
+        // To a port to which nothing was sent.
+        unasked[ip::header_len(family.us) + 3] ^= 1;
         family.tell(&mut state, family.too_big, 1300, &unasked);
         state.connect_datagrams(at, family.to()).unwrap();
         let headers = ip::header_len(family.us) + 8;
@@ -208,6 +210,30 @@ fn a_datagram_that_a_path_does_not_take_leaves_in_fragments_for_ten_minutes() {
         let soon = now() + Duration::from_secs(599);
         assert!(fits(&mut state, least, soon));
         assert!(fits(&mut state, 1420, soon + Duration::from_secs(1)));
+    }
+}
+
+#[test]
+fn a_path_to_a_recent_destination_of_a_socket_without_a_peer_becomes_narrower() {
+    for family in FAMILIES {
+        let mut state = both();
+        let at = state.bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+        let len = 1400 - ip::header_len(family.us) - 8;
+        let sent = family.send(&mut state, at, len);
+        family.tell(&mut state, family.too_big, 1300, &sent);
+        send(&mut state, at, family.to(), len).unwrap();
+        let lens: Vec<_> = leaving(&mut state, now()).iter().map(Vec::len).collect();
+        assert!(lens.len() == 2 && lens.iter().all(|len| *len <= 1300), "{lens:?}");
+        // It hears of no other error.
+        family.tell(&mut state, family.port, 0, &sent);
+        assert_eq!(heard(&mut state, at), None);
+        // Destinations before the last ones are forgotten.
+        for port in 0..128 {
+            send(&mut state, at, (family.them, 1000 + port).into(), 1).unwrap();
+            leaving(&mut state, now());
+        }
+        family.tell(&mut state, family.too_big, 1290, &sent);
+        assert_eq!(state.paths.mtu(family.them, now()), Some(1300));
     }
 }
 
