@@ -174,9 +174,19 @@ impl State {
         self.answer_error(packet, (family.unreachable, family.port_code));
     }
 
-    /// Reports that the reassembly of a packet timed out. `packet` is its first fragment.
+    /// Reports that the reassembly of a packet timed out. `packet` is its first fragment. No error
+    /// answers an error (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
     pub fn answer_late(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
+        let kind = packet.transport.get(icmp::TYPE).copied();
+        let is_echo = kind == Some(family.request) || kind == Some(family.reply);
+        let may_be_answered = match packet.protocol {
+            ip::TCP | ip::UDP => true,
+            protocol => protocol == family.protocol && is_echo,
+        };
+        if !may_be_answered {
+            return;
+        }
         self.answer_error(packet, (family.exceeded, REASSEMBLY_CODE));
     }
 

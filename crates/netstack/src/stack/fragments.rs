@@ -24,9 +24,18 @@ const LIFE: Duration = Duration::from_mins(1);
 const MEMORY: usize = 4 << 20;
 /// Bytes that those of one source hold.
 const SHARE: usize = MEMORY / 4;
-/// The overhead of a packet without its fragments, and of a fragment without its data, in bytes.
-const PACKET: usize = 256;
-const PIECE: usize = 64;
+/// The overhead of a packet without its fragments, in bytes: its entries in three maps, which are
+/// half full or more, and the first vector of its pieces.
+const PACKET: usize = 2 * (size_of::<(Key, Partial)>() + size_of::<(u64, (Time, Key))>())
+    + 2 * size_of::<(u64, Key)>()
+    + 4 * size_of::<Piece>();
+/// The overhead of a source: its entry in a map, and the first node of its own map.
+const SOURCE: usize = 2 * size_of::<(IpAddr, Share)>() + NODE * size_of::<(u64, Key)>();
+/// Entries of a node of a `BTreeMap`.
+const NODE: usize = 11;
+/// The overhead of a fragment, in bytes: its place in the vector, which may be half full, and the
+/// allocator's header.
+const PIECE: usize = 2 * size_of::<Piece>() + 16;
 /// Fragments of one packet: those of 65,535 bytes in packets of 552 bytes, the least MTU of a path.
 const PIECES: usize = 128;
 
@@ -72,7 +81,7 @@ struct Partial {
     protocol: u8,
     /// What it holds, in bytes.
     used: usize,
-    /// Whether fragments overlapped: all others are dropped.
+    /// Whether it was dropped: all further fragments are, too, and nothing of it is counted again.
     is_dead: bool,
 }
 
@@ -115,29 +124,11 @@ impl Fragments {
     /// Takes a fragment. Returns its result, and the number of packets dropped for lack of room.
     pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Taken, u64) {
         let key = Key::of(fragment);
-        let cost = PIECE + fragment.data.len();
-        let cost = if self.packets.contains_key(&key) { cost } else { PACKET + cost };
-        let dropped = self.make_room(key, cost);
-        let number = self.next;
-        let partial = self.packets.entry(key).or_insert_with(|| Partial::new(number));
-        let before = if partial.number == number { 0 } else { partial.used };
-        let taken = partial.take(fragment);
-        let (used, of_this) = (partial.used, partial.number);
-        if of_this == number {
-            self.next += 1;
-            self.order.insert(number, (now + LIFE, key));
-        }
-        let share = self.sources.entry(network(key.source)).or_default();
-        share.order.insert(of_this, key);
-        share.used = share.used + used - before;
-        self.used = self.used + used - before;
-        match taken {
+        let dropped = self.make_room(key, PIECE + fragment.data.len());
+        match self.change(key, now, |partial| partial.take(fragment)) {
             Step::Waiting => (Taken::Waiting, dropped),
             Step::Overlap => (Taken::Overlap, dropped),
-            Step::TooMany => {
-                self.remove(key);
-                (Taken::Waiting, dropped + 1)
-            }
+            Step::TooMany => (Taken::Waiting, dropped + 1),
             Step::Whole => match self.remove(key) {
                 Some(whole) => (Taken::Whole(whole.protocol, whole.join()), dropped),
                 None => (Taken::Waiting, dropped),
@@ -145,14 +136,48 @@ impl Fragments {
         }
     }
 
-    /// Drops the oldest packet if it timed out, and returns its first fragment if that came.
-    /// Returns `None` if no packet timed out.
-    pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
-        let (_, &(due, key)) = self.order.first_key_value()?;
-        if due > now {
-            return None;
+    /// Drops the packet of a fragment for lack of memory. Returns the number of packets dropped.
+    pub fn refuse(&mut self, fragment: &Fragment<'_>, now: Time) -> u64 {
+        let key = Key::of(fragment);
+        let dropped = self.make_room(key, 0);
+        dropped + u64::from(self.change(key, now, Partial::drop_data))
+    }
+
+    /// Changes a packet, which may be new.
+    fn change<T>(&mut self, key: Key, now: Time, change: impl FnOnce(&mut Partial) -> T) -> T {
+        let next = self.next;
+        let partial = self.packets.entry(key).or_insert_with(|| Partial::new(next));
+        let number = partial.number;
+        let before = if number == next { 0 } else { partial.used };
+        let changed = change(partial);
+        let used = partial.used;
+        if number == next {
+            self.next += 1;
+            self.order.insert(number, (now + LIFE, key));
         }
-        let partial = self.remove(key)?;
+        let share = self.sources.entry(network(key.source)).or_default();
+        if share.order.is_empty() {
+            self.used += SOURCE;
+        }
+        share.order.insert(number, key);
+        share.used = share.used + used - before;
+        self.used = self.used + used - before;
+        changed
+    }
+
+    /// Drops the oldest packet if it timed out, and returns its first fragment if that came.
+    /// Returns `None` if no packet timed out. Those that were dropped before are not returned.
+    pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
+        let (key, partial) = loop {
+            let (_, &(due, key)) = self.order.first_key_value()?;
+            if due > now {
+                return None;
+            }
+            let partial = self.remove(key)?;
+            if !partial.is_dead {
+                break (key, partial);
+            }
+        };
         let first = partial.pieces.into_iter().next().filter(|piece| piece.start == 0);
         let (source, destination) = (key.source, key.destination);
         Some(first.map(|piece| Expired {
@@ -163,24 +188,31 @@ impl Fragments {
         }))
     }
 
-    /// Drops packets until there is room. Returns their number.
+    /// Drops packets until there is room for `cost` bytes of a packet. Returns the number of those
+    /// that were not dropped before.
     fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
         let mut dropped = 0;
         let source = network(newcomer.source);
+        let packet = if self.packets.contains_key(&newcomer) { 0 } else { PACKET };
+        let cost = packet + cost;
         while let Some(share) = self.sources.get(&source)
             && share.used + cost > SHARE
             && let Some((_, &oldest)) = share.order.first_key_value()
         {
-            self.remove(oldest);
-            dropped += 1;
+            dropped += self.evict(oldest);
         }
+        let cost = cost + if self.sources.contains_key(&source) { 0 } else { SOURCE };
         while self.used + cost > MEMORY
             && let Some((_, &(_, oldest))) = self.order.first_key_value()
         {
-            self.remove(oldest);
-            dropped += 1;
+            dropped += self.evict(oldest);
         }
         dropped
+    }
+
+    /// Removes a packet. Returns 1 if it was not dropped before.
+    fn evict(&mut self, key: Key) -> u64 {
+        self.remove(key).map_or(0, |partial| u64::from(!partial.is_dead))
     }
 
     fn remove(&mut self, key: Key) -> Option<Partial> {
@@ -193,6 +225,7 @@ impl Fragments {
             share.order.remove(&partial.number);
             if share.order.is_empty() {
                 self.sources.remove(&source);
+                self.used -= SOURCE;
             }
         }
         Some(partial)
@@ -243,12 +276,11 @@ impl Partial {
             return Step::Waiting;
         }
         if !self.fits(at, (start, end), is_last) {
-            self.is_dead = true;
-            self.used = PACKET;
-            self.pieces = Vec::new();
+            self.drop_data();
             return Step::Overlap;
         }
         if self.pieces.len() == PIECES {
+            self.drop_data();
             return Step::TooMany;
         }
         if start == 0 {
@@ -259,6 +291,13 @@ impl Partial {
         self.used += PIECE + data.len();
         self.pieces.insert(at, Piece { start, data: data.into() });
         if self.end == Some(self.len) { Step::Whole } else { Step::Waiting }
+    }
+
+    /// Drops all data, and what comes later. Returns whether it was not dropped before.
+    fn drop_data(&mut self) -> bool {
+        self.pieces = Vec::new();
+        self.used = PACKET;
+        !std::mem::replace(&mut self.is_dead, true)
     }
 
     /// Whether data fits between the pieces before `at` and from `at` on, and before the end.

@@ -35,12 +35,12 @@ impl State {
             return self.handle_whole(addresses, fragment.protocol, (fragment.data, now));
         }
         self.expire_fragments(now);
-        if self.budget.is_short() {
-            self.counters.fragments_full += 1;
-            return;
-        }
         let before = self.fragments.used();
-        let (taken, dropped) = self.fragments.take(&fragment, now);
+        let (taken, dropped) = if self.budget.is_short() {
+            (Taken::Waiting, self.fragments.refuse(&fragment, now))
+        } else {
+            self.fragments.take(&fragment, now)
+        };
         self.account_fragments(before);
         self.counters.fragments_full += dropped;
         match taken {

@@ -90,12 +90,12 @@ fn an_overlap_drops_the_packet_and_all_that_comes_of_it() {
             let piece = fragment(7, start, is_last, &data[..8]);
             assert_eq!(fragments.take(&piece, now()).0, Taken::Waiting);
         }
-        assert_eq!(fragments.used, PACKET);
+        assert_eq!(fragments.used, SOURCE + PACKET);
         // Another packet is not concerned.
         fragments.take(&fragment(8, 0, false, &data[..8]), now());
         let taken = fragments.take(&fragment(8, 8, true, &data[..5]), now()).0;
         assert_eq!(whole(&taken), Some(&data[..13]));
-        while fragments.expire(now() + LIFE).is_some() {}
+        assert!(fragments.expire(now() + LIFE).is_none(), "it was counted as an overlap");
         assert_eq!(fragments.used, 0);
     }
 }
@@ -110,7 +110,7 @@ fn a_fragment_that_comes_twice_is_no_overlap() {
             assert_eq!(fragments.take(&piece, now()).0, Taken::Waiting);
         }
     }
-    assert_eq!(fragments.used, PACKET + 4 * (PIECE + 8));
+    assert_eq!(fragments.used, SOURCE + PACKET + 4 * (PIECE + 8));
     let taken = fragments.take(&fragment(7, 0, false, &data[..8]), now()).0;
     assert_eq!(whole(&taken), Some(&data[..]));
 }
@@ -170,7 +170,7 @@ fn memory_is_bounded_for_all_and_for_each_source_and_the_oldest_makes_way() {
         dropped += made_way;
     }
     assert_eq!(dropped, 10_000 - (SHARE / cost) as u64);
-    assert!(fragments.used <= SHARE + cost);
+    assert!(fragments.used <= SHARE + cost + 2 * SOURCE);
     // The youngest are there, and so is the earlier packet of another source.
     let source = Ipv4Addr::new(10, 0, 0, 9).into();
     let behind = Fragment { source, ..fragment(9999, data.len(), true, &data) };
@@ -187,7 +187,7 @@ fn memory_is_bounded_for_all_and_for_each_source_and_the_oldest_makes_way() {
         fragments.take(&Fragment { source, ..fragment(1, 0, false, &data) }, now());
         assert!(fragments.used <= MEMORY);
     }
-    assert!(fragments.used > MEMORY - cost);
+    assert!(fragments.used > MEMORY - cost - SOURCE);
 }
 
 #[test]
@@ -195,5 +195,21 @@ fn a_packet_of_too_many_fragments_is_dropped() {
     let mut fragments = Fragments::default();
     let dropped: u64 =
         (0..=PIECES).map(|at| fragments.take(&fragment(7, at * 8, false, &[0; 8]), now()).1).sum();
-    assert_eq!((dropped, fragments.used), (1, 0));
+    assert_eq!((dropped, fragments.used), (1, SOURCE + PACKET));
+    // Further ones do not begin another packet.
+    let (taken, dropped) = fragments.take(&fragment(7, 0, false, &[0; 8]), now());
+    assert_eq!((taken, dropped, fragments.used), (Taken::Waiting, 0, SOURCE + PACKET));
+    assert!(fragments.expire(now() + LIFE).is_none(), "it is not late as well");
+    assert_eq!(fragments.used, 0);
+}
+
+#[test]
+fn packets_that_were_dropped_before_make_way_uncounted() {
+    let mut fragments = Fragments::default();
+    let most = (SHARE / PACKET) as u32;
+    let dropped: u64 =
+        (0..2 * most).map(|id| fragments.refuse(&fragment(id, 0, false, &[0; 8]), now())).sum();
+    assert_eq!(dropped, u64::from(2 * most));
+    assert!(fragments.used <= SHARE + SOURCE);
+    assert_eq!(fragments.refuse(&fragment(2 * most - 1, 8, false, &[0; 8]), now()), 0);
 }

@@ -175,9 +175,16 @@ fn what_is_dropped_is_counted_by_its_reason() {
         // Memory is short.
         let left = state.budget.left();
         state.budget.charge(left);
-        come(&mut state, &parts(5)[0], now());
+        for part in parts(5) {
+            come(&mut state, &part, now());
+        }
         state.budget.refund(left);
-        assert_eq!(state.counters().fragments_full, 1);
+        assert_eq!(state.counters().fragments_full, 1, "one packet");
+        // What was counted is not counted again.
+        let counters = state.counters();
+        state.expire_fragments(now() + Duration::from_secs(61));
+        assert_eq!(state.counters(), counters);
+        assert_eq!(state.budget.used(), 0);
     }
 }
 
@@ -202,6 +209,25 @@ fn a_fragment_that_is_alone_is_reported_to_its_sender_after_a_minute() {
         come(&mut state, &packets[1], due);
         state.handle_timeouts(due + Duration::from_secs(61));
         assert!(state.next_answer().is_none());
+    }
+}
+
+/// RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e).
+#[test]
+fn a_fragment_of_an_error_is_not_reported_and_one_of_an_echo_is() {
+    for (us, them) in FAMILIES {
+        let (protocol, echo) = if us.is_ipv4() { (ip::ICMP, 8) } else { (ip::ICMPV6, 128) };
+        let error = if us.is_ipv4() { 3 } else { 1 };
+        for (protocol, kind, is_reported) in
+            [(protocol, echo, true), (protocol, error, false), (132, 0, false)]
+        {
+            let mut state = both();
+            let message = [&[kind][..], &[0; 2000]].concat();
+            come(&mut state, &cut((them, us), protocol, 7, &message)[0], now());
+            state.handle_timeouts(now() + Duration::from_secs(61));
+            assert_eq!(state.counters().fragments_late, 1);
+            assert_eq!(state.next_answer().is_some(), is_reported, "{protocol}, {kind}");
+        }
     }
 }
 
