@@ -473,12 +473,12 @@ fn down(interface: &Path) -> anyhow::Result<Outcome> {
             // It was killed in the meantime.
             Err(error) if !error.is::<client::Refused>() && client::ends(&name) => {}
             // A process that reverts its part may have been killed before.
-            Ok(false) if !client::answers(&name) => has_failed = true,
+            Ok(Outcome::Failed) if !client::answers(&name) => has_failed = true,
             done => return done,
         }
     }
     match process::sweep(&name)? {
-        Swept::Nothing if has_failed => Ok(false),
+        Swept::Nothing if has_failed => Ok(Outcome::Failed),
         Swept::Nothing => client::down(&name),
         Swept::ByAnother => Ok(Outcome::Done),
         Swept::Undone => {
