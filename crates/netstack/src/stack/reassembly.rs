@@ -52,6 +52,9 @@ impl State {
 
     /// Drops packets that were not complete in time.
     pub fn expire_fragments(&mut self, now: Time) {
+        if self.fragments.poll_timeout().is_none_or(|due| due > now) {
+            return;
+        }
         let before = self.fragments.used();
         while let Some(expired) = self.fragments.expire(now) {
             self.counters.fragments_late += 1;
