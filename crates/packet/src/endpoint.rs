@@ -1,6 +1,6 @@
 //! Where a peer is reached, and from where it is answered.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The outer place of a peer, and our own address it was last reached through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,15 @@ impl Endpoint {
     }
 }
 
+/// The addresses that one host may use: the /64 of an IPv6 address (RFC 4291, section 2.5.4), with
+/// the lower bits 0, or an IPv4 address alone.
+pub fn site(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
 impl Remote {
     /// The UDP address, where there is one.
     pub fn direct(self) -> Option<SocketAddr> {
@@ -99,6 +108,17 @@ mod tests {
         let mapped = Endpoint::new("[::ffff:192.0.2.1]:51820".parse().unwrap());
         let plain = Endpoint::new("192.0.2.1:51820".parse().unwrap());
         assert_eq!(mapped, plain);
+    }
+
+    #[test]
+    fn the_addresses_of_a_network_of_ipv6_are_one_site() {
+        for (address, expected) in [
+            ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::"),
+            ("2001:db8:0:1::", "2001:db8:0:1::"),
+            ("192.0.2.1", "192.0.2.1"),
+        ] {
+            assert_eq!(site(address.parse().unwrap()), expected.parse::<IpAddr>().unwrap());
+        }
     }
 
     #[test]

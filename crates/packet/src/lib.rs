@@ -36,7 +36,7 @@ pub use batch::{
 };
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
-pub use endpoint::{Endpoint, Local, RelayId, Remote};
+pub use endpoint::{Endpoint, Local, RelayId, Remote, site};
 pub use flow::flow;
 pub use io::{ControlSend, Flood, IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
 pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, Tunnel, VNET_HEADER_LEN};

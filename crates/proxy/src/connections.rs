@@ -260,7 +260,10 @@ impl Source {
     /// An IPv6 host may use any address of its /64 network, which therefore counts as one.
     fn settled(self) -> Self {
         match self {
-            Self::Client(Client::Ip(ip)) => Self::Client(Client::Ip(network(ip.to_canonical()))),
+            Self::Client(Client::Ip(ip)) => {
+                let ip = ip.to_canonical();
+                Self::Client(Client::Ip(if ip.is_loopback() { ip } else { packet::site(ip) }))
+            }
             other => other,
         }
     }
@@ -272,16 +275,6 @@ impl Source {
             Self::Client(Client::User(_)) => false,
             Self::Peer(_) => true,
         }
-    }
-}
-
-/// The /64 of an address of IPv6.
-fn network(ip: std::net::IpAddr) -> std::net::IpAddr {
-    match ip {
-        std::net::IpAddr::V6(v6) if !v6.is_loopback() => {
-            std::net::Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()
-        }
-        other => other,
     }
 }
 

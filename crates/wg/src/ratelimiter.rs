@@ -1,13 +1,9 @@
 //! How many handshake messages of one source are worked on while the device is
 //! under load: a token bucket for each source, never one for all.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-use packet::{RelayId, Remote};
+use packet::{RelayId, Remote, site};
 
 use crate::{
     constants::{HANDSHAKE_BURST, HANDSHAKES_PER_SECOND_AND_SOURCE},
@@ -71,10 +67,7 @@ impl RateLimiter {
 
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
-        Self::Site(match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        })
+        Self::Site(site(address))
     }
 }
 
@@ -89,6 +82,8 @@ impl From<Remote> for Source {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     fn at(millis: u64) -> Time {

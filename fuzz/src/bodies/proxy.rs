@@ -111,8 +111,10 @@ pub fn http(data: &[u8]) {
         Ok(None) => return,
         Err(refusal) => {
             let answer = refusal.encode("no");
-            let is_answered = refusal == http::Refusal::LastHop && answer.starts_with(b"HTTP/1.1 2");
-            let is_refused = [b"HTTP/1.1 4", b"HTTP/1.1 5"].iter().any(|line| answer.starts_with(*line));
+            let is_answered =
+                refusal == http::Refusal::LastHop && answer.starts_with(b"HTTP/1.1 2");
+            let is_refused =
+                [b"HTTP/1.1 4", b"HTTP/1.1 5"].iter().any(|line| answer.starts_with(*line));
             assert!(is_answered || is_refused);
             return;
         }
@@ -154,7 +156,9 @@ fn answer(data: &[u8], flags: u8, whole: bool) {
     let (first, fields) = lines_of(&answer.head);
     assert!(first.starts_with(b"HTTP/1.1 ") && first[9..12].iter().all(u8::is_ascii_digit));
     let all = |name: &str| of_name(&fields, name);
-    for ours in ["proxy-authenticate", "proxy-authorization", "proxy-connection", "keep-alive", "te"] {
+    for ours in
+        ["proxy-authenticate", "proxy-authorization", "proxy-connection", "keep-alive", "te"]
+    {
         assert!(all(ours).is_empty(), "{ours} goes to the client");
     }
     assert!(

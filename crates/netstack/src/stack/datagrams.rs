@@ -48,7 +48,7 @@ struct Socket {
     error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
-    /// The last destinations, if it has no peer.
+    /// The last destinations of a socket without a peer.
     recent: VecDeque<SocketAddr>,
     /// The progress of the next datagram, if it is sent in fragments.
     cut: Option<Cut>,

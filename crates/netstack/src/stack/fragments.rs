@@ -12,9 +12,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     time::Duration,
 };
+
+use packet::site;
 
 use crate::{ip::Fragment, time::Time};
 
@@ -29,7 +31,7 @@ const SHARE: usize = MEMORY / 4;
 const PACKET: usize = 2 * (size_of::<(Key, Partial)>() + size_of::<(u64, (Time, Key))>())
     + 2 * size_of::<(u64, Key)>()
     + 4 * size_of::<Piece>();
-/// The overhead of a source: its entry in a map, and the first node of its own map.
+/// The overhead of a source, in bytes: an entry of a map, and the first node of another.
 const SOURCE: usize = 2 * size_of::<(IpAddr, Share)>() + NODE * size_of::<(u64, Key)>();
 /// Entries of a node of a `BTreeMap`.
 const NODE: usize = 11;
@@ -155,7 +157,7 @@ impl Fragments {
             self.next += 1;
             self.order.insert(number, (now + LIFE, key));
         }
-        let share = self.sources.entry(network(key.source)).or_default();
+        let share = self.sources.entry(site(key.source)).or_default();
         if share.order.is_empty() {
             self.used += SOURCE;
         }
@@ -192,7 +194,7 @@ impl Fragments {
     /// that were not dropped before.
     fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
         let mut dropped = 0;
-        let source = network(newcomer.source);
+        let source = site(newcomer.source);
         let packet = if self.packets.contains_key(&newcomer) { 0 } else { PACKET };
         let cost = packet + cost;
         while let Some(share) = self.sources.get(&source)
@@ -219,7 +221,7 @@ impl Fragments {
         let partial = self.packets.remove(&key)?;
         self.order.remove(&partial.number);
         self.used -= partial.used;
-        let source = network(key.source);
+        let source = site(key.source);
         if let Some(share) = self.sources.get_mut(&source) {
             share.used -= partial.used;
             share.order.remove(&partial.number);
@@ -293,7 +295,7 @@ impl Partial {
         if self.end == Some(self.len) { Step::Whole } else { Step::Waiting }
     }
 
-    /// Drops all data, and what comes later. Returns whether it was not dropped before.
+    /// Drops all data, and all later fragments. Returns true the first time.
     fn drop_data(&mut self) -> bool {
         self.pieces = Vec::new();
         self.used = PACKET;
@@ -324,14 +326,6 @@ impl Partial {
 impl Piece {
     fn end(&self) -> usize {
         self.start + self.data.len()
-    }
-}
-
-/// A host may use any address of its /64 of IPv6, which counts as one source.
-fn network(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
-        v4 => v4,
     }
 }
 

@@ -95,8 +95,7 @@ impl Reader<'_> {
         let follows = self.follows()?;
         let is_framed = follows != Follows::UntilClose;
         let client_stays = is_framed && whole && !self.asked.closes;
-        // After a length beside a coding, nothing else on the connection is trusted (RFC 9112,
-        // section 6.1).
+        // A connection closes after a message with both (RFC 9112, section 6.1).
         let both = ["Content-Length", "Transfer-Encoding"];
         let has_closed = self.minor == 0
             || self.fields.lists("Connection", "close")

@@ -10,7 +10,7 @@ use crate::http::HEAD_MAX;
 #[derive(Debug, Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
-    /// Where the unprocessed bytes begin.
+    /// The offset of the first unprocessed byte.
     at: usize,
     /// How many of them [`Self::may_hold_head`] has seen.
     seen: usize,
