@@ -132,6 +132,18 @@ impl From<Outcome> for ExitCode {
     }
 }
 
+/// Shuts an interface down as [`down`] does. Returns `None` if no process answers, or if it is killed
+/// meanwhile: the sockets of a killed process are closed one by one.
+pub(crate) fn down_running(name: &str) -> anyhow::Result<Option<Outcome>> {
+    if !answers(name) {
+        return Ok(None);
+    }
+    match down(name) {
+        Err(error) if !error.is::<Refused>() && ends(name) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
 /// Shuts an interface down, and waits until its process has ended. Meanwhile this process runs its
 /// hooks and prints its errors and warnings. After an error the interface may still be up.
 pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {

@@ -467,18 +467,10 @@ fn down(interface: &Path) -> anyhow::Result<Outcome> {
     };
     Log::default().start();
     host::outside_hooks(&name)?;
-    let mut has_failed = false;
-    if client::answers(&name) {
-        match client::down(&name) {
-            // It was killed in the meantime.
-            Err(error) if !error.is::<client::Refused>() && client::ends(&name) => {}
-            // A process that reverts its part may have been killed before.
-            Ok(Outcome::Failed) if !client::answers(&name) => has_failed = true,
-            done => return done,
-        }
+    if let Some(outcome) = client::down_running(&name)? {
+        return Ok(outcome);
     }
     match process::sweep(&name)? {
-        Swept::Nothing if has_failed => Ok(Outcome::Failed),
         Swept::Nothing => client::down(&name),
         Swept::ByAnother => Ok(Outcome::Done),
         Swept::Undone => {

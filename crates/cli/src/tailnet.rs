@@ -115,19 +115,19 @@ pub(crate) fn logout(which: &Which) -> anyhow::Result<()> {
 /// Logs a node out, ends it, and removes its state, even after an error of the node.
 pub(crate) fn leave(which: &Which) -> anyhow::Result<Outcome> {
     let name = which.name()?;
-    let outcome = if is_member(&name) {
-        // One whose coordinator is gone leaves all the same.
-        if let Err(error) = logout(which) {
-            eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
+    // One whose coordinator is gone leaves all the same.
+    if is_member(&name)
+        && let Err(error) = logout(which)
+    {
+        eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
+    }
+    let outcome = match crate::client::down_running(&name)? {
+        Some(outcome) => outcome,
+        None => {
+            // A killed node may have left changes of this machine behind.
+            process::sweep(&name)?;
+            Outcome::Done
         }
-        crate::client::down(&name)?
-    } else if crate::client::answers(&name) {
-        // Its agent was killed.
-        crate::client::down(&name)?
-    } else {
-        // A killed node may have left changes of this machine behind.
-        process::sweep(&name)?;
-        Outcome::Done
     };
     let state = process::member::state_folder(&name);
     match fs::remove_dir_all(&state) {

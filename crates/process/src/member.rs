@@ -205,10 +205,19 @@ impl Member {
 
     /// The steward undoes what it did, and ends the agent. Returns when it has.
     pub fn end(&mut self) {
-        if let Some(steward) = self.steward.take() {
-            log_error(steward.end().context("steward"));
+        let Some(steward) = self.steward.take() else { return };
+        match steward.end() {
+            // It was killed before, and `Health` has said so.
+            Err(error) if is_broken_pipe(&error) => {
+                tracing::warn!("the steward is gone: `linerate down` undoes what it leaves behind");
+            }
+            ended => log_error(ended.context("steward")),
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The networks in a file that may be absent.
