@@ -102,6 +102,10 @@ impl World {
         let gone = || !self.left.has_device(INTERFACE) && self.left.daemon_of(INTERFACE).is_none();
         eventually("interface and daemon are gone", PATIENCE, gone);
         eventually("the socket is gone", PATIENCE, || !self.left.has("/run/wireguard/wg0.sock"));
+        // The rest is reverted once the socket is gone, as PostDown finds nothing of the interface.
+        eventually("the process has ended", PATIENCE, || {
+            !self.left.attempt("pgrep -x 'linerate|linerate-guard'").ok
+        });
         let after = state(&self.left);
         let left_behind: Vec<_> = after.difference(&self.before).collect();
         let missing: Vec<_> = self.before.difference(&after).collect();
