@@ -52,7 +52,7 @@ pub use cable::{address, cable, forward, is_local};
 pub use capture::message::Message;
 pub use capture::split::{Layout, is_sound, split};
 pub use capture::{Capture, Frame, Way};
-pub use command::linerate;
+pub use command::{linerate, logged};
 pub use counter::Counter;
 pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use netns::{
     Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, address, conf,
-    eventually, ping, wg_quick,
+    eventually, logged, ping, wg_quick,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -61,14 +61,9 @@ impl Quick {
         conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
     }
 
-    /// Runs wg-quick behind these words. What it printed is in `stderr`: linerate, which it leaves
-    /// in the background, would hold a pipe open.
+    /// Runs wg-quick behind these words. What it printed is in `stderr`.
     fn quick(&self, behind: &str, arguments: &str) -> Outcome {
-        let log = "/run/rig/quick.log";
-        let line = format!("{behind} {} {arguments} </dev/null >{log} 2>&1", self.program);
-        let mut outcome = self.left.attempt(line);
-        outcome.stderr = self.left.read(log);
-        outcome
+        logged(&self.left, &format!("{behind} {} {arguments}", self.program))
     }
 
     fn up(&self, file: &str) {

@@ -11,7 +11,7 @@
 
 use std::{collections::BTreeMap, env, fs, path::Path, thread};
 
-use netns::{Host, Outcome, Pair, Random, announce, eventually, linerate, newer_wg_quick};
+use netns::{Host, Outcome, Pair, Random, announce, eventually, linerate, logged, newer_wg_quick};
 
 use crate::quick::PATIENCE;
 
@@ -74,15 +74,11 @@ impl Twin {
     }
 
     fn run(&self, verb: &str) -> Outcome {
-        let Some(quick) = &self.quick else {
-            return linerate(&self.host, &format!("{verb} /run/rig/wg0.conf"));
-        };
-        let log = "/run/rig/quick.log";
-        let path = "PATH=/run/rig/bin:$PATH";
-        let line = format!("{path} {quick} {verb} /run/rig/wg0.conf </dev/null >{log} 2>&1");
-        let mut outcome = self.host.attempt(line);
-        outcome.stderr = self.host.read(log);
-        outcome
+        let arguments = format!("{verb} /run/rig/wg0.conf");
+        match &self.quick {
+            Some(quick) => logged(&self.host, &format!("{quick} {arguments}")),
+            None => linerate(&self.host, &arguments),
+        }
     }
 
     /// Runs a file from `up` to `down`.

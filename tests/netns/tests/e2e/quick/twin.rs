@@ -1,7 +1,7 @@
 //! wg-quick(8) and `linerate up` of the same file, on two hosts: they are compared while each hook
 //! runs, after a hook failed, and in the saved file.
 
-use netns::{Host, INTERFACE, Key, Outcome, linerate, newer_wg_quick};
+use netns::{Host, INTERFACE, Key, Outcome, linerate, logged, newer_wg_quick};
 
 /// A program that prints the state of an interface: NAME HOOK FILE.
 const PROBE: &str = "#!/bin/bash\n\
@@ -48,11 +48,7 @@ impl Twin {
         if self.program == "linerate" {
             return linerate(&self.host, &format!("{verb} {file}"));
         }
-        let log = "/run/rig/quick.log";
-        let line = format!("{} {verb} {file} </dev/null >{log} 2>&1", self.quick);
-        let mut outcome = self.host.attempt(line);
-        outcome.stderr = self.host.read(log);
-        outcome
+        logged(&self.host, &format!("{} {verb} {file}", self.quick))
     }
 
     fn up(&self, file: &str) {
