@@ -18,7 +18,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use sys::clock::boottime_nanos;
+use sys::clock::boottime;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     Layer as _,
@@ -123,7 +123,7 @@ impl Log {
             .event_format(Lines {
                 format: self.format,
                 limits: Limits::default(),
-                clock: || Duration::from_nanos(boottime_nanos()),
+                clock: boottime,
             });
         // What a command is to print does not depend on the level of the log.
         let reports = Reports.with_filter(LevelFilter::WARN);

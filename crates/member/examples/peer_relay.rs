@@ -224,7 +224,7 @@ fn start<T: Send + 'static>(
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
+    clock::boottime()
 }
 
 /// Binds a client's address to the endpoint.

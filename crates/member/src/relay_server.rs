@@ -163,5 +163,5 @@ fn lock(table: &Mutex<Server>) -> MutexGuard<'_, Server> {
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
+    clock::boottime()
 }

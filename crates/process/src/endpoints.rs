@@ -79,7 +79,7 @@ impl Endpoints {
             loop {
                 thread::sleep(LOOK);
                 let Some(node) = node.upgrade() else { return };
-                for peer in silences.due(node.unanswered(), now()) {
+                for peer in silences.due(node.unanswered(), clock::boottime()) {
                     resolve(&node, &resolver, &peer);
                 }
             }
@@ -112,10 +112,6 @@ fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<Socket
     let place = used.and_then(|used| found.iter().position(|at| *at == used));
     let next = place.map_or(0, |place| (place + 1) % found.len());
     found.get(next).copied().filter(|next| Some(*next) != used)
-}
-
-fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
 }
 
 /// The silence of each peer that does not answer.

@@ -4,7 +4,6 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use config::uapi::StackDrops;
@@ -43,7 +42,7 @@ impl InProcessStack {
             memory: MEMORY,
             control: CongestionControl::default(),
             secret: u128::from_ne_bytes(secret),
-            clock: Arc::new(|| Duration::from_nanos(clock::boottime_nanos())),
+            clock: Arc::new(clock::boottime),
         });
         let stack = Self { stack, offloads: offloads.clone() };
         stack.offloads_changed();

@@ -5,10 +5,14 @@ use std::{mem::MaybeUninit, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since boot, including the time asleep: a keypair must age while the laptop is shut.
+/// The time since boot, including the time asleep: a keypair must age while the laptop is shut.
+pub fn boottime() -> Duration {
+    read(ClockId::CLOCK_BOOTTIME)
+}
+
+/// The same in nanoseconds.
 pub fn boottime_nanos() -> u64 {
-    let now = read(ClockId::CLOCK_BOOTTIME);
-    u64::try_from(now.as_nanos()).expect("a machine is not up for 584 years")
+    u64::try_from(boottime().as_nanos()).expect("a machine is not up for 584 years")
 }
 
 /// The time since the Unix epoch, zero if the wall clock is before it.

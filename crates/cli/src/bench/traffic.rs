@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use sys::clock::boottime_nanos;
+use sys::clock::boottime;
 
 use super::host::Host;
 
@@ -29,7 +29,7 @@ const LOST: Duration = Duration::from_secs(1);
 const CHECK: Duration = Duration::from_millis(100);
 
 fn now() -> Duration {
-    Duration::from_nanos(boottime_nanos())
+    boottime()
 }
 
 /// An open TCP stream.

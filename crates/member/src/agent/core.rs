@@ -173,7 +173,7 @@ pub(super) enum Input {
 
 impl Clock {
     pub fn read() -> Self {
-        Self { now: Duration::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
+        Self { now: clock::boottime(), wall: clock::wall() }
     }
 }
 

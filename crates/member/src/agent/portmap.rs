@@ -182,7 +182,7 @@ pub(super) async fn run(
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
+    clock::boottime()
 }
 
 /// Goes where the gateway is now. Where it is there already, the mapping is looked at.

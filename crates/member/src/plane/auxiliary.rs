@@ -241,7 +241,7 @@ fn look_out(node: &Node, open: Open, stop: &Stop, line: &ToLine) -> Option<Flows
         let _ = flows.send(index, &bytes, Endpoint::new(to), Some(hops));
     }
     let _ = line.send(&ToAgent::Opened { number, count: flows.count() });
-    let now = || Duration::from_nanos(clock::boottime_nanos());
+    let now = || clock::boottime();
     let (ends, mut left) = (now() + OPEN, PASSED_ON);
     while !stop.is_set() {
         let came = flows.receive(ends.checked_sub(now())?).ok()?;
@@ -266,7 +266,7 @@ fn incoming(number: u32, one: Came) -> Incoming {
     Incoming {
         from: one.from,
         local: None,
-        at: Duration::from_nanos(clock::boottime_nanos()),
+        at: clock::boottime(),
         to: Some(Auxiliary { number, index: one.index }),
         bytes: one.bytes,
     }

@@ -91,7 +91,7 @@ impl Watch {
     pub fn run(mut self) {
         let (mut reports, mut told) = (Reports::default(), Ok(()));
         while told.is_ok() {
-            let now = || Duration::from_nanos(clock::boottime_nanos());
+            let now = || clock::boottime();
             let news = self.bell.wait(reports.at.saturating_sub(now()));
             if news.ended {
                 return;

@@ -50,8 +50,7 @@ impl Rig {
         }
         netlink.set_up(info.index).unwrap();
         let addresses: Vec<IpAddr> = STACK.iter().map(|text| text.parse().unwrap()).collect();
-        let clock: netstack::Clock =
-            Arc::new(|| std::time::Duration::from_nanos(clock::boottime_nanos()));
+        let clock: netstack::Clock = Arc::new(clock::boottime);
         let config = Config { addresses, mtu: MTU, memory, control, secret: 0x1234_5678, clock };
         let (stack, stack_recv, stack_send) = Stack::new(config);
         let keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]));

@@ -45,10 +45,10 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
     // Each query has a new port, which a forged answer has to guess, too.
     let socket = connected(server, mark)?;
     socket.send(question.as_bytes())?;
-    let deadline = now() + PATIENCE;
+    let deadline = clock::boottime() + PATIENCE;
     let mut message = [0; DATAGRAM];
     loop {
-        let left = deadline.saturating_sub(now());
+        let left = deadline.saturating_sub(clock::boottime());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -76,8 +76,4 @@ fn connected(to: SocketAddr, mark: u32) -> io::Result<UdpSocket> {
     }
     socket.connect(to)?;
     Ok(socket)
-}
-
-fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
 }

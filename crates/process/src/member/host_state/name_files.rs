@@ -70,7 +70,7 @@ impl NameFiles {
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
+    clock::boottime()
 }
 
 /// When to look.
