@@ -2,13 +2,13 @@
 //! hooks; and undoing them again.
 
 use std::{
-    collections::HashMap, fs, io, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf,
-    process::ExitStatus, sync::Arc, time::Duration,
+    fs, io, os::unix::net::UnixStream, path::PathBuf, process::ExitStatus, sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
 use config::{
-    conf::{Conf, EndpointName, Setting, Table},
+    conf::{Conf, Setting, Table},
     uapi::{Change, DeviceState},
 };
 use host::{
@@ -60,8 +60,6 @@ pub(crate) struct Up {
     /// Runs PreUp and PostUp.
     caller: Option<Caller>,
     ended: Ended,
-    /// The resolved endpoints of peers.
-    endpoints: HashMap<EndpointName, SocketAddr>,
     names: Endpoints,
     netlink: Netlink,
     undo_log: UndoLog,
@@ -111,14 +109,13 @@ impl Up {
         let (undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         let names = Endpoints::new(&conf, name, true, sandbox);
         let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
-        let (endpoints, guardian, helper) = (HashMap::new(), None, None);
+        let (guardian, helper) = (None, None);
         Ok(Self {
             path,
             conf,
             name,
             caller,
             ended: Ended::default(),
-            endpoints,
             names,
             netlink,
             undo_log,
@@ -164,23 +161,12 @@ impl Up {
         self.undo_log.undo(&self.netlink);
     }
 
-    /// Resolves the host names of endpoints.
-    ///
-    /// # Errors
-    /// A name does not exist, the name servers do not answer, or a signal ends the wait.
-    fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
-        for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
-            self.endpoints.insert(name.clone(), resolve(name, |pause| self.ended.wait(pause))?);
-        }
-        Ok(())
-    }
-
     /// Applies the whole file, in wg-quick's order: settings by PreUp stay unless the file contains
     /// them. After an error, [`Up::bring_down`] undoes the changes.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
-        self.resolve_endpoints()?;
-        let mut change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
+        let ended = &self.ended;
+        let mut change = self.conf.change(|name| resolve(name, |pause| ended.wait(pause)))?;
         change.device.replace_peers = false;
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
