@@ -37,7 +37,7 @@ use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
 use machine::Machine;
 use process::{
-    Source, Swept,
+    Child, Source, Swept,
     interface::{self as life, Options},
 };
 use sys::process::{
@@ -253,10 +253,10 @@ pub fn main() -> ExitCode {
         return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     map_large_apart();
-    let (log, done) = match guard::requested() {
-        Some((style, run)) => {
-            let done = left.and_then(|()| guard::run(style, run));
-            (Log::of(style), done.map(|()| ExitCode::SUCCESS))
+    let (log, done) = match Child::asked_for(env::args_os()) {
+        Some(child) => {
+            let log = Log::of(child.log_style);
+            (log, left.and_then(|()| guard::run(child)).map(|()| ExitCode::SUCCESS))
         }
         None => {
             let mut cli = Cli::parse();

@@ -52,15 +52,10 @@ pub(crate) fn start(
     command.spawn()
 }
 
-/// The log style that the arguments of a process of this name say; `None` if it has another.
-pub(crate) fn style_of(
-    name: &str,
-    mut arguments: impl Iterator<Item = OsString>,
-) -> Option<LogStyle> {
-    let is_it = arguments.next().is_some_and(|argument| argument == *name);
-    let arguments: Vec<_> = arguments.collect();
+/// The log style in the arguments of a process that [`start`] started.
+pub(crate) fn style_of(arguments: &[OsString]) -> LogStyle {
     let says = |word: &str| arguments.iter().any(|argument| argument == word);
-    is_it.then(|| LogStyle { background: says(BACKGROUND), json: says(JSON) })
+    LogStyle { background: says(BACKGROUND), json: says(JSON) }
 }
 
 /// The user that a process of the peer of this name becomes; `None` keeps the user.

@@ -23,7 +23,7 @@
 //! without a guardian.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fmt,
     io::{self, Read, Write},
     os::{
@@ -59,7 +59,7 @@ use sys::{
 
 use crate::{
     caller::{self, Caller},
-    children::{self, style_of},
+    children,
     events::release_unused,
     life::LogStyle,
     line,
@@ -67,7 +67,7 @@ use crate::{
 };
 
 /// The name of this program as a guardian, its whole first argument.
-const NAME: &str = "linerate-guard";
+pub(crate) const NAME: &str = "linerate-guard";
 /// The reply to a job or a step that is done.
 const DONE: u8 = b'\n';
 /// The reply to a step that failed, and to a job before the reason.
@@ -161,33 +161,20 @@ impl Guardian {
     }
 }
 
-/// The guardian that this process's arguments ask for.
-pub struct Guard {
-    /// How it logs.
-    pub log_style: LogStyle,
-}
-
-impl Guard {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|log_style| Self { log_style })
-    }
-
-    /// Serves the peer on standard input, until that closes the connection.
-    ///
-    /// # Errors
-    /// Standard input is not a connection to a peer, the job cannot be begun, or the peer sent a
-    /// message other than the next step.
-    pub fn run(self) -> anyhow::Result<()> {
-        let _signals = Signals::block().context("signals")?;
-        process::harden().context("core dumps")?;
-        process::rename(NAME).context("its name")?;
-        let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut guarding = Guarding::receive(&line)?;
-        let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
-        log_error(guarding.undo_log.keep());
-        served
-    }
+/// Serves the peer on standard input, until that closes the connection.
+///
+/// # Errors
+/// Standard input is not a connection to a peer, the job cannot be begun, or the peer sent a
+/// message other than the next step.
+pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
+    let _signals = Signals::block().context("signals")?;
+    process::harden().context("core dumps")?;
+    process::rename(NAME).context("its name")?;
+    let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut guarding = Guarding::receive(&line)?;
+    let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
+    log_error(guarding.undo_log.keep());
+    served
 }
 
 /// What a guardian received.

@@ -17,6 +17,7 @@
 
 mod caller;
 mod capture;
+mod child;
 mod children;
 mod conf_file;
 mod control;
@@ -40,13 +41,12 @@ mod up;
 mod wg_quick;
 
 pub use caller::{attend, call_guardian, read_reports, report};
+pub use child::Child;
 pub use conf_file::read_conf;
-pub use guardian::Guard;
 #[doc(hidden)]
 pub use guardian::{Heard, rehearse};
 pub use life::{LogStyle, Means};
-pub use resolver::ResolverProcess;
 pub use sweep::{Swept, sweep};
-pub use syslog::{SyslogProcess, forward_to};
+pub use syslog::forward_to;
 pub use up::Source;
 pub use wg_quick::runs_under_wg_quick;

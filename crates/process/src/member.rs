@@ -15,10 +15,10 @@
 //! data plane has what it was told. If the data plane ends, so does the steward, which ends the
 //! agent and undoes what it did to the host.
 
-mod agent;
+pub(crate) mod agent;
 mod host_state;
-mod relay_server;
-mod steward;
+pub(crate) mod relay_server;
+pub(crate) mod steward;
 
 use std::{
     fs, io,
@@ -35,9 +35,6 @@ use packet::Waker;
 use sys::{Channel, netlink::Netlink, process, whole_file};
 
 use crate::{life::LogStyle, log_error::log_error};
-pub use agent::AgentProcess;
-pub use relay_server::RelayProcess;
-pub use steward::Steward;
 use steward::{Job, StewardLine};
 
 /// Where the states of machines are.

@@ -15,7 +15,6 @@
 mod direct;
 
 use std::{
-    ffi::OsString,
     fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     os::fd::AsFd as _,
@@ -32,15 +31,16 @@ use sys::{
         sandbox::{Ports, READ, Reach, Work, confine_calls, confine_files},
     },
 };
+use tailnet::scope::addresses_in;
 
 use crate::{
-    children::{self, Role, style_of, user_of},
+    children::{self, Role, user_of},
     events::release_unused,
     life::LogStyle,
 };
 
 /// The name of this program as a resolver, its whole first argument.
-const NAME: &str = "linerate-resolver";
+pub(crate) const NAME: &str = "linerate-resolver";
 /// Bytes of the longest message: the longest name, or the addresses of one.
 const MESSAGE: usize = 4096;
 /// Addresses in a reply at most.
@@ -126,43 +126,30 @@ impl Resolver {
     }
 }
 
-/// The resolver that this process's arguments ask for.
-pub struct ResolverProcess {
-    /// How it logs.
-    pub log_style: LogStyle,
-}
-
-impl ResolverProcess {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|log_style| Self { log_style })
-    }
-
-    /// Serves the peer on standard input, until that closes the connection.
-    ///
-    /// # Errors
-    /// Standard input is not a connection to a peer, or the kernel refuses the sandbox.
-    pub fn run(self) -> anyhow::Result<()> {
-        // It has nothing to clean up, so each signal ends it, also during a query.
-        process::unblock_signals().context("signals")?;
-        process::rename(NAME).context("its name")?;
-        process::harden().context("core dumps")?;
-        let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut buffer = vec![0; MESSAGE];
+/// Serves the peer on standard input, until that closes the connection.
+///
+/// # Errors
+/// Standard input is not a connection to a peer, or the kernel refuses the sandbox.
+pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
+    // It has nothing to clean up, so each signal ends it, also during a query.
+    process::unblock_signals().context("signals")?;
+    process::rename(NAME).context("its name")?;
+    process::harden().context("core dumps")?;
+    let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut buffer = vec![0; MESSAGE];
+    let len = line.receive(&mut buffer)?;
+    let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let confined = if job.sandbox { confine(&job) } else { Ok(()) };
+    let started: Reply<()> = confined.map_err(|error| format!("{error:#}"));
+    line.send(&postcard::to_stdvec(&started)?)?;
+    release_unused();
+    loop {
         let len = line.receive(&mut buffer)?;
-        let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
-        let confined = if job.sandbox { confine(&job) } else { Ok(()) };
-        let started: Reply<()> = confined.map_err(|error| format!("{error:#}"));
-        line.send(&postcard::to_stdvec(&started)?)?;
-        release_unused();
-        loop {
-            let len = line.receive(&mut buffer)?;
-            if len == 0 {
-                return Ok(());
-            }
-            let request = postcard::from_bytes(&buffer[..len]).context("the peer sent")?;
-            line.send(&postcard::to_stdvec(&job.answer(&request))?)?;
+        if len == 0 {
+            return Ok(());
         }
+        let request = postcard::from_bytes(&buffer[..len]).context("the peer sent")?;
+        line.send(&postcard::to_stdvec(&job.answer(&request))?)?;
     }
 }
 
@@ -200,7 +187,8 @@ impl Job {
             return Vec::new();
         }
         // As the system does, which finds a name there before it queries servers.
-        let pinned = pinned(&fs::read_to_string("/etc/hosts").unwrap_or_default(), host);
+        let hosts = fs::read("/etc/hosts").unwrap_or_default();
+        let pinned: Vec<_> = addresses_in(&String::from_utf8_lossy(&hosts), host).collect();
         if !pinned.is_empty() {
             return pinned;
         }
@@ -210,16 +198,6 @@ impl Job {
         }
         direct::addresses(host, &servers, mark)
     }
-}
-
-/// The addresses that the text of hosts(5) has for a name.
-fn pinned(hosts: &str, name: &str) -> Vec<IpAddr> {
-    let address = |line: &str| {
-        let mut words = line.split('#').next()?.split_whitespace();
-        let address = words.next()?.parse().ok()?;
-        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
-    };
-    hosts.lines().filter_map(address).collect()
 }
 
 #[cfg(test)]
@@ -247,15 +225,5 @@ mod tests {
         );
         let unknown = Request { host: "no such name".into(), ..request };
         assert!(Job::default().answer(&unknown).is_err());
-    }
-
-    #[test]
-    fn a_name_in_the_hosts_file_has_the_addresses_there() {
-        let hosts = "127.0.0.1 localhost\n# 192.0.2.9 vpn.example\n192.0.2.1\tvpn.example home # 192.0.2.2 x\n\
-                     2001:db8::1 VPN.example\nvpn.example 192.0.2.3\n";
-        let all = |name| pinned(hosts, name).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(all("vpn.example"), ["192.0.2.1", "2001:db8::1"]);
-        assert_eq!(all("Home"), ["192.0.2.1"]);
-        assert_eq!(all("x"), [""; 0]);
     }
 }

@@ -8,7 +8,6 @@
 //! ```
 
 use std::{
-    ffi::OsString,
     io,
     os::fd::{AsFd as _, OwnedFd},
 };
@@ -19,14 +18,10 @@ use sys::{
     process::{self, Rights, Signals, Syslog, keep_rights, silence_stderr},
 };
 
-use crate::{
-    children::{self, style_of},
-    events::release_unused,
-    life::LogStyle,
-};
+use crate::{children, events::release_unused, life::LogStyle};
 
 /// The name of this program as this process, its whole first argument.
-const NAME: &str = "linerate-log";
+pub(crate) const NAME: &str = "linerate-log";
 /// Bytes of the longest message; the rest of a longer one is lost.
 const MESSAGE: usize = 64 << 10;
 
@@ -41,32 +36,22 @@ pub fn forward_to(syslog: &Syslog) -> io::Result<OwnedFd> {
     Ok(ours.into())
 }
 
-/// The process that this process's arguments ask for.
-pub struct SyslogProcess(());
-
-impl SyslogProcess {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|_| Self(()))
-    }
-
-    /// Forwards messages from standard input until the peer ends.
-    ///
-    /// # Errors
-    /// Standard input is not a connection to a peer.
-    pub fn run(self) -> anyhow::Result<()> {
-        let _signals = Signals::block().context("signals")?;
-        process::rename(NAME).context("its name")?;
-        process::harden().context("core dumps")?;
-        keep_rights(Rights::default())?;
-        let peer = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let (_, syslog) = peer.receive_with(&mut [0])?;
-        let syslog = Syslog::from(syslog.context("the peer sent no socket")?);
-        // A reader of the terminal or pipe would wait for this process.
-        silence_stderr()?;
-        release_unused();
-        forward(&peer, &syslog)
-    }
+/// Forwards messages from standard input until the peer ends.
+///
+/// # Errors
+/// Standard input is not a connection to a peer.
+pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
+    let _signals = Signals::block().context("signals")?;
+    process::rename(NAME).context("its name")?;
+    process::harden().context("core dumps")?;
+    keep_rights(Rights::default())?;
+    let peer = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (_, syslog) = peer.receive_with(&mut [0])?;
+    let syslog = Syslog::from(syslog.context("the peer sent no socket")?);
+    // A reader of the terminal or pipe would wait for this process.
+    silence_stderr()?;
+    release_unused();
+    forward(&peer, &syslog)
 }
 
 fn forward(peer: &Channel, syslog: &Syslog) -> anyhow::Result<()> {

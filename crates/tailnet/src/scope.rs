@@ -59,7 +59,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// The addresses of a name in the text of hosts(5).
-fn addresses_in<'a>(hosts: &'a str, name: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
+pub fn addresses_in<'a>(hosts: &'a str, name: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     hosts.lines().filter_map(move |line| {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace();
@@ -155,5 +155,15 @@ mod tests {
             assert!(admits(scope(url), "169.254.1.2") && admits(scope(url), "fe80::2"), "{url}");
             assert!(!admits(scope(url), "127.0.0.1"), "{url}");
         }
+    }
+
+    #[test]
+    fn a_name_in_the_hosts_file_has_the_addresses_there() {
+        let hosts = "127.0.0.1 localhost\n# 192.0.2.9 vpn.example\n192.0.2.1\tvpn.example home # 192.0.2.2 x\n\
+                     2001:db8::1 VPN.example\nvpn.example 192.0.2.3\n";
+        let all = |name| addresses_in(hosts, name).map(|ip| ip.to_string()).collect::<Vec<_>>();
+        assert_eq!(all("vpn.example"), ["192.0.2.1", "2001:db8::1"]);
+        assert_eq!(all("Home"), ["192.0.2.1"]);
+        assert_eq!(all("x"), [""; 0]);
     }
 }

@@ -262,18 +262,6 @@ fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
 }
 
 #[test]
-fn only_its_own_name_makes_a_guardian() {
-    let asked = |arguments: &[&str]| Guard::asked_for(arguments.iter().map(|&a| a.into()));
-    assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
-    for (background, json) in [(false, false), (true, false), (false, true), (true, true)] {
-        let arguments = [(NAME, true), ("background", background), ("json", json)];
-        let arguments = arguments.iter().filter(|(_, is_said)| *is_said).map(|(step, _)| *step);
-        let guard = asked(&arguments.collect::<Vec<_>>()).expect("it is one");
-        assert_eq!(guard.log_style, LogStyle { background, json });
-    }
-}
-
-#[test]
 fn each_step_has_its_own_hooks_run_for_the_interface() {
     let name = format!("linerate-hooks-{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);

@@ -1,7 +1,6 @@
 //! The agent of a member, as a process: its rights, then the crate `member`.
 
 use std::{
-    ffi::OsString,
     io,
     os::{
         fd::{AsFd as _, AsRawFd as _},
@@ -23,10 +22,10 @@ use sys::{
 };
 use tailnet::line::PART;
 
-use crate::{children::style_of, life::LogStyle};
+use crate::life::LogStyle;
 
 /// The name of this program as an agent, its whole first argument.
-pub(super) const NAME: &str = "linerate-agent";
+pub(crate) const NAME: &str = "linerate-agent";
 /// The agent's own folder, in that of the member's state.
 pub(super) const FOLDER: &str = "agent";
 
@@ -77,68 +76,55 @@ pub(super) struct AgentJob {
     pub has_interface: bool,
 }
 
-/// The agent that this process's arguments ask for.
-pub struct AgentProcess {
-    /// How it logs.
-    pub log_style: LogStyle,
-}
-
-impl AgentProcess {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|log_style| Self { log_style })
+/// Runs the agent for the steward on standard input, until that ends.
+///
+/// # Errors
+/// Standard input is no connection to a steward, or the state cannot be read.
+pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
+    process::rename(NAME).context("its name")?;
+    process::harden().context("core dumps")?;
+    process::limit_memory(MEMORY).context("the limit of memory")?;
+    let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut buffer = vec![0; PART];
+    let (len, line) = steward.receive_with(&mut buffer)?;
+    let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let (len, listener) = steward.receive_with(&mut buffer)?;
+    ensure!(len == 1, "the steward is gone");
+    let (len, folder) = steward.receive_with(&mut buffer)?;
+    ensure!(len == 1, "the steward is gone");
+    let (len, relay_server) = steward.receive_with(&mut buffer)?;
+    ensure!(len == 1, "the steward is gone");
+    let folder = folder.context("there is no folder")?;
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let line = Channel::from(line.context("there is no line")?);
+    let listener = UnixListener::from(listener.context("there is no socket")?);
+    drop(buffer);
+    // The files that the environment names may be root's.
+    let roots = Roots::of_environment();
+    match job.user {
+        Some(user) => become_agent(user).context("becoming the agent's user")?,
+        None => keep_rights(Rights::default())?,
     }
-
-    /// Runs the agent for the steward on standard input, until that ends.
-    ///
-    /// # Errors
-    /// Standard input is no connection to a steward, or the state cannot be read.
-    pub fn run(self) -> anyhow::Result<()> {
-        process::rename(NAME).context("its name")?;
-        process::harden().context("core dumps")?;
-        process::limit_memory(MEMORY).context("the limit of memory")?;
-        let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut buffer = vec![0; PART];
-        let (len, line) = steward.receive_with(&mut buffer)?;
-        let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
-        let (len, listener) = steward.receive_with(&mut buffer)?;
-        ensure!(len == 1, "the steward is gone");
-        let (len, folder) = steward.receive_with(&mut buffer)?;
-        ensure!(len == 1, "the steward is gone");
-        let (len, relay_server) = steward.receive_with(&mut buffer)?;
-        ensure!(len == 1, "the steward is gone");
-        let folder = folder.context("there is no folder")?;
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-        let line = Channel::from(line.context("there is no line")?);
-        let listener = UnixListener::from(listener.context("there is no socket")?);
-        drop(buffer);
-        // The files that the environment names may be root's.
-        let roots = Roots::of_environment();
-        match job.user {
-            Some(user) => become_agent(user).context("becoming the agent's user")?,
-            None => keep_rights(Rights::default())?,
-        }
-        confine_files(&reach(&opened)).context(REFUSED)?;
-        confine_calls(WORK).context(REFUSED)?;
-        let options = agent::Options {
-            name: job.name,
-            folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
-            roots,
-            mark: job.mark,
-            address_ranges: job.address_ranges,
-            has_interface: job.has_interface,
-            has_own_user: job.user.is_some(),
-        };
-        agent::run(
-            options,
-            agent::Lines {
-                plane: line,
-                steward: Some(steward),
-                relay_server: relay_server.map(Channel::from),
-                clients: agent::Clients::Socket(listener),
-            },
-        )
-    }
+    confine_files(&reach(&opened)).context(REFUSED)?;
+    confine_calls(WORK).context(REFUSED)?;
+    let options = agent::Options {
+        name: job.name,
+        folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
+        roots,
+        mark: job.mark,
+        address_ranges: job.address_ranges,
+        has_interface: job.has_interface,
+        has_own_user: job.user.is_some(),
+    };
+    agent::run(
+        options,
+        agent::Lines {
+            plane: line,
+            steward: Some(steward),
+            relay_server: relay_server.map(Channel::from),
+            clients: agent::Clients::Socket(listener),
+        },
+    )
 }
 
 fn reach(folder: &Path) -> Reach {

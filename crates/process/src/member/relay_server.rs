@@ -2,7 +2,6 @@
 //! datagrams on (the crate `member`). It has no key of WireGuard's.
 
 use std::{
-    ffi::OsString,
     io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -23,13 +22,10 @@ use sys::{
 use tailnet::line::PART;
 
 use super::steward::{PAUSE, STEADY};
-use crate::{
-    children::{self, style_of},
-    life::LogStyle,
-};
+use crate::{children, life::LogStyle};
 
 /// The name of this program as a relay, its whole first argument.
-const NAME: &str = "linerate-relay";
+pub(crate) const NAME: &str = "linerate-relay";
 /// Files that are read by the allocator, and to start a thread.
 const READ: [&str; 3] = ["/proc/self", "/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu"];
 const REFUSED: &str = "the kernel refused the sandbox";
@@ -45,42 +41,28 @@ pub(super) struct RelayJob {
     user: Option<u32>,
 }
 
-/// The relay that this process's arguments ask for.
-pub struct RelayProcess {
-    /// How it logs.
-    pub log_style: LogStyle,
-}
-
-impl RelayProcess {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|log_style| Self { log_style })
+/// Relays until the steward on standard input ends.
+///
+/// # Errors
+/// Standard input is no connection to a steward, or the kernel refuses the socket.
+pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
+    process::rename(NAME).context("its name")?;
+    process::harden().context("core dumps")?;
+    let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut buffer = vec![0; PART];
+    let (len, line) = steward.receive_with(&mut buffer)?;
+    let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let line = Channel::from(line.context("there is no line")?);
+    let bound = Bound::new(job.port, job.mark).inspect_err(|error| tell_failed(&line, error))?;
+    match job.user {
+        Some(user) => become_user(user).context("becoming the relay's user")?,
+        None => keep_rights(Rights::default())?,
     }
-
-    /// Relays until the steward on standard input ends.
-    ///
-    /// # Errors
-    /// Standard input is no connection to a steward, or the kernel refuses the socket.
-    pub fn run(self) -> anyhow::Result<()> {
-        process::rename(NAME).context("its name")?;
-        process::harden().context("core dumps")?;
-        let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut buffer = vec![0; PART];
-        let (len, line) = steward.receive_with(&mut buffer)?;
-        let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
-        let line = Channel::from(line.context("there is no line")?);
-        let bound =
-            Bound::new(job.port, job.mark).inspect_err(|error| tell_failed(&line, error))?;
-        match job.user {
-            Some(user) => become_user(user).context("becoming the relay's user")?,
-            None => keep_rights(Rights::default())?,
-        }
-        let read = READ.iter().map(PathBuf::from).collect();
-        let write = vec![Path::new("/dev/null").to_owned()];
-        confine_files(&Reach { read, write, ..Reach::default() }).context(REFUSED)?;
-        confine_calls(Work::default()).context(REFUSED)?;
-        bound.serve(line, &steward)
-    }
+    let read = READ.iter().map(PathBuf::from).collect();
+    let write = vec![Path::new("/dev/null").to_owned()];
+    confine_files(&Reach { read, write, ..Reach::default() }).context(REFUSED)?;
+    confine_calls(Work::default()).context(REFUSED)?;
+    bound.serve(line, &steward)
 }
 
 /// The relay that a steward keeps, as the agent wishes.
@@ -188,5 +170,5 @@ impl KeptRelay {
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(sys::clock::boottime_nanos())
+    sys::clock::boottime()
 }

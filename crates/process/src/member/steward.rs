@@ -8,7 +8,6 @@
 //! ```
 
 use std::{
-    ffi::OsString,
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -38,13 +37,13 @@ use super::{
     relay_server::KeptRelay,
 };
 use crate::{
-    children::{self, Role, style_of, user_of},
+    children::{self, Role, user_of},
     life::LogStyle,
     log_error::log_error,
 };
 
 /// The name of this program as a steward, its whole first argument.
-const NAME: &str = "linerate-steward";
+pub(crate) const NAME: &str = "linerate-steward";
 /// How long a new agent has to live for the pause before the next one to be short again.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
 /// The pause before an agent that died is started again, at first and at most.
@@ -102,40 +101,27 @@ impl StewardLine {
     }
 }
 
-/// The steward that this process's arguments ask for.
-pub struct Steward {
-    /// How it logs.
-    pub log_style: LogStyle,
-}
-
-impl Steward {
-    /// Whether this process was started as one.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
-        style_of(NAME, arguments).map(|log_style| Self { log_style })
+/// Serves the data plane on standard input until that ends.
+///
+/// # Errors
+/// Standard input is no connection to a data plane, or the agent cannot be started at all.
+pub(crate) fn run(log_style: LogStyle) -> anyhow::Result<()> {
+    let _signals = Signals::block().context("signals")?;
+    process::rename(NAME).context("its name")?;
+    let plane = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut buffer = vec![0; PART];
+    let (len, line) = plane.receive_with(&mut buffer)?;
+    let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let line = line.context("there is no line for the agent")?;
+    let started = Serving::begin(job, line, log_style);
+    match &started {
+        Ok(_) => plane.send(&[1])?,
+        Err(error) => plane.send(format!("\0{error:#}").as_bytes())?,
     }
-
-    /// Serves the data plane on standard input until that ends.
-    ///
-    /// # Errors
-    /// Standard input is no connection to a data plane, or the agent cannot be started at all.
-    pub fn run(self) -> anyhow::Result<()> {
-        let _signals = Signals::block().context("signals")?;
-        process::rename(NAME).context("its name")?;
-        let plane = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut buffer = vec![0; PART];
-        let (len, line) = plane.receive_with(&mut buffer)?;
-        let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
-        let line = line.context("there is no line for the agent")?;
-        let started = Serving::begin(job, line, self.log_style);
-        match &started {
-            Ok(_) => plane.send(&[1])?,
-            Err(error) => plane.send(format!("\0{error:#}").as_bytes())?,
-        }
-        let mut serving = started?;
-        let served = serving.run(&plane);
-        serving.end();
-        served
-    }
+    let mut serving = started?;
+    let served = serving.run(&plane);
+    serving.end();
+    served
 }
 
 /// A steward that runs.
@@ -451,16 +437,5 @@ mod tests {
             (mode(), fs::metadata(folder.join("up")).unwrap().permissions().mode() & 0o777);
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(opened, (0o755, 0o700));
-    }
-
-    #[test]
-    fn a_steward_is_told_by_its_whole_first_argument() {
-        let asked = |words: &[&str]| {
-            Steward::asked_for(words.iter().map(OsString::from)).map(|steward| steward.log_style)
-        };
-        assert_eq!(asked(&["linerate"]), None);
-        assert_eq!(asked(&["/x/linerate-steward"]), None);
-        let style = LogStyle { background: true, json: false };
-        assert_eq!(asked(&[NAME, "background"]), Some(style));
     }
 }
