@@ -7,6 +7,8 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout},
 };
 
+use crate::clock::boottime_nanos;
+
 /// Waits until some of `fds` are readable, failed or hung up, and returns which. All are `false`
 /// once `timeout` has passed.
 ///
@@ -19,6 +21,16 @@ pub fn readable<const N: usize>(
     let mut polled = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     wait(&mut polled, timeout)?;
     Ok(polled.map(|fd| fd.any().unwrap_or(true)))
+}
+
+/// Waits until `fd` is readable, failed or hung up, or until `deadline`, in nanoseconds since boot.
+/// Returns false if the deadline has passed.
+///
+/// # Errors
+/// The kernel is out of memory.
+pub fn readable_until(fd: BorrowedFd<'_>, deadline: u64) -> io::Result<bool> {
+    let left = Duration::from_nanos(deadline.saturating_sub(boottime_nanos()));
+    Ok(!left.is_zero() && readable([fd], Some(left))? == [true])
 }
 
 /// The state of a stream.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sys::{Errno, clock::boottime_nanos, poll::readable};
+use sys::{Errno, clock::boottime_nanos, poll::readable_until};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of the longest request. A peer takes some 370 at most, with a preshared key, an endpoint
@@ -104,8 +104,7 @@ impl<'a> Requests<'a> {
 
     /// Reads the next chunk; whether there is one.
     fn read(&mut self, deadline: u64) -> io::Result<bool> {
-        let left = Duration::from_nanos(deadline.saturating_sub(boottime_nanos()));
-        if left.is_zero() || readable([self.client.as_fd()], Some(left))? == [false] {
+        if !readable_until(self.client.as_fd(), deadline)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let len = self.client.read(&mut self.chunk)?;

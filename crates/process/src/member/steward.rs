@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use sys::{
     Channel, SocketFile,
     netlink::{Follow, Followed},
-    poll::readable,
+    poll::{readable, readable_until},
     process::{self, Signals},
 };
 use tailnet::line::{self, FromSteward, PART, Reader, ToSteward};
@@ -177,10 +177,8 @@ impl Agent {
         let until = sys::clock::boottime_nanos() + LEAVING.as_nanos() as u64;
         let mut last = [0; 1];
         loop {
-            let left = until.saturating_sub(sys::clock::boottime_nanos());
-            match readable([self.channel.as_fd()], Some(Duration::from_nanos(left))) {
-                Ok([true]) if left > 0 => {}
-                _ => return,
+            if !readable_until(self.channel.as_fd(), until).unwrap_or(false) {
+                return;
             }
             // Nobody hears any more what it says.
             if !matches!(self.channel.receive(&mut last), Ok(1..)) {

@@ -1,6 +1,6 @@
 //! The processes that started this one.
 
-use std::{fs, iter};
+use std::{fmt, fs, iter};
 
 /// More than there are between a program and a script that runs it.
 const MOST: usize = 8;
@@ -22,14 +22,18 @@ fn arguments_of(process: u32) -> Option<Vec<String>> {
     Some(arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect())
 }
 
-/// proc_pid_stat(5): the name may have any character; after its last parenthesis come the state and
-/// the parent, 0 if that is in another pid namespace.
+/// The parent of a process; `None` if that is in another pid namespace.
 fn parent_of(process: u32) -> Option<u32> {
+    let parent = fields_after_name(process)?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    (parent != 0).then_some(parent)
+}
+
+/// The fields of proc_pid_stat(5) of a process, from the third on. The name, which is the second, may
+/// have any character.
+pub(super) fn fields_after_name(process: impl fmt::Display) -> Option<String> {
     let text = fs::read(format!("/proc/{process}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let (_, after_name) = text.rsplit_once(')')?;
-    let parent = after_name.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    (parent != 0).then_some(parent)
+    text.rsplit_once(')').map(|(_, fields)| fields.to_owned())
 }
 
 #[cfg(test)]

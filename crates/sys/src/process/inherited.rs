@@ -16,7 +16,7 @@ use std::{
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::only_thread;
+use super::{ancestors::fields_after_name, only_thread};
 
 /// Variables that a process and its hooks keep.
 const KEPT: [&str; 54] = [
@@ -207,9 +207,9 @@ pub fn take_argument(
 
 /// The addresses of the arguments' texts.
 fn place_of_arguments() -> Option<Range<usize>> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Fields 48 and 49 of proc_pid_stat(5). The name before the third may have spaces.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(45);
+    // Fields 48 and 49 of proc_pid_stat(5).
+    let fields = fields_after_name("self")?;
+    let mut fields = fields.split_ascii_whitespace().skip(45);
     let mut address = || fields.next()?.parse().ok();
     Some(address()?..address()?).filter(|place| !place.is_empty())
 }

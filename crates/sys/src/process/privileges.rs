@@ -120,14 +120,7 @@ fn change_user(uid: Uid, gid: Gid, kept: &[Capability]) -> Result<(), Privileges
     setresgid(gid, gid, gid).map_err(failed("setresgid"))?;
     setresuid(uid, uid, uid).map_err(failed("setresuid"))?;
     prctl::set_keepcaps(false).map_err(failed("PR_SET_KEEPCAPS"))?;
-    // Root in a container may lack some.
-    let kept: HashSet<_> = kept.iter().copied().collect();
-    let kept = &caps::read(None, CapSet::Permitted)? & &kept;
-    caps::clear(None, CapSet::Ambient)?;
-    caps::clear(None, CapSet::Inheritable)?;
-    // Effective first: it must be within permitted. The change of user has emptied it.
-    caps::set(None, CapSet::Effective, &kept)?;
-    caps::set(None, CapSet::Permitted, &kept)?;
+    keep(&kept.iter().copied().collect())?;
     // The change of user has reset it as well.
     harden().map_err(|error| PrivilegesError::Call { call: "PR_SET_DUMPABLE", error })
 }
@@ -155,9 +148,11 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
 
 /// Drops all capabilities of this thread but these.
 fn keep(wanted: &HashSet<Capability>) -> Result<(), PrivilegesError> {
+    // Root in a container may lack some.
     let kept = &caps::read(None, CapSet::Permitted)? & wanted;
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
+    // Effective first: it must be within permitted. A change of user has emptied it.
     caps::set(None, CapSet::Effective, &kept)?;
     Ok(caps::set(None, CapSet::Permitted, &kept)?)
 }

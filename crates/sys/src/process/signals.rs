@@ -83,8 +83,7 @@ impl Signals {
     pub fn wait_for(&self, time: Duration) -> io::Result<Option<Signal>> {
         let end = boottime_nanos() + time.as_nanos() as u64;
         loop {
-            let left = Duration::from_nanos(end.saturating_sub(boottime_nanos()));
-            if left.is_zero() || poll::readable([self.as_fd()], Some(left))? == [false] {
+            if !poll::readable_until(self.as_fd(), end)? {
                 return Ok(None);
             }
             if let Some(signal) = self.try_wait()? {
