@@ -34,7 +34,7 @@ use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 use self::{access::Origin, places::Places};
-use crate::value::{self, ValueError};
+use crate::value;
 
 pub use self::{
     access::{Access, Writable},
@@ -212,8 +212,10 @@ impl Conf {
 
     /// The peers with endpoints that are names, not addresses.
     pub fn names(&self) -> impl Iterator<Item = (PublicKey, EndpointName)> {
-        let named = |peer: &Peer| Some((peer.public_key, peer.endpoint.clone()?));
-        self.peers.iter().filter_map(named).filter(|(_, endpoint)| endpoint.is_name())
+        self.peers.iter().filter_map(|peer| {
+            let name = peer.endpoint.as_ref().filter(|endpoint| endpoint.is_name())?;
+            Some((peer.public_key, name.clone()))
+        })
     }
 
     /// Lets go of the keys that are secret, once a device has them: who changes them there is not
@@ -225,14 +227,6 @@ impl Conf {
 }
 
 impl EndpointName {
-    /// Reads `host:port`, or `[v6]:port`. Names of services are unknown.
-    ///
-    /// # Errors
-    /// It is neither.
-    pub(crate) fn parse(text: &str) -> Result<Self, ValueError> {
-        endpoint::parse(text, &Names::default())
-    }
-
     /// Whether the host is a name, and not an address.
     pub fn is_name(&self) -> bool {
         let address = self.host.split_once('%').map_or(&*self.host, |(address, _)| address);

@@ -9,41 +9,39 @@ use super::{
 };
 use crate::value::{self, ValueError, Wanted};
 
-/// The networks of a `[Peer]` section, each with its line and its host bits.
+/// The words of a `[Peer]` section.
 #[derive(Default)]
-pub(super) struct AllowedIps {
+struct AllowedIps {
+    /// The networks, each with its line and its host bits.
     nets: Vec<(usize, IpNet)>,
     /// The networks after `!` or `-`.
     holes: Vec<IpNet>,
 }
 
-impl AllowedIps {
-    /// # Errors
-    /// A word is not a network, or is an exception, which the list of a peer cannot have.
-    pub fn read(entries: &Entries<'_>) -> Result<Self, Fault> {
-        let mut read = Self::default();
-        let mut first_hole = None;
-        for entry in entries.of(Key::AllowedIps) {
-            for part in entry.value.split(',') {
-                let former = read.holes.len();
-                let added = read.add_part(entry, part);
-                added.map_err(|error| entry.fault(Reason::Value(error)))?;
-                if former == 0 && !read.holes.is_empty() {
-                    first_hole = Some(entry);
-                }
+/// The networks of a `[Peer]` section, each with its line and its host bits.
+///
+/// # Errors
+/// A word is not a network, or is an exception, which the list of a peer cannot have.
+pub(super) fn read(entries: &Entries<'_>) -> Result<Vec<(usize, IpNet)>, Fault> {
+    let mut read = AllowedIps::default();
+    let mut first_hole = None;
+    for entry in entries.of(Key::AllowedIps) {
+        for part in entry.value.split(',') {
+            let former = read.holes.len();
+            let added = read.add_part(entry, part);
+            added.map_err(|error| entry.fault(Reason::Value(error)))?;
+            if former == 0 && !read.holes.is_empty() {
+                first_hole = Some(entry);
             }
         }
-        match first_hole {
-            Some(entry) => Err(entry.fault(Reason::Exception { instead: read.without_holes() })),
-            None => Ok(read),
-        }
     }
-
-    /// The networks and their lines.
-    pub fn take(&mut self) -> Vec<(usize, IpNet)> {
-        std::mem::take(&mut self.nets)
+    match first_hole {
+        Some(entry) => Err(entry.fault(Reason::Exception { instead: read.without_holes() })),
+        None => Ok(read.nets),
     }
+}
 
+impl AllowedIps {
     /// Adds the text between two commas. wg(8) removes all blanks, as in `10.0.0.0 /8`. Here they
     /// may separate networks, too.
     fn add_part(&mut self, entry: &Entry<'_>, part: &str) -> Result<(), ValueError> {

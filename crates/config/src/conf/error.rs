@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use ipnet::IpNet;
 
-use super::{Section, Writable};
+use super::{Section, Writable, write::write_allowed_ips};
 use crate::ValueError;
 
 /// Why a file is refused, shown as `FILE:LINE: KEY: reason`.
@@ -132,9 +132,8 @@ impl fmt::Display for Reason {
 
 /// Writes the whole list. The user can copy it into the file.
 fn write_list(f: &mut fmt::Formatter<'_>, nets: &[IpNet]) -> fmt::Result {
-    let Some((first, others)) = nets.split_first() else {
-        return f.write_str("nothing: no address is left");
-    };
-    write!(f, "AllowedIPs = {first}")?;
-    others.iter().try_for_each(|net| write!(f, ", {net}"))
+    match nets {
+        [] => f.write_str("nothing: no address is left"),
+        nets => write_allowed_ips(f, nets),
+    }
 }

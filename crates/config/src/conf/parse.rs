@@ -11,8 +11,7 @@ use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
 use super::{
-    Conf, ConfError, Dns, Hooks, Interface, NameServer, Names, Peer, Reason, Section,
-    allowed_ips::AllowedIps,
+    Conf, ConfError, Dns, Hooks, Interface, NameServer, Names, Peer, Reason, Section, allowed_ips,
     endpoint,
     error::Fault,
     lines::{self, Entries, Entry, Key},
@@ -42,8 +41,17 @@ impl Conf {
     /// The first fault found. No error text holds a key.
     pub fn parse_file(file_name: &str, bytes: &[u8], names: &Names) -> Result<Self, ConfError> {
         let mut warnings = Warnings::new(file_name);
-        let text = text::decode(bytes, &mut warnings).map_err(|fault| fault.in_file(file_name))?;
-        let read = Self::read(file_name, &text, names, warnings);
+        let decoded;
+        let text = match str::from_utf8(bytes) {
+            // Not copied: it has keys.
+            Ok(text) if !bytes.contains(&0) => text,
+            _ => {
+                let read = text::decode(bytes, &mut warnings);
+                decoded = read.map_err(|fault| fault.in_file(file_name))?;
+                &*decoded
+            }
+        };
+        let read = Self::read(file_name, text, names, warnings);
         read.map_err(|fault| fault.in_file(file_name))
     }
 
@@ -148,7 +156,7 @@ impl Peers {
         names: &Names,
         warnings: &mut Warnings<'_>,
     ) -> Result<(), Fault> {
-        let mut allowed_ips = AllowedIps::read(entries)?;
+        let allowed_ips = allowed_ips::read(entries)?;
         let peer = Peer::read(entries, names, warnings)?;
         let line = entries.of(Key::PublicKey).last().map_or(entries.line, |entry| entry.line);
         let place = match self.known.entry(peer.public_key) {
@@ -171,7 +179,7 @@ impl Peers {
                 place
             }
         };
-        for (line, address) in allowed_ips.take() {
+        for (line, address) in allowed_ips {
             self.give(place, line, address, warnings);
         }
         Ok(())
@@ -191,13 +199,12 @@ impl Peers {
         self.all[place].allowed_ips.push(net);
     }
 
-    /// The peers, and the line of each network.
-    fn into_all(mut self) -> (Vec<Peer>, HashMap<IpNet, usize>) {
+    /// The peers; and for each network, the place of the last peer that has it, and the line.
+    fn into_all(mut self) -> (Vec<Peer>, HashMap<IpNet, (usize, usize)>) {
         for peer in &mut self.all {
             peer.preshared_key.take_if(|key| key.is_none());
         }
-        let lines = self.owners.into_iter().map(|(net, (_, line))| (net, line));
-        (self.all, lines.collect())
+        (self.all, self.owners)
     }
 }
 

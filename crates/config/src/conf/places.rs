@@ -33,8 +33,8 @@ pub(super) struct Places {
     /// The keys of `[Interface]`, in the order of the file.
     keys: Vec<(Key, usize)>,
     addresses: Vec<usize>,
-    /// The last line of each network.
-    networks: HashMap<IpNet, usize>,
+    /// For each network, the place of the last peer that has it, and the line.
+    networks: HashMap<IpNet, (usize, usize)>,
 }
 
 impl Conf {
@@ -51,7 +51,7 @@ impl Conf {
 
 impl Places {
     /// The lines of an `[Interface]` section, and of the networks of all peers.
-    pub(super) fn read(interface: &Entries<'_>, networks: HashMap<IpNet, usize>) -> Self {
+    pub(super) fn read(interface: &Entries<'_>, networks: HashMap<IpNet, (usize, usize)>) -> Self {
         let addresses = interface.of(Key::Address);
         Self {
             keys: interface.entries.iter().map(|entry| (entry.key, entry.line)).collect(),
@@ -63,7 +63,9 @@ impl Places {
     fn of(&self, setting: Setting) -> (Key, Option<usize>) {
         match setting {
             Setting::Address(position) => (Key::Address, self.addresses.get(position).copied()),
-            Setting::AllowedIp(net) => (Key::AllowedIps, self.networks.get(&net).copied()),
+            Setting::AllowedIp(net) => {
+                (Key::AllowedIps, self.networks.get(&net).map(|(_, line)| *line))
+            }
             Setting::ListenPort => self.last(&[Key::ListenPort]),
             Setting::Dns => self.last(&[Key::Dns]),
             Setting::Mtu => self.last(&[Key::Mtu]),

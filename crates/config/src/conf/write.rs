@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, config::PeerState};
 use zeroize::Zeroizing;
 
@@ -76,14 +77,20 @@ fn write_peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     if !state.preshared_key.is_none() {
         writeln!(out, "PresharedKey = {}", *state.preshared_key.to_base64())?;
     }
-    if let Some((first, others)) = state.allowed_ips.split_first() {
-        write!(out, "AllowedIPs = {first}")?;
-        others.iter().try_for_each(|net| write!(out, ", {net}"))?;
+    if !state.allowed_ips.is_empty() {
+        write_allowed_ips(out, &state.allowed_ips)?;
         out.write_char('\n')?;
     }
     write_each(out, "Endpoint", state.endpoint)?;
     let keepalive = Some(state.persistent_keepalive).filter(|&keepalive| keepalive != 0);
     write_each(out, "PersistentKeepalive", keepalive)
+}
+
+/// Writes the line of these networks, without its end.
+pub(super) fn write_allowed_ips(out: &mut dyn fmt::Write, nets: &[IpNet]) -> fmt::Result {
+    let Some((first, others)) = nets.split_first() else { return Ok(()) };
+    write!(out, "AllowedIPs = {first}")?;
+    others.iter().try_for_each(|net| write!(out, ", {net}"))
 }
 
 fn write_each<T: fmt::Display>(

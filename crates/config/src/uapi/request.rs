@@ -98,8 +98,8 @@ fn endpoint_names<'a>(
         let key = public_key(key).map_err(|reason| wrong(line, reason))?;
         let missing = UapiError { line: line + 1, key: None, reason: Reason::NotAPair };
         let (line, name) = next("endpoint").unwrap_or(Err(missing))?;
-        let name = EndpointName::parse(name).map_err(|reason| wrong(line, reason))?;
-        names.push((key, name));
+        let (host, port) = value::endpoint(name).map_err(|reason| wrong(line, reason))?;
+        names.push((key, EndpointName { host: host.to_owned(), port }));
     }
     Ok(names)
 }
