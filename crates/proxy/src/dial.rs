@@ -119,11 +119,11 @@ impl<S: Stack> Dialer<S> {
     ///
     /// # Errors
     /// That of the work, or `ConnectionAborted`.
-    pub async fn unless_gone<T>(
+    async fn unless_gone(
         &self,
         stream: &Stream,
-        work: impl Future<Output = io::Result<T>>,
-    ) -> io::Result<T> {
+        work: impl Future<Output = io::Result<S::Stream>>,
+    ) -> io::Result<S::Stream> {
         let gone = async {
             let _watch = self.watches.acquire().await;
             stream.gone().await

@@ -45,7 +45,7 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_until(a, b, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
+    relay_within(a, b, (moved, [IDLE, IDLE_HALF_CLOSED])).await
 }
 
 /// Carries bytes by steps of two directions until the second is over, whatever the first does.
@@ -59,11 +59,10 @@ pub(super) async fn relay_answer(
     go_on(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
 }
 
-async fn relay_until<A, B>(
+async fn relay_within<A, B>(
     a: &mut A,
     b: &mut B,
     watched: (OnMove<'_>, [Duration; 2]),
-    is_over: impl Fn([bool; 2]) -> bool,
 ) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -74,7 +73,7 @@ where
         let (a, b) = (Pin::new(&mut *a), Pin::new(&mut *b));
         if way == 0 { there.poll(cx, a, b, news) } else { back.poll(cx, b, a, news) }
     };
-    go_on(step, watched, is_over).await
+    go_on(step, watched, |[there, back]| there && back).await
 }
 
 /// One direction that knows its ends.
@@ -316,7 +315,7 @@ mod tests {
                 let moved = move || {
                     count.fetch_add(1, Ordering::Relaxed);
                 };
-                relay_until(&mut a, &mut b, (&moved, [minute; 2]), |_| false).await
+                relay_within(&mut a, &mut b, (&moved, [minute; 2])).await
             });
             for _ in 0..5 {
                 sleep(minute * 3 / 4).await;

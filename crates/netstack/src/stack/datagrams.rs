@@ -303,23 +303,21 @@ impl State {
     /// Writes the next datagram of the next ready socket to `to`, as an IP packet. A datagram that
     /// is longer than the path allows is sent in fragments, one per call.
     pub fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
-        let Datagrams { sockets, ready } = &mut self.datagrams;
-        let at = ready.pop_front()?;
-        let socket = sockets.get_mut(&at)?;
+        let at = self.datagrams.ready.pop_front()?;
+        let socket = self.datagrams.sockets.get_mut(&at)?;
+        if let Some(cut) = socket.cut {
+            return self.write_fragment(at, cut, to);
+        }
         let (dest, bytes) = socket.to_send.datagrams.front()?;
         let (dest, len) = (*dest, udp::HEADER_LEN + bytes.len());
+        socket.note_destination(dest);
         let start = ip::header_len(dest.ip());
         let own = usize::from(self.mtu);
         let mtu = self.paths.mtu(dest.ip(), now).map_or(own, |mtu| mtu.min(own));
-        if start + len > mtu || socket.cut.is_some() {
-            return self.poll_fragment(at, mtu, to);
+        if start + len > mtu {
+            return self.begin_cut(at, dest, mtu, to);
         }
-        let (_, bytes) = socket.to_send.pop(&self.budget)?;
-        socket.note_destination(dest);
-        self.turns.wakers.append(&mut socket.writers);
-        if !socket.to_send.datagrams.is_empty() {
-            ready.push_back(at);
-        }
+        let (_, bytes) = self.take_datagram(at)?;
         let addresses = (self.source_from(at, dest)?, dest.ip());
         ip::write_header(to, addresses, ip::UDP, len);
         let sum = ip::pseudo_sum(addresses, ip::UDP, len);
@@ -336,52 +334,53 @@ impl State {
         source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())
     }
 
-    /// Writes the next fragment of a socket's next datagram. All fragments of it are sent in a row.
-    fn poll_fragment(
+    /// Writes the first fragment of a socket's next datagram.
+    fn begin_cut(
         &mut self,
         at: SocketAddr,
+        dest: SocketAddr,
         mtu: usize,
         to: &mut [u8],
     ) -> Option<(usize, Offload)> {
-        let socket = self.datagrams.sockets.get(&at)?;
-        let (dest, _) = *socket.to_send.datagrams.front()?;
-        let cut = match socket.cut {
-            Some(cut) => cut,
-            None => match self.source_from(at, dest) {
-                Some(source) => {
-                    let id = self.fragment_id((source, dest.ip()));
-                    Cut { source, id, room: ip::fragment_room(dest.ip(), mtu), sent: 0 }
-                }
-                None => {
-                    self.end_cut(at);
-                    return None;
-                }
-            },
+        let Some(source) = self.source_from(at, dest) else {
+            self.take_datagram(at);
+            return None;
         };
+        let id = self.fragment_id((source, dest.ip()));
+        let room = ip::fragment_room(dest.ip(), mtu);
+        self.write_fragment(at, Cut { source, id, room, sent: 0 }, to)
+    }
+
+    /// Writes the next fragment of a socket's next datagram. All fragments of it are sent in a row.
+    fn write_fragment(
+        &mut self,
+        at: SocketAddr,
+        cut: Cut,
+        to: &mut [u8],
+    ) -> Option<(usize, Offload)> {
         let socket = self.datagrams.sockets.get_mut(&at)?;
-        socket.note_destination(dest);
-        let (_, bytes) = socket.to_send.datagrams.front()?;
-        let (len, is_last) = cut.write((at.port(), dest), bytes, to);
+        let (dest, bytes) = socket.to_send.datagrams.front()?;
+        let (len, is_last) = cut.write((at.port(), *dest), bytes, to);
         if is_last {
-            self.end_cut(at);
+            self.take_datagram(at);
         } else {
-            let sent = cut.sent + cut.room;
-            socket.cut = Some(Cut { sent, ..cut });
+            socket.cut = Some(Cut { sent: cut.sent + cut.room, ..cut });
             self.datagrams.ready.push_front(at);
         }
         Some((len, Offload::None))
     }
 
-    /// Removes the datagram that is sent in fragments, or that cannot be sent, from the queue.
-    fn end_cut(&mut self, at: SocketAddr) {
+    /// Removes a socket's next datagram, of which all was sent or nothing can be, from the queue.
+    fn take_datagram(&mut self, at: SocketAddr) -> Option<(SocketAddr, Vec<u8>)> {
         let Datagrams { sockets, ready } = &mut self.datagrams;
-        let Some(socket) = sockets.get_mut(&at) else { return };
+        let socket = sockets.get_mut(&at)?;
         socket.cut = None;
-        socket.to_send.pop(&self.budget);
+        let taken = socket.to_send.pop(&self.budget);
         self.turns.wakers.append(&mut socket.writers);
         if !socket.to_send.datagrams.is_empty() {
             ready.push_back(at);
         }
+        taken
     }
 
     pub fn abandon_datagrams(&mut self) {
