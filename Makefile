@@ -375,6 +375,7 @@ fuzz:
 lint:
 	@$(STAGES); \
 	stage formatting cargo fmt --all --check; \
+	stage 'plain English' tests/plain-english; \
 	stage clippy cargo clippy --workspace --all-targets -- -D warnings; \
 	stage 'the library alone' cargo clippy -p linerate-tunnel --lib -- -D warnings; \
 	stage 'the library as a node' cargo clippy -p linerate-tunnel --lib --features tailnet -- -D warnings; \
