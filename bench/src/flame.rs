@@ -71,8 +71,8 @@ impl Profiler {
         command.args(["-c", &line]).stdin(Stdio::null());
         let perf = command.spawn().map_err(|error| format!("nsenter: {error}"))?;
         let mut profiler = Profiler { host: host.clone(), perf };
-        let has_begun = |profiler: &mut Profiler| profiler.host.has(DATA) || profiler.has_ended();
-        eventually("perf begins", SOON, || has_begun(&mut profiler));
+        let is_reply = |profiler: &mut Profiler| profiler.host.has(DATA) || profiler.has_ended();
+        eventually("perf begins", SOON, || is_reply(&mut profiler));
         if profiler.has_ended() {
             return Err(format!("perf was refused: {}", profiler.log()));
         }

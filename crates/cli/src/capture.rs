@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, value_parser};
-use packet::pcapng::{self, BLOCK_HEAD, BLOCK_MAX, Block, Statistics};
+use packet::pcapng::{self, BLOCK_HEADER_LEN, Block, MAX_BLOCK_LEN, Statistics};
 use sys::{Errno, process::Signals};
 use wg::PublicKey;
 
@@ -143,8 +143,8 @@ impl Copy {
         out: &mut impl Write,
         halt: impl Fn(),
     ) -> anyhow::Result<()> {
-        let mut out = BufWriter::with_capacity(BLOCK_MAX, out);
-        let mut block = Vec::with_capacity(BLOCK_MAX);
+        let mut out = BufWriter::with_capacity(MAX_BLOCK_LEN, out);
+        let mut block = Vec::with_capacity(MAX_BLOCK_LEN);
         while let Some(kind) = next(stream, &mut block)? {
             if let Block::Statistics(_) = kind {
                 self.statistics = Statistics::parse(&block);
@@ -189,14 +189,14 @@ fn is_read(written: io::Result<()>) -> io::Result<bool> {
 
 /// Reads the next block; `None` at the end of the stream, even within a block: the daemon is gone.
 fn next(stream: &mut impl Read, block: &mut Vec<u8>) -> anyhow::Result<Option<Block>> {
-    block.resize(BLOCK_HEAD, 0);
+    block.resize(BLOCK_HEADER_LEN, 0);
     if !fill(stream, block)? {
         return Ok(None);
     }
-    let kind = pcapng::block(block).context("the daemon does not speak pcapng")?;
+    let kind = pcapng::parse_block_header(block).context("the daemon does not speak pcapng")?;
     let (Block::Packet(len) | Block::Statistics(len) | Block::Other(len)) = kind;
     block.resize(len, 0);
-    Ok(fill(stream, &mut block[BLOCK_HEAD..])?.then_some(kind))
+    Ok(fill(stream, &mut block[BLOCK_HEADER_LEN..])?.then_some(kind))
 }
 
 /// Fills the buffer; whether there was enough.
@@ -214,7 +214,7 @@ fn fill(stream: &mut impl Read, room: &mut [u8]) -> io::Result<bool> {
 mod tests {
     use std::{cell::Cell, time::Duration};
 
-    use pcapng::{Direction, Seen};
+    use pcapng::{CapturedPacket, Direction};
 
     use super::*;
 
@@ -226,7 +226,7 @@ mod tests {
         for &len in lens {
             let packet = &vec![1; len][..];
             let (at, direction) = (Duration::from_secs(1), Direction::Inbound);
-            let seen = Seen { at, direction, packet, dropped: 0, comment: "" };
+            let seen = CapturedPacket { at, direction, packet, dropped: 0, comment: "" };
             pcapng::packet(&mut bytes, seen, usize::MAX);
         }
         if let Some(dropped) = dropped {

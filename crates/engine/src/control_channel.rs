@@ -13,8 +13,8 @@
 //! ([`share`]), apart for those that were spoken to ([`expected`]); the data plane never waits for the
 //! reader.
 
-mod expected;
-mod share;
+mod expected_senders;
+mod rate_limit;
 
 use std::{
     net::IpAddr,
@@ -29,7 +29,7 @@ use std::{
 use packet::{Endpoint, Remote};
 use wg::{DropReason, Time};
 
-use self::{expected::Expected, share::Share};
+use self::{expected_senders::ExpectedSenders, rate_limit::RateLimit};
 
 /// Bytes in the queue at most: 1,000 datagrams of the usual length.
 const ROOM: usize = 256 << 10;
@@ -65,7 +65,7 @@ impl Magic {
 
 /// The datagrams that are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
+pub struct ControlProtocols {
     /// Those that begin with one of these.
     pub magics: Vec<Magic>,
     /// Those of STUN.
@@ -86,7 +86,7 @@ pub struct ControlDatagram {
 /// The data plane's end.
 #[derive(Clone, Debug)]
 pub struct ControlSender {
-    registered: Registered,
+    registered: ControlProtocols,
     datagrams: Sender<ControlDatagram>,
     room: Arc<AtomicUsize>,
     pace: Arc<Pace>,
@@ -95,11 +95,11 @@ pub struct ControlSender {
 /// What each is handed on of.
 #[derive(Debug, Default)]
 struct Pace {
-    strangers: Share,
-    came_of_strangers: AtomicU64,
+    strangers: RateLimit,
+    unexpected: AtomicU64,
     /// Those of whom an answer is expected.
-    known: Share,
-    expected: Expected,
+    known: RateLimit,
+    expected: ExpectedSenders,
 }
 
 /// The receiving end.
@@ -110,7 +110,7 @@ pub struct ControlReceiver {
 }
 
 /// A channel for what is registered.
-pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceiver) {
+pub fn control_channel(registered: ControlProtocols) -> (ControlSender, ControlReceiver) {
     let (sender, datagrams) = channel();
     let room = Arc::new(AtomicUsize::new(ROOM));
     let sender =
@@ -120,21 +120,21 @@ pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceive
 
 impl ControlSender {
     /// A datagram goes there by the same socket, so that an answer is expected.
-    pub fn expect(&self, from: IpAddr) {
+    pub fn expect_from(&self, from: IpAddr) {
         self.pace.expected.note(from);
     }
 
     /// How many datagrams came of which none was expected.
     pub(crate) fn strangers(&self) -> u64 {
-        self.pace.came_of_strangers.load(Ordering::Relaxed)
+        self.pace.unexpected.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn expected(&self) -> &Expected {
+    pub(crate) fn expected(&self) -> &ExpectedSenders {
         &self.pace.expected
     }
 
     /// Passes on a datagram that is no valid WireGuard message, or returns why it is dropped.
-    pub(crate) fn hand_on(
+    pub(crate) fn forward(
         &self,
         datagram: &[u8],
         from: Endpoint,
@@ -144,11 +144,11 @@ impl ControlSender {
             Remote::Direct(at) => Some(at.ip()),
             Remote::Relayed(_) => None,
         };
-        let Pace { strangers, came_of_strangers, known, expected } = &*self.pace;
+        let Pace { strangers, unexpected, known, expected } = &*self.pace;
         let is_known = ip.is_none_or(|ip| expected.has(ip));
         // What begins as a message of WireGuard cannot be left out.
         if !is_known && !is_wireguard(datagram) {
-            came_of_strangers.fetch_add(1, Ordering::Relaxed);
+            unexpected.fetch_add(1, Ordering::Relaxed);
         }
         let share = if is_known { known } else { strangers };
         if !self.registered.covers(datagram) {
@@ -189,7 +189,7 @@ impl ControlReceiver {
     }
 }
 
-impl Registered {
+impl ControlProtocols {
     fn covers(&self, datagram: &[u8]) -> bool {
         !is_wireguard(datagram)
             && (self.magics.iter().any(|magic| magic.begins(datagram))
@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn channel_of(stun: bool) -> (ControlSender, ControlReceiver) {
-        control_channel(Registered { magics: vec![Magic::new(MAGIC).unwrap()], stun })
+        control_channel(ControlProtocols { magics: vec![Magic::new(MAGIC).unwrap()], stun })
     }
 
     fn from() -> Endpoint {
@@ -241,7 +241,7 @@ mod tests {
     fn each_protocol_is_told_by_its_first_bytes_and_nothing_else_is_handed_on() {
         let binding_request = stun([0, 1, 0, 0]);
         let with = |prefix: &[u8], len| [prefix, &vec![5; len]].concat();
-        for (datagram, handed_on) in [
+        for (datagram, forwarded) in [
             (binding_request.clone(), true),
             (stun([1, 1, 0, 8]), true),
             // The first four bytes are a WireGuard initiation's: it is that, of a wrong length.
@@ -255,24 +255,24 @@ mod tests {
             (with(&[], 40), false),
         ] {
             let (sender, receiver) = channel_of(true);
-            let handed = sender.hand_on(&datagram, from(), at());
-            assert_eq!(handed.is_ok(), handed_on, "{datagram:?}");
+            let handed = sender.forward(&datagram, from(), at());
+            assert_eq!(handed.is_ok(), forwarded, "{datagram:?}");
             let expected = ControlDatagram { bytes: datagram, from: from(), at: at() };
-            assert_eq!(receiver.try_recv().ok(), handed_on.then_some(expected));
+            assert_eq!(receiver.try_recv().ok(), forwarded.then_some(expected));
         }
         let (sender, _receiver) = channel_of(false);
-        let refused = sender.hand_on(&binding_request, from(), at());
+        let refused = sender.forward(&binding_request, from(), at());
         assert_eq!(refused, Err(DropReason::InMalformed), "it was not registered");
     }
 
     #[test]
     fn a_magic_that_is_wireguards_own_takes_nothing_from_it() {
         let magics = vec![Magic::new(&[4, 0, 0, 0]).unwrap(), Magic::new(&[1]).unwrap()];
-        let (sender, _receiver) = control_channel(Registered { magics, stun: false });
+        let (sender, _receiver) = control_channel(ControlProtocols { magics, stun: false });
         for kind in 1..=4 {
-            assert!(sender.hand_on(&[kind, 0, 0, 0, 9], from(), at()).is_err());
+            assert!(sender.forward(&[kind, 0, 0, 0, 9], from(), at()).is_err());
         }
-        assert!(sender.hand_on(&[1, 0, 0, 1, 9], from(), at()).is_ok());
+        assert!(sender.forward(&[1, 0, 0, 1, 9], from(), at()).is_ok());
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         let (sender, receiver) = channel_of(true);
         for datagram in [stun([0, 1, 0, 0]), MAGIC.to_vec(), vec![1, 0, 0, 0]] {
             for len in 0..datagram.len().min(MAGIC.len()) {
-                let refused = sender.hand_on(&datagram[..len], from(), at());
+                let refused = sender.forward(&datagram[..len], from(), at());
                 assert_eq!(refused, Err(DropReason::InMalformed));
             }
         }
@@ -292,17 +292,17 @@ mod tests {
         let (sender, receiver) = channel_of(false);
         let flood = |from: u32| {
             let from = Endpoint::new((std::net::Ipv4Addr::from_bits(from), 7).into());
-            let taken = sender.hand_on(MAGIC, from, at());
+            let taken = sender.forward(MAGIC, from, at());
             while receiver.try_recv().is_ok() {}
             taken
         };
         let taken = (1000..11_000).filter(|from| flood(*from).is_ok()).count();
         assert!(taken < 2_000, "{taken}");
         assert_eq!(flood(7), Err(DropReason::InControlFull), "it is a stranger");
-        sender.expect(std::net::Ipv4Addr::from_bits(7).into());
+        sender.expect_from(std::net::Ipv4Addr::from_bits(7).into());
         assert_eq!((flood(7), flood(8)), (Ok(()), Err(DropReason::InControlFull)));
         assert_eq!(sender.strangers(), 10_002);
-        assert!(sender.hand_on(&[1, 0, 0, 0, 9], from(), at()).is_err());
+        assert!(sender.forward(&[1, 0, 0, 0, 9], from(), at()).is_err());
         assert_eq!(sender.strangers(), 10_002, "no filter leaves it out");
     }
 
@@ -310,16 +310,16 @@ mod tests {
     fn what_waits_is_bounded_and_reading_makes_room() {
         let (sender, receiver) = channel_of(false);
         let datagram = [MAGIC, &[0; 1000]].concat();
-        let taken = (0..10_000).filter(|_| sender.hand_on(&datagram, from(), at()).is_ok()).count();
+        let taken = (0..10_000).filter(|_| sender.forward(&datagram, from(), at()).is_ok()).count();
         assert_eq!(taken, ROOM / (datagram.len() + OVERHEAD));
-        let refused = sender.hand_on(&datagram, from(), at());
+        let refused = sender.forward(&datagram, from(), at());
         assert_eq!(refused, Err(DropReason::InControlFull));
         assert!(receiver.try_recv().is_ok());
         let later = Time::from_nanos(1_000_000_000);
-        assert_eq!(sender.hand_on(&datagram, from(), later), Ok(()));
+        assert_eq!(sender.forward(&datagram, from(), later), Ok(()));
         while receiver.try_recv().is_ok() {}
         assert_eq!(receiver.room.load(Ordering::Relaxed), ROOM);
         drop(receiver);
-        assert_eq!(sender.hand_on(&datagram, from(), at()), Err(DropReason::InControlFull));
+        assert_eq!(sender.forward(&datagram, from(), at()), Err(DropReason::InControlFull));
     }
 }

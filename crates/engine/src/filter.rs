@@ -4,7 +4,7 @@
 //!   IP side -> outbound --------------------------> network
 //!                 `-- flows that this host opens ---.
 //!                                                   v
-//!   IP side <- inbound <- Judge (Rules, flows) <- Begun
+//!   IP side <- inbound <- Judge (Rules, flows) <- OpenedFlows
 //! ```
 //!
 //! Each direction checks once a batch whether there is a filter, which is one relaxed load.
@@ -21,7 +21,7 @@ use std::{
 };
 
 use packet::{
-    filter::{Begun, Flow, Judge, Policy, Rules, Verdict},
+    filter::{Flow, Judge, OpenedFlows, Policy, Rules, Verdict},
     wire::IpHeader,
 };
 
@@ -34,7 +34,7 @@ pub struct Filter {
     epoch: AtomicU64,
     set: Mutex<Set>,
     /// `None` while it is off.
-    begun: Mutex<Option<Begun>>,
+    begun: Mutex<Option<OpenedFlows>>,
     judged: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ impl Filter {
         let were_up = set.rules.as_ref().is_some_and(|rules| rules.shields_up());
         let mut begun = lock(&self.begun);
         if begun.is_none() || (rules.shields_up() && !were_up) {
-            *begun = Some(Begun::new(seed()));
+            *begun = Some(OpenedFlows::new(seed()));
         }
         drop(begun);
         set.rules = Some(rules);
@@ -85,7 +85,7 @@ impl Filter {
 
     fn note_begun<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
         let (mut begun, mut last) = (None, None);
-        for flow in packets.filter_map(Begun::read) {
+        for flow in packets.filter_map(OpenedFlows::read) {
             if last.replace(flow) != Some(flow)
                 && let Some(begun) = begun.get_or_insert_with(|| lock(&self.begun)).as_mut()
             {
@@ -137,7 +137,7 @@ pub(crate) struct BatchFilter<'a> {
     judge: &'a mut Judge,
     filter: &'a Filter,
     /// Locked by the first packet that needs it.
-    begun: Option<MutexGuard<'a, Option<Begun>>>,
+    begun: Option<MutexGuard<'a, Option<OpenedFlows>>>,
     /// How many verdicts there were before this batch.
     judged: u64,
 }
@@ -145,11 +145,11 @@ pub(crate) struct BatchFilter<'a> {
 impl BatchFilter<'_> {
     pub fn verdict(&mut self, header: &IpHeader, packet: &[u8]) -> Verdict {
         let Self { judge, filter, begun, .. } = self;
-        let has_begun = |flow: &Flow| {
+        let is_reply = |flow: &Flow| {
             let begun = begun.get_or_insert_with(|| lock(&filter.begun)).as_mut();
             begun.is_some_and(|begun| begun.has(flow))
         };
-        judge.verdict(header, packet, has_begun)
+        judge.verdict(header, packet, is_reply)
     }
 }
 

@@ -1,7 +1,7 @@
 //! From the network to the IP side.
 //!
 //! ```text
-//!   recv batch (socket, relays) -> kind -> find session -> (in a crowd: each peer's share)
+//!   recv batch (socket, relays) -> kind -> find session -> (in a contention: each peer's share)
 //!     -> open batch in place -> replay filter
 //!     -> note what was received -> inner header, source -> filter
 //!     -> (where the socket's queue stands: tell a sender) -> send batch
@@ -10,24 +10,24 @@
 //! ```
 
 mod delivery;
+mod fair_share;
 mod flood;
-mod share;
 
 use std::{io, mem, sync::Arc, time::Duration};
 
 use arrayvec::ArrayVec;
-use delivery::{Delivery, Job, Taken};
-use flood::Shedding;
+use delivery::{Delivery, Job, ReceivedBatch};
+use fair_share::{Contention, cost, share};
+use flood::FloodShedder;
 use packet::{IpSend, Span, UdpRecv};
-use share::{Crowd, cost, share};
 use wg::{
     Device, DropReason, KeyUser, Session, Time,
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
 use crate::{
-    AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, Relay, Shared, codel::Codel,
-    prefixed::Origins, stage::Stage, vector::vector,
+    AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, RelayQueues, Shared, codel::Codel,
+    prefix_table::Origins, stage::Stage, vector::vector,
 };
 
 /// Slots a batch: what one `recvmmsg` takes.
@@ -51,13 +51,13 @@ pub struct Inbound<U, I> {
     inbox: Arc<Inbox>,
     control: Option<ControlSender>,
     udp: U,
-    relay: Option<Relay>,
+    relay: Option<RelayQueues>,
     origins: Origins,
-    shedding: Shedding,
+    shedder: FloodShedder,
     /// Whether the next batch is the relays' alone.
     relay_next: bool,
-    taken: Taken,
-    crowd: Crowd,
+    received: ReceivedBatch,
+    contention: Contention,
     codel: Codel,
     load: Arc<Load>,
     delivery: Stage<Delivery<I>>,
@@ -76,10 +76,10 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             udp,
             relay: shared.attached.relay.clone(),
             origins: Origins::new(&shared.attached.prefixes),
-            shedding: Shedding::default(),
+            shedder: FloodShedder::default(),
             relay_next: false,
-            taken: Taken::new(slots),
-            crowd: Crowd::default(),
+            received: ReceivedBatch::new(slots),
+            contention: Contention::default(),
             codel: Codel::new(TARGET),
             load: shared.load.clone(),
             delivery: Stage::new(Delivery::new(shared, ip, slots)),
@@ -90,8 +90,8 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn start_second(&mut self, begin: fn()) -> io::Result<()> {
-        self.delivery.start_second("inbound delivery", begin)
+    pub fn start_second_thread(&mut self, begin: fn()) -> io::Result<()> {
+        self.delivery.start_second_thread("inbound delivery", begin)
     }
 
     /// Works on a batch, and waits for it where it is to `wait`. Returns whether there is probably
@@ -100,45 +100,45 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// # Errors
     /// One of the sides is gone.
     pub fn step(&mut self, wait: bool) -> io::Result<bool> {
-        let dense = self.crowd.is_dense((self.clock)().time);
+        let dense = self.contention.is_contended((self.clock)().time);
         self.receive(dense, wait)?;
         self.device.retired.wipe_stack(KeyUser::Inbound);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
         self.look_for_flood(now);
         let several = self.has_several_peers();
-        self.crowd.note(self.taken.batch.lost() > 0, several || handshakes, now);
+        self.contention.note(self.received.batch.lost() > 0, several || handshakes, now);
         // It may have ended while we waited.
-        if dense && several && self.crowd.is_dense(now) {
+        if dense && several && self.contention.is_contended(now) {
             self.shed();
         }
         self.open();
-        if !self.taken.jobs.is_empty() {
-            self.load.inbound.count(self.taken.jobs.len() as u64);
+        if !self.received.jobs.is_empty() {
+            self.load.inbound.count(self.received.jobs.len() as u64);
         }
-        let more = self.taken.jobs.len() >= BUSY;
-        let congested = self.codel.signals(self.taken.batch.waited(), true, now);
+        let more = self.received.jobs.len() >= BUSY;
+        let congested = self.codel.signals(self.received.batch.waited(), true, now);
         let delivery = self.delivery.get()?;
         mem::replace(&mut delivery.result, Ok(()))?;
-        mem::swap(&mut delivery.taken, &mut self.taken);
+        mem::swap(&mut delivery.received, &mut self.received);
         delivery.now = now;
         delivery.congested = congested;
         self.delivery.run(more);
         if let Some(delivery) = self.delivery.here() {
             // Where it was done here, one buffer does, and is in the cache.
-            mem::swap(&mut delivery.taken, &mut self.taken);
+            mem::swap(&mut delivery.received, &mut self.received);
             mem::replace(&mut delivery.result, Ok(()))?;
         }
         Ok(more || self.relay_next)
     }
 
     /// For how long a wait for both sides may last.
-    pub fn patience(&self) -> Option<Duration> {
-        self.udp.patience()
+    pub fn max_wait(&self) -> Option<Duration> {
+        self.udp.max_wait()
     }
 
     fn receive(&mut self, drain: bool, wait: bool) -> io::Result<()> {
-        let Self { udp, relay, relay_next, taken: Taken { batch, .. }, .. } = self;
+        let Self { udp, relay, relay_next, received: ReceivedBatch { batch, .. }, .. } = self;
         let Some(relay) = relay else { return udp.recv(batch, drain, wait) };
         // A socket that fills each batch leaves relays no room.
         let relay_alone = mem::take(relay_next);
@@ -159,7 +159,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// there were handshake messages.
     fn sort(&mut self, now: Time) -> bool {
         let mut handshakes = false;
-        let Taken { batch, sessions, jobs } = &mut self.taken;
+        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
         jobs.clear();
         self.origins.forget_last();
         for (mut span, meta) in batch.datagrams() {
@@ -176,11 +176,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             let header = match (kind, DataHeader::parse(datagram)) {
                 (Some(Kind::Data), Some(header)) => header,
                 (Some(Kind::Data), None) | (None, _) => {
-                    let handed_on = match &self.control {
-                        Some(control) => control.hand_on(datagram, endpoint, now),
+                    let forwarded = match &self.control {
+                        Some(control) => control.forward(datagram, endpoint, now),
                         None => Err(DropReason::InMalformed),
                     };
-                    if let Err(reason) = handed_on {
+                    if let Err(reason) = forwarded {
                         self.device.drops.count(reason, 1);
                     }
                     continue;
@@ -214,11 +214,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
 
     /// Has most of a flood left out, as long as there is one.
     fn look_for_flood(&mut self, now: Time) {
-        let Self { control: Some(control), shedding, udp, taken, device, origins, .. } = self
+        let Self { control: Some(control), shedder, udp, received, device, origins, .. } = self
         else {
             return;
         };
-        let left_out = u64::from(taken.batch.shed());
+        let left_out = u64::from(received.batch.shed());
         if left_out > 0 {
             device.drops.count(DropReason::InControlFull, left_out);
         }
@@ -228,11 +228,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             nodes.chain(expected.latest_first()).collect()
         };
         let strangers = (control.strangers(), left_out);
-        shedding.handle(strangers, expected.changes(), now, senders, |flood| udp.shed(flood));
+        shedder.handle(strangers, expected.changes(), now, senders, |flood| udp.shed(flood));
     }
 
     fn has_several_peers(&self) -> bool {
-        let mut peers = self.taken.sessions.iter().map(|(_, session)| &session.peer);
+        let mut peers = self.received.sessions.iter().map(|(_, session)| &session.peer);
         let first = peers.next();
         first.is_some_and(|first| peers.any(|other| !Arc::ptr_eq(other, first)))
     }
@@ -240,7 +240,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// Leaves each peer its share, and a datagram in any case. The first of what came
     /// stay, so that no flow has a gap longer than it must.
     fn shed(&mut self) {
-        let Taken { sessions, jobs, .. } = &mut self.taken;
+        let ReceivedBatch { sessions, jobs, .. } = &mut self.received;
         // Each peer by its first session.
         let peer = |session: usize| {
             let of_peer =
@@ -265,7 +265,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     }
 
     fn open(&mut self) {
-        let Taken { batch, sessions, jobs } = &mut self.taken;
+        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
         let mut rest = batch.bytes_mut();
         let mut at = 0;
         for jobs in jobs.chunks_mut(AEAD_BATCH) {

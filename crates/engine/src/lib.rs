@@ -10,9 +10,9 @@
 //!              Slow path ---> UdpSend        handshakes, timers; wg::Control
 //! ```
 //!
-//! Beside the UDP side stands a [`Relay`], where there is one: runs to relayed endpoints go
+//! Beside the UDP side stands a [`RelayQueues`], where there is one: runs to relayed endpoints go
 //! there instead, and what comes from there is received like what comes from the socket.
-//! [`Prefixes`] are for peers behind a node that passes datagrams on, [`Auxiliaries`] for those that
+//! [`PrefixTable`] are for peers behind a node that passes datagrams on, [`PeerSockets`] for those that
 //! are reached from a socket of their own.
 //!
 //! Packets of open protocols (the filter's policy names them) go to a [`MessageReceiver`] instead of
@@ -24,22 +24,22 @@
 //! a time, so a flow cannot overtake itself, and no lock is held across crypto.
 #![forbid(unsafe_code)]
 
-mod auxiliary;
 mod codel;
 mod control_channel;
-mod directions;
+mod data_threads;
+mod datagram_sender;
 mod filter;
+mod icmp_errors;
 mod inbound;
 mod load;
 mod messages;
 mod observer;
 mod outbound;
-mod outlet;
 mod own_packets;
-mod prefixed;
+mod peer_sockets;
+mod prefix_table;
 mod queue;
-mod relay;
-mod returned;
+mod relay_queues;
 mod rounds;
 mod shared;
 mod slow_path;
@@ -49,22 +49,22 @@ mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use auxiliary::Auxiliaries;
 pub use control_channel::{
-    ControlDatagram, ControlReceiver, ControlSender, Magic, Registered, control_channel,
+    ControlDatagram, ControlProtocols, ControlReceiver, ControlSender, Magic, control_channel,
 };
-pub use directions::{Processor, Spent};
+pub use data_threads::{CpuClock, CpuTime};
 pub use filter::Filter;
+use icmp_errors::IcmpErrors;
 pub use inbound::Inbound;
-pub use load::{Counted, Histogram, Load};
+pub use load::{Histogram, HistogramSnapshot, Load};
 pub use messages::{MessageReceiver, MessageSender, message_channel};
-pub use observer::{Observer, Shown};
+pub use observer::{ObservedPackets, Observer};
 pub use outbound::Outbound;
 pub use own_packets::OwnPackets;
-pub use prefixed::{PREFIX_LEN, Prefixed, Prefixes};
-pub use relay::{NotInjected, Relay, RelayPeer, RelayRun};
-use returned::Returned;
-pub use shared::{Attached, Shared};
+pub use peer_sockets::PeerSockets;
+pub use prefix_table::{PREFIX_LEN, PrefixTable, PrefixedAddr};
+pub use relay_queues::{InjectError, RelayPeer, RelayQueues, RelayRun};
+pub use shared::{Attachments, Shared};
 pub use slow_path::{Inbox, SlowPath};
 pub use threads::{Engine, Parts};
 

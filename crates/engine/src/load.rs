@@ -1,5 +1,5 @@
 //! What the data plane had to do at a time: packets of a batch, and how long the oldest
-//! waited. Counted once a batch by the one thread that works on it, and read by whoever
+//! waited. HistogramSnapshot once a batch by the one thread that works on it, and read by whoever
 //! wants to know.
 
 use std::{
@@ -42,9 +42,9 @@ pub struct Histogram {
 
 /// What a histogram held when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct HistogramSnapshot {
     /// Each bound, and how many were at most that.
-    pub up_to: Vec<(u64, u64)>,
+    pub buckets: Vec<(u64, u64)>,
     /// How many there were.
     pub count: u64,
     /// Their sum.
@@ -69,16 +69,16 @@ impl Histogram {
 
     /// What was counted so far. It may be one ahead in one number of what it is in
     /// another.
-    pub fn read(&self) -> Counted {
+    pub fn snapshot(&self) -> HistogramSnapshot {
         let sum = self.sum.load(Ordering::Relaxed);
         let mut count = 0;
         let mut counts = self.counts.iter().map(|each| {
             count += each.load(Ordering::Relaxed);
             count
         });
-        let up_to = self.bounds.iter().copied().zip(counts.by_ref()).collect();
+        let buckets = self.bounds.iter().copied().zip(counts.by_ref()).collect();
         let count = counts.last().unwrap_or(0);
-        Counted { up_to, count, sum }
+        HistogramSnapshot { buckets, count, sum }
     }
 }
 
@@ -97,8 +97,8 @@ mod tests {
         for size in [0, 1, 2, 4, 5, 100] {
             histogram.count(size);
         }
-        let counted = Counted { up_to: vec![(1, 2), (4, 4)], count: 6, sum: 112 };
-        assert_eq!(histogram.read(), counted);
+        let counted = HistogramSnapshot { buckets: vec![(1, 2), (4, 4)], count: 6, sum: 112 };
+        assert_eq!(histogram.snapshot(), counted);
     }
 
     #[test]
@@ -106,8 +106,8 @@ mod tests {
         let load = Load::default();
         load.queued.count_time(Duration::from_millis(5));
         load.queued.count_time(Duration::from_secs(1));
-        let counted = load.queued.read();
+        let counted = load.queued.snapshot();
         assert_eq!((counted.count, counted.sum), (2, 1_005_000));
-        assert_eq!(counted.up_to[4], (5_000, 1));
+        assert_eq!(counted.buckets[4], (5_000, 1));
     }
 }

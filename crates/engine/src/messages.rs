@@ -36,7 +36,7 @@ pub fn message_channel(takes: fn(&[u8]) -> bool) -> (MessageSender, MessageRecei
 impl MessageSender {
     /// Passes a packet on, or drops it.
     #[cold]
-    pub(crate) fn hand_on(&self, packet: &[u8], drops: &Drops) {
+    pub(crate) fn forward(&self, packet: &[u8], drops: &Drops) {
         if !(self.takes)(packet) || self.packets.try_send(packet.to_vec()).is_err() {
             drops.count(DropReason::InMessage, 1);
         }

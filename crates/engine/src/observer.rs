@@ -29,12 +29,12 @@ pub trait Observer: Send + Sync {
     fn wanted(&self) -> &Arc<AtomicBool>;
 
     /// Called with packets. They are valid during the call only.
-    fn show(&self, shown: Shown<'_>);
+    fn observe(&self, shown: ObservedPackets<'_>);
 }
 
 /// Consecutive packets of one peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct ObservedPackets<'a> {
     /// When their batch was handled, since the Unix epoch.
     pub at: Duration,
     /// Which way they went.
@@ -83,6 +83,6 @@ impl View<'_> {
         packets: impl Iterator<Item = &'p [u8]>,
     ) {
         let packets: Vec<_> = packets.collect();
-        self.observer.show(Shown { at: self.at, direction, peer, packets: &packets });
+        self.observer.observe(ObservedPackets { at: self.at, direction, peer, packets: &packets });
     }
 }

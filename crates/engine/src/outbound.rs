@@ -11,10 +11,10 @@
 //! session came up, a keepalive is due) is worked on before the next round, so
 //! that staged packets leave before newer ones.
 
-mod exit;
 mod fit;
-mod own;
-mod written;
+mod own_packets;
+mod sealer;
+mod unsealed;
 
 use std::{
     collections::VecDeque,
@@ -26,15 +26,15 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use exit::Exit;
-pub(crate) use exit::count_failure;
 use fit::Fit;
 use packet::{Ecn, IpRecv, Segments, UdpSend, ip::udp_payload, pcapng::Direction, wire::IpHeader};
+use sealer::Sealer;
+pub(crate) use sealer::count_failure;
+use unsealed::{Item, Unsealed};
 use wg::{Device, DropReason, KeyUser, OutboundNotice, Peer, Routes, Staged, Time};
-use written::{Item, Written};
 
 use crate::{
-    Clock, Filter, Load, OwnPackets, Returned, Shared,
+    Clock, Filter, IcmpErrors, Load, OwnPackets, Shared,
     observer::{View, Watch},
     queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
     stage::Stage,
@@ -46,16 +46,16 @@ pub struct Outbound<I, U> {
     clock: Clock,
     ip: I,
     mtu: Arc<AtomicU32>,
-    returned: Arc<Returned>,
+    returned: Arc<IcmpErrors>,
     staged: Staged,
     queue: Queue,
     round: Round,
-    written: Written,
+    written: Unsealed,
     load: Arc<Load>,
     watch: Option<Watch>,
     filter: Arc<Filter>,
     own_packets: OwnPackets,
-    exit: Stage<Exit<U>>,
+    exit: Stage<Sealer<U>>,
 }
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
@@ -71,12 +71,12 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             staged: Staged::default(),
             queue: Queue::new(),
             round: Round::new(),
-            written: Written::default(),
+            written: Unsealed::default(),
             load: shared.load.clone(),
             watch: shared.watch(),
             filter: shared.attached.filter.clone(),
             own_packets: shared.attached.own_packets.clone(),
-            exit: Stage::new(Exit::new(shared, udp)),
+            exit: Stage::new(Sealer::new(shared, udp)),
         }
     }
 
@@ -84,8 +84,8 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn start_second(&mut self, begin: fn()) -> io::Result<()> {
-        self.exit.start_second("outbound exit", begin)
+    pub fn start_second_thread(&mut self, begin: fn()) -> io::Result<()> {
+        self.exit.start_second_thread("outbound exit", begin)
     }
 
     /// Reads what there is, and works on one round of what waits. Where nothing does and it is to
@@ -126,7 +126,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         wait &= self.queue.is_empty();
         while let Some(batch) = self.queue.spare() {
             self.ip.recv(batch, wait)?;
-            let full = self.queue.take_in((self.clock)().time);
+            let full = self.queue.enqueue_new((self.clock)().time);
             if !full {
                 break;
             }
@@ -139,21 +139,21 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let Self { device, written, staged, queue, round, returned, .. } = self;
         let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
-        let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
+        let mut runs: ArrayVec<PeerRun, ROUND_PACKETS> = ArrayVec::new();
         let routes = device.routes();
         for queued in &*round {
             let Some((peer, item)) = route(device, &routes, queue, *queued, now) else { continue };
             items.push(item);
-            match legs.last_mut() {
-                Some(leg) if Arc::ptr_eq(&leg.peer, peer) => leg.end = items.len(),
-                _ => legs.push(Leg { peer: peer.clone(), end: items.len() }),
+            match runs.last_mut() {
+                Some(run) if Arc::ptr_eq(&run.peer, peer) => run.end = items.len(),
+                _ => runs.push(PeerRun { peer: peer.clone(), end: items.len() }),
             }
         }
         drop(routes);
-        self.watch.as_ref().and_then(Watch::look).inspect(|view| show(view, &items, &legs));
+        self.watch.as_ref().and_then(Watch::look).inspect(|view| show(view, &items, &runs));
         self.filter.note(items.iter().map(|item| item.segments.packet()));
         let mut first = 0;
-        for Leg { peer, end } in &legs {
+        for PeerRun { peer, end } in &runs {
             let run = &mut items[first..*end];
             first = *end;
             let narrow = peer.path_limit().filter(|limit| usize::from(limit.bytes) < mtu);
@@ -220,9 +220,9 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
 
 /// Shows packets as the IP side gave them, super-packets whole.
 #[cold]
-fn show(view: &View<'_>, items: &[Item<'_>], legs: &[Leg]) {
+fn show(view: &View<'_>, items: &[Item<'_>], runs: &[PeerRun]) {
     let mut first = 0;
-    for Leg { peer, end } in legs {
+    for PeerRun { peer, end } in runs {
         let packets = items[first..*end].iter().map(|item| item.segments.packet());
         view.show(Direction::Outbound, Some(peer.public_key()), packets);
         first = *end;
@@ -230,9 +230,9 @@ fn show(view: &View<'_>, items: &[Item<'_>], legs: &[Leg]) {
 }
 
 /// Packets in a row to one peer.
-struct Leg {
+struct PeerRun {
     peer: Arc<Peer>,
-    /// Where the next leg begins.
+    /// Where the next run begins.
     end: usize,
 }
 

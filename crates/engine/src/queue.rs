@@ -156,7 +156,7 @@ impl Queue {
 
     /// Queues what was read into the spare batch. Returns whether that is full:
     /// there may be more to read.
-    pub fn take_in(&mut self, now: Time) -> bool {
+    pub fn enqueue_new(&mut self, now: Time) -> bool {
         let Some(open) = self.open else { return false };
         let Stored { batch, known, held, since } = &mut self.batches[usize::from(open)];
         if *known == 0 {

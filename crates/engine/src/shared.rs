@@ -6,23 +6,23 @@ use packet::Waker;
 use wg::Device;
 
 use crate::{
-    Auxiliaries, Clock, ControlSender, Filter, Load, MessageSender, Observer, OwnPackets, Prefixes,
-    Relay, Returned, observer::Watch,
+    Clock, ControlSender, Filter, IcmpErrors, Load, MessageSender, Observer, OwnPackets,
+    PeerSockets, PrefixTable, RelayQueues, observer::Watch,
 };
 
 /// What is attached to a data plane. By default nothing is, and costs nothing.
 #[derive(Clone, Default)]
-pub struct Attached {
+pub struct Attachments {
     /// Sees the packets inside the tunnel, when it wants to.
     pub observer: Option<Arc<dyn Observer>>,
     /// Gets the datagrams that are registered with it.
     pub control_datagrams: Option<ControlSender>,
     /// Sends to relayed endpoints, and receives from them.
-    pub relay: Option<Relay>,
+    pub relay: Option<RelayQueues>,
     /// Peers behind nodes that pass datagrams on.
-    pub prefixes: Prefixes,
+    pub prefixes: PrefixTable,
     /// Peers that are reached from sockets of their own.
-    pub auxiliaries: Auxiliaries,
+    pub peer_sockets: PeerSockets,
     /// Which packets of peers may enter: all, until a policy is set.
     pub filter: Arc<Filter>,
     /// Gets the packets of protocols that the filter's policy names as open.
@@ -37,14 +37,19 @@ pub struct Shared {
     pub(crate) clock: Clock,
     /// Each half writes its own counters.
     pub(crate) load: Arc<Load>,
-    pub(crate) returned: Arc<Returned>,
-    pub(crate) attached: Attached,
+    pub(crate) returned: Arc<IcmpErrors>,
+    pub(crate) attached: Attachments,
 }
 
 impl Shared {
     /// For halves around `device`. `wake_inbound` wakes the inbound one.
-    pub fn new(device: Arc<Device>, clock: Clock, wake_inbound: Waker, attached: Attached) -> Self {
-        let returned = Arc::new(Returned::new(wake_inbound));
+    pub fn new(
+        device: Arc<Device>,
+        clock: Clock,
+        wake_inbound: Waker,
+        attached: Attachments,
+    ) -> Self {
+        let returned = Arc::new(IcmpErrors::new(wake_inbound));
         Self { device, clock, load: Arc::default(), returned, attached }
     }
 

@@ -14,7 +14,7 @@ use wg::{
     message::{Handshake, Kind},
 };
 
-use crate::{Clock, Shared, lock, outbound::count_failure, outlet::Outlet};
+use crate::{Clock, Shared, datagram_sender::DatagramSender, lock, outbound::count_failure};
 
 /// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
 /// 4096): less than 1 MiB.
@@ -108,7 +108,7 @@ pub struct SlowPath<R, U> {
     clock: Clock,
     inbox: Arc<Inbox>,
     device: Arc<Device>,
-    outlet: Outlet<U>,
+    sender: DatagramSender<U>,
     out: SendBatch,
     /// When messages were worked on last, and the time before.
     worked: [Option<Time>; 2],
@@ -128,7 +128,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
             clock: shared.clock.clone(),
             inbox,
             device: shared.device.clone(),
-            outlet: Outlet::new(udp, &shared.attached),
+            sender: DatagramSender::new(udp, &shared.attached),
             out: SendBatch::default(),
             worked: [None; 2],
             sleep: Duration::ZERO,
@@ -172,7 +172,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         };
         drop(control);
         if !self.out.is_empty() {
-            self.outlet.send(&mut self.out);
+            self.sender.send(&mut self.out);
             self.out.failures().iter().for_each(|failure| count_failure(&self.device, failure));
             self.out.clear();
         }
@@ -200,7 +200,7 @@ mod tests {
     use wg::Now;
 
     use super::*;
-    use crate::{Attached, threads::tests::Nowhere};
+    use crate::{Attachments, threads::tests::Nowhere};
 
     const LONG: Duration = Duration::from_mins(10);
 
@@ -261,7 +261,7 @@ mod tests {
             Arc::new(move || Now { time: now(), wall: Duration::ZERO })
         };
         let device = control.device().clone();
-        let shared = Shared::new(device, clock, Arc::new(|| {}), Attached::default());
+        let shared = Shared::new(device, clock, Arc::new(|| {}), Attachments::default());
         let (control, inbox) = (Arc::new(Mutex::new(control)), Arc::new(Inbox::default()));
         let mut slow_path = SlowPath::new(&shared, control, inbox.clone(), Nowhere);
         // What is waited for after so long, where there was so much to do.

@@ -46,7 +46,7 @@ impl<W: Work> Stage<W> {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn start_second(&mut self, name: &str, begin: fn()) -> io::Result<()> {
+    pub fn start_second_thread(&mut self, name: &str, begin: fn()) -> io::Result<()> {
         let (there, work) = sync_channel::<W>(1);
         let (done, back) = sync_channel(1);
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
@@ -132,7 +132,7 @@ mod tests {
         let (open, gate) = mpsc::channel();
         let (out, done) = mpsc::channel();
         let mut stage = Stage::new(Pass { number: 0, gate, out });
-        stage.start_second("second", || {}).unwrap();
+        stage.start_second_thread("second", || {}).unwrap();
         for number in 1..=100 {
             // Comes back only when the one before is done.
             stage.get().unwrap().number = number;
@@ -159,7 +159,7 @@ mod tests {
             }
         }
         let mut stage = Stage::new(Panics);
-        stage.start_second("second", || {}).unwrap();
+        stage.start_second_thread("second", || {}).unwrap();
         stage.get().unwrap();
         stage.run(true);
         assert!(stage.get().is_err());

@@ -14,8 +14,8 @@ use rand_core::CryptoRng;
 use wg::{Control, KeyUser};
 
 use crate::{
-    Attached, Clock, Inbound, Inbox, Load, Outbound, Processor, Shared, SlowPath,
-    directions::{Directions, Usage},
+    Attachments, Clock, CpuClock, Inbound, Inbox, Load, Outbound, Shared, SlowPath,
+    data_threads::{DataThread, Usage},
     lock,
     rounds::Rounds,
 };
@@ -26,8 +26,8 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub control: Arc<Mutex<Control<R>>>,
     /// Both clocks.
     pub clock: Clock,
-    /// The processor time that is used.
-    pub processor: Processor,
+    /// The cpu_clock time that is used.
+    pub cpu_clock: CpuClock,
     /// Packets that want to enter the tunnel.
     pub ip_recv: IR,
     /// Packets that left it.
@@ -43,11 +43,11 @@ pub struct Parts<R, IR, IS, UR, US> {
     /// The IP side's MTU; may change at run time.
     pub mtu: Arc<AtomicU32>,
     /// Called by each thread of the data plane when it starts.
-    pub begin: fn(),
+    pub on_thread_start: fn(),
     /// How many cores it may use.
     pub cores: usize,
     /// Its optional parts.
-    pub attached: Attached,
+    pub attached: Attachments,
 }
 
 /// From so many cores on, the later half of each direction may have a thread of its own. With
@@ -98,23 +98,23 @@ impl Engine {
         let mut slow_path =
             SlowPath::new(&shared, parts.control, inbox.clone(), parts.handshake_send);
         if parts.cores >= CORES_FOR_SECONDS {
-            outbound.start_second(parts.begin)?;
-            inbound.start_second(parts.begin)?;
+            outbound.start_second_thread(parts.on_thread_start)?;
+            inbound.start_second_thread(parts.on_thread_start)?;
         }
         let mut engine = Self {
             stop: Arc::default(),
             inbox,
             load: shared.load,
             wakers,
-            begin: parts.begin,
+            begin: parts.on_thread_start,
             threads: Vec::new(),
             rounds: ["outbound", "inbound", "slow path"].map(|name| (name, Rounds::default())),
         };
         let [out, into, slow] = engine.rounds.each_ref().map(|(_, rounds)| rounds.clone());
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
         if let Some(poll) = parts.poll {
-            let usage = Usage::new(shared.clock.clone(), parts.processor);
-            let mut both = Directions::new(outbound, inbound, poll, usage, [out, into]);
+            let usage = Usage::new(shared.clock.clone(), parts.cpu_clock);
+            let mut both = DataThread::new(outbound, inbound, poll, usage, [out, into]);
             if parts.cores > 1 {
                 let mut away = both.second(engine.wakers[1].clone());
                 engine.spawn("outbound", &ended, move || away.step())?;
@@ -222,7 +222,7 @@ pub(crate) mod tests {
     use wg::{Now, Time};
 
     use super::*;
-    use crate::Spent;
+    use crate::CpuTime;
 
     /// A side that nothing ever comes from. Its wait ends by its waker, where that works.
     struct Silence {
@@ -280,7 +280,7 @@ pub(crate) mod tests {
     impl UdpSend for Nowhere {
         fn send(&mut self, _: &mut SendBatch) {}
 
-        fn send_whole(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
+        fn send_unfragmented(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
             Ok(())
         }
     }
@@ -290,7 +290,7 @@ pub(crate) mod tests {
         Parts {
             control: Arc::new(Mutex::new(control)),
             clock: Arc::new(|| Now { time: Time::from_nanos(1), wall: Default::default() }),
-            processor: Arc::new(Spent::default),
+            cpu_clock: Arc::new(CpuTime::default),
             ip_recv: ip,
             ip_send: Nowhere,
             udp_recv: udp,
@@ -298,9 +298,9 @@ pub(crate) mod tests {
             data_send: Nowhere,
             handshake_send: Nowhere,
             mtu: Arc::default(),
-            begin: || {},
+            on_thread_start: || {},
             cores: 1,
-            attached: Attached::default(),
+            attached: Attachments::default(),
         }
     }
 
@@ -372,8 +372,8 @@ pub(crate) mod tests {
     }
 
     thread_local! {
-        /// Processor time at this thread's last look at the clock. Another thread may move the clock before
-        /// this one asks for its processor time.
+        /// CpuClock time at this thread's last look at the clock. Another thread may move the clock before
+        /// this one asks for its cpu_clock time.
         static USED: Cell<u64> = const { Cell::new(0) };
     }
 
@@ -383,7 +383,7 @@ pub(crate) mod tests {
         // In each millisecond the first thread uses so many microseconds of a core.
         let rate = Arc::new(AtomicU64::new(1000));
         let mut parts = parts(Busy("ip", asked.clone()), Busy("udp", asked.clone()));
-        // Nanoseconds: the time, and the processor time until then.
+        // Nanoseconds: the time, and the cpu_clock time until then.
         let (clock, current) = (Mutex::new((1, 0)), rate.clone());
         parts.clock = Arc::new(move || {
             let mut clock = lock(&clock);
@@ -393,9 +393,9 @@ pub(crate) mod tests {
             USED.set(used);
             Now { time: Time::from_nanos(time), wall: Default::default() }
         });
-        parts.processor = Arc::new(|| {
+        parts.cpu_clock = Arc::new(|| {
             let used = Duration::from_nanos(USED.get());
-            Spent { thread: used, process: used }
+            CpuTime { thread: used, process: used }
         });
         parts.poll = Some(Box::new(Busy("poll", asked.clone())));
         parts.cores = 2;

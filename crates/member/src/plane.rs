@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   line ── ToPlane ──► hear:   peers, paths, filter, keys ──► Node
-//!                               datagrams ──► UDP socket;  from relays ──► engine::Relay
+//!                               datagrams ──► UDP socket;  from relays ──► engine::RelayQueues
 //!                               pings ──► tunnel
 //!   line ◄── ToAgent ── watch:  events of peers, activity         ◄── Node
 //!                       sort:   disco and STUN                    ◄── engine::ControlReceiver
-//!                       relay:  runs to peers behind relays       ◄── engine::Relay
+//!                       relay:  runs to peers behind relays       ◄── engine::RelayQueues
 //!                       messages: pongs; pings are answered       ◄── engine::MessageReceiver
 //! ```
 //!
@@ -29,8 +29,8 @@ use std::{
 };
 
 use engine::{
-    Attached, ControlReceiver, Magic, MessageReceiver, OwnPackets, Registered, Relay, RelayPeer,
-    RelayRun, control_channel, message_channel,
+    Attachments, ControlProtocols, ControlReceiver, Magic, MessageReceiver, OwnPackets, RelayPeer,
+    RelayQueues, RelayRun, control_channel, message_channel,
 };
 use node::Node;
 use packet::{Endpoint, Local, Waker};
@@ -67,7 +67,7 @@ pub struct Ends {
 }
 
 /// What a member's data plane has attached. `wake_inbound` ends the wait of its UDP side.
-pub fn attach(wake_inbound: Waker) -> (Attached, Ends) {
+pub fn attach(wake_inbound: Waker) -> (Attachments, Ends) {
     let magic = Magic::new(&disco::MAGIC).expect("it has six bytes");
     let passed = [false, true].map(|control| {
         let vni = Vni::new(0).expect("it is small");
@@ -75,18 +75,18 @@ pub fn attach(wake_inbound: Waker) -> (Attached, Ends) {
         Magic::new(&header.bytes()[..4]).expect("it has four bytes")
     });
     let magics = passed.into_iter().chain([magic]).collect();
-    let (sender, datagrams) = control_channel(Registered { magics, stun: true });
+    let (sender, datagrams) = control_channel(ControlProtocols { magics, stun: true });
     let (message_sender, messages) = message_channel(messages::takes);
     let own_packets = OwnPackets::default();
     let places = Places::new(wake_inbound);
-    let attached = Attached {
+    let attached = Attachments {
         control_datagrams: Some(sender),
         relay: Some(places.relay.clone()),
         prefixes: places.prefixes.clone(),
         messages: Some(message_sender),
         own_packets: own_packets.clone(),
-        auxiliaries: places.auxiliaries.clone(),
-        ..Attached::default()
+        peer_sockets: places.auxiliaries.clone(),
+        ..Attachments::default()
     };
     (attached, Ends { datagrams, messages, own_packets, places })
 }
@@ -371,7 +371,7 @@ fn pass_datagrams(datagrams: &ControlReceiver, places: &Places, line: &ToLine) {
 }
 
 /// Passes on what goes to peers behind relays.
-fn pass_runs(relay: &Relay, line: &ToLine) {
+fn pass_runs(relay: &RelayQueues, line: &ToLine) {
     loop {
         let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else {
             match relay.is_closed() {

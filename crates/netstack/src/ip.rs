@@ -162,7 +162,7 @@ impl<'a> Quoted<'a> {
     /// extension header other than that of a fragment, or is not the first fragment: the others
     /// lack the ports.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let header = IpHeader::parse_beginning(bytes).ok()?;
+        let header = IpHeader::parse_truncated(bytes).ok()?;
         let is_cut = header.fragment != packet::wire::Fragment::Whole;
         if header.version == Version::V6 && !header.plain && !is_cut {
             return None;

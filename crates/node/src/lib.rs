@@ -17,8 +17,8 @@ use std::{
 };
 
 use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
-pub use engine::Attached;
-use engine::{Clock, ControlSender, Engine, Filter, Load, Parts, Spent};
+pub use engine::Attachments;
+use engine::{Clock, ControlSender, CpuTime, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 pub use names::Unanswered;
@@ -70,7 +70,7 @@ pub struct NodeParts<R, S> {
     /// How many cores it uses.
     pub cores: usize,
     /// Its optional parts. The observer is the node's own.
-    pub attached: Attached,
+    pub attached: Attachments,
 }
 
 /// Both halves of an IP side, and its properties.
@@ -145,13 +145,13 @@ impl Node {
         let mtu = Arc::new(AtomicU32::new(info.mtu));
         let clock: Clock = Arc::new(now);
         let tap = Arc::new(Tap::new(clock.clone()));
-        let attached = Attached { observer: Some(tap.clone()), ..attached };
+        let attached = Attachments { observer: Some(tap.clone()), ..attached };
         let filter = attached.filter.clone();
         let control_datagrams = attached.control_datagrams.clone();
         let parts = Parts {
             control: control.clone(),
             clock,
-            processor: Arc::new(spent),
+            cpu_clock: Arc::new(spent),
             ip_recv,
             ip_send,
             poll: source.map(|source| Box::new(Both::new(source, &udp)) as Box<dyn Poll>),
@@ -159,7 +159,7 @@ impl Node {
             data_send: udp.sender(),
             handshake_send: udp.sender(),
             mtu: mtu.clone(),
-            begin,
+            on_thread_start: begin,
             cores,
             attached,
         };
@@ -350,7 +350,7 @@ impl Node {
     pub fn stats(&self) -> Stats {
         let load = self.load();
         let [outbound, inbound, queued] = [&load.outbound, &load.inbound, &load.queued]
-            .map(|histogram| histogram.read())
+            .map(|histogram| histogram.snapshot())
             .map(|counted| Sum { count: counted.count, sum: counted.sum });
         let handshakes = self.handshakes();
         let handshakes = Sum { count: handshakes.answered(), sum: handshakes.micros() };
@@ -420,8 +420,8 @@ fn now() -> Now {
     Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
 }
 
-fn spent() -> Spent {
-    Spent { thread: clock::thread_time(), process: clock::process_time() }
+fn spent() -> CpuTime {
+    CpuTime { thread: clock::thread_time(), process: clock::process_time() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

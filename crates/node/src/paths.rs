@@ -69,7 +69,7 @@ impl Node {
         hops: Option<u8>,
     ) -> Result<(), SendError> {
         if let (Some(control), Some(to)) = (&self.control_datagrams, to.remote.direct()) {
-            control.expect(to.ip());
+            control.expect_from(to.ip());
         }
         self.udp.send_control(datagram, to, hops)
     }

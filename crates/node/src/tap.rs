@@ -1,7 +1,7 @@
 //! Copies packets inside the tunnel beside the traffic, for whoever captures.
 //!
 //! ```text
-//!   engine's threads -- Observer::show, copy --> chunks, at most 4 MiB --> Capture
+//!   engine's threads -- Observer::observe, copy --> chunks, at most 4 MiB --> Capture
 //! ```
 //!
 //! While somebody captures, the packets of a batch are written as blocks of pcapng into memory
@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-use engine::{Clock, Observer, Shown};
-use packet::pcapng::{self, Seen, Statistics};
+use engine::{Clock, ObservedPackets, Observer};
+use packet::pcapng::{self, CapturedPacket, Statistics};
 
 use config::uapi::CaptureOptions;
 
@@ -120,7 +120,7 @@ impl Observer for Tap {
         &self.on
     }
 
-    fn show(&self, Shown { at, direction, peer, packets }: Shown<'_>) {
+    fn observe(&self, ObservedPackets { at, direction, peer, packets }: ObservedPackets<'_>) {
         for taken in &*self.taken.read().unwrap_or_else(PoisonError::into_inner) {
             if taken.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
                 continue;
@@ -128,7 +128,7 @@ impl Observer for Tap {
             // Where one peer was asked for it is that.
             let told = peer.filter(|_| taken.options.peer.is_none());
             let comment = told.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
-            let seen = Seen { at, direction, packet: &[], dropped: 0, comment: &comment };
+            let seen = CapturedPacket { at, direction, packet: &[], dropped: 0, comment: &comment };
             taken.keep(seen, packets);
         }
     }
@@ -136,10 +136,11 @@ impl Observer for Tap {
 
 impl Taken {
     /// Keeps as many of the packets as there is room for.
-    fn keep(&self, seen: Seen<'_>, packets: &[&[u8]]) {
+    fn keep(&self, seen: CapturedPacket<'_>, packets: &[&[u8]]) {
         let (shared, snaplen) = (&self.shared, self.options.snaplen);
-        let cost =
-            |packet: &[u8]| pcapng::packet_room(packet.len().min(snaplen), seen.comment.len());
+        let cost = |packet: &[u8]| {
+            pcapng::max_packet_block_len(packet.len().min(snaplen), seen.comment.len())
+        };
         let (mut kept, mut bytes, mut all) = (0, 0, 0);
         for packet in packets {
             let next = bytes + cost(packet) + if kept == 0 { CHUNK_OVERHEAD } else { 0 };
@@ -158,7 +159,11 @@ impl Taken {
             };
             let mut dropped = shared.untold.swap(0, Ordering::Relaxed);
             for packet in packets.iter().take(kept as usize) {
-                pcapng::packet(&mut chunk.bytes, Seen { packet, dropped, ..seen }, snaplen);
+                pcapng::packet(
+                    &mut chunk.bytes,
+                    CapturedPacket { packet, dropped, ..seen },
+                    snaplen,
+                );
                 dropped = 0;
             }
             // Its reader may have gone; it takes the capture out of the list.
@@ -191,8 +196,8 @@ impl Capture {
     pub fn statistics(&self) -> Statistics {
         let Shared { received, dropped, began, .. } = &*self.end.shared;
         Statistics {
-            began: *began,
-            ended: (self.end.tap.clock)().wall,
+            started: *began,
+            finished: (self.end.tap.clock)().wall,
             received: received.load(Ordering::Relaxed),
             dropped: dropped.load(Ordering::Relaxed),
         }
@@ -248,7 +253,7 @@ mod tests {
 
     fn show(tap: &Tap, peer: Option<&PublicKey>, packets: &[&[u8]]) {
         if tap.wanted().load(Ordering::Relaxed) {
-            tap.show(Shown { at: AT, direction: Direction::Inbound, peer, packets });
+            tap.observe(ObservedPackets { at: AT, direction: Direction::Inbound, peer, packets });
         }
     }
 
@@ -258,7 +263,7 @@ mod tests {
         capture.end().end();
         while let Some(chunk) = capture.next() {
             let mut rest = chunk.bytes();
-            while let Some(Block::Packet(len)) = pcapng::block(rest) {
+            while let Some(Block::Packet(len)) = pcapng::parse_block_header(rest) {
                 let (this, behind) = rest.split_at(len);
                 packets.push(this.to_vec());
                 rest = behind;
@@ -314,8 +319,9 @@ mod tests {
         let of_one = tap.capture(CaptureOptions { peer: Some(peer), ..ALL }).unwrap();
         let packet = [7; 1380];
         for direction in [Direction::Outbound, Direction::Inbound] {
-            let shown = Shown { at: AT, direction, peer: Some(&peer), packets: &[&packet] };
-            tap.show(shown);
+            let shown =
+                ObservedPackets { at: AT, direction, peer: Some(&peer), packets: &[&packet] };
+            tap.observe(shown);
         }
         let comment = format!("peer {}", peer.to_base64());
         for (capture, kept, comment) in

@@ -1,5 +1,5 @@
-//! The three batches: packets from the IP side, datagrams to and from the UDP
-//! side. Each owns one buffer and a list of what stands where in it.
+//! The three batches: packets from the IP side, datagrams to the UDP side and datagrams from it.
+//! Each owns one buffer and a list of the ranges in use.
 
 use std::time::Duration;
 
@@ -17,12 +17,11 @@ pub struct Span {
     pub len: usize,
 }
 
-/// An IP packet in a batch's buffer, and what was read of its headers.
+/// An IP packet in a batch's buffer, with its parsed headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket {
-    /// Where it stands, without what is behind its end.
+    /// Position of the packet, without trailing bytes.
     pub span: Span,
-    /// Its IP headers.
     pub header: IpHeader,
 }
 
@@ -30,7 +29,7 @@ impl IpPacket {
     /// Reads the packet at the beginning of `span` of `buf`.
     ///
     /// # Errors
-    /// There is none.
+    /// The bytes are not an IP packet.
     pub fn read(buf: &[u8], span: Span) -> Result<Self, ParseError> {
         let header = IpHeader::parse(&buf[span.range()])?;
         Ok(Self { span: Span { len: header.total_len, ..span }, header })
@@ -43,7 +42,7 @@ impl Span {
     }
 }
 
-/// Packets read from the IP side, one behind another, each maybe a super-packet.
+/// Packets read from the IP side, stored one after another. Each may be a super-packet.
 #[derive(Debug)]
 pub struct Batch {
     buf: Box<[u8]>,
@@ -53,11 +52,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The room that a read asks for: a virtio-net header and the longest packet.
+    /// The space that one read needs: a virtio-net header and the longest packet.
     pub const ROOM: usize = VNET_HEADER_LEN + MAX_PACKET;
 
-    /// A batch of at most `max_packets` packets in `bytes` of buffer. Room for
-    /// one read is always there in an empty batch.
+    /// Creates a batch of at most `max_packets` packets in `bytes` of buffer. An empty batch always
+    /// has space for one read.
     pub fn new(max_packets: usize, bytes: usize) -> Self {
         Self {
             buf: vec![0; bytes.max(Self::ROOM)].into_boxed_slice(),
@@ -67,124 +66,122 @@ impl Batch {
         }
     }
 
-    /// Forgets all packets.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.used = 0;
         self.packets.clear();
     }
 
-    /// The room for the next packet, at least [`Batch::ROOM`] long; `None` when
-    /// the batch is full. [`Batch::commit`] says how much of it was filled.
+    /// Space for the next packet, at least [`Batch::ROOM`] bytes. `None` if the batch is full.
+    /// [`Batch::commit`] sets the number of bytes in use.
     pub fn spare(&mut self) -> Option<&mut [u8]> {
         if self.is_full() { None } else { Some(&mut self.buf[self.used..]) }
     }
 
-    /// Makes `len` bytes of the spare room, behind its first `skip`, a packet, to
-    /// which `offload` is left to be done.
+    /// Appends a packet: `len` bytes of the spare space after the first `skip` bytes. `offload` is
+    /// the work left to do on it.
     pub fn commit(&mut self, skip: usize, len: usize, offload: Offload) {
         self.packets.push((Span { start: self.used + skip, len }, offload));
         self.used += skip + len;
         assert!(self.used <= self.buf.len(), "more was committed than there was room");
     }
 
-    /// The packets, in the order in which they came.
+    /// The packets, in order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], Offload)> {
         self.packets.iter().map(|(span, offload)| (&self.buf[span.range()], *offload))
     }
 
-    /// The packet that came as number `index`.
+    /// The packet at `index`, in order of arrival.
     pub fn get(&self, index: usize) -> (&[u8], Offload) {
         let (span, offload) = self.packets[index];
         (&self.buf[span.range()], offload)
     }
 
-    /// The same, to change in place.
+    /// The packet at `index`, mutable.
     pub fn get_mut(&mut self, index: usize) -> &mut [u8] {
         &mut self.buf[self.packets[index].0.range()]
     }
 
-    /// How many packets there are.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there is no packet.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Whether nothing more can be read into it.
+    /// Whether no further packet can be read.
     pub fn is_full(&self) -> bool {
         self.packets.len() >= self.max_packets || self.buf.len() - self.used < Self::ROOM
     }
 }
 
-/// A run of datagrams to one endpoint, with one TOS byte: equal lengths, but
-/// that the last may be shorter. It is what one `UDP_SEGMENT` send carries.
+/// A run of datagrams to one endpoint, with one TOS byte. All have the same length, except that the
+/// last may be shorter. One `UDP_SEGMENT` send carries one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The datagrams, one behind another in the batch's buffer.
+    /// The datagrams, back to back in the batch's buffer.
     pub span: Span,
-    /// Length of each datagram but the last, in bytes.
+    /// Length of each datagram except the last, in bytes.
     pub segment: usize,
-    /// Where to, and from where.
+    /// Destination and source.
     pub endpoint: Endpoint,
     /// The TOS byte or traffic class of the outer header.
     pub tos: Tos,
 }
 
 impl Transmit {
-    /// The number of datagrams.
+    /// Number of datagrams.
     pub fn datagrams(&self) -> usize {
         self.span.len.div_ceil(self.segment)
     }
 }
 
-/// Why a transmit was not sent as asked.
+/// Reason for which a transmit was not sent as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The sticky source is no longer ours. It *was* sent, from another source:
-    /// forget the endpoint's `local`.
+    /// The sticky source is no longer an address of this host. The datagrams *were* sent, from
+    /// another source. The caller should clear the endpoint's `local`.
     StaleSource,
-    /// No route, no such host, or the firewall refused.
+    /// No route, no such host, or refused by a firewall.
     Unreachable,
     /// Longer than the path allows.
     TooBig,
-    /// The queues are full, and were still after a bounded number of tries.
+    /// The queues were full, also after a bounded number of retries.
     NoBuffer,
-    /// There is no socket: the interface is down.
+    /// The interface is down and has no socket.
     NoSocket,
-    /// More waits for relays than may.
+    /// The queue to the relays is full.
     RelayFull,
-    /// Any other answer, by its errno.
+    /// Any other error, by its errno.
     Other(i32),
 }
 
-/// A transmit that was not sent as asked.
+/// A transmit that was not sent as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Index into [`SendBatch::transmits`].
     pub transmit: usize,
-    /// How many of its datagrams it concerns.
+    /// Number of its datagrams that are affected.
     pub datagrams: usize,
-    /// What happened.
     pub error: SendError,
 }
 
 /// Datagrams for the UDP side.
 #[derive(Debug, Default)]
 pub struct SendBatch {
-    /// As long as was ever needed: old bytes are written over, not cleared.
+    /// Grows and never shrinks. Old bytes are overwritten, not cleared.
     buf: Vec<u8>,
     used: usize,
     transmits: Vec<Transmit>,
-    /// Whether one of them goes to a relay.
+    /// Whether any run goes to a relay.
     relayed: bool,
     failures: Vec<Failure>,
 }
 
 impl SendBatch {
-    /// Forgets all datagrams and failures.
+    /// Removes all datagrams and failures.
     pub fn clear(&mut self) {
         self.used = 0;
         self.transmits.clear();
@@ -192,8 +189,8 @@ impl SendBatch {
         self.failures.clear();
     }
 
-    /// Appends a datagram of `len` bytes for the caller to fill: what stands in
-    /// it is old. It joins the last run where endpoint, TOS and length allow.
+    /// Appends a datagram of `len` bytes and returns it for the caller to fill; it holds stale
+    /// bytes. The datagram joins the last run if endpoint, TOS and length allow it.
     pub fn push(&mut self, len: usize, endpoint: Endpoint, tos: impl Into<Tos>) -> &mut [u8] {
         let tos = tos.into();
         let start = self.used;
@@ -214,8 +211,8 @@ impl SendBatch {
         &mut self.buf[start..self.used]
     }
 
-    /// Becomes these runs of received datagrams, which are not copied: the batches exchange their
-    /// buffers. What was received is empty then.
+    /// Replaces the contents by these runs of received datagrams without a copy: the two batches
+    /// exchange their buffers. `received` is empty afterwards.
     pub fn forward(&mut self, received: &mut RecvBatch, runs: &[Transmit]) {
         self.clear();
         let room = received.buf.len();
@@ -230,17 +227,17 @@ impl SendBatch {
         self.relayed = runs.iter().any(|run| run.endpoint.remote.is_relayed());
     }
 
-    /// Makes room for what is used; the first `kept` bytes stay.
+    /// Grows the buffer to `self.used` bytes. The first `kept` bytes are copied.
     #[cold]
     fn grow(&mut self, kept: usize) {
-        // Fresh zeros come from the system untouched, and so take no memory yet.
+        // Fresh zeroed memory is not backed by pages until it is written.
         let room = self.used.max(2 * self.buf.len());
         let mut grown = vec![0; room.next_multiple_of(MAX_PACKET + 1)];
         grown[..kept].copy_from_slice(&self.buf[..kept]);
         self.buf = grown;
     }
 
-    /// All datagrams, one behind the other in the order of their `push`.
+    /// All datagrams, back to back in the order of the calls to `push`.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf[..self.used]
     }
@@ -255,8 +252,8 @@ impl SendBatch {
         self.relayed
     }
 
-    /// `count` datagrams of a run from `first` on, one behind the other.
-    pub fn stretch(&self, transmit: &Transmit, first: usize, count: usize) -> &[u8] {
+    /// `count` datagrams of a run, starting at datagram `first`, back to back.
+    pub fn datagram_bytes(&self, transmit: &Transmit, first: usize, count: usize) -> &[u8] {
         let run = &self.buf[transmit.span.range()];
         let end = run.len().min((first + count) * transmit.segment);
         &run[first * transmit.segment..end]
@@ -267,46 +264,44 @@ impl SendBatch {
         self.buf[transmit.span.range()].chunks(transmit.segment)
     }
 
-    /// Notes that a transmit was not sent as asked.
+    /// Records that a transmit was not sent as requested.
     pub fn fail(&mut self, failure: Failure) {
         self.failures.push(failure);
     }
 
-    /// What the last send noted.
+    /// The failures of the last send.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.transmits.is_empty()
     }
 }
 
 impl Transmit {
-    /// Whether a datagram of `len` may join: none longer than the first, and
-    /// none at all behind a shorter one.
+    /// Whether a datagram of `len` bytes may join: it is not longer than the first one, and the
+    /// last one is not shorter.
     fn accepts(&self, len: usize) -> bool {
         len <= self.segment && self.span.len.is_multiple_of(self.segment)
     }
 }
 
-/// What came with one received buffer.
+/// Description of one received buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvMeta {
     /// Bytes received.
     pub len: usize,
-    /// Length of each datagram but the last, in bytes; `len` where only one
-    /// came.
+    /// Length of each datagram except the last, in bytes. Equals `len` for a single datagram.
     pub stride: usize,
-    /// The sender, and our address it was sent to.
+    /// The sender, and the local address that the datagram was sent to.
     pub endpoint: Endpoint,
     /// The ECN bits of the outer header.
     pub ecn: Ecn,
 }
 
-/// Datagrams from the UDP side: slots of [`MAX_PACKET`] + 1 bytes, each with
-/// one datagram or with several of equal length that the kernel coalesced.
+/// Datagrams from the UDP side: slots of [`MAX_PACKET`] + 1 bytes. Each holds one datagram, or
+/// several of equal length that the kernel coalesced.
 #[derive(Debug)]
 pub struct RecvBatch {
     buf: Box<[u8]>,
@@ -320,8 +315,7 @@ impl RecvBatch {
     /// Bytes of one slot.
     pub const SLOT: usize = MAX_PACKET + 1;
 
-    /// A batch of `slots` slots. Memory is used only as far as datagrams fill
-    /// it.
+    /// Creates a batch of `slots` slots. Memory is used only where datagrams are written.
     pub fn new(slots: usize) -> Self {
         Self {
             buf: vec![0; slots * Self::SLOT].into_boxed_slice(),
@@ -332,7 +326,7 @@ impl RecvBatch {
         }
     }
 
-    /// Forgets all datagrams.
+    /// Removes all datagrams.
     pub fn clear(&mut self) {
         self.metas.clear();
         self.lost = 0;
@@ -340,73 +334,72 @@ impl RecvBatch {
         self.waited = Duration::ZERO;
     }
 
-    /// The slots, to be filled from the first on, each followed by its
+    /// The slots. They are filled from the first one, and each is followed by a call of
     /// [`RecvBatch::commit`].
     pub fn slots_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
         self.buf.chunks_exact_mut(Self::SLOT)
     }
 
-    /// Makes the next slot valid.
+    /// Adds the next slot to the batch.
     pub fn commit(&mut self, meta: RecvMeta) {
         assert!(meta.len <= Self::SLOT, "a slot holds at most SLOT bytes");
         self.metas.push(meta);
     }
 
-    /// Notes that so many datagrams were lost for want of room in the socket.
+    /// Adds to the number of datagrams that the socket's full buffer lost.
     pub fn note_lost(&mut self, datagrams: u32) {
         self.lost = self.lost.saturating_add(datagrams);
     }
 
-    /// How many datagrams were lost before these, as far as is known.
+    /// Number of datagrams lost before these, as far as is known.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Notes that so many datagrams were left out of a flood.
+    /// Adds to the number of datagrams that were shed in a flood.
     pub fn note_shed(&mut self, datagrams: u32) {
         self.shed = self.shed.saturating_add(datagrams);
     }
 
-    /// How many datagrams were left out before these, as far as is known.
+    /// Number of datagrams shed before these, as far as is known.
     pub fn shed(&self) -> u32 {
         self.shed
     }
 
-    /// Notes how long the last of these waited in the socket, behind which more may wait.
+    /// Records how long the last datagram waited in the socket. More datagrams may wait after it.
     pub fn note_waited(&mut self, waited: Duration) {
         self.waited = waited;
     }
 
-    /// How long the last of these, and so each of them, waited in the socket at least; nothing
-    /// where that is not known, or no more waits behind it.
+    /// Time that the last datagram waited in the socket, a lower bound for all of them. Zero if it
+    /// is unknown or if no more datagrams wait.
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// How many slots are filled.
+    /// Number of filled slots.
     pub fn len(&self) -> usize {
         self.metas.len()
     }
 
-    /// Whether no slot is filled.
     pub fn is_empty(&self) -> bool {
         self.metas.is_empty()
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn capacity(&self) -> usize {
         self.buf.len() / Self::SLOT
     }
 
-    /// The place of each slot's contents, and its meta, in order of arrival.
+    /// Position of each slot's contents with its description, in order of arrival.
     pub fn filled(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
         let place = |(slot, meta): (usize, _)| (slot * Self::SLOT, meta);
         let all = self.metas.iter().enumerate().map(place);
         all.map(|(start, meta): (usize, &RecvMeta)| (Span { start, len: meta.len }, meta))
     }
 
-    /// Every datagram's place and the meta of the slot it came in, in order of
-    /// arrival. An empty datagram is one of length 0.
+    /// Position of each datagram with the description of its slot, in order of arrival. An empty
+    /// datagram has length 0.
     pub fn datagrams(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
         self.metas.iter().enumerate().flat_map(|(slot, meta)| {
             let base = slot * Self::SLOT;
@@ -427,12 +420,12 @@ impl RecvBatch {
         &self.buf
     }
 
-    /// The whole buffer: spans of datagrams stand in it in ascending order.
+    /// The whole buffer. The spans of datagrams are in ascending order.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf
     }
 
-    /// The bytes of a span, to change in place.
+    /// The bytes of a span, mutable.
     pub fn get_mut(&mut self, span: Span) -> &mut [u8] {
         &mut self.buf[span.range()]
     }
@@ -487,7 +480,7 @@ mod tests {
             let lens = |run: &Transmit| sent.datagrams(run).map(<[u8]>::len).collect::<Vec<_>>();
             let all: Vec<_> = sent.transmits().iter().map(lens).collect();
             assert_eq!(all, [vec![100, 100, 50], vec![100, 50]]);
-            let first = |run: &Transmit| sent.stretch(run, 0, 1)[0];
+            let first = |run: &Transmit| sent.datagram_bytes(run, 0, 1)[0];
             let all: Vec<_> = sent.transmits().iter().map(first).collect();
             assert_eq!(all, [round * 10 + 1, round * 10]);
             assert_eq!((received.len(), received.capacity()), (0, 2));

@@ -1,14 +1,14 @@
 //! The Internet checksum (RFC 1071), alone and fused with a copy.
 //!
-//! A *sum* here is the ones-complement sum of big-endian 16-bit words, folded to
-//! 16 bits and not inverted; an odd last byte counts as the high one. Sums of
-//! pieces that begin at even offsets add up ([`add`]).
+//! A *sum* is the ones-complement sum of big-endian 16-bit words, folded to 16 bits and not
+//! inverted. An odd last byte is the high byte of its word. The sums of pieces that begin at even
+//! offsets can be added ([`add`]).
 //!
 //! `scalar` is the specification. The variant is chosen once, at run time.
 //!
-//! AVX-512 was measured and left out (Zen 4, 1420 bytes): the sum takes 14 ns in
-//! either, and 512-bit stores make the copy 33 ns instead of 24. NEON is tested under
-//! an emulator (`make arm-test`) and was not measured.
+//! AVX-512 was measured and rejected (Zen 4, 1420 bytes): the sum takes 14 ns with both, and
+//! 512-bit stores slow the copy from 24 ns to 33 ns. NEON is tested under an emulator (`make
+//! arm-test`) and was not measured.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -24,11 +24,12 @@ use avx2 as simd;
 #[cfg(target_arch = "aarch64")]
 use neon as simd;
 
-/// `scalar` there has the scalar code do all, to measure what the variants are worth.
+/// If this variable is `scalar`, the scalar code is always used. It serves to measure the gain of
+/// the other variants.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const ENV: &str = "LINERATE_CHECKSUM";
 
-/// The sum of `bytes`.
+/// Returns the sum of `bytes`.
 pub fn sum(bytes: &[u8]) -> u16 {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if simd::WORTH_IT.contains(&bytes.len()) && has_simd() {
@@ -37,10 +38,10 @@ pub fn sum(bytes: &[u8]) -> u16 {
     scalar::sum(bytes)
 }
 
-/// Copies `from` to `to`, which is as long, and returns its sum.
+/// Copies `from` to `to` and returns the sum of the bytes.
 ///
 /// # Panics
-/// The lengths differ.
+/// If the lengths differ.
 pub fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if simd::WORTH_IT.contains(&from.len()) && has_simd() {
@@ -57,13 +58,13 @@ fn has_simd() -> bool {
         .get_or_init(|| simd::available() && env::var_os(ENV).is_none_or(|name| name != "scalar"))
 }
 
-/// Two sums together.
+/// Adds two sums.
 pub fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
 }
 
-/// Folds to 16 bits: the halves and the carry of one come together in the other.
+/// Folds to 16 bits. The rotation adds the two halves, with their carry, in the upper half.
 fn fold(sum: u64) -> u16 {
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
@@ -77,7 +78,7 @@ mod tests {
 
     type Sum = fn(&[u8]) -> u16;
 
-    /// The specification, and what is chosen for the length.
+    /// The specification, and the variant that is chosen for the length.
     const SUMS: [(&str, Sum); 2] = [("scalar", scalar::sum), ("chosen", sum)];
 
     /// RFC 1071 section 4.1, word by word.
@@ -87,8 +88,7 @@ mod tests {
         })
     }
 
-    /// 0 and 0xffff are the same number; which one comes out is nobody's
-    /// business.
+    /// 0 and 0xffff are the same number. Implementations may return either.
     fn same(a: u16, b: u16) -> bool {
         a == b || [a, b] == [0, 0xffff] || [a, b] == [0xffff, 0]
     }
@@ -114,7 +114,7 @@ mod tests {
                 for (name, sum) in SUMS {
                     assert!(same(sum(piece), expected), "{name}, {len} bytes at {start}");
                 }
-                // The next byte is a high one where an even number came before.
+                // The next byte is a high byte if the number of bytes before it is even.
                 let next = u16::from(bytes[start + len]);
                 expected = add(expected, if len % 2 == 0 { next << 8 } else { next });
             }
@@ -158,8 +158,8 @@ mod tests {
         copy_sum(&mut [0; 192], &[0; 128]);
     }
 
-    /// Words at the ends of what a signed one holds, in the longest packet, and in
-    /// more than a SIMD variant takes.
+    /// Words at the limits of a signed word, in the longest packet and beyond the longest input of
+    /// the SIMD variants.
     #[test]
     fn no_carry_is_lost_in_the_longest_of_extreme_words() {
         for word in [[0xff, 0xff], [0, 0], [0x80, 0], [0x7f, 0xff], [0, 0x80], [0xff, 0x7f]] {

@@ -1,6 +1,6 @@
-//! Consecutive packets of a flow into one super-packet, without copying payload
-//! (GRO; the rules are those of the kernel's `tcp_offload.c`, `udp_offload.c`,
-//! `gro.c` and its selftest `net/gro.c`).
+//! Joins consecutive packets of a flow into one super-packet without copying payload (GRO; the
+//! rules are those of the kernel's `tcp_offload.c`, `udp_offload.c`, `gro.c` and its selftest
+//! `net/gro.c`).
 //!
 //! ```text
 //!   packets in a buffer           super-packets
@@ -10,13 +10,12 @@
 //!   | h | aa   |
 //! ```
 //!
-//! Packets of one flow stay in order: a packet joins the newest super-packet of
-//! its flow, or begins a newer one. What is not plain TCP or UDP passes as it is.
+//! Packets of one flow stay in order: a packet joins the newest super-packet of its flow or starts
+//! a new one. Packets that are not plain TCP or UDP remain unchanged.
 //!
-//! No payload is summed. What leaves is marked so that the kernel takes the
-//! transport checksum as not computed yet: the AEAD's tag has authenticated every
-//! byte, and the kernel's own module skips the check likewise. A checksum that
-//! was wrong before encryption is right afterwards.
+//! No payload is summed. The offload header marks the transport checksum as not yet computed,
+//! because the AEAD tag has authenticated every byte. The kernel's WireGuard module skips the
+//! check, too. A checksum that was wrong before encryption becomes correct.
 
 use std::ops::Range;
 
@@ -35,10 +34,9 @@ use crate::{
 
 /// The longest headers: IPv6 and TCP with all options.
 const MAX_HEADERS: usize = ipv6::HEADER_LEN + tcp::MAX_HEADER_LEN;
-/// The most segments of a UDP super-packet that the kernel takes (`UDP_MAX_SEGMENTS`
-/// before 6.9).
+/// The most segments that the kernel accepts in a UDP super-packet (`UDP_MAX_SEGMENTS` before 6.9).
 const MAX_UDP_SEGMENTS: usize = 64;
-/// How many super-packets back a flow is looked for.
+/// Number of the newest super-packets that are searched for a flow.
 const LOOK_BACK: usize = 64;
 
 /// Which transports may be coalesced.
@@ -50,59 +48,58 @@ pub struct Coalesce {
     pub udp: bool,
 }
 
-/// Collects packets into super-packets. Reused from batch to batch.
+/// Collects packets into super-packets. It is reused for each batch.
 #[derive(Debug, Default)]
 pub struct Coalescer {
-    /// Super-packets of this batch, and behind them those of earlier ones, whose
-    /// memory is used again.
+    /// Super-packets of this batch. Those of earlier batches follow; their memory is reused.
     supers: Vec<SuperPacket>,
     used: usize,
 }
 
-/// Packets that travel as one.
+/// Packets that are delivered as one.
 #[derive(Debug)]
 pub struct SuperPacket {
-    /// The flow, as a hash; headers decide.
+    /// A hash of the flow. Packets with the same hash are compared by their headers.
     flow: u64,
-    /// Of the first packet.
+    /// IP headers of the first packet.
     ip: IpHeader,
     head: Head,
     /// The virtio-net header, then the packet's headers.
     header: [u8; VNET_HEADER_LEN + MAX_HEADERS],
     payload: Vec<Span>,
     payload_len: usize,
-    /// Payload of the first packet: of all but the last.
+    /// Payload length of the first packet, and of all except the last.
     size: usize,
     /// Whether another packet may join.
     open: bool,
 }
 
-/// How the headers of a packet are made that may be coalesced.
+/// Positions of the headers of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     kind: Kind,
     ipv6: bool,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     transport: usize,
-    /// Bytes of all headers; 0 where the packet passes as it is.
+    /// Bytes of all headers; 0 for a packet that remains unchanged.
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Passes as it is.
+    /// The packet remains unchanged.
     Other,
     Tcp,
     Udp,
 }
 
 impl Coalescer {
-    /// Forgets all packets.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Takes a packet of `buf`. All packets of a batch are of one `buf`.
+    /// Adds a packet of `buf`. All packets of a batch must be in the same `buf`.
     pub fn push(&mut self, buf: &[u8], packet: &IpPacket, coalesce: Coalesce) {
         let IpPacket { span, header: ip } = *packet;
         let packet = &buf[span.start..span.start + span.len];
@@ -124,8 +121,8 @@ impl Coalescer {
                 return;
             }
         } else if head.kind == Kind::Other {
-            // A fragment, say, may be of a flow whose next packet must not overtake
-            // it.
+            // This packet, for example a fragment, may belong to an open flow. The next packet of
+            // the flow must not overtake it.
             let addresses = &packet[ip.addresses()];
             recent
                 .filter(|other| {
@@ -151,36 +148,36 @@ impl Coalescer {
 }
 
 impl SuperPacket {
-    /// The most packets that one carries, so that one gather write takes it.
+    /// The most packets of a super-packet. One gather write accepts this number.
     pub const MAX_PACKETS: usize = 128;
 
-    /// The virtio-net header and the packet's headers, one behind the other.
+    /// The virtio-net header and the packet's headers, back to back.
     pub fn header(&self) -> &[u8] {
         &self.header[..VNET_HEADER_LEN + self.head.len]
     }
 
-    /// The IP headers of its first packet.
+    /// The IP headers of the first packet.
     pub fn ip_header(&self) -> &IpHeader {
         &self.ip
     }
 
-    /// Where the rest of it stands in the batch's buffer, in order.
+    /// Positions of the payload in the batch's buffer, in order.
     pub fn payload(&self) -> &[Span] {
         &self.payload
     }
 
-    /// Its packets as they came, in order.
-    pub fn wholes(&self) -> impl Iterator<Item = Span> {
+    /// Positions of the packets in the batch's buffer, in order.
+    pub fn packet_spans(&self) -> impl Iterator<Item = Span> {
         let len = self.head.len;
         self.payload.iter().map(move |span| Span { start: span.start - len, len: span.len + len })
     }
 
-    /// How many packets it carries.
+    /// Number of packets.
     pub fn packets(&self) -> usize {
         self.payload.len()
     }
 
-    /// What kind of super-packet it is; `None` for a packet that stands alone.
+    /// The kind of super-packet; `None` for a single packet.
     pub fn protocol(&self) -> Option<SegmentProtocol> {
         if self.packets() < 2 {
             return None;
@@ -228,7 +225,7 @@ impl SuperPacket {
         &self.header[VNET_HEADER_LEN..][..self.head.len]
     }
 
-    /// Whether a packet is of this one's flow: addresses, protocol and ports.
+    /// Whether a packet has the same addresses, protocol and ports.
     fn is_flow_of(&self, head: &Head, packet: &[u8]) -> bool {
         let ours = self.packet_header();
         self.head.kind == head.kind
@@ -237,7 +234,7 @@ impl SuperPacket {
             && ours[self.head.transport..][..4] == packet[head.transport..][..4]
     }
 
-    /// Whether a packet of the flow may join.
+    /// Whether a packet of the same flow may join.
     fn accepts(&self, head: &Head, packet: &[u8]) -> bool {
         let len = packet.len() - head.len;
         let fits = self.open
@@ -253,8 +250,8 @@ impl SuperPacket {
             }
     }
 
-    /// TTL, TOS with ECN, flow label, flags. The identification counts up, or is
-    /// without meaning (RFC 6864 section 4.1).
+    /// Compares TTL, TOS with ECN, flow label and flags. The identification must count up, unless
+    /// it is meaningless (RFC 6864 section 4.1).
     fn same_ip(&self, head: &Head, packet: &[u8]) -> bool {
         let ours = self.packet_header();
         if head.ipv6 {
@@ -271,8 +268,8 @@ impl SuperPacket {
             && (follows || ipv4::fragment(packet) & ipv4::DONT_FRAGMENT != 0)
     }
 
-    /// The next bytes of the stream, with the same acknowledgement, window, flags
-    /// (but PSH, and FIN on the last), urgent pointer and options.
+    /// Whether a segment continues the stream with the same acknowledgement, window, urgent
+    /// pointer, options and flags. PSH and FIN may differ: they end the super-packet.
     fn same_tcp(&self, head: &Head, packet: &[u8]) -> bool {
         let ours = &self.packet_header()[head.transport.min(self.head.len)..];
         let theirs = &packet[head.transport..head.len];
@@ -288,7 +285,7 @@ impl SuperPacket {
             && ours[tcp::URGENT.start..] == theirs[tcp::URGENT.start..]
     }
 
-    /// Both with a checksum, or both without.
+    /// Both must have a checksum, or both must be without.
     fn same_udp(&self, head: &Head, packet: &[u8]) -> bool {
         let none = |header: &[u8]| header[udp::CHECKSUM] == [0, 0];
         self.packets() < MAX_UDP_SEGMENTS
@@ -347,9 +344,9 @@ impl SuperPacket {
 impl Head {
     const OTHER: Self = Self { kind: Kind::Other, ipv6: false, transport: 0, len: 0 };
 
-    /// Reads the transport header. Fragments, IPv4 options, IPv6 extension headers and
-    /// everything whose lengths do not agree is other, and so is an IPv4 header with
-    /// a wrong checksum, which would come out right.
+    /// Parses the transport header. Returns `None` for fragments, IPv4 options, IPv6 extension
+    /// headers and contradicting lengths. The same holds for a wrong IPv4 header checksum, which
+    /// coalescing would correct.
     fn parse(ip: &IpHeader, packet: &[u8]) -> Option<Self> {
         let ipv6 = ip.version == Version::V6;
         if !ip.plain || !ipv6 && sum(&packet[..ipv4::HEADER_LEN]) != 0xffff {
@@ -373,7 +370,7 @@ impl Head {
         (len <= header.len()).then_some(Self { kind, ipv6, transport, len: transport + len })
     }
 
-    /// A hash of what makes the flow; 0 for what passes as it is.
+    /// A hash of the flow; 0 for packets that remain unchanged.
     fn flow(&self, packet: &[u8]) -> u64 {
         if self.kind == Kind::Other {
             return 0;
@@ -382,7 +379,7 @@ impl Head {
         flow::hash(self.kind as u8, self.addresses(packet), ports)
     }
 
-    /// Source and destination, one behind the other.
+    /// Source and destination address, back to back.
     fn addresses<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[if self.ipv6 { ipv6::ADDRESSES } else { ipv4::ADDRESSES }]
     }
@@ -398,7 +395,7 @@ impl Head {
 mod tests {
     use super::*;
 
-    /// The next ten bytes of a stream between two addresses.
+    /// A packet with the ten bytes at position `number` of a stream between two addresses.
     fn packet(addresses: [u8; 8], number: u8) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 50, 0, number, 0, 0, 64, protocol::TCP, 0, 0];
         packet.extend(addresses);
@@ -430,7 +427,7 @@ mod tests {
         packet
     }
 
-    /// Anyone can find two such flows: the hash is quick, not secret.
+    /// Two such flows are easy to find, because the hash is fast and not secret.
     #[test]
     fn flows_of_one_hash_are_kept_apart() {
         let one = packet([244, 177, 101, 34, 10, 0, 0, 1], 0);

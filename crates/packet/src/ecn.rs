@@ -16,7 +16,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The low two bits of a TOS or traffic-class byte.
+    /// Reads the low two bits of a TOS or traffic-class byte.
     pub fn from_bits(tos: u8) -> Self {
         match tos & 0b11 {
             0b00 => Self::NotEct,
@@ -31,15 +31,15 @@ impl Ecn {
         self as u8
     }
 
-    /// The outer codepoint for an inner packet: normal mode, a copy (RFC 6040
+    /// Returns the outer codepoint for an inner packet. This is normal mode, a copy (RFC 6040
     /// section 4.1).
     pub fn encapsulate(self) -> Self {
         self
     }
 
-    /// The codepoint the inner packet leaves the tunnel with, or `None` where
-    /// the packet must be dropped: congestion was marked outside on a packet
-    /// that cannot carry the mark on (RFC 6040 section 4.2, figure 4).
+    /// Returns the codepoint of the inner packet after decapsulation. `None` means that the packet
+    /// must be dropped: the outer header reports congestion, and the packet cannot carry the mark
+    /// (RFC 6040 section 4.2, figure 4).
     pub fn decapsulate(self, outer: Self) -> Option<Self> {
         match (self, outer) {
             (Self::NotEct, Self::Ce) => None,

@@ -1,45 +1,45 @@
-//! Where a peer is reached, and from where it is answered.
+//! Addresses of a peer: the remote endpoint and the local source.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The outer place of a peer, and our own address it was last reached through.
+/// The outer address of a peer, and the local address that its last datagram was sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where the peer is.
+    /// Address of the peer.
     pub remote: Remote,
-    /// The address and interface the peer reached us at: answers leave from
-    /// there (a sticky source). `None` leaves the choice to the routing table.
+    /// The local address and interface at which the last datagram arrived. Answers are sent from
+    /// there (a sticky source). If `None`, the routing table chooses the source.
     pub local: Option<Local>,
 }
 
-/// Where datagrams for a peer go.
+/// Destination of datagrams for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Remote {
-    /// To its UDP address. IPv4 is always `V4`, never an IPv4-mapped `V6`.
+    /// A UDP address. IPv4 is always `V4`, never an IPv4-mapped `V6`.
     Direct(SocketAddr),
-    /// To a relay, which passes them on.
+    /// A peer behind a relay.
     Relayed(RelayId),
 }
 
-/// A peer behind a relay: a number in the table of who speaks to relays. The relay and the
-/// peer's key would make every endpoint longer, and these are copied with every datagram.
+/// A peer behind a relay: an index into the table of the component that forwards to relays. An
+/// index keeps endpoints small; they are copied with every datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelayId(u32);
 
-/// One of our own addresses, on one interface.
+/// A local address on one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// The address a datagram was sent to.
+    /// The destination address of the received datagram.
     pub addr: IpAddr,
-    /// The index of the interface it came in by.
+    /// Index of the interface on which it arrived.
     pub interface: u32,
 }
 
 impl Endpoint {
-    /// An endpoint whose source the routing table chooses.
+    /// Creates an endpoint without a fixed source.
     ///
-    /// IPv4-mapped addresses become IPv4, and the flow label is cleared, so that
-    /// one place has one representation.
+    /// IPv4-mapped addresses become IPv4 and the flow label is cleared, so that each address has
+    /// one representation.
     pub fn new(remote: SocketAddr) -> Self {
         let remote = match remote {
             SocketAddr::V4(_) => remote,
@@ -57,9 +57,9 @@ impl Endpoint {
     }
 }
 
-/// The addresses that one host may use: the /64 of an IPv6 address (RFC 4291, section 2.5.4), with
-/// the lower bits 0, or an IPv4 address alone.
-pub fn site(address: IpAddr) -> IpAddr {
+/// The prefix that one host is assumed to own: the /64 of an IPv6 address (RFC 4291, section 2.5.4)
+/// with the lower bits 0, or a single IPv4 address.
+pub fn host_prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
         v4 => v4,
@@ -67,7 +67,7 @@ pub fn site(address: IpAddr) -> IpAddr {
 }
 
 impl Remote {
-    /// The UDP address, where there is one.
+    /// The UDP address; `None` for a relayed peer.
     pub fn direct(self) -> Option<SocketAddr> {
         match self {
             Self::Direct(address) => Some(address),
@@ -75,7 +75,7 @@ impl Remote {
         }
     }
 
-    /// Whether it is behind a relay.
+    /// Whether the peer is behind a relay.
     pub fn is_relayed(self) -> bool {
         matches!(self, Self::Relayed(_))
     }
@@ -88,12 +88,12 @@ impl From<SocketAddr> for Remote {
 }
 
 impl RelayId {
-    /// The entry number `index` of the table.
+    /// The entry of the table at `index`.
     pub fn new(index: u32) -> Self {
         Self(index)
     }
 
-    /// Where it stands in the table.
+    /// The position in the table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -117,7 +117,7 @@ mod tests {
             ("2001:db8:0:1::", "2001:db8:0:1::"),
             ("192.0.2.1", "192.0.2.1"),
         ] {
-            assert_eq!(site(address.parse().unwrap()), expected.parse::<IpAddr>().unwrap());
+            assert_eq!(host_prefix(address.parse().unwrap()), expected.parse::<IpAddr>().unwrap());
         }
     }
 

@@ -5,7 +5,7 @@ use crate::wire::IpHeader;
 /// The hash of [`IpHeader::flow`]. Bytes that are no IP packet have some hash; the end of a
 /// packet need not be there.
 pub fn flow(packet: &[u8]) -> u64 {
-    IpHeader::parse_beginning(packet).map_or(0, |header| header.flow(packet))
+    IpHeader::parse_truncated(packet).map_or(0, |header| header.flow(packet))
 }
 
 /// A hash of what names a flow.

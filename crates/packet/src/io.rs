@@ -51,7 +51,7 @@ pub trait UdpRecv: Send {
 
     /// For how long a wait for a datagram lasts at most. It is a second while a flood is left out, so
     /// that its end is seen though nothing comes.
-    fn patience(&self) -> Option<Duration> {
+    fn max_wait(&self) -> Option<Duration> {
         None
     }
 
@@ -99,7 +99,7 @@ pub trait UdpSend: Send + 'static {
     /// # Errors
     /// [`SendError::TooBig`] where it is longer than the first link carries; any other where
     /// it did not go either.
-    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError>;
+    fn send_unfragmented(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError>;
 }
 
 /// Sends datagrams of a control protocol by the UDP side's socket, from any thread, and beside

@@ -36,10 +36,10 @@ pub use batch::{
 };
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
-pub use endpoint::{Endpoint, Local, RelayId, Remote, site};
+pub use endpoint::{Endpoint, Local, RelayId, Remote, host_prefix};
 pub use flow::flow;
 pub use io::{ControlSend, Flood, IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
-pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, Tunnel, VNET_HEADER_LEN};
+pub use offload::{ChecksumAt, Offload, OffloadError, SegmentProtocol, Tunnel, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};
 pub use tos::Tos;
 

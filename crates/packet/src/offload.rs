@@ -75,7 +75,7 @@ pub struct ChecksumAt {
 
 /// A header that no packet can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidOffload;
+pub struct OffloadError;
 
 impl Offload {
     /// Reads the header. `hdr_len` is not believed: it is wrong on forwarded
@@ -83,28 +83,28 @@ impl Offload {
     ///
     /// # Errors
     /// A type that was not asked for, or segments of no length.
-    pub fn parse(header: &[u8; VNET_HEADER_LEN]) -> Result<Self, InvalidOffload> {
+    pub fn parse(header: &[u8; VNET_HEADER_LEN]) -> Result<Self, OffloadError> {
         let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let [flags, kind, ..] = *header;
         let checksum = ChecksumAt { start: word(6), offset: word(8) };
         let size = word(4);
         let protocol = match kind & !(GSO_ECN | GSO_TUNNEL_IPV4 | GSO_TUNNEL_IPV6) {
-            GSO_NONE if kind & !GSO_ECN != GSO_NONE => return Err(InvalidOffload),
+            GSO_NONE if kind & !GSO_ECN != GSO_NONE => return Err(OffloadError),
             GSO_NONE if flags & NEEDS_CSUM == 0 => return Ok(Self::None),
             GSO_NONE => return Ok(Self::Checksum(checksum)),
             GSO_TCPV4 => SegmentProtocol::Tcp4,
             GSO_TCPV6 => SegmentProtocol::Tcp6,
             GSO_UDP_L4 => SegmentProtocol::Udp,
-            _ => return Err(InvalidOffload),
+            _ => return Err(OffloadError),
         };
         if size == 0 || flags & NEEDS_CSUM == 0 {
-            return Err(InvalidOffload);
+            return Err(OffloadError);
         }
         let ipv6 = match kind & (GSO_TUNNEL_IPV4 | GSO_TUNNEL_IPV6) {
             0 => return Ok(Self::Segment { protocol, size, checksum, tunnel: None }),
             GSO_TUNNEL_IPV4 => false,
             GSO_TUNNEL_IPV6 => true,
-            _ => return Err(InvalidOffload),
+            _ => return Err(OffloadError),
         };
         // Little-endian, whatever the machine is.
         let [transport, inner] = [20, 22].map(|at| u16::from_le(word(at)));
@@ -178,17 +178,17 @@ mod tests {
         header[1] |= GSO_ECN;
         assert_eq!(Offload::parse(&header), Ok(good), "the ECN bit is no type");
         header[1] = 3;
-        assert_eq!(Offload::parse(&header), Err(InvalidOffload), "UFO");
+        assert_eq!(Offload::parse(&header), Err(OffloadError), "UFO");
         header = good.encode(40);
         header[4..6].fill(0);
-        assert_eq!(Offload::parse(&header), Err(InvalidOffload));
+        assert_eq!(Offload::parse(&header), Err(OffloadError));
         header = good.encode(40);
         header[0] = 0;
-        assert_eq!(Offload::parse(&header), Err(InvalidOffload));
+        assert_eq!(Offload::parse(&header), Err(OffloadError));
         header = good.encode(40);
         header[1] |= GSO_TUNNEL_IPV4 | GSO_TUNNEL_IPV6;
-        assert_eq!(Offload::parse(&header), Err(InvalidOffload), "over both families");
+        assert_eq!(Offload::parse(&header), Err(OffloadError), "over both families");
         header[1] = GSO_TUNNEL_IPV4;
-        assert_eq!(Offload::parse(&header), Err(InvalidOffload), "a tunnel of nothing");
+        assert_eq!(Offload::parse(&header), Err(OffloadError), "a tunnel of nothing");
     }
 }

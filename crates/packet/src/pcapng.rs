@@ -45,9 +45,9 @@ const OPTION_HEAD: usize = 4;
 const COMMENT_MAX: usize = 1024;
 
 /// Bytes of the head of a block that [`block`] reads.
-pub const BLOCK_HEAD: usize = 8;
+pub const BLOCK_HEADER_LEN: usize = 8;
 /// Bytes of the longest block that is written here, and more.
-pub const BLOCK_MAX: usize = 128 * 1024;
+pub const MAX_BLOCK_LEN: usize = 128 * 1024;
 
 /// Which way a packet passed the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub enum Direction {
 
 /// A packet that was seen.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct CapturedPacket<'a> {
     /// When, since the Unix epoch.
     pub at: Duration,
     /// Which way.
@@ -76,10 +76,10 @@ pub struct Seen<'a> {
 /// How a capture went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// When it began, since the Unix epoch.
-    pub began: Duration,
-    /// When it ended, since the Unix epoch.
-    pub ended: Duration,
+    /// When it started, since the Unix epoch.
+    pub started: Duration,
+    /// When it finished, since the Unix epoch.
+    pub finished: Duration,
     /// Packets that were seen.
     pub received: u64,
     /// Packets of these that were not kept.
@@ -125,15 +125,15 @@ pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snaplen: u32)
 
 /// The most that [`packet`] appends for a packet of which it keeps `kept` bytes, with a
 /// comment of `comment` bytes.
-pub fn packet_room(kept: usize, comment: usize) -> usize {
+pub fn max_packet_block_len(kept: usize, comment: usize) -> usize {
     let (flags, dropped, end) = (OPTION_HEAD + 4, OPTION_HEAD + 8, OPTION_HEAD);
     let comment = OPTION_HEAD + comment.min(COMMENT_MAX).next_multiple_of(4);
     FRAME + PACKET_HEAD + kept.next_multiple_of(4) + flags + dropped + comment + end
 }
 
 /// A packet, of which it keeps the first `snaplen` bytes.
-pub fn packet(out: &mut Vec<u8>, seen: Seen<'_>, snaplen: usize) {
-    let Seen { at, direction, packet, dropped, comment } = seen;
+pub fn packet(out: &mut Vec<u8>, seen: CapturedPacket<'_>, snaplen: usize) {
+    let CapturedPacket { at, direction, packet, dropped, comment } = seen;
     let kept = &packet[..packet.len().min(snaplen)];
     block_of(out, PACKET, |out| {
         // The only interface there is.
@@ -161,11 +161,11 @@ pub fn packet(out: &mut Vec<u8>, seen: Seen<'_>, snaplen: usize) {
 
 /// How the capture went; it stands behind the packets.
 pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
-    let Statistics { began, ended, received, dropped } = statistics;
+    let Statistics { started, finished, received, dropped } = statistics;
     block_of(out, STATISTICS, |out| {
         word(out, 0);
-        time(out, ended);
-        for (code, at) in [(STATISTICS_START, began), (STATISTICS_END, ended)] {
+        time(out, finished);
+        for (code, at) in [(STATISTICS_START, started), (STATISTICS_END, finished)] {
             half(out, code);
             half(out, 8);
             time(out, at);
@@ -176,11 +176,11 @@ pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
     });
 }
 
-/// What begins here, of which at least [`BLOCK_HEAD`] bytes are given; `None` where that is
+/// What begins here, of which at least [`BLOCK_HEADER_LEN`] bytes are given; `None` where that is
 /// no block of a section as it is written here.
-pub fn block(head: &[u8]) -> Option<Block> {
+pub fn parse_block_header(head: &[u8]) -> Option<Block> {
     let len = word_at(head, 4)? as usize;
-    if !(FRAME..=BLOCK_MAX).contains(&len) || !len.is_multiple_of(4) {
+    if !(FRAME..=MAX_BLOCK_LEN).contains(&len) || !len.is_multiple_of(4) {
         return None;
     }
     Some(match word_at(head, 0)? {
@@ -194,15 +194,15 @@ impl Statistics {
     /// Reads a whole block of statistics; `None` where it holds none.
     pub fn parse(block: &[u8]) -> Option<Self> {
         let mut read = Self::default();
-        let mut options = block.get(BLOCK_HEAD + 12..block.len().checked_sub(4)?)?;
+        let mut options = block.get(BLOCK_HEADER_LEN + 12..block.len().checked_sub(4)?)?;
         while let [code, code_high, len, len_high, rest @ ..] = options {
             let code = u16::from_le_bytes([*code, *code_high]);
             let len = usize::from(u16::from_le_bytes([*len, *len_high]));
             let value = rest.get(..len)?;
             match code {
                 0 => break,
-                STATISTICS_START => read.began = time_of(value)?,
-                STATISTICS_END => read.ended = time_of(value)?,
+                STATISTICS_START => read.started = time_of(value)?,
+                STATISTICS_END => read.finished = time_of(value)?,
                 STATISTICS_RECEIVED => read.received = u64::from_le_bytes(value.try_into().ok()?),
                 STATISTICS_DROPPED => read.dropped = u64::from_le_bytes(value.try_into().ok()?),
                 _ => {}
@@ -275,8 +275,8 @@ mod tests {
 
     const AT: Duration = Duration::new(1_700_000_000, 123_456_789);
 
-    fn seen(packet: &[u8]) -> Seen<'_> {
-        Seen { at: AT, direction: Direction::Inbound, packet, dropped: 0, comment: "" }
+    fn seen(packet: &[u8]) -> CapturedPacket<'_> {
+        CapturedPacket { at: AT, direction: Direction::Inbound, packet, dropped: 0, comment: "" }
     }
 
     /// Each block of a section, by type and body, as the draft has them.
@@ -311,7 +311,7 @@ mod tests {
     fn a_packet_is_cut_at_the_snaplen_and_keeps_its_length_way_losses_and_comment() {
         let mut out = Vec::new();
         packet(&mut out, seen(b"12345"), 100);
-        let cut = Seen {
+        let cut = CapturedPacket {
             direction: Direction::Outbound,
             dropped: 7,
             comment: "peer a",
@@ -331,18 +331,18 @@ mod tests {
 
     #[test]
     fn statistics_are_read_as_they_were_written_and_what_is_cut_is_refused() {
-        let written = Statistics { began: AT, ended: AT * 2, received: u64::MAX, dropped: 3 };
+        let written = Statistics { started: AT, finished: AT * 2, received: u64::MAX, dropped: 3 };
         let mut out = Vec::new();
         statistics(&mut out, written);
-        assert_eq!(block(&out), Some(Block::Statistics(out.len())));
+        assert_eq!(parse_block_header(&out), Some(Block::Statistics(out.len())));
         assert_eq!(Statistics::parse(&out), Some(written));
-        for len in 0..BLOCK_HEAD {
-            assert_eq!(block(&out[..len]), None);
+        for len in 0..BLOCK_HEADER_LEN {
+            assert_eq!(parse_block_header(&out[..len]), None);
         }
         assert_eq!(Statistics::parse(&out[..20]), None);
-        for len in [0_u32, 8, 13, BLOCK_MAX as u32 + 4] {
+        for len in [0_u32, 8, 13, MAX_BLOCK_LEN as u32 + 4] {
             out[4..8].copy_from_slice(&len.to_le_bytes());
-            assert_eq!(block(&out), None, "a length of {len}");
+            assert_eq!(parse_block_header(&out), None, "a length of {len}");
         }
     }
 
@@ -352,11 +352,11 @@ mod tests {
             len in 0usize..300, snaplen in 0usize..300, dropped: bool, comment in ".{0,40}",
         ) {
             let bytes = vec![1; len];
-            let seen = Seen { dropped: dropped.into(), comment: &comment, ..seen(&bytes) };
+            let seen = CapturedPacket { dropped: dropped.into(), comment: &comment, ..seen(&bytes) };
             let mut out = Vec::new();
             packet(&mut out, seen, snaplen);
-            prop_assert!(out.len() <= packet_room(len.min(snaplen), comment.len()));
-            prop_assert_eq!(block(&out), Some(Block::Packet(out.len())));
+            prop_assert!(out.len() <= max_packet_block_len(len.min(snaplen), comment.len()));
+            prop_assert_eq!(parse_block_header(&out), Some(Block::Packet(out.len())));
         }
 
         #[test]
@@ -364,14 +364,14 @@ mod tests {
             let bytes = vec![1; crate::MAX_PACKET];
             let comment = "ä".repeat(extra);
             let mut out = Vec::new();
-            packet(&mut out, Seen { comment: &comment, dropped: 1, ..seen(&bytes) }, usize::MAX);
-            prop_assert_eq!(block(&out), Some(Block::Packet(out.len())));
-            prop_assert!(out.len() <= packet_room(bytes.len(), comment.len()));
+            packet(&mut out, CapturedPacket { comment: &comment, dropped: 1, ..seen(&bytes) }, usize::MAX);
+            prop_assert_eq!(parse_block_header(&out), Some(Block::Packet(out.len())));
+            prop_assert!(out.len() <= max_packet_block_len(bytes.len(), comment.len()));
         }
 
         #[test]
         fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = (block(&bytes), Statistics::parse(&bytes));
+            let _ = (parse_block_header(&bytes), Statistics::parse(&bytes));
         }
     }
 }

@@ -27,7 +27,7 @@ use std::{
 };
 
 use anyhow::Context;
-use node::{Attached, IpSide, Node, NodeParts};
+use node::{Attachments, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
 use sys::{
     Offloads, SocketFile, UdpReceiver, UdpSocket, netlink,
@@ -146,7 +146,7 @@ pub(crate) struct Life<K, R, S> {
     pub udp: (UdpSocket, UdpReceiver),
     pub offloads: Arc<Offloads>,
     pub cores: usize,
-    pub attached: Attached,
+    pub attached: Attachments,
     pub control: Option<ControlSocket>,
     pub metrics: Option<Metrics>,
     pub listeners: Listeners,

@@ -30,7 +30,7 @@ use std::{
 use ::member::plane::{self, Ends, KeyFile, OnIdentity, Telling};
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
-use node::{Attached, Node, tunnel_mtu};
+use node::{Attachments, Node, tunnel_mtu};
 use packet::Waker;
 use sys::{Channel, netlink::Netlink, process, whole_file};
 
@@ -109,7 +109,7 @@ impl Member {
         index: Option<u32>,
         options: Options,
         wake: Waker,
-    ) -> anyhow::Result<(Attached, Self)> {
+    ) -> anyhow::Result<(Attachments, Self)> {
         let Options { state, mut address_ranges } = options;
         make_folder(&state, 0o700).with_context(|| state.display().to_string())?;
         let key = state.join("node.key");

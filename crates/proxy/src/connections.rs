@@ -262,7 +262,11 @@ impl Source {
         match self {
             Self::Client(Client::Ip(ip)) => {
                 let ip = ip.to_canonical();
-                Self::Client(Client::Ip(if ip.is_loopback() { ip } else { packet::site(ip) }))
+                Self::Client(Client::Ip(if ip.is_loopback() {
+                    ip
+                } else {
+                    packet::host_prefix(ip)
+                }))
             }
             other => other,
         }

@@ -118,7 +118,7 @@ impl UdpSend for NetSend {
         }
     }
 
-    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+    fn send_unfragmented(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         self.0.send(endpoint.remote.direct().ok_or(SendError::Unreachable)?, datagram);
         Ok(())
     }

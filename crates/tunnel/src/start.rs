@@ -10,7 +10,7 @@ use std::{
 
 use config::conf::{Conf, EndpointName};
 use netstack::{StackRecv, StackSend};
-use node::{ApplyError, Attached, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
+use node::{ApplyError, Attachments, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
 use proxy::Inside;
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
@@ -79,7 +79,7 @@ fn start_node(
     let opened = Inside::open(conf, mtu, &offloads);
     let (inside, ip) = opened.map_err(StartError::System)?;
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
-    let node = data_plane(&inside, ip, udp, offloads, Attached::default());
+    let node = data_plane(&inside, ip, udp, offloads, Attachments::default());
     let node = node.map_err(StartError::System)?;
     node.set_post_quantum(conf.interface.post_quantum.unwrap_or(PostQuantum::On));
     node.apply(change).map_err(StartError::Refused)?;
@@ -96,7 +96,7 @@ pub(crate) fn data_plane(
     (recv, send, info): (StackRecv, StackSend, TunInfo),
     udp: (UdpSocket, UdpReceiver),
     offloads: Arc<Offloads>,
-    attached: Attached,
+    attached: Attachments,
 ) -> io::Result<Node> {
     let ip = IpSide { recv, send, info, source: None };
     let cores = thread::available_parallelism().map_or(1, usize::from);

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-use packet::{RelayId, Remote, site};
+use packet::{RelayId, Remote, host_prefix};
 
 use crate::{
     constants::{HANDSHAKE_BURST, HANDSHAKES_PER_SECOND_AND_SOURCE},
@@ -67,7 +67,7 @@ impl RateLimiter {
 
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
-        Self::Site(site(address))
+        Self::Site(host_prefix(address))
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Attached, Clock, Inbound, Inbox, Shared};
+use engine::{Attachments, Clock, Inbound, Inbox, Shared};
 use nix::errno::Errno;
 use packet::{
     Ecn, Endpoint, RecvBatch, RecvMeta, UdpRecv, VNET_HEADER_LEN, Waker, ip::IpHeader, ip::set_ecn,
@@ -119,7 +119,7 @@ impl Tunnel {
         let datagrams = Waiting::default();
         let udp = Datagrams(datagrams.clone());
         let ip = TunSend::new(sink.clone(), offloads);
-        let shared = Shared::new(device, clock, udp.waker(), Attached::default());
+        let shared = Shared::new(device, clock, udp.waker(), Attachments::default());
         let inbound = Inbound::new(&shared, udp, ip, Arc::<Inbox>::default());
         let (counter, sent) = (reservation.counter, Vec::new());
         Self { pair, reservation, counter, padding: 0, outer: 0, sent, datagrams, sink, inbound }

@@ -16,7 +16,7 @@ use wg::{
 };
 
 use crate::{
-    Returned, Shared,
+    IcmpErrors, Shared,
     filter::InboundFilter,
     messages::MessageSender,
     observer::{View, Watch},
@@ -36,13 +36,13 @@ pub(super) struct Job {
 }
 
 /// A batch, its transport messages and their sessions.
-pub(super) struct Taken {
+pub(super) struct ReceivedBatch {
     pub batch: RecvBatch,
     pub sessions: Vec<(u32, Session)>,
     pub jobs: Vec<Job>,
 }
 
-impl Taken {
+impl ReceivedBatch {
     /// Room for `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self { batch: RecvBatch::new(slots), sessions: Vec::new(), jobs: Vec::new() }
@@ -53,11 +53,11 @@ impl Taken {
 pub(super) struct Delivery<I> {
     device: Arc<Device>,
     ip: I,
-    returned: Arc<Returned>,
+    returned: Arc<IcmpErrors>,
     watch: Option<Watch>,
     filter: InboundFilter,
     messages: Option<MessageSender>,
-    pub taken: Taken,
+    pub received: ReceivedBatch,
     /// When it was received.
     pub now: Time,
     /// Whether a sender is to be told that the socket's queue stands.
@@ -74,10 +74,10 @@ impl<I: IpSend> Work for Delivery<I> {
         self.unwrap_packets();
         self.filter();
         if self.congested {
-            self.tell_congestion();
+            self.signal_congestion();
         }
         self.look().inspect(|view| self.show(view));
-        self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
+        self.result = self.ip.send(&self.received.batch, &self.packets).map(|refused| {
             self.device.drops.count(DropReason::InRefused, refused as u64);
         });
         if self.result.is_ok()
@@ -91,7 +91,7 @@ impl<I: IpSend> Work for Delivery<I> {
             self.result = self.ip.send(&batch, &packets).map(drop);
         }
         // An idle half keeps no keys alive.
-        self.taken.sessions.clear();
+        self.received.sessions.clear();
     }
 }
 
@@ -105,7 +105,7 @@ impl<I: IpSend> Delivery<I> {
             watch: shared.watch(),
             filter: InboundFilter::new(shared.attached.filter.clone()),
             messages: shared.attached.messages.clone(),
-            taken: Taken::new(slots),
+            received: ReceivedBatch::new(slots),
             now: Time::from_nanos(0),
             congested: false,
             packets: Vec::new(),
@@ -116,7 +116,7 @@ impl<I: IpSend> Delivery<I> {
     /// Leaves only what is authentic and new.
     fn accept(&mut self) {
         let (device, now) = (&self.device, self.now);
-        let Taken { sessions, jobs, .. } = &mut self.taken;
+        let ReceivedBatch { sessions, jobs, .. } = &mut self.received;
         jobs.retain(|job| {
             let session = &sessions[job.session].1;
             let reason = if !job.authentic {
@@ -136,7 +136,7 @@ impl<I: IpSend> Delivery<I> {
     /// Notes what was received, once for each run of one session and endpoint.
     fn note(&self) {
         let same = |a: &Job, b: &Job| a.session == b.session && a.endpoint == b.endpoint;
-        let Taken { batch, sessions, jobs } = &self.taken;
+        let ReceivedBatch { batch, sessions, jobs } = &self.received;
         for run in jobs.chunk_by(same) {
             let bytes = run.iter().map(|job| job.span.len).sum();
             let data = run.iter().any(|job| {
@@ -153,7 +153,7 @@ impl<I: IpSend> Delivery<I> {
     fn unwrap_packets(&mut self) {
         self.packets.clear();
         let routes = self.device.routes();
-        let Taken { batch, sessions, jobs } = &mut self.taken;
+        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
         let all_carry = sessions.iter().all(|(_, session)| session.keypair.carries_data);
         for job in &*jobs {
             let inner =
@@ -163,7 +163,9 @@ impl<I: IpSend> Delivery<I> {
             }
             let Session { peer, keypair } = &sessions[job.session].1;
             let packet = batch.get_mut(inner);
-            if packet[0] == PROBE_FIRST_BYTE && take_aside(&self.device, peer, packet, self.now) {
+            if packet[0] == PROBE_FIRST_BYTE
+                && handle_in_band_message(&self.device, peer, packet, self.now)
+            {
                 continue;
             }
             if !all_carry && !keypair.carries_data {
@@ -183,24 +185,24 @@ impl<I: IpSend> Delivery<I> {
     /// Leaves only what the filter accepts, where there is one. What is of an open protocol goes to
     /// its reader, where there is one, and not to the IP side.
     fn filter(&mut self) {
-        let Self { device, filter, messages, packets, taken, .. } = self;
+        let Self { device, filter, messages, packets, received, .. } = self;
         if let Some(mut filter) = filter.look() {
             let before = packets.len();
-            let batch = &taken.batch;
-            let mut handed_on = 0;
+            let batch = &received.batch;
+            let mut forwarded = 0;
             packets.retain(|one| {
                 let packet = batch.get(one.span);
                 match (filter.verdict(&one.header, packet), &*messages) {
                     (Verdict::Accepted, _) | (Verdict::Open, None) => true,
                     (Verdict::Refused, _) => false,
                     (Verdict::Open, Some(messages)) => {
-                        handed_on += 1;
-                        messages.hand_on(packet, &device.drops);
+                        forwarded += 1;
+                        messages.forward(packet, &device.drops);
                         false
                     }
                 }
             });
-            let dropped = before - packets.len() - handed_on;
+            let dropped = before - packets.len() - forwarded;
             if dropped != 0 {
                 device.drops.count(DropReason::InFiltered, dropped as u64);
             }
@@ -211,8 +213,8 @@ impl<I: IpSend> Delivery<I> {
     /// are as long as any here. It is what a queue is made of, and whoever sends a packet now
     /// and then, or only answers, need not lose it.
     #[cold]
-    fn tell_congestion(&mut self) {
-        let batch = &mut self.taken.batch;
+    fn signal_congestion(&mut self) {
+        let batch = &mut self.received.batch;
         let longest = self.packets.iter().map(|packet| packet.span.len).max();
         let mut flows = Vec::new();
         let bulk = self.packets.iter().position(|packet| {
@@ -239,7 +241,7 @@ impl<I: IpSend> Delivery<I> {
     /// Shows the packets that leave the tunnel, each run of one peer together.
     #[cold]
     fn show(&self, view: &View<'_>) {
-        let Taken { batch, sessions, jobs } = &self.taken;
+        let ReceivedBatch { batch, sessions, jobs } = &self.received;
         // Both stand in the order of the batch, and not every job became a packet.
         let mut jobs = jobs.iter();
         let mut peer_of = |packet: &IpPacket| {
@@ -265,7 +267,7 @@ impl<I: IpSend> Delivery<I> {
 
 /// Takes what is a linerate's word to another one and no packet; whether it was.
 #[cold]
-fn take_aside(device: &Device, peer: &Arc<Peer>, packet: &[u8], now: Time) -> bool {
+fn handle_in_band_message(device: &Device, peer: &Arc<Peer>, packet: &[u8], now: Time) -> bool {
     if let Some(probe) = Probe::parse(packet) {
         device.probe_received(peer, probe, now);
         return true;

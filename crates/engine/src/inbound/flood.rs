@@ -2,7 +2,7 @@
 //! there is one.
 //!
 //! ```text
-//!   strangers received + what the socket left out ── Watch ── a share ── Shedding ── the socket
+//!   strangers received + what the socket left out ── FloodDetector ── a share ── FloodShedder ── the socket
 //! ```
 
 use std::{net::IpAddr, time::Duration};
@@ -32,14 +32,14 @@ const REFUSED: Duration = Duration::from_secs(10);
 
 /// Counts strangers' datagrams, received or left out.
 #[derive(Debug, Default)]
-struct Watch {
+struct FloodDetector {
     since: Option<Time>,
     counted: u64,
     /// Which share of them, in 2^32, is to be received; all without a flood.
     share: Option<u32>,
 }
 
-impl Watch {
+impl FloodDetector {
     /// Takes how many came so far.
     fn handle(&mut self, came: u64, now: Time) {
         let elapsed = now.since(*self.since.get_or_insert(now));
@@ -62,8 +62,8 @@ impl Watch {
 
 /// What the inbound half has left out at its socket.
 #[derive(Debug, Default)]
-pub struct Shedding {
-    watch: Watch,
+pub struct FloodShedder {
+    detector: FloodDetector,
     left_out: u64,
     /// What the socket has: the share, and the changes of who is expected up to then.
     has: Option<(u32, u64)>,
@@ -71,7 +71,7 @@ pub struct Shedding {
     set: Option<(Time, bool)>,
 }
 
-impl Shedding {
+impl FloodShedder {
     /// Takes how many strangers' datagrams were received so far, how many more the socket has left
     /// out, and how often `expected` changed. `set` has the socket leave out a flood or nothing; whether
     /// it does.
@@ -84,8 +84,8 @@ impl Shedding {
         set: impl FnOnce(Option<&Flood>) -> bool,
     ) {
         self.left_out += left_out;
-        self.watch.handle(received + self.left_out, now);
-        let Some(share) = self.watch.share else {
+        self.detector.handle(received + self.left_out, now);
+        let Some(share) = self.detector.share else {
             if self.has.take().is_some() {
                 set(None);
             }
@@ -112,7 +112,7 @@ mod tests {
     /// A socket that leaves out what it is told, unless it refuses to.
     #[derive(Default)]
     struct Socket {
-        shedding: Shedding,
+        shedder: FloodShedder,
         refuses: bool,
         has: Option<Flood>,
         /// How often it was set.
@@ -148,14 +148,14 @@ mod tests {
         }
 
         fn take(&mut self, left_out: u64, now: Time) {
-            let Self { shedding, refuses, has, sets, .. } = self;
+            let Self { shedder, refuses, has, sets, .. } = self;
             let set = |flood: Option<&Flood>| {
                 *sets += 1;
                 *has = flood.filter(|_| !*refuses).cloned();
                 has.is_some() == flood.is_some()
             };
             let expected = || vec![IpAddr::from([192, 0, 2, 1])];
-            shedding.handle((self.received as u64, left_out), self.changes, now, expected, set);
+            shedder.handle((self.received as u64, left_out), self.changes, now, expected, set);
         }
 
         fn share(&self) -> f64 {

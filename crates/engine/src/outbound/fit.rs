@@ -13,8 +13,8 @@ use std::sync::Arc;
 use packet::icmp::{is_unfragmentable, packet_too_big};
 use wg::{Device, DropReason, PathLimit, Peer, Time};
 
-use super::written::Item;
-use crate::Returned;
+use super::unsealed::Item;
+use crate::IcmpErrors;
 
 /// Every IPv6 path carries this (RFC 8200 section 5), so no sender may be told less.
 const LEAST_V6: u16 = 1280;
@@ -22,7 +22,7 @@ const LEAST_V6: u16 = 1280;
 /// What it takes to fit runs to the paths of their peers.
 pub(super) struct Fit<'a> {
     pub device: &'a Device,
-    pub returned: &'a Returned,
+    pub returned: &'a IcmpErrors,
     pub now: Time,
 }
 

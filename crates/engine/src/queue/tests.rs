@@ -33,7 +33,7 @@ fn fill(queue: &mut Queue, packets: &[Vec<u8>], now: Time) -> usize {
             batch.commit(0, packet.len(), Offload::None);
             taken += 1;
         }
-        if !queue.take_in(now) {
+        if !queue.enqueue_new(now) {
             break;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{Attached, ControlReceiver, Magic, Registered, control_channel};
+use engine::{Attachments, ControlProtocols, ControlReceiver, Magic, control_channel};
 use packet::{ControlSend, Ecn, Endpoint, Local};
 use sim::{Link, Network};
 use wg::{DropReason, Time};
@@ -17,8 +17,8 @@ const STUN: [u8; 20] =
 
 fn host(network: &Network, number: u8) -> (Host, ControlReceiver) {
     let magics = vec![Magic::new(&MAGIC).unwrap()];
-    let (control, receiver) = control_channel(Registered { magics, stun: true });
-    let attached = Attached { control_datagrams: Some(control), ..Attached::default() };
+    let (control, receiver) = control_channel(ControlProtocols { magics, stun: true });
+    let attached = Attachments { control_datagrams: Some(control), ..Attachments::default() };
     (Host::with(network, number, |net| net, attached), receiver)
 }
 

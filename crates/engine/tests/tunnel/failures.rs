@@ -36,10 +36,10 @@ impl UdpSend for Refusing {
         }
     }
 
-    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+    fn send_unfragmented(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         match *self.error.lock().unwrap() {
             Some(error) => Err(error),
-            None => self.inner.send_whole(datagram, endpoint),
+            None => self.inner.send_unfragmented(datagram, endpoint),
         }
     }
 }

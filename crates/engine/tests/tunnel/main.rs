@@ -5,7 +5,6 @@
 //! ```
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
-mod auxiliary;
 mod bad_input;
 mod congestion;
 mod control_datagrams;
@@ -17,6 +16,7 @@ mod messages;
 mod observer;
 mod overload;
 mod path_mtu;
-mod prefixed;
+mod peer_sockets;
+mod prefix_table;
 mod relay;
 mod support;

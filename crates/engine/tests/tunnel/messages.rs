@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use engine::{Attached, MessageReceiver, OwnPackets, message_channel};
+use engine::{Attachments, MessageReceiver, OwnPackets, message_channel};
 use packet::filter::{AddressRange, Policy};
 use sim::{Link, Network};
 use wg::DropReason;
@@ -17,7 +17,7 @@ fn host(network: &Network, number: u8) -> (Host, MessageReceiver, OwnPackets) {
     let (sender, receiver) = message_channel(|packet| packet.len() < 200);
     let own = OwnPackets::default();
     let attached =
-        Attached { messages: Some(sender), own_packets: own.clone(), ..Attached::default() };
+        Attachments { messages: Some(sender), own_packets: own.clone(), ..Attachments::default() };
     let host = Host::with(network, number, |net| net, attached);
     let local = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"]
         .map(|text| AddressRange::from(text.parse::<IpAddr>().unwrap()));

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Attached, Observer, Shown};
+use engine::{Attachments, ObservedPackets, Observer};
 use packet::{ChecksumAt, Offload, SegmentProtocol, pcapng::Direction};
 use sim::{Link, Network};
 use wg::PublicKey;
@@ -44,7 +44,7 @@ impl Observer for Witness {
         &self.wanted
     }
 
-    fn show(&self, shown: Shown<'_>) {
+    fn observe(&self, shown: ObservedPackets<'_>) {
         let frame = |bytes: &&[u8]| Frame {
             at: shown.at,
             outbound: shown.direction == Direction::Outbound,
@@ -58,7 +58,7 @@ impl Observer for Witness {
 /// A host, and who sees its packets.
 fn observed(network: &Network, number: u8) -> (Host, Arc<Witness>) {
     let witness = Arc::<Witness>::default();
-    let attached = Attached { observer: Some(witness.clone()), ..Attached::default() };
+    let attached = Attachments { observer: Some(witness.clone()), ..Attachments::default() };
     let host = Host::with(network, number, |net| net, attached);
     witness.wanted.store(true, Ordering::Relaxed);
     (host, witness)

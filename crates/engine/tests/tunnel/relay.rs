@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine::{Attached, NotInjected, Relay, RelayPeer};
+use engine::{Attachments, InjectError, RelayPeer, RelayQueues};
 use packet::{Ecn, Endpoint, RelayId};
 use sim::{Link, Network};
 use wg::{DropReason, PublicKey};
@@ -13,9 +13,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A host, and its door to the relay.
-fn host(network: &Network, number: u8) -> (Host, Relay) {
-    let relay = Relay::new(Arc::new(|| {}));
-    let attached = Attached { relay: Some(relay.clone()), ..Attached::default() };
+fn host(network: &Network, number: u8) -> (Host, RelayQueues) {
+    let relay = RelayQueues::new(Arc::new(|| {}));
+    let attached = Attachments { relay: Some(relay.clone()), ..Attachments::default() };
     (Host::with(network, number, |net| net, attached), relay)
 }
 
@@ -28,8 +28,8 @@ struct World {
     network: Network,
     a: Host,
     b: Host,
-    at_a: Relay,
-    at_b: Relay,
+    at_a: RelayQueues,
+    at_b: RelayQueues,
     carried: Vec<Vec<u8>>,
 }
 
@@ -161,7 +161,7 @@ fn full_queues_drop_and_count_both_ways() {
     let mut refused = 0;
     for datagram in datagrams.iter().chain(&datagrams) {
         let taken = world.at_b.inject(&from, datagram.clone(), datagram.len());
-        refused += u64::from(taken == Err(NotInjected::Full));
+        refused += u64::from(taken == Err(InjectError::Full));
     }
     assert!(refused > datagrams.len() as u64);
     world.run(SECOND);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Attached, Clock, Filter, Inbound, Inbox, Outbound, Shared, SlowPath};
+use engine::{Attachments, Clock, Filter, Inbound, Inbox, Outbound, Shared, SlowPath};
 use packet::{Endpoint, UdpRecv, UdpSend};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use sim::{Link, NetRecv, NetSend, Network, Port, PortRecv, PortSend};
@@ -35,7 +35,7 @@ impl<U: UdpSend> Host<U> {
     /// Host number `number` at 192.0.2.`number`, whose data leaves by what `wrap`
     /// makes of its socket.
     pub fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
-        Self::with(network, number, wrap, Attached::default())
+        Self::with(network, number, wrap, Attachments::default())
     }
 
     /// The same, with what is `attached`.
@@ -43,7 +43,7 @@ impl<U: UdpSend> Host<U> {
         network: &Network,
         number: u8,
         wrap: impl FnOnce(NetSend) -> U,
-        attached: Attached,
+        attached: Attachments,
     ) -> Self {
         let address = SocketAddr::from(([192, 0, 2, number], 51820));
         let mut rng = ChaCha20Rng::seed_from_u64(number.into());
@@ -113,8 +113,8 @@ impl<U: UdpSend> Host<U> {
 
     /// Has second threads work beside, as on a machine with many cores.
     pub fn start_seconds(&mut self) {
-        self.outbound.start_second(|| {}).unwrap();
-        self.inbound.start_second(|| {}).unwrap();
+        self.outbound.start_second_thread(|| {}).unwrap();
+        self.inbound.start_second_thread(|| {}).unwrap();
     }
 
     pub fn step(&mut self) {

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use engine::Relay;
+use engine::RelayQueues;
 use node::Node;
 use packet::{ControlSend as _, Endpoint, RecvBatch, UdpRecv as _, Waker};
 use sys::{Came, Flows, UdpReceiver, UdpSocket, clock};
@@ -145,7 +145,7 @@ impl Sockets {
             spawn("tailnet socket", move || receive(receiver, &relay, (&endpoint, to), &stops));
         if let Err(error) = receives {
             tracing::warn!(%error, "a peer that was met by chance is left");
-            self.places.auxiliaries.forget(&endpoint);
+            self.places.auxiliaries.remove(&endpoint);
             return;
         }
         self.node.note_met();
@@ -163,7 +163,7 @@ impl Sockets {
             Stage::Many(thread) => drop(thread),
             Stage::Kept(Kept { udp, endpoint, .. }) => {
                 self.places.forget_name(&endpoint);
-                self.places.auxiliaries.forget(&endpoint);
+                self.places.auxiliaries.remove(&endpoint);
                 udp.close();
             }
         }
@@ -275,7 +275,7 @@ fn incoming(number: u32, one: Came) -> Incoming {
 /// Hands over what the kept socket receives from the peer.
 fn receive(
     mut receiver: UdpReceiver,
-    relay: &Relay,
+    relay: &RelayQueues,
     (from, at): (&Endpoint, SocketAddr),
     stop: &Stop,
 ) {

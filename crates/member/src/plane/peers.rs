@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use config::uapi::Change;
-use engine::{Prefixed, RelayPeer};
+use engine::{PrefixedAddr, RelayPeer};
 use ipnet::IpNet;
 use packet::Endpoint;
 use tailnet::{keys::NodePublic, line::Peer};
@@ -26,7 +26,7 @@ struct Known {
     /// The relays that it was sought or heard at.
     regions: Vec<u16>,
     /// Where it was behind other nodes, the last one last.
-    passed: Vec<Prefixed>,
+    passed: Vec<PrefixedAddr>,
 }
 
 /// A change of peers.
@@ -36,14 +36,14 @@ pub(super) struct Changed {
     pub change: Change,
     /// Who is at no relay any more, once that is done.
     gone: Vec<RelayPeer>,
-    passed: Vec<Prefixed>,
+    passed: Vec<PrefixedAddr>,
 }
 
 impl Changed {
     /// After the change.
     pub fn forget(self, places: &Places) {
-        self.gone.iter().for_each(|peer| places.relay.forget(peer));
-        self.passed.iter().for_each(|place| places.prefixes.forget(place));
+        self.gone.iter().for_each(|peer| places.relay.remove(peer));
+        self.passed.iter().for_each(|place| places.prefixes.remove(place));
     }
 }
 
@@ -67,7 +67,7 @@ impl Peers {
     pub fn passed(
         &mut self,
         key: NodePublic,
-        place: Prefixed,
+        place: PrefixedAddr,
         places: &Places,
     ) -> Option<Endpoint> {
         let known = self.0.get_mut(&key)?;
@@ -75,7 +75,7 @@ impl Peers {
         known.passed.retain(|one| *one != place);
         known.passed.push(place);
         if known.passed.len() > PLACES {
-            places.prefixes.forget(&known.passed.remove(0));
+            places.prefixes.remove(&known.passed.remove(0));
         }
         Some(endpoint)
     }

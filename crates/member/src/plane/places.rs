@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{Auxiliaries, Prefixed, Prefixes, Relay};
+use engine::{PeerSockets, PrefixTable, PrefixedAddr, RelayQueues};
 use packet::{Endpoint, Remote, Waker};
 use tailnet::{
     line::{Auxiliary, Path},
@@ -16,9 +16,9 @@ use tailnet::{
 /// The tables of such endpoints. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Places {
-    pub relay: Relay,
-    pub prefixes: Prefixes,
-    pub auxiliaries: Auxiliaries,
+    pub relay: RelayQueues,
+    pub prefixes: PrefixTable,
+    pub auxiliaries: PeerSockets,
     names: Arc<Mutex<Vec<Name>>>,
 }
 
@@ -34,9 +34,9 @@ impl Places {
     /// Empty ones. `wake_inbound` ends the wait of the data plane's UDP side.
     pub fn new(wake_inbound: Waker) -> Self {
         Self {
-            relay: Relay::new(wake_inbound),
-            prefixes: Prefixes::default(),
-            auxiliaries: Auxiliaries::default(),
+            relay: RelayQueues::new(wake_inbound),
+            prefixes: PrefixTable::default(),
+            auxiliaries: PeerSockets::default(),
             names: Arc::default(),
         }
     }
@@ -71,7 +71,7 @@ impl Places {
                     Some(Path::Auxiliary { at, number: socket.number })
                 };
                 relay.or_else(auxiliary).or_else(|| {
-                    let Prefixed { at, prefix } = self.prefixes.place(endpoint)?;
+                    let PrefixedAddr { at, prefix } = self.prefixes.place(endpoint)?;
                     Some(Path::PeerRelay { at, vni: Geneve::read(&prefix)?.vni })
                 })
             }
@@ -80,7 +80,7 @@ impl Places {
 }
 
 /// Where a peer is that is passed on by a peer relay.
-pub(super) fn passed(at: SocketAddr, vni: Vni) -> Prefixed {
+pub(super) fn passed(at: SocketAddr, vni: Vni) -> PrefixedAddr {
     let header = Geneve { control: false, protocol: Protocol::WireGuard, vni };
-    Prefixed { at, prefix: header.bytes() }
+    PrefixedAddr { at, prefix: header.bytes() }
 }

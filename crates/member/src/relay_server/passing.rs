@@ -199,13 +199,13 @@ mod tests {
     impl UdpSend for Memory {
         fn send(&mut self, batch: &mut SendBatch) {
             for run in batch.transmits() {
-                let bytes = batch.stretch(run, 0, run.datagrams()).to_vec();
+                let bytes = batch.datagram_bytes(run, 0, run.datagrams()).to_vec();
                 let to = run.endpoint.remote.direct().unwrap();
                 self.left.push((to, bytes, run.segment));
             }
         }
 
-        fn send_whole(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
+        fn send_unfragmented(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
             Ok(())
         }
     }

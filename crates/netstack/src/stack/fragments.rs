@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use packet::site;
+use packet::host_prefix;
 
 use crate::{ip::Fragment, time::Time};
 
@@ -157,7 +157,7 @@ impl Fragments {
             self.next += 1;
             self.order.insert(number, (now + LIFE, key));
         }
-        let share = self.sources.entry(site(key.source)).or_default();
+        let share = self.sources.entry(host_prefix(key.source)).or_default();
         if share.order.is_empty() {
             self.used += SOURCE;
         }
@@ -194,7 +194,7 @@ impl Fragments {
     /// that were not dropped before.
     fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
         let mut dropped = 0;
-        let source = site(newcomer.source);
+        let source = host_prefix(newcomer.source);
         let packet = if self.packets.contains_key(&newcomer) { 0 } else { PACKET };
         let cost = packet + cost;
         while let Some(share) = self.sources.get(&source)
@@ -221,7 +221,7 @@ impl Fragments {
         let partial = self.packets.remove(&key)?;
         self.order.remove(&partial.number);
         self.used -= partial.used;
-        let source = site(key.source);
+        let source = host_prefix(key.source);
         if let Some(share) = self.sources.get_mut(&source) {
             share.used -= partial.used;
             share.order.remove(&partial.number);

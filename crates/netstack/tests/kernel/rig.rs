@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU32},
 };
 
-use engine::{Attached, Clock, Engine, Parts, Spent};
+use engine::{Attachments, Clock, CpuTime, Engine, Parts};
 use netstack::{Config, CongestionControl, Stack};
 use nix::sched::{CloneFlags, unshare};
 use packet::{IpRecv, IpSend};
@@ -97,10 +97,10 @@ fn peer(
         data_send: udp.sender(),
         handshake_send: udp.sender(),
         mtu: Arc::new(AtomicU32::new(MTU.into())),
-        processor: Arc::new(Spent::default),
-        begin: || _ = process::request_short_time_slice(),
+        cpu_clock: Arc::new(CpuTime::default),
+        on_thread_start: || _ = process::request_short_time_slice(),
         cores: 2,
-        attached: Attached::default(),
+        attached: Attachments::default(),
     };
     Peer { _engine: Engine::start(parts, |_| {}).unwrap(), _udp: udp }
 }

@@ -73,14 +73,14 @@ pub fn filter() {
     let (mut at, mut stranger) = (0, 0);
     let times = Times::of([
         work(|| Flow::read(black_box(&run))),
-        work(|| same.accepts_read(black_box(&header), black_box(&run), |_| false)),
+        work(|| same.accepts_parsed(black_box(&header), black_box(&run), |_| false)),
         work(|| {
             at = (at + 1) % flows.len();
-            known.accepts_read(black_box(&header), black_box(&flows[at]), |_| false)
+            known.accepts_parsed(black_box(&header), black_box(&flows[at]), |_| false)
         }),
         work(|| {
             stranger = (stranger + 1) % strangers.len();
-            new.accepts_read(black_box(&header), black_box(&strangers[stranger]), |_| false)
+            new.accepts_parsed(black_box(&header), black_box(&strangers[stranger]), |_| false)
         }),
         work(|| {
             let (source, to) = (Ipv4Addr::from_bits(PEER + 2 * last), Ipv4Addr::from_bits(LOCAL));

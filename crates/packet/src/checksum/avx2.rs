@@ -1,6 +1,6 @@
-//! 64 bytes a step. A 16-bit word less 2^15 is a signed word, and `vpmaddwd` adds
-//! signed words in pairs to 32-bit lanes: three operations for 32 bytes. What each
-//! word lacks is added at the end.
+//! Processes 64 bytes a step. Subtracting 2^15 turns a 16-bit word into a signed word. `vpmaddwd`
+//! adds pairs of signed words to 32-bit lanes: three operations for 32 bytes. The subtracted amount
+//! is added at the end.
 #![expect(unsafe_code, reason = "SIMD intrinsics")]
 
 use std::{
@@ -13,8 +13,8 @@ use std::{
 
 use super::{add, fold, scalar};
 
-/// Lengths in bytes to take it for. Below, the scalar code is as fast; above, the
-/// 32-bit sum of all lanes would overflow.
+/// Lengths in bytes for which this variant is used. Below the range the scalar code is as fast.
+/// Above it the 32-bit sum of all lanes would overflow.
 pub(super) const WORTH_IT: RangeInclusive<usize> = 64..=1 << 16;
 
 /// Bytes of one step.
@@ -26,14 +26,14 @@ pub(super) fn available() -> bool {
 
 pub(super) fn sum(bytes: &[u8]) -> u16 {
     assert!(available() && WORTH_IT.contains(&bytes.len()));
-    // SAFETY: AVX2 is there, by the assertion.
+    // SAFETY: the assertion guarantees AVX2.
     unsafe { sum_avx2(bytes) }
 }
 
 pub(super) fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
     assert!(available() && WORTH_IT.contains(&from.len()));
     assert_eq!(to.len(), from.len());
-    // SAFETY: AVX2 is there, by the assertion.
+    // SAFETY: the assertion guarantees AVX2.
     unsafe { copy_sum_avx2(to, from) }
 }
 
@@ -57,7 +57,8 @@ fn copy_sum_avx2(to: &mut [u8], from: &[u8]) -> u16 {
         store(place, low, high);
         sums.add(low, high);
     }
-    // Again what of the last step was copied, and no call for a few bytes.
+    // The last 64 bytes are copied once more where they overlap the last step. This saves a call
+    // for the tail.
     let last = from.last_chunk::<STEP>().expect("it is worth it from one step on");
     *to.last_chunk_mut().expect("both are as long") = *last;
     add(sums.total(steps.len()), scalar::sum(tail))
@@ -69,7 +70,7 @@ fn load(step: &[u8; STEP]) -> (__m256i, __m256i) {
     let at = step.as_ptr().cast::<__m256i>();
     // SAFETY: the array is 64 bytes long; the load needs no alignment.
     let low = unsafe { _mm256_loadu_si256(at) };
-    // SAFETY: 32 bytes further there are 32 bytes left of the array.
+    // SAFETY: 32 bytes of the array follow this offset.
     let next = unsafe { at.add(1) };
     // SAFETY: as above.
     let high = unsafe { _mm256_loadu_si256(next) };
@@ -82,14 +83,14 @@ fn store(place: &mut [u8; STEP], low: __m256i, high: __m256i) {
     let at = place.as_mut_ptr().cast::<__m256i>();
     // SAFETY: the array is 64 bytes long; the store needs no alignment.
     unsafe { _mm256_storeu_si256(at, low) };
-    // SAFETY: 32 bytes further there are 32 bytes left of the array.
+    // SAFETY: 32 bytes of the array follow this offset.
     let next = unsafe { at.add(1) };
     // SAFETY: as above.
     unsafe { _mm256_storeu_si256(next, high) };
 }
 
-/// Sums of words less 2^15, in the machine's byte order: a ones-complement sum
-/// does not mind, but for a swap at the end (RFC 1071 section 2 B).
+/// Sums of words minus 2^15, in the machine's byte order. A ones-complement sum does not depend on
+/// the byte order, except for a swap at the end (RFC 1071 section 2 B).
 struct Sums([__m256i; 2]);
 
 impl Sums {
@@ -117,7 +118,7 @@ impl Sums {
         let mut lanes = [0i32; 8];
         // SAFETY: the array is 32 bytes long; the store needs no alignment.
         unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum) };
-        // 2^15 words at most, each from -2^15 to below 2^15: 2^30 in either direction.
+        // At most 2^15 words, each from -2^15 to below 2^15: the absolute value is at most 2^30.
         let sum = i64::from(lanes.iter().sum::<i32>());
         let lacking = (steps * STEP / 2) << 15;
         fold((sum + lacking as i64) as u64).swap_bytes()

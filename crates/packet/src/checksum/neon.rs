@@ -1,4 +1,5 @@
-//! 64 bytes a step: `uadalp` adds 16-bit words in pairs to 32-bit lanes. Every aarch64 has NEON.
+//! Processes 64 bytes a step: `uadalp` adds pairs of 16-bit words to 32-bit lanes. Every aarch64
+//! has NEON.
 #![expect(unsafe_code, reason = "SIMD intrinsics")]
 
 use std::{
@@ -11,8 +12,8 @@ use std::{
 
 use super::{add, fold, scalar};
 
-/// Lengths in bytes to take it for. Below there is no step; the most is what the tests try, and far
-/// below what would overflow a lane.
+/// Lengths in bytes for which this variant is used: from one step up to the longest length in the
+/// tests, far below the length at which a lane overflows.
 pub(super) const WORTH_IT: RangeInclusive<usize> = STEP..=1 << 16;
 
 /// Bytes of one step.
@@ -24,14 +25,14 @@ pub(super) fn available() -> bool {
 
 pub(super) fn sum(bytes: &[u8]) -> u16 {
     assert!(available() && WORTH_IT.contains(&bytes.len()));
-    // SAFETY: NEON is there, by the assertion.
+    // SAFETY: the assertion guarantees NEON.
     unsafe { sum_neon(bytes) }
 }
 
 pub(super) fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
     assert!(available() && WORTH_IT.contains(&from.len()));
     assert_eq!(to.len(), from.len());
-    // SAFETY: NEON is there, by the assertion.
+    // SAFETY: the assertion guarantees NEON.
     unsafe { copy_sum_neon(to, from) }
 }
 
@@ -78,8 +79,8 @@ fn store(place: &mut [u8; 16], words: uint16x8_t) {
     unsafe { vst1q_u16(place.as_mut_ptr().cast(), words) }
 }
 
-/// Of words in the machine's byte order: a ones-complement sum does not mind, but for a swap at the
-/// end (RFC 1071 section 2 B).
+/// Adds lanes of words in the machine's byte order. A ones-complement sum does not depend on the
+/// byte order, except for a swap at the end (RFC 1071 section 2 B).
 #[inline]
 #[target_feature(enable = "neon")]
 fn total(sums: [uint32x4_t; 4]) -> u16 {

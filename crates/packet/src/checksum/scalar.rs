@@ -1,4 +1,4 @@
-//! The specification: four bytes a step, carries collected on the way.
+//! The specification: four bytes a step, with the carries collected in the upper bits.
 
 use super::fold;
 

@@ -1,4 +1,4 @@
-//! What a filter has to know of a packet.
+//! Classifies a packet for the filter.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,41 +11,41 @@ use crate::wire::{
     udp,
 };
 
-/// Later fragments below this offset, in units of 8 bytes, may overwrite a transport header:
-/// the longest IPv4 header and a TCP header, 80 bytes.
+/// Lowest offset of a later fragment, in units of 8 bytes. The longest IPv4 header and a TCP header
+/// have 80 bytes, so a fragment below this offset could overwrite a transport header.
 const LEAST_LATER_OFFSET: u16 = 10;
 
-/// Bytes of headers that `wire` has no more of.
+/// Header lengths of protocols that `wire` does not cover, in bytes.
 const SCTP_HEADER_LEN: usize = 12;
 const IGMP_HEADER_LEN: usize = 8;
-/// Type, code and checksum: what an ICMP message has at least.
+/// Type, code and checksum: the least length of an ICMP message, in bytes.
 const ICMP_BEGINNING_LEN: usize = 4;
 
-/// A packet as a filter sees it.
+/// Result of classifying a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// One whose flow decides.
+    /// The verdict depends on the flow.
     Flow(Flow),
-    /// A fragment behind the first: without the first its receiver drops it.
+    /// A fragment other than the first. The receiver drops it if it did not accept the first.
     LaterFragment,
-    /// One that no rule can accept.
+    /// No rule can accept it.
     Refused,
 }
 
-/// What packets have in common that share a verdict.
+/// The values that packets with the same verdict share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     pub(super) tuple: FiveTuple,
     pub(super) kind: Kind,
 }
 
-/// How the verdict on a packet is found.
+/// Selects the check that a packet needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of no packet.
+    /// No packet.
     #[default]
     Nothing,
-    /// A TCP connection's first segment.
+    /// First segment of a TCP connection.
     Opening,
     /// Any other TCP segment.
     Connected,
@@ -55,20 +55,21 @@ pub(super) enum Kind {
     Answer,
     /// Any other ICMP message.
     Request,
-    /// A protocol of which no ports are looked at.
+    /// A protocol whose ports are not examined.
     Portless,
 }
 
 impl Flow {
-    /// Reads the packet that `bytes` are; its length field may leave bytes over at the end.
+    /// Classifies the packet at the beginning of `bytes`. Bytes after the packet's length are
+    /// ignored.
     #[inline(always)]
     pub fn read(bytes: &[u8]) -> Reading {
         let Ok(header) = IpHeader::parse(bytes) else { return Reading::Refused };
         Self::parse(&header, bytes)
     }
 
-    /// The same of a packet whose IP headers are `header`. An IPv6 extension header is a protocol
-    /// like any other, but for a fragment header right behind the first.
+    /// Classifies a packet with parsed IP headers. An IPv6 extension header counts as a protocol,
+    /// except for a fragment header directly after the IPv6 header.
     #[inline(always)]
     pub(super) fn parse(header: &IpHeader, packet: &[u8]) -> Reading {
         let lengths = ipv4::HEADER_LEN..=header.total_len;
@@ -82,13 +83,13 @@ impl Flow {
         }
     }
 
-    /// The flow of replies.
+    /// The flow of the replies.
     pub(super) fn reversed(self) -> Self {
         Self { tuple: self.tuple.reversed(), ..self }
     }
 }
 
-/// The same of a packet whose IPv6 header an extension header follows.
+/// Classifies a packet whose IPv6 header is followed by an extension header.
 #[cold]
 fn parse_extension(header: IpHeader, packet: &[u8]) -> Reading {
     use ipv6::extension::{FRAGMENT, FRAGMENT_LEN, NEXT_HEADER, OFFSET};
@@ -113,7 +114,7 @@ fn parse_extension(header: IpHeader, packet: &[u8]) -> Reading {
     parse_part(&behind, packet, get_u16(fragment, OFFSET) >> 3)
 }
 
-/// Reads a packet, or the part of one that begins at `offset`, in units of 8 bytes.
+/// Classifies a packet, or a fragment that begins at `offset`, in units of 8 bytes.
 #[inline(always)]
 fn parse_part(header: &IpHeader, packet: &[u8], offset: u16) -> Reading {
     if is_refused(header.destination(packet)) {
@@ -129,7 +130,7 @@ fn parse_part(header: &IpHeader, packet: &[u8], offset: u16) -> Reading {
     }
 }
 
-/// Of what kind a packet is; `None` of none that a rule can accept.
+/// The kind of a packet; `None` if no rule can accept it.
 #[inline(always)]
 fn kind(header: &IpHeader, transport: &[u8]) -> Option<Kind> {
     let (kind, least) = match (header.protocol, header.version) {
@@ -172,8 +173,8 @@ fn is_answer(version: Version, message: &[u8]) -> bool {
     }
 }
 
-/// Whether nothing may go to an address: multicast, and link-local but where clouds answer
-/// questions of their machines.
+/// Whether no packet may be sent to an address: multicast and link-local addresses, except for the
+/// metadata service of clouds.
 #[inline(always)]
 fn is_refused(destination: IpAddr) -> bool {
     const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);

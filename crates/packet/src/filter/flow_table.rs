@@ -1,21 +1,21 @@
-//! A bounded table of flows.
+//! A bounded cache with a value for each flow.
 
 use super::Flow;
 
-/// Flows of one hash that are kept.
+/// Flows in each set.
 const WAYS: usize = 8;
-/// Hashes.
+/// Number of sets.
 const SETS: usize = 512;
 
-/// What is known of the flows that were seen last: of each set of them, that share a hash,
-/// the [`WAYS`] that were used last. Nothing is allocated but the table itself.
+/// The values of the most recent flows: a set-associative cache that evicts the least recently used
+/// of the [`WAYS`] flows in a set. Only the table itself is allocated.
 #[derive(Debug)]
 pub(super) struct FlowTable<V> {
     sets: Box<[[Entry<V>; WAYS]]>,
     seed: u64,
 }
 
-/// [`Flow::default`], which no packet is of, where there is none.
+/// An unused entry has [`Flow::default`], which equals no packet's flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry<V> {
     flow: Flow,
@@ -23,12 +23,12 @@ struct Entry<V> {
 }
 
 impl<V: Copy + Default> FlowTable<V> {
-    /// An empty table, whose hashes nobody foresees who does not know `seed`.
+    /// Creates an empty table. The sets of flows are unpredictable without `seed`.
     pub fn new(seed: u64) -> Self {
         Self { sets: vec![[Entry::default(); WAYS]; SETS].into_boxed_slice(), seed }
     }
 
-    /// What is known of a flow, which is used by that.
+    /// Returns the value of a flow, and marks the flow as used.
     pub fn get(&mut self, flow: &Flow) -> Option<V> {
         let set = &mut self.sets[set_of(flow, self.seed)];
         let at = set.iter().position(|entry| entry.flow == *flow)?;
@@ -36,8 +36,7 @@ impl<V: Copy + Default> FlowTable<V> {
         Some(set[0].value)
     }
 
-    /// Knows `value` of a flow from now on; of its set the flow that was unused for longest
-    /// is forgotten.
+    /// Sets the value of a flow, and evicts the least recently used flow of its set.
     pub fn insert(&mut self, flow: Flow, value: V) {
         let set = &mut self.sets[set_of(&flow, self.seed)];
         let at = set.iter().position(|entry| entry.flow == flow).unwrap_or(WAYS - 1);
@@ -45,7 +44,7 @@ impl<V: Copy + Default> FlowTable<V> {
         set[0] = Entry { flow, value };
     }
 
-    /// Forgets all flows.
+    /// Removes all flows.
     pub fn clear(&mut self) {
         self.sets.fill([Entry::default(); WAYS]);
     }
@@ -53,7 +52,7 @@ impl<V: Copy + Default> FlowTable<V> {
 
 fn set_of(flow: &Flow, seed: u64) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    // The kind follows from these, for flows that one table has.
+    // The kind is not hashed: within one table it follows from these words.
     let hash = flow.tuple.words().iter().fold(seed, |hash, word| {
         let product = u128::from(hash ^ word) * u128::from(ODD);
         (product as u64) ^ (product >> 64) as u64
@@ -73,7 +72,7 @@ mod tests {
         }
     }
 
-    /// A UDP packet of IPv6 with zeros for addresses and destination port.
+    /// An IPv6 UDP packet whose addresses and destination port are zero.
     fn packet(source_port: u16) -> [u8; 52] {
         let mut packet = [0; 52];
         [packet[0], packet[5], packet[6]] = [0x60, 12, 17];
@@ -85,20 +84,20 @@ mod tests {
         read(&packet(number))
     }
 
-    /// The first one's packet with another byte.
+    /// The flow of `packet(1)` with one byte changed.
     fn with(at: usize, byte: u8) -> Flow {
         let mut packet = packet(1);
         packet[at] = byte;
         read(&packet)
     }
 
-    /// The first one's packet in IPv4.
+    /// The flow of `packet(1)` over IPv4.
     fn v4() -> Flow {
         let header = [&[0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0][..], &[0; 8]].concat();
         read(&[&header, &packet(1)[40..]].concat())
     }
 
-    /// Flows of one set.
+    /// Flows that share a set.
     fn neighbours(seed: u64) -> impl Iterator<Item = Flow> {
         let first = set_of(&flow(1), seed);
         (1..).map(flow).filter(move |flow| set_of(flow, seed) == first)

@@ -1,4 +1,4 @@
-//! What of most packets decides on their flow.
+//! The fields that determine the flow of most packets.
 
 use crate::wire::{
     FiveTuple, Fragment, IpHeader, Version, ipv4, ipv6, protocol,
@@ -9,17 +9,19 @@ use crate::wire::{
     udp,
 };
 
-/// What decides on the flow of a whole TCP or UDP packet without IPv4 options: packets with
-/// the same head are read alike. To compare two is much cheaper than to read one.
+/// The fields that determine the flow of a whole TCP or UDP packet without IPv4 options. Packets
+/// with equal heads have equal flows. Comparing two heads is much cheaper than classifying a
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     tuple: FiveTuple,
-    /// SYN and ACK, of TCP.
+    /// SYN and ACK of TCP; 0 for UDP.
     flags: u8,
 }
 
 impl Head {
-    /// The head of a packet whose IP headers are `header`, if it has any.
+    /// Returns the head of a packet with parsed IP headers, or `None` if the packet is of another
+    /// form.
     #[inline(always)]
     pub fn of(header: &IpHeader, packet: &[u8]) -> Option<Self> {
         let transport_at = match header.version {

@@ -1,35 +1,39 @@
-//! Which rules hold a number: an address, a port or a protocol.
+//! Looks up the rules that contain a number: an address, a port or a protocol.
 
 use std::{collections::HashMap, ops::Range};
 
-/// The line of numbers, cut where the set of rules changes; each stretch has its set, as
-/// bits. Equal sets are kept once.
+/// The number range, split at each point where the set of rules changes. Each interval has a set of
+/// rules, as bits. Equal sets are stored once.
 #[derive(Debug, Default)]
 pub(super) struct Intervals {
-    /// Where each stretch begins; the first at 0.
+    /// First number of each interval. The first interval starts at 0.
     starts: Vec<u128>,
-    /// The set of each.
+    /// Index of each interval's set.
     sets: Vec<u32>,
-    /// All sets, `words` each.
+    /// All sets, of `words` words each.
     bits: Vec<u64>,
     words: usize,
 }
 
-/// Numbers from a first to a last, and the rule that holds them.
-pub(super) struct Held {
+/// An inclusive range of numbers of one rule.
+pub(super) struct RuleRange {
     pub first: u128,
     pub last: u128,
-    pub by: usize,
+    pub rule: usize,
 }
 
 impl Intervals {
-    /// Each rule stands for a range of bits, in sets of `words` words.
-    pub fn new(held: impl IntoIterator<Item = Held>, rules: &[Range<usize>], words: usize) -> Self {
-        // Where a rule begins to hold, and where it no longer does.
+    /// Creates the intervals. Each rule owns a range of bits in sets of `words` words.
+    pub fn new(
+        ranges: impl IntoIterator<Item = RuleRange>,
+        rules: &[Range<usize>],
+        words: usize,
+    ) -> Self {
+        // The numbers at which a rule starts (`true`) or ends (`false`).
         let mut edges: Vec<(u128, usize, bool)> = Vec::new();
-        for Held { first, last, by } in held {
-            edges.push((first, by, true));
-            edges.extend(last.checked_add(1).map(|end| (end, by, false)));
+        for RuleRange { first, last, rule } in ranges {
+            edges.push((first, rule, true));
+            edges.extend(last.checked_add(1).map(|end| (end, rule, false)));
         }
         edges.sort_unstable();
         let mut depths = vec![0u32; rules.len()];
@@ -39,7 +43,7 @@ impl Intervals {
         all.begin(0, &set, &mut known);
         for edges in edges.chunk_by(|a, b| a.0 == b.0) {
             for (_, rule, begins) in edges {
-                // Ranges of one rule may overlap.
+                // The ranges of one rule may overlap.
                 let depth = &mut depths[*rule];
                 *depth = if *begins { *depth + 1 } else { *depth - 1 };
                 let holds = *depth != 0;
@@ -50,7 +54,7 @@ impl Intervals {
         all
     }
 
-    /// The rules that hold `number`.
+    /// The rules that contain `number`, as bits.
     pub fn at(&self, number: u128) -> &[u64] {
         let stretch = self.starts.partition_point(|start| *start <= number) - 1;
         let first = self.sets[stretch] as usize * self.words;

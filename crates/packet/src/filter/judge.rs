@@ -1,49 +1,48 @@
-//! Judges packets, and mostly knows the verdict from the packet before.
+//! Decides on packets. Most packets get the cached verdict of the packet before.
 
 use std::sync::Arc;
 
 use super::{Flow, Reading, Rules, flow::Kind, flow_table::FlowTable, head::Head};
 use crate::wire::IpHeader;
 
-/// What becomes of a packet.
+/// The decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may enter.
+    /// The packet may enter.
     Accepted,
-    /// It may enter, of an open protocol of which no ports are looked at.
+    /// The packet may enter. It has an open protocol, whose ports are not examined.
     Open,
-    /// It may not.
+    /// The packet is dropped.
     Refused,
 }
 
-/// Judges the packets of one receiver.
+/// Decides on the packets of one receiver.
 #[derive(Debug)]
 pub struct Judge {
     rules: Arc<Rules>,
-    /// Which rules an entry of the table is of.
+    /// Number of the present rules. Entries of the table with another number are stale.
     epoch: u32,
-    /// What the rules say, of flows of which many packets need them.
+    /// Verdicts of the rules, for the kinds of flows in which many packets need one.
     known: FlowTable<Known>,
-    /// The head of the last packet that has one, and the verdict on it.
+    /// The last packet's head and whether it was accepted. Packets without a head are skipped.
     last: Option<(Head, bool)>,
     judged: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The table begins with 0, the rules with 1.
+    /// Starts at 1 for rules; 0 is an empty entry.
     epoch: u32,
     accepted: bool,
 }
 
 impl Judge {
-    /// Judges by `rules`. Nobody foresees which flow makes another be forgotten who does not
-    /// know `seed`.
+    /// Creates a judge for `rules`. Evictions from its table are unpredictable without `seed`.
     pub fn new(rules: Arc<Rules>, seed: u64) -> Self {
         Self { rules, epoch: 1, known: FlowTable::new(seed), last: None, judged: 0 }
     }
 
-    /// Judges by other rules from now on, old flows as well.
+    /// Replaces the rules. They also apply to existing flows.
     pub fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
         self.last = None;
@@ -54,35 +53,35 @@ impl Judge {
         }
     }
 
-    /// Begins a batch: flows may have begun since the last.
+    /// Starts a batch. Flows may have been opened since the last one.
     pub fn begin(&mut self) {
         self.last = None;
     }
 
-    /// Whether a packet is accepted. `has_begun` says of a flow whether it replies to one of
-    /// this host; it is asked only of what no rule accepts.
-    pub fn accepts(&mut self, packet: &[u8], has_begun: impl FnOnce(&Flow) -> bool) -> bool {
-        IpHeader::parse(packet).is_ok_and(|header| self.accepts_read(&header, packet, has_begun))
+    /// Whether a packet is accepted. `is_reply` tests whether a flow replies to one that this host
+    /// opened. It is called only if no rule accepts the flow.
+    pub fn accepts(&mut self, packet: &[u8], is_reply: impl FnOnce(&Flow) -> bool) -> bool {
+        IpHeader::parse(packet).is_ok_and(|header| self.accepts_parsed(&header, packet, is_reply))
     }
 
-    /// The same of a packet whose IP headers are `header`.
+    /// [`Judge::accepts`] for a packet with parsed IP headers.
     #[inline]
-    pub fn accepts_read(
+    pub fn accepts_parsed(
         &mut self,
         header: &IpHeader,
         packet: &[u8],
-        has_begun: impl FnOnce(&Flow) -> bool,
+        is_reply: impl FnOnce(&Flow) -> bool,
     ) -> bool {
-        self.verdict(header, packet, has_begun) != Verdict::Refused
+        self.verdict(header, packet, is_reply) != Verdict::Refused
     }
 
-    /// The verdict on it.
+    /// Returns the verdict on a packet with parsed IP headers.
     #[inline]
     pub fn verdict(
         &mut self,
         header: &IpHeader,
         packet: &[u8],
-        has_begun: impl FnOnce(&Flow) -> bool,
+        is_reply: impl FnOnce(&Flow) -> bool,
     ) -> Verdict {
         let of = |accepted| if accepted { Verdict::Accepted } else { Verdict::Refused };
         let head = Head::of(header, packet);
@@ -93,7 +92,7 @@ impl Judge {
         }
         let accepted = match Flow::parse(header, packet) {
             Reading::Flow(flow) if self.rules.is_open(&flow) => return Verdict::Open,
-            Reading::Flow(flow) => self.judge(&flow, has_begun),
+            Reading::Flow(flow) => self.judge(&flow, is_reply),
             Reading::LaterFragment => true,
             Reading::Refused => false,
         };
@@ -101,18 +100,18 @@ impl Judge {
         of(accepted)
     }
 
-    /// How many flows were judged so far: packets of one TCP or UDP flow in a row, in a batch,
-    /// count as one.
+    /// Number of decisions so far. Consecutive packets of one TCP or UDP flow in a batch count
+    /// once.
     pub fn judged(&self) -> u64 {
         self.judged
     }
 
-    fn judge(&mut self, flow: &Flow, has_begun: impl FnOnce(&Flow) -> bool) -> bool {
+    fn judge(&mut self, flow: &Flow, is_reply: impl FnOnce(&Flow) -> bool) -> bool {
         self.judged += 1;
         match flow.kind {
-            // The first is sent once, and the others do not ask the rules.
+            // Opening segments are rare, and the others need no rules: no cache.
             Kind::Opening | Kind::Connected | Kind::Answer => self.rules.accept(flow),
-            Kind::Datagram => self.look_up(flow) || (self.rules.is_local(flow) && has_begun(flow)),
+            Kind::Datagram => self.look_up(flow) || (self.rules.is_local(flow) && is_reply(flow)),
             _ => self.look_up(flow),
         }
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::{
     Flow, Policy, Rule,
     flow::Kind,
-    intervals::{Held, Intervals},
+    intervals::{Intervals, RuleRange},
 };
 use crate::wire::Version;
 
@@ -108,7 +108,7 @@ impl Family {
         let words = atoms.len().div_ceil(64);
         let each: Vec<Range<usize>> = (0..atoms.len()).map(|bit| bit..bit + 1).collect();
         let numbered = || rules.iter().enumerate();
-        let held = |(by, (first, last))| Held { first, last, by };
+        let range = |(rule, (first, last))| RuleRange { first, last, rule };
         let sources = numbered().flat_map(|(by, rule)| {
             rule.sources.iter().filter_map(move |range| Some((by, range.bits(v4)?)))
         });
@@ -122,10 +122,10 @@ impl Family {
             every_port[bit / 64] |= u64::from(atom.ports == (0, u16::MAX)) << (bit % 64);
         }
         Self {
-            sources: Intervals::new(sources.map(held), &of_rules, words),
-            destinations: Intervals::new(addresses.map(held), &each, words),
-            ports: Intervals::new(ports.map(held), &each, words),
-            protocols: Intervals::new(protocols.map(held), &of_rules, words),
+            sources: Intervals::new(sources.map(range), &of_rules, words),
+            destinations: Intervals::new(addresses.map(range), &each, words),
+            ports: Intervals::new(ports.map(range), &each, words),
+            protocols: Intervals::new(protocols.map(range), &of_rules, words),
             every_port,
             local,
         }

@@ -69,7 +69,7 @@ impl IpHeader {
     /// The bytes are no IP packet.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let header = Self::parse_beginning(bytes)?;
+        let header = Self::parse_truncated(bytes)?;
         if !(ipv4::HEADER_LEN..=bytes.len()).contains(&header.total_len) {
             return Err(ParseError::Length);
         }
@@ -82,7 +82,7 @@ impl IpHeader {
     /// # Errors
     /// The bytes begin no IP packet.
     #[inline(always)]
-    pub fn parse_beginning(bytes: &[u8]) -> Result<Self, ParseError> {
+    pub fn parse_truncated(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
             None => Err(ParseError::Truncated),
             Some(4) => Self::parse_v4(bytes),

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use packet::filter::{Begun, Flow, Judge, Policy, Reading, Rules};
+use packet::filter::{Flow, Judge, OpenedFlows, Policy, Reading, Rules};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
@@ -14,17 +14,17 @@ use crate::{
 /// A judge and what this host began.
 struct Host {
     judge: Judge,
-    begun: RefCell<Begun>,
+    begun: RefCell<OpenedFlows>,
 }
 
 impl Host {
     fn new(policy: &Policy) -> Self {
         let judge = Judge::new(Arc::new(Rules::new(policy)), 1);
-        Self { judge, begun: RefCell::new(Begun::new(2)) }
+        Self { judge, begun: RefCell::new(OpenedFlows::new(2)) }
     }
 
     fn send(&self, packet: &Packet) {
-        if let Some(flow) = Begun::read(&packet.bytes()) {
+        if let Some(flow) = OpenedFlows::read(&packet.bytes()) {
             self.begun.borrow_mut().note(flow);
         }
     }

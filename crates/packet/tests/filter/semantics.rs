@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use packet::filter::{AddressRange, Begun, Destination, Judge, Policy, Rule, Rules};
+use packet::filter::{AddressRange, Destination, Judge, OpenedFlows, Policy, Rule, Rules};
 
 use crate::bytes::{ACK, Fragment, Packet, SYN, Transport, packet, tcp, udp};
 
@@ -46,16 +46,16 @@ fn a_connection_is_judged_by_its_first_segment_alone() {
 fn replies_to_what_this_host_began_are_accepted_also_with_shields_up() {
     let shielded = Policy { shields_up: true, ..policy() };
     let (asked, reply) = (udp(SELF, PEER, (5000, 53)), udp(PEER, SELF, (53, 5000)));
-    let mut begun = Begun::new(1);
+    let mut begun = OpenedFlows::new(1);
     let mut judge = judge(&shielded);
     assert!(!judge.accepts(&reply.bytes(), |flow| begun.has(flow)));
-    begun.note(Begun::read(&asked.bytes()).unwrap());
+    begun.note(OpenedFlows::read(&asked.bytes()).unwrap());
     judge.begin();
     assert!(judge.accepts(&reply.bytes(), |flow| begun.has(flow)), "the refusal is not kept");
     let other = udp(PEER, SELF, (53, 5001));
     assert!(!judge.accepts(&other.bytes(), |flow| begun.has(flow)));
     assert!(!judge.accepts(&udp(PEER, SELF, (4000, 80)).bytes(), |flow| begun.has(flow)));
-    assert_eq!(Begun::read(&tcp(SELF, PEER, (5000, 53), SYN).bytes()), None);
+    assert_eq!(OpenedFlows::read(&tcp(SELF, PEER, (5000, 53), SYN).bytes()), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use packet::filter::{AddressRange, Begun, Judge, Policy, Rule, Rules};
+use packet::filter::{AddressRange, Judge, OpenedFlows, Policy, Rule, Rules};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 use crate::{
@@ -95,7 +95,7 @@ fn random_rules_and_packets_have_the_verdicts_of_tailscales_filter() {
         oracle.set(&json(&Policy::default()));
         oracle.set(&json(&Policy { shields_up: true, ..Policy::default() }));
         oracle.set(&json(&first));
-        let mut begun = Begun::new(1);
+        let mut begun = OpenedFlows::new(1);
         let mut judge = Judge::new(Arc::new(Rules::new(&first)), 2);
         let (mut shields_up, mut sent) = (first.shields_up, None);
         for step in steps {
@@ -103,7 +103,7 @@ fn random_rules_and_packets_have_the_verdicts_of_tailscales_filter() {
                 Step::Policy(next) => {
                     oracle.set(&json(&next));
                     if next.shields_up && !shields_up {
-                        begun = Begun::new(1);
+                        begun = OpenedFlows::new(1);
                     }
                     shields_up = next.shields_up;
                     judge.set_rules(Arc::new(Rules::new(&next)));
@@ -111,7 +111,9 @@ fn random_rules_and_packets_have_the_verdicts_of_tailscales_filter() {
                 }
                 Step::Send(packet) => {
                     oracle.send(&packet.bytes());
-                    Begun::read(&packet.bytes()).into_iter().for_each(|flow| begun.note(flow));
+                    OpenedFlows::read(&packet.bytes())
+                        .into_iter()
+                        .for_each(|flow| begun.note(flow));
                     judge.begin();
                     sent = Some(packet);
                     continue;

@@ -22,9 +22,9 @@ pub fn coalesced(
         coalescer.push(&buf, &packet, which);
     }
     let supers = coalescer.finish();
-    let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();
-    wholes.sort_by_key(|span| span.start);
-    assert_eq!(wholes, spans, "every packet is in one super-packet");
+    let mut packet_spans: Vec<Span> = supers.iter().flat_map(SuperPacket::packet_spans).collect();
+    packet_spans.sort_by_key(|span| span.start);
+    assert_eq!(packet_spans, spans, "every packet is in one super-packet");
     let gather = |packet: &SuperPacket| {
         let mut written = packet.header().to_vec();
         for span in packet.payload() {

@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write};
 
-use engine::Counted;
+use engine::HistogramSnapshot;
 use wg::{DropReason, config::PeerState};
 
 use node::Node;
@@ -27,9 +27,9 @@ pub(super) fn write(node: &Node) -> String {
     let demotions = offloads.map(|(name, switch)| (name, switch.demotions()));
     text.labelled("offload_demotions_total", "counter", OFFLOAD_DEMOTIONS, "offload", demotions);
     let load = node.load();
-    text.histogram("outbound_batch_packets", OUTBOUND, &load.outbound.read(), 1.0);
-    text.histogram("inbound_batch_packets", INBOUND, &load.inbound.read(), 1.0);
-    text.histogram("queue_seconds", QUEUE, &load.queued.read(), 1e6);
+    text.histogram("outbound_batch_packets", OUTBOUND, &load.outbound.snapshot(), 1.0);
+    text.histogram("inbound_batch_packets", INBOUND, &load.inbound.snapshot(), 1.0);
+    text.histogram("queue_seconds", QUEUE, &load.queued.snapshot(), 1e6);
     text.handshakes(node.handshakes().answered(), node.handshakes().micros());
     text.peers(&node.state().peers);
     text.text
@@ -106,10 +106,10 @@ impl Text {
     }
 
     /// `unit` of the sizes are 1.
-    fn histogram(&mut self, name: &str, help: &str, counted: &Counted, unit: f64) {
+    fn histogram(&mut self, name: &str, help: &str, counted: &HistogramSnapshot, unit: f64) {
         self.head(name, "histogram", help);
         let bucket = format!("{name}_bucket");
-        for (bound, count) in &counted.up_to {
+        for (bound, count) in &counted.buckets {
             let bound = (*bound as f64 / unit).to_string();
             self.sample(&bucket, &[("le", &bound)], count);
         }
@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn a_histogram_counts_up_and_is_told_in_its_unit() {
         let mut text = Text { interface: "wg0".into(), ..text() };
-        let counted = Counted { up_to: vec![(10, 1), (5_000, 3)], count: 4, sum: 2_000_500 };
+        let counted =
+            HistogramSnapshot { buckets: vec![(10, 1), (5_000, 3)], count: 4, sum: 2_000_500 };
         text.histogram("queue_seconds", "h", &counted, 1e6);
         let samples: Vec<&str> = text.text.lines().skip(2).collect();
         assert_eq!(

@@ -145,7 +145,7 @@ impl<D: Calls> Pass<'_, D> {
     /// accepted.
     fn write_one_by_one(&mut self, packet: &SuperPacket) -> io::Result<bool> {
         let mut any = false;
-        for whole in packet.wholes() {
+        for whole in packet.packet_spans() {
             let pieces = [IoSlice::new(&[0; VNET_HEADER_LEN]), IoSlice::new(self.batch.get(whole))];
             any |= self.write_packet(&pieces)?;
         }

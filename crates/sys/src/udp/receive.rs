@@ -60,7 +60,7 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
             // It is also set when the socket was replaced; then the batch is empty.
-            if matches!(self.shared.wake.wait(fd, self.patience())?, Waited::Woken | Waited::InVain)
+            if matches!(self.shared.wake.wait(fd, self.max_wait())?, Waited::Woken | Waited::InVain)
             {
                 return Ok(());
             }
@@ -71,7 +71,7 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
         self.shared.wake.waker()
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn max_wait(&self) -> Option<Duration> {
         self.filter.is_some().then_some(SHEDDING)
     }
 

@@ -86,7 +86,7 @@ impl<C: Calls> UdpSend for UdpSender<C> {
 
     // The option is set on the socket, but this half sends all data, one call after the other.
     // Handshakes, which the other half sends meanwhile, fit every path.
-    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+    fn send_unfragmented(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         let socket = self.shared.socket().ok_or(SendError::NoSocket)?;
         let Endpoint { remote, local } = endpoint;
         let remote = remote.direct().ok_or(SendError::Unreachable)?;
@@ -179,7 +179,7 @@ impl<'a> Pass<'a> {
             let remote = remote.filter(|remote| self.socket.family().reaches(*remote))?;
             let count = self.stretch(run, datagram);
             let message = Outgoing {
-                payload: self.batch.stretch(run, datagram, count),
+                payload: self.batch.datagram_bytes(run, datagram, count),
                 segment: (count > 1).then_some(run.segment as u16),
                 remote,
                 local: run.endpoint.local.filter(|_| self.stale != Some(run.endpoint)),

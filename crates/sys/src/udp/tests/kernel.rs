@@ -150,18 +150,18 @@ fn what_goes_whole_is_not_fragmented_and_what_follows_is_as_before() {
         for (address, headers) in [(v4, 28), ("fd09::2".parse().unwrap(), 48)] {
             let most = MTU as usize - headers;
             let whole = vec![7; most];
-            assert_eq!(sender.send_whole(&whole, to(address, 9)), Ok(()));
+            assert_eq!(sender.send_unfragmented(&whole, to(address, 9)), Ok(()));
             let went = &packets(&mut recv, 1)[0];
             assert_eq!(went.len(), MTU as usize);
             assert!(went[0] >> 4 == 6 || went[6] & DF != 0);
-            let refused = sender.send_whole(&vec![7; most + 1], to(address, 9));
+            let refused = sender.send_unfragmented(&vec![7; most + 1], to(address, 9));
             assert_eq!(refused, Err(SendError::TooBig));
             assert_eq!(send(&mut sender, to(address, 9), &[&vec![7; most + 1]]), []);
             for fragment in packets(&mut recv, 2) {
                 assert!(fragment[0] >> 4 == 4 && fragment[6] & DF == 0 || fragment[6] == FRAGMENT);
             }
         }
-        let nowhere = sender.send_whole(b"x", to([192, 0, 2, 1], 9));
+        let nowhere = sender.send_unfragmented(b"x", to([192, 0, 2, 1], 9));
         assert_eq!(nowhere, Err(SendError::Unreachable));
     });
 }

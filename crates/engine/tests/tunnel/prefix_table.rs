@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use engine::{Attached, PREFIX_LEN, Prefixed, Prefixes};
+use engine::{Attachments, PREFIX_LEN, PrefixTable, PrefixedAddr};
 use packet::Endpoint;
 use sim::{Link, Network, Realm};
 
@@ -16,13 +16,13 @@ fn a_peer_behind_another_node_shakes_hands_and_carries_data_with_a_prefix() {
     let network = Network::new(1, Link::CLEAN);
     let node = network.bind(Realm::INTERNET, "192.0.2.77:7000".parse().unwrap());
     let host = |number| {
-        let prefixes = Prefixes::default();
-        let attached = Attached { prefixes: prefixes.clone(), ..Attached::default() };
+        let prefixes = PrefixTable::default();
+        let attached = Attachments { prefixes: prefixes.clone(), ..Attachments::default() };
         (Host::with(&network, number, |net| net, attached), prefixes)
     };
     let ((mut a, at_a), (mut b, at_b)) = (host(1), host(2));
     make_peers(&a, &b);
-    let place = Prefixed { at: node.address, prefix: PREFIX };
+    let place = PrefixedAddr { at: node.address, prefix: PREFIX };
     a.set_endpoint("10.0.0.2", at_a.endpoint(place).unwrap());
     b.set_endpoint("10.0.0.1", at_b.endpoint(place).unwrap());
     for number in 0..100 {
@@ -48,6 +48,6 @@ fn a_peer_behind_another_node_shakes_hands_and_carries_data_with_a_prefix() {
     stranger.send(a.address, &[&PREFIX[..], &[4, 0, 0, 0], &[0; 40]].concat());
     run(&network, &mut [&mut a, &mut b], MILLISECOND * 50);
     assert_eq!(a.all_drops().len(), 1);
-    at_a.forget(&place);
+    at_a.remove(&place);
     a.set_endpoint("10.0.0.2", Endpoint::new(b.address));
 }

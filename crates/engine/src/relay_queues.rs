@@ -1,8 +1,8 @@
 //! Peers behind relays: the queues of datagrams to them and from them.
 //!
 //! ```text
-//!   outbound, slow path -- runs to relayed endpoints --> Relay -- recv ---> the relays'
-//!   inbound <-- slots of the batch, after the socket's --- Relay <- inject -- client
+//!   outbound, slow path -- runs to relayed endpoints --> RelayQueues -- recv ---> the relays'
+//!   inbound <-- slots of the batch, after the socket's --- RelayQueues <- inject -- client
 //! ```
 //!
 //! A relayed endpoint is an index into this table, so that endpoints stay as small as they are
@@ -56,7 +56,7 @@ pub struct RelayRun {
 
 /// Why a datagram from a relay was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotInjected {
+pub enum InjectError {
     /// Its sender is not in the table.
     Unknown,
     /// It is longer than a slot of a batch.
@@ -67,7 +67,7 @@ pub enum NotInjected {
 
 /// The queues and the table between a data plane and the relays' client. Clones are the same.
 #[derive(Clone)]
-pub struct Relay(Arc<State>);
+pub struct RelayQueues(Arc<State>);
 
 struct State {
     table: Mutex<Table>,
@@ -122,7 +122,7 @@ impl Injected {
     }
 }
 
-impl Relay {
+impl RelayQueues {
     /// A table without entries; `wake_inbound` ends the wait of the inbound half.
     pub fn new(wake_inbound: Waker) -> Self {
         Self(Arc::new(State {
@@ -157,7 +157,7 @@ impl Relay {
 
     /// Removes a peer from the table. Its endpoint must no longer be in use: another peer may
     /// get it.
-    pub fn forget(&self, peer: &RelayPeer) {
+    pub fn remove(&self, peer: &RelayPeer) {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.remove(peer) {
             table.peers[id.index()] = None;
@@ -206,10 +206,10 @@ impl Relay {
         from: &RelayPeer,
         bytes: Vec<u8>,
         segment: usize,
-    ) -> Result<(), NotInjected> {
-        let from = lock(&self.0.table).ids.get(from).copied().ok_or(NotInjected::Unknown)?;
+    ) -> Result<(), InjectError> {
+        let from = lock(&self.0.table).ids.get(from).copied().ok_or(InjectError::Unknown)?;
         if bytes.len() > packet::MAX_PACKET {
-            return Err(NotInjected::TooLong);
+            return Err(InjectError::TooLong);
         }
         let run = Injected { from, bytes, segment: segment.max(1), ecn: Ecn::NotEct };
         let mut queue = lock(&self.0.from_relays);
@@ -217,10 +217,10 @@ impl Relay {
         self.0.any.store(true, Ordering::Release);
         drop(queue);
         (self.0.wake_inbound)();
-        if fits { Ok(()) } else { Err(NotInjected::Full) }
+        if fits { Ok(()) } else { Err(InjectError::Full) }
     }
 
-    /// Has the data plane receive what a peer's own socket received from `at` ([`crate::Auxiliaries`]),
+    /// Has the data plane receive what a peer's own socket received from `at` ([`crate::PeerSockets`]),
     /// as if it came from the endpoint `from`; what came from elsewhere is passed over. The data plane
     /// counts what found no room.
     pub fn inject_batch(&self, from: &Endpoint, at: SocketAddr, batch: &RecvBatch) {
@@ -250,7 +250,7 @@ impl Relay {
         let room = queue.room();
         let fit = if run.span.len <= room { all } else { room / run.segment };
         if fit > 0 {
-            let bytes = batch.stretch(run, 0, fit).to_vec();
+            let bytes = batch.datagram_bytes(run, 0, fit).to_vec();
             queue.push(RelayRun { to, bytes, segment: run.segment });
             self.0.filled.notify_one();
         }
@@ -344,10 +344,10 @@ mod tests {
         RelayPeer { region: 9, key }
     }
 
-    fn relay() -> (Relay, Arc<AtomicU32>) {
+    fn relay() -> (RelayQueues, Arc<AtomicU32>) {
         let wakes = Arc::new(AtomicU32::new(0));
         let woken = wakes.clone();
-        (Relay::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed))), wakes)
+        (RelayQueues::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed))), wakes)
     }
 
     #[test]
@@ -360,9 +360,9 @@ mod tests {
         let elsewhere = RelayPeer { region: 10, ..peer(1) };
         assert_ne!(relay.endpoint(elsewhere), Some(first));
         assert_eq!(relay.peer(&second), Some(peer(2)));
-        relay.forget(&peer(2));
+        relay.remove(&peer(2));
         assert_eq!(relay.peer(&second), None);
-        assert_eq!(relay.inject(&peer(2), vec![0], 1), Err(NotInjected::Unknown));
+        assert_eq!(relay.inject(&peer(2), vec![0], 1), Err(InjectError::Unknown));
         assert_eq!(relay.endpoint(peer(3)), Some(second), "its place is free");
         assert_eq!(relay.peer(&Endpoint::new(([192, 0, 2, 1], 1).into())), None);
         assert_eq!(relay.peer(&Endpoint::relayed(RelayId::new(u32::MAX))), None);
@@ -373,7 +373,7 @@ mod tests {
         let (relay, _) = relay();
         let put = (0..MOST as u32 + 10).filter(|number| relay.endpoint(peer(*number)).is_some());
         assert_eq!(put.count(), MOST);
-        relay.forget(&peer(0));
+        relay.remove(&peer(0));
         assert!(relay.endpoint(peer(MOST as u32)).is_some());
     }
 
@@ -431,7 +431,7 @@ mod tests {
     fn what_waits_of_relays_is_bounded_and_what_is_dropped_is_told_once() {
         let (relay, _) = relay();
         relay.endpoint(peer(1)).unwrap();
-        assert_eq!(relay.inject(&peer(1), vec![0; 65_536], 1000), Err(NotInjected::TooLong));
+        assert_eq!(relay.inject(&peer(1), vec![0; 65_536], 1000), Err(InjectError::TooLong));
         assert_eq!(relay.inject(&peer(1), vec![], 0), Ok(()));
         let taken =
             (0..1000).filter(|_| relay.inject(&peer(1), vec![0; 1000], 1000).is_ok()).count();

@@ -25,18 +25,18 @@ struct Limit {
 
 /// What was handed on lately.
 #[derive(Debug)]
-pub struct Share {
+pub struct RateLimit {
     all: Bucket,
     places: [Bucket; PLACES],
 }
 
-impl Default for Share {
+impl Default for RateLimit {
     fn default() -> Self {
         Self { all: Bucket::default(), places: std::array::from_fn(|_| Bucket::default()) }
     }
 }
 
-impl Share {
+impl RateLimit {
     /// Whether one from this address is handed on.
     pub fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
         let place = from.map_or(0, place);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     /// How many are handed on of those that come in one second at this pace from these.
-    fn admitted(share: &Share, second: u64, pace: u64, from: impl Fn(u64) -> u64) -> u64 {
+    fn admitted(share: &RateLimit, second: u64, pace: u64, from: impl Fn(u64) -> u64) -> u64 {
         let all = (0..pace).filter(|number| {
             let at = Time::from_nanos(second * 1_000_000_000 + number * 1_000_000_000 / pace);
             share.admits(ip(from(*number)), at)
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_shed_to_its_share_whoever_it_says_it_is_from() {
-        let one = Share::default();
-        let many = Share::default();
+        let one = RateLimit::default();
+        let many = RateLimit::default();
         for second in 0..3 {
             let once = u64::from(second == 0);
             let of_one = admitted(&one, second, 100_000, |_| 7);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn who_says_little_is_heard_beside_a_flood_of_one_sender() {
-        let share = Share::default();
+        let share = RateLimit::default();
         for number in 0..300_000_u64 {
             let at = Time::from_nanos(number * 10_000);
             share.admits(ip(7), at);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_a_thousand_peers_say_is_all_handed_on() {
-        let share = Share::default();
+        let share = RateLimit::default();
         for second in 0..5 {
             assert_eq!(admitted(&share, second, 700, |number| number), 700);
         }

@@ -3,22 +3,22 @@
 
 use packet::{Endpoint, Failure, SendBatch, SendError, UdpSend};
 
-use crate::{Attached, Auxiliaries, PREFIX_LEN, Prefixed, Prefixes, Relay, lock};
+use crate::{Attachments, PREFIX_LEN, PeerSockets, PrefixTable, PrefixedAddr, RelayQueues, lock};
 
-pub(crate) struct Outlet<U> {
+pub(crate) struct DatagramSender<U> {
     udp: U,
-    relay: Option<Relay>,
-    prefixes: Prefixes,
-    auxiliaries: Auxiliaries,
+    relay: Option<RelayQueues>,
+    prefixes: PrefixTable,
+    peer_sockets: PeerSockets,
     /// A run with prefixes, or for another socket.
     copied: SendBatch,
 }
 
-impl<U: UdpSend> Outlet<U> {
-    pub fn new(udp: U, attached: &Attached) -> Self {
+impl<U: UdpSend> DatagramSender<U> {
+    pub fn new(udp: U, attached: &Attachments) -> Self {
         let (relay, prefixes) = (attached.relay.clone(), attached.prefixes.clone());
-        let auxiliaries = attached.auxiliaries.clone();
-        Self { udp, relay, prefixes, auxiliaries, copied: SendBatch::default() }
+        let peer_sockets = attached.peer_sockets.clone();
+        Self { udp, relay, prefixes, peer_sockets, copied: SendBatch::default() }
     }
 
     /// Sends a batch; what could not be sent is noted in its failures.
@@ -30,17 +30,21 @@ impl<U: UdpSend> Outlet<U> {
     }
 
     /// Sends one datagram without fragmentation. Relays never fragment.
-    pub fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
-        if let Some(Prefixed { at, prefix }) = self.prefixes.place(&endpoint) {
+    pub fn send_unfragmented(
+        &mut self,
+        datagram: &[u8],
+        endpoint: Endpoint,
+    ) -> Result<(), SendError> {
+        if let Some(PrefixedAddr { at, prefix }) = self.prefixes.place(&endpoint) {
             let datagram = [&prefix[..], datagram].concat();
-            return self.udp.send_whole(&datagram, Endpoint::new(at));
+            return self.udp.send_unfragmented(&datagram, Endpoint::new(at));
         }
-        if let Some((at, sender)) = self.auxiliaries.place(&endpoint) {
-            return lock(&sender).send_whole(datagram, Endpoint::new(at));
+        if let Some((at, sender)) = self.peer_sockets.place(&endpoint) {
+            return lock(&sender).send_unfragmented(datagram, Endpoint::new(at));
         }
         match &self.relay {
             Some(relay) if endpoint.remote.is_relayed() => relay.send_one(datagram, endpoint),
-            _ => self.udp.send_whole(datagram, endpoint),
+            _ => self.udp.send_unfragmented(datagram, endpoint),
         }
     }
 
@@ -55,8 +59,8 @@ impl<U: UdpSend> Outlet<U> {
                 self.send_prefixed(batch, transmit, place);
                 continue;
             }
-            if let Some((at, sender)) = self.auxiliaries.place(&run.endpoint) {
-                self.send_auxiliary(batch, transmit, Endpoint::new(at), &mut **lock(&sender));
+            if let Some((at, sender)) = self.peer_sockets.place(&run.endpoint) {
+                self.send_by_peer_socket(batch, transmit, Endpoint::new(at), &mut **lock(&sender));
                 continue;
             }
             let all = run.datagrams();
@@ -71,7 +75,7 @@ impl<U: UdpSend> Outlet<U> {
     }
 
     /// Sends a run with a prefix in front of each datagram.
-    fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, place: Prefixed) {
+    fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, place: PrefixedAddr) {
         let run = batch.transmits()[transmit];
         self.copied.clear();
         for datagram in batch.datagrams(&run) {
@@ -87,7 +91,7 @@ impl<U: UdpSend> Outlet<U> {
     }
 
     /// Sends a run by another socket.
-    fn send_auxiliary(
+    fn send_by_peer_socket(
         &mut self,
         batch: &mut SendBatch,
         transmit: usize,

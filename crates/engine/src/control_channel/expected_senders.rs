@@ -16,13 +16,13 @@ const MOST: usize = 128;
 
 /// Addresses that datagrams were sent to: an answer comes from there, whatever others the host has.
 #[derive(Debug, Default)]
-pub struct Expected {
+pub struct ExpectedSenders {
     /// The latest is the last.
     latest: Mutex<Vec<IpAddr>>,
     changes: AtomicU64,
 }
 
-impl Expected {
+impl ExpectedSenders {
     /// A datagram goes to this address.
     pub fn note(&self, to: IpAddr) {
         let (mut latest, place) = (lock(&self.latest), to.to_canonical());
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_expected_of_the_latest() {
-        let expected = Expected::default();
+        let expected = ExpectedSenders::default();
         assert!(!expected.has(v4(0)));
         for number in 0..MOST as u32 {
             expected.note(v4(number));
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_of_ipv6_is_another_and_an_address_of_ipv4_has_one_form() {
-        let expected = Expected::default();
+        let expected = ExpectedSenders::default();
         expected.note("2001:db8:0:1::7".parse().unwrap());
         assert!(expected.has("2001:db8:0:1::7".parse().unwrap()));
         assert!(!expected.has("2001:db8:0:1::9".parse().unwrap()));

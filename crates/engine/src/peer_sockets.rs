@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   outbound, slow path -- runs to such endpoints --> outlet -- that socket's UdpSend -----------> UDP
-//!   inbound <-- slots of the batch, after the socket's <- Relay <- a thread of that socket <------ UDP
+//!   inbound <-- slots of the batch, after the socket's <- RelayQueues <- a thread of that socket <------ UDP
 //! ```
 //!
 //! Such an endpoint is a relayed one ([`packet::Remote::Relayed`]) whose number has its second highest
 //! bit set. The inbound thread waits for its one socket as ever: what comes to another one is received
-//! by a thread of that, and handed over in the queue of the relays ([`Relay::inject_batch`]), so that
+//! by a thread of that, and handed over in the queue of the relays ([`RelayQueues::inject_batch`]), so that
 //! those who have none pay nothing.
 //!
-//! [`Relay::inject_batch`]: crate::Relay::inject_batch
+//! [`RelayQueues::inject_batch`]: crate::RelayQueues::inject_batch
 
 use std::{
     fmt,
@@ -24,8 +24,8 @@ use crate::lock;
 
 /// Sockets at most: each has a thread.
 const MOST: usize = 16;
-/// The numbers of this table, beside those of [`crate::Relay`] and below those of
-/// [`crate::Prefixes`].
+/// The numbers of this table, beside those of [`crate::RelayQueues`] and below those of
+/// [`crate::PrefixTable`].
 const FIRST: u32 = 1 << 30;
 
 /// A socket's sending half. The lock is held for a batch: beside the data, handshakes with the one
@@ -34,7 +34,7 @@ type Sender = Arc<Mutex<Box<dyn UdpSend>>>;
 
 /// The table of such sockets. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Auxiliaries(Arc<Mutex<Table>>);
+pub struct PeerSockets(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -50,7 +50,7 @@ struct Entry {
     sender: Sender,
 }
 
-impl Auxiliaries {
+impl PeerSockets {
     /// The endpoint of a peer that is reached at `at` from the socket of `sender`; `None` if there are
     /// too many.
     pub fn add(&self, at: SocketAddr, sender: Box<dyn UdpSend>) -> Option<Endpoint> {
@@ -65,7 +65,7 @@ impl Auxiliaries {
     }
 
     /// Removes a socket from the table.
-    pub fn forget(&self, endpoint: &Endpoint) {
+    pub fn remove(&self, endpoint: &Endpoint) {
         lock(&self.0).entries.retain(|entry| Remote::Relayed(entry.id) != endpoint.remote);
     }
 
@@ -98,25 +98,25 @@ mod tests {
     impl UdpSend for Nowhere {
         fn send(&mut self, _: &mut SendBatch) {}
 
-        fn send_whole(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
+        fn send_unfragmented(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
             Ok(())
         }
     }
 
     #[test]
     fn there_are_few_and_no_number_is_given_again() {
-        let all = Auxiliaries::default();
+        let all = PeerSockets::default();
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let endpoints: Vec<_> = (0..20).filter_map(|n| all.add(at(n), Box::new(Nowhere))).collect();
         assert_eq!(endpoints.len(), MOST);
         assert_eq!(all.place(&endpoints[3]).map(|(at, _)| at), Some(at(3)));
-        all.forget(&endpoints[3]);
+        all.remove(&endpoints[3]);
         assert!(all.place(&endpoints[3]).is_none());
         let next = all.add(at(99), Box::new(Nowhere)).unwrap();
         assert!(!endpoints.contains(&next));
         for other in [0, 1 << 31, u32::MAX].map(|id| Endpoint::relayed(RelayId::new(id))) {
             assert!(all.place(&other).is_none());
-            all.forget(&other);
+            all.remove(&other);
         }
         assert!(all.place(&Endpoint::new(at(3))).is_none());
     }

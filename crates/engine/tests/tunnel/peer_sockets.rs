@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use engine::{Attached, Auxiliaries, Relay};
+use engine::{Attachments, PeerSockets, RelayQueues};
 use packet::{Ecn, Endpoint, RecvBatch, UdpRecv as _};
 use sim::{Link, NetRecv, Network};
 
@@ -16,8 +16,8 @@ struct World {
     network: Network,
     a: Host,
     b: Host,
-    relay: Relay,
-    auxiliaries: Auxiliaries,
+    relay: RelayQueues,
+    peer_sockets: PeerSockets,
     endpoint: Endpoint,
     own: SocketAddr,
     received: NetRecv,
@@ -27,21 +27,21 @@ struct World {
 impl World {
     fn new() -> Self {
         let network = Network::new(1, Link::CLEAN);
-        let (relay, auxiliaries) = (Relay::new(Arc::new(|| {})), Auxiliaries::default());
-        let attached = Attached {
+        let (relay, peer_sockets) = (RelayQueues::new(Arc::new(|| {})), PeerSockets::default());
+        let attached = Attachments {
             relay: Some(relay.clone()),
-            auxiliaries: auxiliaries.clone(),
-            ..Attached::default()
+            peer_sockets: peer_sockets.clone(),
+            ..Attachments::default()
         };
         let a = Host::with(&network, 1, |net| net, attached);
         let b = Host::new(&network, 2, |net| net);
         make_peers(&a, &b);
         let own = SocketAddr::new(a.address.ip(), 60_000);
         let (received, sender) = network.socket(own);
-        let endpoint = auxiliaries.add(b.address, Box::new(sender)).unwrap();
+        let endpoint = peer_sockets.add(b.address, Box::new(sender)).unwrap();
         a.set_endpoint("10.0.0.2", endpoint);
         let batch = RecvBatch::new(4);
-        Self { network, a, b, relay, auxiliaries, endpoint, own, received, batch }
+        Self { network, a, b, relay, peer_sockets, endpoint, own, received, batch }
     }
 
     fn run(&mut self, duration: Duration) {
@@ -78,7 +78,7 @@ fn a_peer_that_has_a_socket_of_its_own_shakes_hands_and_carries_data_by_that_alo
 
     // When it is gone, the usual one has the data.
     world.a.set_endpoint("10.0.0.2", Endpoint::new(world.b.address));
-    world.auxiliaries.forget(&world.endpoint);
+    world.peer_sockets.remove(&world.endpoint);
     let (at_a, at_b) = world.talk(0);
     assert_eq!((at_a.len(), at_b.len()), (100, 100));
     assert_eq!(world.seen_by_b(), Some(world.a.address));

@@ -27,12 +27,12 @@ use crate::lock;
 pub const PREFIX_LEN: usize = 8;
 /// Entries of the table at most.
 const MOST: usize = 1 << 16;
-/// The numbers of this table, beside those of [`crate::Relay`].
+/// The numbers of this table, beside those of [`crate::RelayQueues`].
 const BIT: u32 = 1 << 31;
 
 /// Where a peer is behind a node that passes datagrams on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prefixed {
+pub struct PrefixedAddr {
     /// That node's address.
     pub at: SocketAddr,
     /// What is in front of each datagram. It must not begin as a message of WireGuard does.
@@ -41,7 +41,7 @@ pub struct Prefixed {
 
 /// The table of such places. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Prefixes(Arc<State>);
+pub struct PrefixTable(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -51,15 +51,15 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Table {
-    places: Vec<Option<Prefixed>>,
-    ids: HashMap<Prefixed, u32>,
+    places: Vec<Option<PrefixedAddr>>,
+    ids: HashMap<PrefixedAddr, u32>,
     free: Vec<u32>,
 }
 
-impl Prefixes {
+impl PrefixTable {
     /// The endpoint of a place, which is added to the table if it is not there; `None` if that is
     /// full.
-    pub fn endpoint(&self, place: Prefixed) -> Option<Endpoint> {
+    pub fn endpoint(&self, place: PrefixedAddr) -> Option<Endpoint> {
         let mut table = lock(&self.0.table);
         let known = table.ids.get(&place).copied();
         let id = match known.or_else(|| table.free.pop()) {
@@ -77,7 +77,7 @@ impl Prefixes {
     }
 
     /// Removes a place from the table. Its endpoint must no longer be in use: another may get it.
-    pub fn forget(&self, place: &Prefixed) {
+    pub fn remove(&self, place: &PrefixedAddr) {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.remove(place) {
             table.places[id as usize] = None;
@@ -87,7 +87,7 @@ impl Prefixes {
     }
 
     /// The place that an endpoint stands for.
-    pub fn place(&self, endpoint: &Endpoint) -> Option<Prefixed> {
+    pub fn place(&self, endpoint: &Endpoint) -> Option<PrefixedAddr> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         let index = (id.index() as u32).checked_sub(BIT)?;
         lock(&self.0.table).places.get(index as usize).copied().flatten()
@@ -96,12 +96,12 @@ impl Prefixes {
 
 /// Where datagrams came from. Those of one place come in numbers: the last one is kept.
 pub(crate) struct Origins {
-    prefixes: Prefixes,
-    last: Option<(Prefixed, Endpoint)>,
+    prefixes: PrefixTable,
+    last: Option<(PrefixedAddr, Endpoint)>,
 }
 
 impl Origins {
-    pub fn new(prefixes: &Prefixes) -> Self {
+    pub fn new(prefixes: &PrefixTable) -> Self {
         Self { prefixes: prefixes.clone(), last: None }
     }
 
@@ -122,7 +122,7 @@ impl Origins {
         if !self.prefixes.0.any.load(Ordering::Relaxed) {
             return None;
         }
-        let place = Prefixed { at: from.remote.direct()?, prefix: *datagram.first_chunk()? };
+        let place = PrefixedAddr { at: from.remote.direct()?, prefix: *datagram.first_chunk()? };
         if let Some((last, endpoint)) = self.last
             && last == place
         {
@@ -142,18 +142,18 @@ fn endpoint(id: u32) -> Endpoint {
 mod tests {
     use super::*;
 
-    fn place(number: u8) -> Prefixed {
-        Prefixed { at: ([192, 0, 2, 1], 7).into(), prefix: [0, 0, 0x7a, 0x12, 0, 0, number, 0] }
+    fn place(number: u8) -> PrefixedAddr {
+        PrefixedAddr { at: ([192, 0, 2, 1], 7).into(), prefix: [0, 0, 0x7a, 0x12, 0, 0, number, 0] }
     }
 
     #[test]
     fn a_place_has_one_endpoint_as_long_as_it_is_in_the_table() {
-        let places = Prefixes::default();
+        let places = PrefixTable::default();
         let [first, second] = [1, 2].map(|number| places.endpoint(place(number)).unwrap());
         assert_ne!(first, second);
         assert_eq!(places.endpoint(place(1)), Some(first));
         assert_eq!(places.place(&second), Some(place(2)));
-        places.forget(&place(2));
+        places.remove(&place(2));
         assert_eq!(places.place(&second), None);
         assert_eq!(places.endpoint(place(3)), Some(second), "its number is free");
         for other in [Endpoint::relayed(RelayId::new(0)), Endpoint::new(place(1).at)] {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_datagram_is_of_the_place_that_it_came_from() {
-        let places = Prefixes::default();
+        let places = PrefixTable::default();
         let from = Endpoint::new(place(1).at);
         let datagram = [&place(1).prefix[..], b"data"].concat();
         let mut origins = Origins::new(&places);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(origins.find(&datagram[..7], &from), None);
         assert_eq!(origins.find(&[&place(2).prefix[..], b"data"].concat(), &from), None);
         assert_eq!(origins.find(&datagram, &Endpoint::new(([192, 0, 2, 1], 8).into())), None);
-        places.forget(&place(1));
+        places.remove(&place(1));
         origins.forget_last();
         assert_eq!(origins.find(&datagram, &from), None);
     }

@@ -17,13 +17,13 @@ use crate::lock;
 const MOST: usize = 32;
 
 /// What waits.
-pub(crate) struct Returned {
+pub(crate) struct IcmpErrors {
     packets: Mutex<Vec<Vec<u8>>>,
     any: AtomicBool,
     waker: Waker,
 }
 
-impl Returned {
+impl IcmpErrors {
     /// Nothing yet; `waker` wakes who writes them.
     pub fn new(waker: Waker) -> Self {
         Self { packets: Mutex::default(), any: AtomicBool::new(false), waker }
@@ -72,7 +72,7 @@ mod tests {
     fn what_waits_is_bounded_and_the_longest_answers_fit_a_slot() {
         let wakes = Arc::new(AtomicU32::new(0));
         let woken = wakes.clone();
-        let returned = Returned::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed)));
+        let returned = IcmpErrors::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed)));
         assert!(returned.take().is_none());
         let packet = |number| {
             let mut packet = vec![number; 1280];

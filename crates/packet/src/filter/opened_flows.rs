@@ -1,22 +1,22 @@
-//! Flows that this host began, whose replies are accepted.
+//! Flows that this host opened. Replies to them are accepted.
 
 use super::{Flow, Reading, flow::Kind, flow_table::FlowTable};
 
-/// The UDP and SCTP flows that this host sent on, of those that were used last: 4096 at
-/// most. They are kept as their replies, and a reply counts as use.
+/// The UDP and SCTP flows that this host sent packets on. At most 4096 are stored, and the least
+/// recently used are evicted. A flow is stored in the direction of its replies, and a reply counts
+/// as use.
 #[derive(Debug)]
-pub struct Begun {
+pub struct OpenedFlows {
     replies: FlowTable<()>,
 }
 
-impl Begun {
-    /// None so far. Nobody foresees which flow makes another be forgotten who does not know
-    /// `seed`.
+impl OpenedFlows {
+    /// Creates an empty table. Evictions are unpredictable without `seed`.
     pub fn new(seed: u64) -> Self {
         Self { replies: FlowTable::new(seed) }
     }
 
-    /// The flow that a packet of this host begins, where its replies need one.
+    /// Returns the flow of a packet that this host sends, if its replies must be accepted.
     pub fn read(packet: &[u8]) -> Option<Flow> {
         match Flow::read(packet) {
             Reading::Flow(flow) if flow.kind == Kind::Datagram => Some(flow),
@@ -24,7 +24,7 @@ impl Begun {
         }
     }
 
-    /// Knows a flow that [`Begun::read`] gave.
+    /// Adds a flow that [`OpenedFlows::read`] returned.
     pub fn note(&mut self, flow: Flow) {
         self.replies.insert(flow.reversed(), ());
     }

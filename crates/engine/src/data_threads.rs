@@ -26,15 +26,15 @@ use wg::{Time, stack};
 
 use crate::{Clock, Inbound, Outbound, rounds::Rounds, take_turns};
 
-/// How much processor time was used so far, by the calling thread and by the process.
+/// How much cpu_clock time was used so far, by the calling thread and by the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct CpuTime {
     pub thread: Duration,
     pub process: Duration,
 }
 
-/// Reads processor time; called once in a [`WINDOW`].
-pub type Processor = Arc<dyn Fn() -> Spent + Send + Sync>;
+/// Reads cpu_clock time; called once in a [`WINDOW`].
+pub type CpuClock = Arc<dyn Fn() -> CpuTime + Send + Sync>;
 
 /// For so long is measured before the outbound half goes to another thread or comes back.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -47,7 +47,7 @@ const SATURATED: f64 = 0.95;
 const CALM: f64 = 0.8;
 
 /// The first thread's work.
-pub(crate) struct Directions<IR, IS, UR, US> {
+pub(crate) struct DataThread<IR, IS, UR, US> {
     inbound: Inbound<UR, IS>,
     /// While it is here.
     outbound: Option<Box<Outbound<IR, US>>>,
@@ -55,26 +55,26 @@ pub(crate) struct Directions<IR, IS, UR, US> {
     /// Whether a side had more than it could work on.
     more: bool,
     usage: Usage,
-    second: Option<Ways<Box<Outbound<IR, US>>>>,
+    second: Option<Channel<Box<Outbound<IR, US>>>>,
     rounds: [Rounds; 2],
 }
 
 /// A thread's ways to the other one and from it.
-struct Ways<T> {
+struct Channel<T> {
     there: SyncSender<T>,
     here: Receiver<T>,
 }
 
 /// The second thread's work.
-pub(crate) struct Away<IR, US> {
+pub(crate) struct OutboundThread<IR, US> {
     outbound: Option<Box<Outbound<IR, US>>>,
     usage: Usage,
-    first: Ways<Box<Outbound<IR, US>>>,
+    first: Channel<Box<Outbound<IR, US>>>,
     wake_first: Waker,
     rounds: Rounds,
 }
 
-impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US> {
+impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US> {
     /// Takes both halves, and the counters of their rounds: outbound, inbound.
     pub fn new(
         outbound: Outbound<IR, US>,
@@ -88,13 +88,13 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US
     }
 
     /// What a second thread is to do, beside this one; `wake` ends this one's waits.
-    pub fn second(&mut self, wake: Waker) -> Away<IR, US> {
+    pub fn second(&mut self, wake: Waker) -> OutboundThread<IR, US> {
         let (away, taken) = sync_channel(1);
         let (back, returned) = sync_channel(1);
-        self.second = Some(Ways { there: away, here: returned });
-        let first = Ways { there: back, here: taken };
+        self.second = Some(Channel { there: away, here: returned });
+        let first = Channel { there: back, here: taken };
         let [rounds, _] = self.rounds.clone();
-        Away { outbound: None, usage: self.usage.anew(), first, wake_first: wake, rounds }
+        OutboundThread { outbound: None, usage: self.usage.anew(), first, wake_first: wake, rounds }
     }
 
     /// Works on what there is, or waits for it.
@@ -116,7 +116,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US
         let ready = if self.more {
             Ready { ip: true, udp: true }
         } else {
-            self.poll.poll(self.inbound.patience())?
+            self.poll.poll(self.inbound.max_wait())?
         };
         self.more = false;
         // Where the time is over, the inbound half asked for that.
@@ -145,7 +145,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US
     }
 }
 
-impl<IR: IpRecv, US: UdpSend> Away<IR, US> {
+impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
     /// Works on what there is, or waits for it; while the half is with the first thread, for that.
     ///
     /// # Errors
@@ -172,9 +172,9 @@ impl<IR: IpRecv, US: UdpSend> Away<IR, US> {
 /// How much of a core was used, window by window.
 pub(crate) struct Usage {
     clock: Clock,
-    processor: Processor,
+    cpu_clock: CpuClock,
     /// Where the window began.
-    since: Option<(Time, Spent)>,
+    since: Option<(Time, CpuTime)>,
     steps: u32,
 }
 
@@ -185,13 +185,13 @@ struct Share {
 }
 
 impl Usage {
-    pub fn new(clock: Clock, processor: Processor) -> Self {
-        Self { clock, processor, since: None, steps: 0 }
+    pub fn new(clock: Clock, cpu_clock: CpuClock) -> Self {
+        Self { clock, cpu_clock, since: None, steps: 0 }
     }
 
     /// From now on, by another thread.
     fn anew(&self) -> Self {
-        Self::new(self.clock.clone(), self.processor.clone())
+        Self::new(self.clock.clone(), self.cpu_clock.clone())
     }
 
     /// To be called once a step: what was used, once a window is over.
@@ -206,7 +206,7 @@ impl Usage {
         {
             return None;
         }
-        let spent = (self.processor)();
+        let spent = (self.cpu_clock)();
         let (since, before) = self.since.replace((now, spent))?;
         let elapsed = now.since(since).as_secs_f64();
         let share = |now: Duration, before| now.saturating_sub(before).as_secs_f64() / elapsed;
@@ -224,7 +224,7 @@ mod tests {
     use wg::{Control, Now};
 
     use super::*;
-    use crate::{Attached, Inbox, Shared, threads::tests::Nowhere};
+    use crate::{Attachments, Inbox, Shared, threads::tests::Nowhere};
 
     /// Packets without end, of which none has a peer, and no datagrams.
     struct Flood;
@@ -277,18 +277,18 @@ mod tests {
                 Now { time: Time::from_nanos(nanos), wall: Duration::ZERO }
             })
         };
-        let processor: Processor = {
+        let cpu_clock: CpuClock = {
             let used = used.clone();
             Arc::new(move || {
                 let used = Duration::from_nanos(used.load(Ordering::Relaxed));
-                Spent { thread: used, process: used }
+                CpuTime { thread: used, process: used }
             })
         };
-        let shared = Shared::new(device, clock.clone(), Arc::new(|| {}), Attached::default());
+        let shared = Shared::new(device, clock.clone(), Arc::new(|| {}), Attachments::default());
         let outbound = Outbound::new(&shared, Flood, Nowhere, Arc::default());
         let inbound = Inbound::new(&shared, Flood, Nowhere, Arc::new(Inbox::default()));
-        let (poll, usage) = (Box::new(Once(false)), Usage::new(clock, processor));
-        let mut first = Directions::new(outbound, inbound, poll, usage, Default::default());
+        let (poll, usage) = (Box::new(Once(false)), Usage::new(clock, cpu_clock));
+        let mut first = DataThread::new(outbound, inbound, poll, usage, Default::default());
         let mut second = first.second(Arc::new(|| {}));
         while first.outbound.is_some() {
             first.step().unwrap();

@@ -40,17 +40,17 @@ impl<'a> Item<'a> {
 
 /// The datagrams of a round.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct Unsealed {
     pub out: SendBatch,
     pub runs: Vec<Run>,
     /// The length of each datagram in `out`.
     pub lens: Vec<usize>,
     /// What is no data, each a datagram of its own.
-    pub asides: Vec<Aside>,
+    pub in_band: Vec<InBandDatagram>,
 }
 
 /// A question or an answer about a peer's path, or a message by which a secret is agreed on.
-pub(super) struct Aside {
+pub(super) struct InBandDatagram {
     pub peer: Arc<Peer>,
     pub reservation: Reservation,
     /// Which question or answer it is.
@@ -58,7 +58,7 @@ pub(super) struct Aside {
     pub datagram: Vec<u8>,
 }
 
-impl Aside {
+impl InBandDatagram {
     /// One with its header and room for a plaintext and the tag; `None` without a session.
     fn new(device: &Device, peer: &Arc<Peer>, len: usize, now: Time) -> Option<Self> {
         let reservation = device.reserve_probe(peer, now)?;
@@ -84,7 +84,7 @@ pub(super) struct Run {
     pub longest: usize,
 }
 
-impl Written {
+impl Unsealed {
     /// Writes a run to `peer`, padded up to `mtu`. Returns false where there is no
     /// session; the packets are still the caller's then.
     pub fn push(
@@ -142,9 +142,13 @@ impl Written {
     /// Writes a question or an answer; not padded, for its length is what is asked about.
     /// Without a session there is nothing to ask.
     pub fn push_probe(&mut self, device: &Device, peer: &Arc<Peer>, probe: Probe, now: Time) {
-        let Some(mut aside) = Aside::new(device, peer, probe.plaintext_len(), now) else { return };
-        probe.write(aside.plaintext());
-        self.asides.push(Aside { probe: Some(probe), ..aside });
+        let Some(mut datagram_in_band) =
+            InBandDatagram::new(device, peer, probe.plaintext_len(), now)
+        else {
+            return;
+        };
+        probe.write(datagram_in_band.plaintext());
+        self.in_band.push(InBandDatagram { probe: Some(probe), ..datagram_in_band });
     }
 
     /// Writes a message by which a secret is agreed on.
@@ -155,11 +159,13 @@ impl Written {
         message: &ExchangeMessage,
         now: Time,
     ) {
-        let Some(mut aside) = Aside::new(device, peer, message.plaintext_len(), now) else {
+        let Some(mut datagram_in_band) =
+            InBandDatagram::new(device, peer, message.plaintext_len(), now)
+        else {
             return;
         };
-        message.write(aside.plaintext());
-        self.asides.push(aside);
+        message.write(datagram_in_band.plaintext());
+        self.in_band.push(datagram_in_band);
     }
 
     /// Writes one datagram.
@@ -188,7 +194,7 @@ impl Written {
         self.out.clear();
         self.runs.clear();
         self.lens.clear();
-        self.asides.clear();
+        self.in_band.clear();
     }
 }
 

@@ -6,39 +6,39 @@ use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 use wg::{Device, DropReason, Sent, Time, message::DATA_HEADER_LEN, stack};
 
-use super::written::{Aside, Written};
-use crate::{AEAD_BATCH, Shared, outlet::Outlet, stage::Work};
+use super::unsealed::{InBandDatagram, Unsealed};
+use crate::{AEAD_BATCH, Shared, datagram_sender::DatagramSender, stage::Work};
 
 /// The way to the network, and what goes there next.
-pub(super) struct Exit<U> {
+pub(super) struct Sealer<U> {
     device: Arc<Device>,
-    outlet: Outlet<U>,
-    pub written: Written,
+    sender: DatagramSender<U>,
+    pub written: Unsealed,
     /// When that was.
     pub now: Time,
     /// Whether sessions ended, whose keys are to be wiped from the stack.
     pub wipes: bool,
 }
 
-impl<U: UdpSend> Exit<U> {
+impl<U: UdpSend> Sealer<U> {
     pub fn new(shared: &Shared, udp: U) -> Self {
         Self {
             device: shared.device.clone(),
-            outlet: Outlet::new(udp, &shared.attached),
-            written: Written::default(),
+            sender: DatagramSender::new(udp, &shared.attached),
+            written: Unsealed::default(),
             now: Time::from_nanos(0),
             wipes: false,
         }
     }
 }
 
-impl<U: UdpSend> Work for Exit<U> {
+impl<U: UdpSend> Work for Sealer<U> {
     fn run(&mut self) {
         if !self.written.out.is_empty() {
             self.send_data();
         }
         // Behind the data: that is what confirms a session to a peer that knows no probes.
-        self.send_asides();
+        self.send_in_band();
         self.written.clear();
         if mem::take(&mut self.wipes) {
             stack::wipe();
@@ -46,11 +46,11 @@ impl<U: UdpSend> Work for Exit<U> {
     }
 }
 
-impl<U: UdpSend> Exit<U> {
+impl<U: UdpSend> Sealer<U> {
     fn send_data(&mut self) {
-        let Self { device, outlet, written, now, .. } = self;
+        let Self { device, sender, written, now, .. } = self;
         seal(written);
-        outlet.send(&mut written.out);
+        sender.send(&mut written.out);
         for failure in written.out.failures() {
             handle_failure(device, written, failure);
         }
@@ -64,12 +64,12 @@ impl<U: UdpSend> Exit<U> {
         }
     }
 
-    fn send_asides(&mut self) {
-        let Self { device, outlet, written, now, .. } = self;
-        for Aside { peer, reservation, probe, mut datagram } in written.asides.drain(..) {
+    fn send_in_band(&mut self) {
+        let Self { device, sender, written, now, .. } = self;
+        for InBandDatagram { peer, reservation, probe, mut datagram } in written.in_band.drain(..) {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
-            match outlet.send_whole(&datagram, reservation.endpoint) {
+            match sender.send_unfragmented(&datagram, reservation.endpoint) {
                 Ok(()) => device.probe_sent(&peer, datagram.len(), *now),
                 Err(SendError::TooBig) => {
                     probe.into_iter().for_each(|probe| device.probe_refused(&peer, probe));
@@ -81,7 +81,7 @@ impl<U: UdpSend> Exit<U> {
     }
 }
 
-fn seal(written: &mut Written) {
+fn seal(written: &mut Unsealed) {
     let mut rest = written.out.bytes_mut();
     let mut seals: ArrayVec<aead::Seal<'_>, AEAD_BATCH> = ArrayVec::new();
     for run in &written.runs {
@@ -99,7 +99,7 @@ fn seal(written: &mut Written) {
     aead::seal(&mut seals);
 }
 
-fn handle_failure(device: &Device, written: &Written, failure: &Failure) {
+fn handle_failure(device: &Device, written: &Unsealed, failure: &Failure) {
     if failure.error == SendError::StaleSource {
         let endpoint = written.out.transmits()[failure.transmit].endpoint;
         for run in written.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {

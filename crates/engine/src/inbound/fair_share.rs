@@ -25,14 +25,14 @@ const OVERHEAD: usize = 256;
 
 /// Whether the socket overflows, and with the datagrams of how many peers.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct Contention {
     /// When datagrams were last lost.
     lost: Option<Time>,
     /// When datagrams of several peers last came in one batch.
     mixed: Option<Time>,
 }
 
-impl Crowd {
+impl Contention {
     /// Notes of a batch whether datagrams were lost before it, and whether it came
     /// from several peers, as it does where somebody shakes hands.
     pub fn note(&mut self, lost: bool, several: bool, now: Time) {
@@ -45,7 +45,7 @@ impl Crowd {
     }
 
     /// Whether peers are in each other's way.
-    pub fn is_dense(&self, now: Time) -> bool {
+    pub fn is_contended(&self, now: Time) -> bool {
         let within = |then: Option<Time>, memory| then.is_some_and(|then| now.since(then) < memory);
         within(self.lost, LOST_MEMORY) && within(self.mixed, MIXED_MEMORY)
     }
@@ -89,14 +89,14 @@ mod tests {
     #[test]
     fn it_takes_a_loss_and_several_peers_and_is_over_soon() {
         let at = |ms: u64| Time::from_nanos(1 + ms * 1_000_000);
-        let mut crowd = Crowd::default();
-        crowd.note(true, false, at(0));
-        assert!(!crowd.is_dense(at(0)), "one peer alone");
-        crowd.note(false, true, at(10));
-        assert!(crowd.is_dense(at(19)));
-        assert!(!crowd.is_dense(at(20)), "nothing is lost any more");
-        crowd.note(true, false, at(9_995));
-        assert!(crowd.is_dense(at(10_009)));
-        assert!(!crowd.is_dense(at(10_010)), "the others are gone");
+        let mut contention = Contention::default();
+        contention.note(true, false, at(0));
+        assert!(!contention.is_contended(at(0)), "one peer alone");
+        contention.note(false, true, at(10));
+        assert!(contention.is_contended(at(19)));
+        assert!(!contention.is_contended(at(20)), "nothing is lost any more");
+        contention.note(true, false, at(9_995));
+        assert!(contention.is_contended(at(10_009)));
+        assert!(!contention.is_contended(at(10_010)), "the others are gone");
     }
 }
