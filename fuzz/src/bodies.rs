@@ -90,7 +90,7 @@ pub use tsmp::tsmp;
 pub use upnp::upnp;
 use wg::{
     AllowedIps, Control, ExchangeMessage, Now, OutboundNotice, Peer, PresharedKey, PrivateKey,
-    Probe, PublicKey, Received, ReplayFilter, Sent, Time,
+    Probe, PublicKey, ReceivedBatch, ReplayFilter, SentBatch, Time,
     config::{AllowedIpChange, DeviceChange, PeerChange},
     constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW},
     message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
@@ -331,11 +331,11 @@ impl Pair {
                 let steps: [u8; 4] = take(rest);
                 self.wall = Duration::from_secs(u32::from_le_bytes(steps).into());
             }
-            11 => self.controls[id].note_load(self.time),
+            11 => self.controls[id].set_under_load(self.time),
             12 => self.controls[id].down(),
             13 => self.controls[id].up(),
             14 => self.change(id, rest),
-            _ => self.controls[id].forget_source(&self.keys[1 - id].public_key()),
+            _ => self.controls[id].clear_source(&self.keys[1 - id].public_key()),
         }
     }
 
@@ -373,8 +373,8 @@ impl Pair {
             if authentic && session.keypair.recv.accept(header.counter) {
                 let carries = datagram.len() > DATA_OVERHEAD;
                 let endpoint = Endpoint::new(from);
-                let received = Received { bytes: datagram.len(), data: carries, endpoint };
-                device.received(&session, received, now.time);
+                let received = ReceivedBatch { bytes: datagram.len(), has_data: carries, endpoint };
+                device.handle_received(&session, received, now.time);
             }
         }
     }
@@ -393,8 +393,8 @@ impl Pair {
         let receiver = reservation.keypair.send.remote_index;
         let mut datagram = DataHeader { receiver, counter: reservation.counter }.encode().to_vec();
         datagram.resize(DATA_OVERHEAD + len, 0);
-        let sent = Sent { packets: 1, bytes: datagram.len(), longest: datagram.len() };
-        device.sent(peer, &reservation, sent, self.time);
+        let sent = SentBatch { packets: 1, bytes: datagram.len(), longest: datagram.len() };
+        device.handle_sent(peer, &reservation, sent, self.time);
         self.wire.push((id, datagram));
     }
 
@@ -421,7 +421,7 @@ impl Pair {
             loop {
                 self.controls[id].handle_notices(now);
                 self.controls[id].handle_timeout(now);
-                let posted: Vec<_> = device.for_outbound.take().collect();
+                let posted: Vec<_> = device.outbound_mailbox.take().collect();
                 if posted.is_empty() {
                     break;
                 }

@@ -437,7 +437,7 @@ impl ConfFile {
         name_of: impl Fn(&Path) -> Result<InterfaceName, NameError>,
     ) -> anyhow::Result<(String, PathBuf, Conf)> {
         let given = conf_path(&self.conf);
-        let (path, conf) = wg::stack::wiped(|| process::read_conf(&given))?;
+        let (path, conf) = wg::stack::run_and_wipe(|| process::read_conf(&given))?;
         // The name of a descriptor is a number.
         let named = if is_descriptor(&given) { &path } else { &given };
         let name = match &self.name {

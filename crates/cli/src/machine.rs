@@ -59,11 +59,11 @@ impl Machine {
 }
 
 fn post_quantum(name: &str) -> Result<PostQuantum, String> {
-    PostQuantum::named(name).ok_or_else(|| "must be off, on or require".to_owned())
+    PostQuantum::from_name(name).ok_or_else(|| "must be off, on or require".to_owned())
 }
 
 fn crypto(name: &str) -> Result<Crypto, String> {
-    Crypto::named(name).ok_or_else(|| "must be fastest or library".to_owned())
+    Crypto::from_name(name).ok_or_else(|| "must be fastest or library".to_owned())
 }
 
 fn variant(name: &str) -> Result<Variant, String> {

@@ -102,7 +102,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     pub fn step(&mut self, wait: bool) -> io::Result<bool> {
         let dense = self.contention.is_contended((self.clock)().time);
         self.receive(dense, wait)?;
-        self.device.retired.wipe_stack(KeyUser::Inbound);
+        self.device.stack_wipes.wipe_if_requested(KeyUser::Inbound);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
         self.look_for_flood(now);

@@ -31,7 +31,7 @@ use packet::{Ecn, IpRecv, Segments, UdpSend, ip::udp_payload, pcapng::Direction,
 use sealer::Sealer;
 pub(crate) use sealer::count_failure;
 use unsealed::{Item, Unsealed};
-use wg::{Device, DropReason, KeyUser, OutboundNotice, Peer, Routes, Staged, Time};
+use wg::{Device, DropReason, KeyUser, OutboundNotice, Peer, Routes, StagedPackets, Time};
 
 use crate::{
     Clock, Filter, IcmpErrors, Load, OwnPackets, Shared,
@@ -47,7 +47,7 @@ pub struct Outbound<I, U> {
     ip: I,
     mtu: Arc<AtomicU32>,
     returned: Arc<IcmpErrors>,
-    staged: Staged,
+    staged: StagedPackets,
     queue: Queue,
     round: Round,
     written: Unsealed,
@@ -68,7 +68,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             ip,
             mtu,
             returned: shared.returned.clone(),
-            staged: Staged::default(),
+            staged: StagedPackets::default(),
             queue: Queue::new(),
             round: Round::new(),
             written: Unsealed::default(),
@@ -95,7 +95,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// The IP side is gone.
     pub fn step(&mut self, wait: bool) -> io::Result<bool> {
         self.fill(wait)?;
-        let wipes = self.device.retired.wipe_stack(KeyUser::Outbound);
+        let wipes = self.device.stack_wipes.wipe_if_requested(KeyUser::Outbound);
         let now = (self.clock)().time;
         self.handle_notices(now);
         self.send_own(now);
@@ -164,7 +164,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             // Behind staged packets, so as not to overtake them.
             let waits = staged.has(peer);
             if waits {
-                device.staged(peer, now);
+                device.handle_staged(peer, now);
             }
             if waits || !written.push(device, peer, run, mtu, now) {
                 run.iter().for_each(|item| item.stage(device, staged, peer));
@@ -175,7 +175,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     fn handle_notices(&mut self, now: Time) {
         let device = self.device.clone();
         let mtu = self.mtu.load(Ordering::Relaxed) as usize;
-        for (peer, notices) in device.for_outbound.take() {
+        for (peer, notices) in device.outbound_mailbox.take() {
             let mut staged = self.staged.take(&peer);
             if notices.has(OutboundNotice::Purge) {
                 device.drops.count(DropReason::OutHandshakeFailed, staged.len() as u64);
@@ -185,7 +185,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 device.drops.count(DropReason::OutNotPostQuantum, staged.len() as u64);
                 staged.clear();
             }
-            let sends_nothing = staged.is_empty() || device.withholds_data(&peer, now);
+            let sends_nothing = staged.is_empty() || device.is_data_withheld(&peer, now);
             if sends_nothing && notices.has(OutboundNotice::Keepalive) {
                 // Without a session it asks for one, and need not be staged: the
                 // side that begins a session sends a keepalive anyway.
@@ -252,7 +252,7 @@ fn route<'a, 'r>(
     let destination = header.destination(packet);
     let Some(peer) = routes.lookup(destination) else {
         device.drops.count(DropReason::OutNoPeer, 1);
-        device.note_nobody(destination, now);
+        device.report_unknown_address(destination, now);
         return None;
     };
     if let Some((port, payload)) = udp_payload(&header, packet)

@@ -156,7 +156,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         }
         let mut control = lock(&self.control);
         if waiting > INBOX_LOADED {
-            control.note_load(now.time);
+            control.set_under_load(now.time);
         }
         let datagrams = messages.iter().map(|(message, from)| (message.as_bytes(), *from));
         control.handle_datagrams(datagrams, now);

@@ -85,12 +85,12 @@ impl Engine {
         let device = lock(&parts.control).device().clone();
         let inbox = Arc::new(Inbox::default());
         let wakers = [parts.ip_recv.waker(), parts.udp_recv.waker()];
-        device.for_outbound.set_waker(wakers[0].clone());
+        device.outbound_mailbox.set_waker(wakers[0].clone());
         parts.attached.own_packets.set_waker(wakers[0].clone());
-        device.retired.set_waker(KeyUser::Outbound, wakers[0].clone());
-        device.retired.set_waker(KeyUser::Inbound, wakers[1].clone());
+        device.stack_wipes.set_waker(KeyUser::Outbound, wakers[0].clone());
+        device.stack_wipes.set_waker(KeyUser::Inbound, wakers[1].clone());
         let woken = inbox.clone();
-        device.for_control.set_waker(Arc::new(move || woken.wake()));
+        device.control_mailbox.set_waker(Arc::new(move || woken.wake()));
 
         let shared = Shared::new(device, parts.clock, wakers[1].clone(), parts.attached);
         let mut outbound = Outbound::new(&shared, parts.ip_recv, parts.data_send, parts.mtu);

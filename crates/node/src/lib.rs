@@ -33,7 +33,7 @@ use sys::{
 };
 pub use tap::{Capture, CaptureEnd, Chunk, Tap, TooManyCaptures};
 use wg::{
-    ConfigError, Control, Device, DropReason, Handshakes, Now, PostQuantum, PublicKey, Time,
+    ConfigError, Control, Device, DropReason, HandshakeCounts, Now, PostQuantum, PublicKey, Time,
     config::PeerState,
 };
 
@@ -274,7 +274,7 @@ impl Node {
     /// it reached, where packets from there to it leave by another device now than they came in by.
     pub fn routes_changed(&self) {
         let sticky: Vec<_> =
-            lock(&self.control).with_source().map(|(key, at)| (*key, at)).collect();
+            lock(&self.control).peers_with_source().map(|(key, at)| (*key, at)).collect();
         if sticky.is_empty() {
             return;
         }
@@ -285,7 +285,7 @@ impl Node {
             (device.ok()? == Some(local.interface)).then_some(())
         };
         for (key, _) in sticky.iter().filter(|(_, endpoint)| serves(endpoint).is_none()) {
-            lock(&self.control).forget_source(key);
+            lock(&self.control).clear_source(key);
         }
     }
 
@@ -389,7 +389,7 @@ impl Node {
     }
 
     /// How fast peers answer handshakes.
-    pub fn handshakes(&self) -> &Handshakes {
+    pub fn handshakes(&self) -> &HandshakeCounts {
         &self.device.handshakes
     }
 

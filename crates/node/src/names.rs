@@ -62,7 +62,7 @@ impl Node {
     pub fn unanswered(&self) -> Vec<Unanswered> {
         let names = self.names.lock();
         let control = lock(&self.control);
-        let trying = names.iter().filter(|(peer, _)| control.is_trying(peer));
+        let trying = names.iter().filter(|(peer, _)| control.is_handshaking(peer));
         let unanswered = trying.map(|(peer, name)| Unanswered {
             peer: *peer,
             name: name.clone(),
@@ -78,7 +78,7 @@ impl Node {
         let names = self.names.lock();
         let mut control = lock(&self.control);
         let is_as_before = names.get(peer) == Some(name)
-            && control.is_trying(peer)
+            && control.is_handshaking(peer)
             && control.endpoint(peer) == *endpoint;
         let moved = is_as_before
             && control.set_endpoint(peer, Endpoint::new(to)).is_ok()

@@ -79,7 +79,7 @@ impl Config {
     }
 
     fn parse(name: &str, text: &[u8]) -> Result<Self, ConfError> {
-        let conf = wg::stack::wiped(|| Conf::parse_file(name, text, &Names::default()))?;
+        let conf = wg::stack::run_and_wipe(|| Conf::parse_file(name, text, &Names::default()))?;
         conf.private_key()?;
         conf.without_proxy()?;
         Ok(Self(Arc::new(conf)))

@@ -109,7 +109,7 @@ pub struct PeerTraffic {
     /// When the last handshake completed, since the Unix epoch.
     pub last_handshake: Option<Duration>,
     /// Where the last authentic packet came from, where there is a subscriber to events.
-    pub heard_from: Option<Endpoint>,
+    pub received_from: Option<Endpoint>,
     /// As [`PeerState::path_mtu`].
     pub path_mtu: Option<u16>,
     /// As [`PeerState::post_quantum`].

@@ -104,7 +104,7 @@ impl<R: CryptoRng> Control<R> {
                 0 => OutboundNotice::Flush,
                 _ => OutboundNotice::Keepalive,
             };
-            self.device.for_outbound.post(&entry.peer, notice);
+            self.device.outbound_mailbox.post(&entry.peer, notice);
         }
     }
 
@@ -121,7 +121,7 @@ impl<R: CryptoRng> Control<R> {
     }
 
     /// The peers that are answered from the address they reached us at, and their endpoints.
-    pub fn with_source(&self) -> impl Iterator<Item = (&PublicKey, Endpoint)> {
+    pub fn peers_with_source(&self) -> impl Iterator<Item = (&PublicKey, Endpoint)> {
         let endpoints =
             self.peers.iter().filter_map(|(key, entry)| Some((key, entry.peer.endpoint()?)));
         endpoints.filter(|(_, endpoint)| endpoint.local.is_some())
@@ -129,12 +129,12 @@ impl<R: CryptoRng> Control<R> {
 
     /// That source serves no more: answers leave by the routing table's choice until the peer is
     /// heard again.
-    pub fn forget_source(&self, key: &PublicKey) {
-        self.peers.get(key).inspect(|entry| entry.peer.forget_source());
+    pub fn clear_source(&self, key: &PublicKey) {
+        self.peers.get(key).inspect(|entry| entry.peer.clear_source());
     }
 
     /// Says that more handshake messages wait than a calm device has.
-    pub fn note_load(&mut self, now: Time) {
+    pub fn set_under_load(&mut self, now: Time) {
         self.loaded_until = Some(now + UNDER_LOAD_AFTER);
     }
 
@@ -155,24 +155,24 @@ impl<R: CryptoRng> Control<R> {
     pub fn handle_notices(&mut self, now: Now) {
         let device = self.device.clone();
         self.handle_admitted(now);
-        for (peer, notices) in device.for_control.take() {
+        for (peer, notices) in device.control_mailbox.take() {
             if !self.owns(&peer) {
                 continue;
             }
             let key = *peer.public_key();
-            if notices.has(ControlNotice::Confirmed) {
+            if notices.has(ControlNotice::SessionConfirmed) {
                 self.handshake_completed(&key, now);
                 self.agree_after_handshake(&key, now);
             }
             if notices.has(ControlNotice::Handshake) {
                 self.initiate(&key, now);
             }
-            if notices.has(ControlNotice::Probed)
+            if notices.has(ControlNotice::ProbeReceived)
                 && let Some(entry) = self.peers.get_mut(&key)
             {
                 entry.path.handle_probes(self.reach, &device, now.time);
             }
-            if notices.has(ControlNotice::Exchange) {
+            if notices.has(ControlNotice::ExchangeReceived) {
                 self.handle_exchange(&key, now);
             }
             self.agree_after_data(&key, now);

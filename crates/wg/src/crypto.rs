@@ -15,7 +15,7 @@ impl Crypto {
     pub const ALL: [Self; 2] = [Self::Fastest, Self::Library];
 
     /// The one with this name, in any case.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|crypto| crypto.name().eq_ignore_ascii_case(name))
     }
 

@@ -5,7 +5,7 @@
 //!            route, reserve, sent                session, received
 //!   outbound ------------------->  Device  <---------------------- inbound
 //!      ^                            ^   |                             |
-//!      |  for_outbound              |   |  for_control                |
+//!      |  outbound_mailbox              |   |  control_mailbox                |
 //!      +------------------------- Control <---------------------------+
 //! ```
 
@@ -13,18 +13,18 @@ mod handshakes;
 mod inbound;
 mod mailbox;
 mod outbound;
-mod retired;
+mod stack_wipes;
 
 use std::{
     net::IpAddr,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-pub use handshakes::Handshakes;
-pub use inbound::{Received, Unreceivable};
+pub use handshakes::HandshakeCounts;
+pub use inbound::{ReceiveError, ReceivedBatch};
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
-pub use outbound::{NotReady, Reservation, Sent};
-pub use retired::{KeyUser, Retired};
+pub use outbound::{Reservation, ReserveError, SentBatch};
+pub use stack_wipes::{KeyUser, StackWipes};
 
 use crate::{
     allowed_ips::AllowedIps, drops::Drops, events::Events, index_table::IndexTable,
@@ -37,17 +37,17 @@ pub struct Device {
     allowed_ips: RwLock<AllowedIps<Arc<Peer>>>,
     indices: RwLock<IndexTable>,
     /// Peers that want something of the control half.
-    pub for_control: Mailbox<ControlNotice>,
+    pub control_mailbox: Mailbox<ControlNotice>,
     /// Peers for which the outbound half has something to send.
-    pub for_outbound: Mailbox<OutboundNotice>,
+    pub outbound_mailbox: Mailbox<OutboundNotice>,
     /// What was dropped, and why.
     pub drops: Drops,
     /// How fast peers answer handshakes.
-    pub handshakes: Handshakes,
+    pub handshakes: HandshakeCounts,
     /// What happened, for a subscriber.
     pub events: Events,
     /// Sessions that ended, whose keys the data path is to forget.
-    pub retired: Retired,
+    pub stack_wipes: StackWipes,
 }
 
 /// The allowed IPs of all peers, as they are now.
@@ -66,12 +66,12 @@ impl Device {
         Arc::new(Self {
             allowed_ips: RwLock::default(),
             indices: RwLock::default(),
-            for_control: Mailbox::new(|peer| &peer.for_control),
-            for_outbound: Mailbox::new(|peer| &peer.for_outbound),
+            control_mailbox: Mailbox::new(|peer| &peer.control_mailbox),
+            outbound_mailbox: Mailbox::new(|peer| &peer.outbound_mailbox),
             drops: Drops::default(),
-            handshakes: Handshakes::default(),
+            handshakes: HandshakeCounts::default(),
             events: Events::default(),
-            retired: Retired::default(),
+            stack_wipes: StackWipes::default(),
         })
     }
 
@@ -88,7 +88,7 @@ impl Device {
     /// Notes that a packet was dropped because its destination is in nobody's allowed IPs: where
     /// peers are looked up, the subscriber is asked who it might be. The sender's next packet may
     /// find a peer.
-    pub fn note_nobody(&self, address: IpAddr, now: Time) {
+    pub fn report_unknown_address(&self, address: IpAddr, now: Time) {
         if self.events.looks_up() {
             self.events.post_unknown_address(address, now);
         }
@@ -115,7 +115,7 @@ impl Device {
             any = true;
         }
         if any {
-            self.retired.note();
+            self.stack_wipes.request();
         }
     }
 }

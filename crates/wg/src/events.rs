@@ -33,7 +33,7 @@ pub enum Event {
     HandshakeDone(PublicKey),
     /// Something is to be sent to the peer, or a session with it to be renewed: a handshake is wanted.
     /// It begins at once, unless there is no endpoint, or the last one began a moment ago.
-    Wanted(PublicKey),
+    HandshakeWanted(PublicKey),
     /// The first authentic packet, data or handshake, came from an endpoint other than the one that
     /// the peer was last heard from. Where the peer roams, it has moved there.
     NewPath {
@@ -69,7 +69,7 @@ pub(crate) enum PeerEvent {
     HandshakeDone = 1,
     NewPath = 2,
     Stale = 4,
-    Wanted = 8,
+    HandshakeWanted = 8,
 }
 
 /// Events that wait for the subscriber.
@@ -186,7 +186,12 @@ impl Queue {
 
 /// Takes one event of a peer. The second value is whether there are more.
 fn next_event(peer: &Peer) -> (Option<Event>, bool) {
-    let all = [PeerEvent::Wanted, PeerEvent::HandshakeDone, PeerEvent::NewPath, PeerEvent::Stale];
+    let all = [
+        PeerEvent::HandshakeWanted,
+        PeerEvent::HandshakeDone,
+        PeerEvent::NewPath,
+        PeerEvent::Stale,
+    ];
     let waiting = peer.events.load(Ordering::Acquire);
     let Some(next) = all.into_iter().find(|event| waiting & *event as u8 != 0) else {
         return (None, false);
@@ -196,9 +201,9 @@ fn next_event(peer: &Peer) -> (Option<Event>, bool) {
     let key = *peer.public_key();
     let event = match next {
         PeerEvent::HandshakeDone => Some(Event::HandshakeDone(key)),
-        PeerEvent::NewPath => peer.heard_from().map(|from| Event::NewPath { peer: key, from }),
+        PeerEvent::NewPath => peer.received_from().map(|from| Event::NewPath { peer: key, from }),
         PeerEvent::Stale => Some(Event::Stale(key)),
-        PeerEvent::Wanted => Some(Event::Wanted(key)),
+        PeerEvent::HandshakeWanted => Some(Event::HandshakeWanted(key)),
     };
     (event, more)
 }

@@ -228,8 +228,8 @@ impl PresharedKey {
         fill: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError>,
     ) -> Result<Self, KeyError> {
         let secret = secret(fill)?;
-        let is_none: bool = secret.as_slice().ct_eq(&[0; KEY_LEN]).into();
-        Ok(Self((!is_none).then_some(secret)))
+        let is_zero: bool = secret.as_slice().ct_eq(&[0; KEY_LEN]).into();
+        Ok(Self((!is_zero).then_some(secret)))
     }
 
     /// The bytes, for the handshake.
@@ -238,7 +238,7 @@ impl PresharedKey {
     }
 
     /// Whether it is all zero: no preshared key.
-    pub fn is_none(&self) -> bool {
+    pub fn is_zero(&self) -> bool {
         self.0.is_none()
     }
 
@@ -314,10 +314,10 @@ mod tests {
     #[test]
     fn a_preshared_key_of_zeros_is_none() {
         let none = PresharedKey::from_hex(&"0".repeat(64)).unwrap();
-        assert!(none.is_none());
+        assert!(none.is_zero());
         assert_eq!(none, PresharedKey::default());
         assert_eq!(*none.to_hex(), "0".repeat(64));
-        assert!(!PresharedKey::from_bytes(&[1; 32]).is_none());
+        assert!(!PresharedKey::from_bytes(&[1; 32]).is_zero());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Three parties share a [`Device`]:
 //!
 //! ```text
-//!   outbound   route -> reserve counters -> (seal, send) -> sent      Staged
+//!   outbound   route -> reserve counters -> (seal, send) -> sent      StagedPackets
 //!   inbound    session -> (open) -> accept counter -> received
 //!   control    handshakes, cookies, timers, configuration             Control
 //! ```
@@ -41,8 +41,8 @@ pub use allowed_ips::AllowedIps;
 pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
 pub use crypto::Crypto;
 pub use device::{
-    ControlNotice, Device, Handshakes, KeyUser, NotReady, OutboundNotice, Received, Reservation,
-    Retired, Routes, Sent, Unreceivable,
+    ControlNotice, Device, HandshakeCounts, KeyUser, OutboundNotice, ReceiveError, ReceivedBatch,
+    Reservation, ReserveError, Routes, SentBatch, StackWipes,
 };
 pub use drops::{DropReason, Drops};
 pub use events::{Event, Events};
@@ -53,5 +53,5 @@ pub use path_mtu::{PROBE_FIRST_BYTE, PROBE_LEN, PathLimit, Probe, ProbeKind};
 pub use peer::Peer;
 pub use post_quantum::{ExchangeMessage, PostQuantum};
 pub use replay::ReplayFilter;
-pub use staged::Staged;
+pub use staged::StagedPackets;
 pub use time::{Now, Time};

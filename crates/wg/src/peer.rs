@@ -30,15 +30,15 @@ pub struct Peer {
     endpoint: RwLock<Option<Endpoint>>,
     roams: AtomicBool,
     /// Where it was last heard from, once there is a subscriber: seldom, and only to be compared.
-    heard_from: Mutex<Option<Box<Endpoint>>>,
+    received_from: Mutex<Option<Box<Endpoint>>>,
     pub(crate) activity: Activity,
     pub(crate) path: PeerPath,
     pub(crate) exchange: PeerExchange,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     /// What stands in each mailbox for this peer.
-    pub(crate) for_control: AtomicU8,
-    pub(crate) for_outbound: AtomicU8,
+    pub(crate) control_mailbox: AtomicU8,
+    pub(crate) outbound_mailbox: AtomicU8,
     /// Events that the subscriber did not poll yet.
     pub(crate) events: AtomicU8,
 }
@@ -50,14 +50,14 @@ impl Peer {
             keypairs: RwLock::default(),
             endpoint: RwLock::default(),
             roams: AtomicBool::new(true),
-            heard_from: Mutex::default(),
+            received_from: Mutex::default(),
             activity: Activity::default(),
             path: PeerPath::default(),
             exchange: PeerExchange::default(),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
-            for_control: AtomicU8::new(0),
-            for_outbound: AtomicU8::new(0),
+            control_mailbox: AtomicU8::new(0),
+            outbound_mailbox: AtomicU8::new(0),
             events: AtomicU8::new(0),
         })
     }
@@ -93,21 +93,21 @@ impl Peer {
 
     /// The peer was heard from `endpoint`; whether it was last heard from another one.
     pub(crate) fn is_heard_anew(&self, endpoint: Endpoint) -> bool {
-        let mut heard_from = self.heard_from.lock().unwrap_or_else(PoisonError::into_inner);
-        let anew = heard_from.as_deref() != Some(&endpoint);
+        let mut received_from = self.received_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let anew = received_from.as_deref() != Some(&endpoint);
         if anew {
-            *heard_from = Some(Box::new(endpoint));
+            *received_from = Some(Box::new(endpoint));
         }
         anew
     }
 
-    pub(crate) fn heard_from(&self) -> Option<Endpoint> {
-        self.heard_from.lock().unwrap_or_else(PoisonError::into_inner).as_deref().copied()
+    pub(crate) fn received_from(&self) -> Option<Endpoint> {
+        self.received_from.lock().unwrap_or_else(PoisonError::into_inner).as_deref().copied()
     }
 
     /// Leaves the choice of the source address to the routing table, until the
     /// peer is heard again.
-    pub fn forget_source(&self) {
+    pub fn clear_source(&self) {
         let mut endpoint = self.endpoint.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(endpoint) = endpoint.as_mut() {
             endpoint.local = None;

@@ -4,7 +4,7 @@
 //! a preshared key is.
 //!
 //! ```text
-//!   data path  (data_path)   Device::exchange_received      Device::take_exchange
+//!   data path  (data_path)   Device::handle_exchange_message      Device::take_exchange
 //!                                      |                          ^
 //!                                 PeerExchange, one in each peer (shared)
 //!                                      v                          |
@@ -45,7 +45,7 @@ impl PostQuantum {
     pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::Require];
 
     /// The one with this name, in any case.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
     }
 

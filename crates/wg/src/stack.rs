@@ -10,12 +10,12 @@ pub(crate) const EXCHANGE: usize = 16 * 1024;
 
 /// Does `work`, and wipes the stack that it used. What it returns is not to be a secret: it may be
 /// copied on its way.
-pub fn wiped<T>(work: impl FnOnce() -> T) -> T {
-    wiped_to::<HANDSHAKE, T>(work)
+pub fn run_and_wipe<T>(work: impl FnOnce() -> T) -> T {
+    run_and_wipe_words::<HANDSHAKE, T>(work)
 }
 
 /// The same for work that uses up to so many words.
-pub(crate) fn wiped_to<const WORDS: usize, T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn run_and_wipe_words<const WORDS: usize, T>(work: impl FnOnce() -> T) -> T {
     let done = apart(work);
     aead::stack::wipe::<WORDS>();
     done
@@ -82,7 +82,7 @@ pub(crate) mod tests {
         let word = u64::from_ne_bytes([0xa5; 8]);
         let has_any = |left: &[u64]| left.windows(2).any(|words| words == [word; 2]);
         assert!(has_any(&left(|| apart(leave))), "the test does not see what is left");
-        assert!(!has_any(&left(|| wiped(leave))));
+        assert!(!has_any(&left(|| run_and_wipe(leave))));
     }
 
     #[test]

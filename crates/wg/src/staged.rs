@@ -13,12 +13,12 @@ const MAX_STAGED_BYTES: usize = 16 << 20;
 
 /// What waits, for each peer in order.
 #[derive(Debug, Default)]
-pub struct Staged {
+pub struct StagedPackets {
     queues: HashMap<PublicKey, VecDeque<Box<[u8]>>>,
     bytes: usize,
 }
 
-impl Staged {
+impl StagedPackets {
     /// Stages a copy of `packet`. Returns how many packets had to be dropped for
     /// it: the peer's oldest, or the packet itself where memory is used up.
     pub fn push(&mut self, peer: &Arc<Peer>, packet: &[u8]) -> u64 {
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_oldest_packets_of_a_full_queue_make_room() {
         let peer = Peer::new([1; 32].into());
-        let mut staged = Staged::default();
+        let mut staged = StagedPackets::default();
         let dropped: u64 = (0..=u8::MAX).map(|n| staged.push(&peer, &[n])).sum();
         assert_eq!(dropped, 256 - MAX_STAGED_PACKETS as u64);
         let left: Vec<u8> = staged.take(&peer).iter().map(|packet| packet[0]).collect();
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn many_peers_together_stay_below_the_budget() {
-        let mut staged = Staged::default();
+        let mut staged = StagedPackets::default();
         let mut dropped = 0;
         for n in 0..200u8 {
             let peer = Peer::new([n; 32].into());

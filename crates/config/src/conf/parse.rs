@@ -202,7 +202,7 @@ impl Peers {
     /// The peers; and for each network, the place of the last peer that has it, and the line.
     fn into_all(mut self) -> (Vec<Peer>, HashMap<IpNet, (usize, usize)>) {
         for peer in &mut self.all {
-            peer.preshared_key.take_if(|key| key.is_none());
+            peer.preshared_key.take_if(|key| key.is_zero());
         }
         (self.all, self.owners)
     }
@@ -356,7 +356,7 @@ pub(super) fn or_off<T: Default>(
 
 fn private_key(text: &str) -> Result<PrivateKey, ValueError> {
     // Not a `PrivateKey` yet, which clamps.
-    if preshared_key(text)?.is_none() {
+    if preshared_key(text)?.is_zero() {
         return Err(ValueError::secret(Wanted::NonZeroKey));
     }
     PrivateKey::from_base64(text).map_err(|_| ValueError::secret(Wanted::Base64Key))
@@ -387,11 +387,11 @@ fn on_off(text: &str) -> Result<bool, ValueError> {
 }
 
 fn post_quantum(text: &str) -> Result<PostQuantum, ValueError> {
-    PostQuantum::named(text).ok_or_else(|| ValueError::new(Wanted::OffOnRequire, text))
+    PostQuantum::from_name(text).ok_or_else(|| ValueError::new(Wanted::OffOnRequire, text))
 }
 
 fn crypto(text: &str) -> Result<Crypto, ValueError> {
-    Crypto::named(text).ok_or_else(|| ValueError::new(Wanted::FastestLibrary, text))
+    Crypto::from_name(text).ok_or_else(|| ValueError::new(Wanted::FastestLibrary, text))
 }
 
 /// Without a value wg-quick(8) computes it.

@@ -74,7 +74,7 @@ fn write_device(out: &mut dyn fmt::Write, state: &DeviceState) -> fmt::Result {
 
 fn write_peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     writeln!(out, "\n[Peer]\nPublicKey = {}", state.public_key.to_base64())?;
-    if !state.preshared_key.is_none() {
+    if !state.preshared_key.is_zero() {
         writeln!(out, "PresharedKey = {}", *state.preshared_key.to_base64())?;
     }
     if !state.allowed_ips.is_empty() {
@@ -184,7 +184,7 @@ mod tests {
         });
         Peer {
             public_key: state.public_key,
-            preshared_key: Some(state.preshared_key.clone()).filter(|key| !key.is_none()),
+            preshared_key: Some(state.preshared_key.clone()).filter(|key| !key.is_zero()),
             allowed_ips: state.allowed_ips.clone(),
             endpoint,
             persistent_keepalive: Some(state.persistent_keepalive).filter(|&seconds| seconds != 0),

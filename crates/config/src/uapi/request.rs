@@ -201,7 +201,7 @@ fn set_peer(peer: &mut PeerChange, key: &str, value: &str) -> Result<(), Reason>
 /// `None` where it is all zero.
 fn private_key(text: &str) -> Result<Option<PrivateKey>, ValueError> {
     // Not a `PrivateKey` yet, which clamps.
-    if preshared_key(text)?.is_none() {
+    if preshared_key(text)?.is_zero() {
         return Ok(None);
     }
     PrivateKey::from_hex(text).map(Some).map_err(|_| ValueError::secret(Wanted::HexKey))

@@ -10,8 +10,8 @@ use packet::{
     wire::IpHeader,
 };
 use wg::{
-    Device, DropReason, ExchangeMessage, PROBE_FIRST_BYTE, Peer, Probe, Received, Routes, Session,
-    Time,
+    Device, DropReason, ExchangeMessage, PROBE_FIRST_BYTE, Peer, Probe, ReceivedBatch, Routes,
+    Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
 
@@ -139,13 +139,13 @@ impl<I: IpSend> Delivery<I> {
         let ReceivedBatch { batch, sessions, jobs } = &self.received;
         for run in jobs.chunk_by(same) {
             let bytes = run.iter().map(|job| job.span.len).sum();
-            let data = run.iter().any(|job| {
+            let has_data = run.iter().any(|job| {
                 job.span.len > DATA_OVERHEAD
                     && batch.get(job.span)[DATA_HEADER_LEN] != PROBE_FIRST_BYTE
             });
             let (_, session) = &sessions[run[0].session];
-            let received = Received { bytes, data, endpoint: run[0].endpoint };
-            self.device.received(session, received, self.now);
+            let received = ReceivedBatch { bytes, has_data, endpoint: run[0].endpoint };
+            self.device.handle_received(session, received, self.now);
         }
     }
 
@@ -269,12 +269,12 @@ impl<I: IpSend> Delivery<I> {
 #[cold]
 fn handle_in_band_message(device: &Device, peer: &Arc<Peer>, packet: &[u8], now: Time) -> bool {
     if let Some(probe) = Probe::parse(packet) {
-        device.probe_received(peer, probe, now);
+        device.handle_probe_received(peer, probe, now);
         return true;
     }
     let message = ExchangeMessage::parse(packet);
     let is_one = message.is_some();
-    message.into_iter().for_each(|message| device.exchange_received(peer, message));
+    message.into_iter().for_each(|message| device.handle_exchange_message(peer, message));
     is_one
 }
 

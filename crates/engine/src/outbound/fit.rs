@@ -48,7 +48,7 @@ impl Fit<'_> {
         if !limit.settled || longest <= mtu.into() || !is_unfragmentable(&first) {
             return;
         }
-        if peer.may_return(self.now)
+        if peer.allow_too_big_report(self.now)
             && let Some(answer) = packet_too_big(&first, mtu)
         {
             self.returned.push(answer);

@@ -25,7 +25,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let destination = header.destination(packet);
         let Some(peer) = device.routes().lookup(destination).cloned() else {
             device.drops.count(DropReason::OutNoPeer, 1);
-            device.note_nobody(destination, now);
+            device.report_unknown_address(destination, now);
             return;
         };
         if let Some(view) = watch.as_ref().and_then(Watch::look) {
@@ -35,7 +35,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         // Behind staged packets, so as not to overtake them.
         let waits = staged.has(&peer);
         if waits {
-            device.staged(&peer, now);
+            device.handle_staged(&peer, now);
         }
         let mtu = mtu.load(Ordering::Relaxed) as usize;
         if waits || !written.push(device, &peer, slice::from_ref(&item), mtu, now) {

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
-use wg::{Device, DropReason, Sent, Time, message::DATA_HEADER_LEN, stack};
+use wg::{Device, DropReason, SentBatch, Time, message::DATA_HEADER_LEN, stack};
 
 use super::unsealed::{InBandDatagram, Unsealed};
 use crate::{AEAD_BATCH, Shared, datagram_sender::DatagramSender, stage::Work};
@@ -58,8 +58,8 @@ impl<U: UdpSend> Sealer<U> {
             let lens = &written.lens[run.lens.clone()];
             if went(&written.out, &run.reservation.endpoint) {
                 let (packets, bytes) = (lens.len() as u64, lens.iter().sum());
-                let sent = Sent { packets, bytes, longest: run.longest };
-                device.sent(&run.peer, &run.reservation, sent, *now);
+                let sent = SentBatch { packets, bytes, longest: run.longest };
+                device.handle_sent(&run.peer, &run.reservation, sent, *now);
             }
         }
     }
@@ -70,9 +70,9 @@ impl<U: UdpSend> Sealer<U> {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
             match sender.send_unfragmented(&datagram, reservation.endpoint) {
-                Ok(()) => device.probe_sent(&peer, datagram.len(), *now),
+                Ok(()) => device.handle_probe_sent(&peer, datagram.len(), *now),
                 Err(SendError::TooBig) => {
-                    probe.into_iter().for_each(|probe| device.probe_refused(&peer, probe));
+                    probe.into_iter().for_each(|probe| device.handle_probe_refused(&peer, probe));
                 }
                 // It counts as lost, and what else is lost now is counted.
                 Err(_) => {}
@@ -103,7 +103,7 @@ fn handle_failure(device: &Device, written: &Unsealed, failure: &Failure) {
     if failure.error == SendError::StaleSource {
         let endpoint = written.out.transmits()[failure.transmit].endpoint;
         for run in written.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
-            run.peer.forget_source();
+            run.peer.clear_source();
         }
     }
     count_failure(device, failure);

@@ -5,7 +5,8 @@ use std::{ops::Range, sync::Arc};
 
 use packet::{Ecn, Segments, SendBatch};
 use wg::{
-    Device, DropReason, ExchangeMessage, NotReady, Peer, Probe, Reservation, Staged, Time,
+    Device, DropReason, ExchangeMessage, Peer, Probe, Reservation, ReserveError, StagedPackets,
+    Time,
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
@@ -24,7 +25,7 @@ impl<'a> Item<'a> {
         Self { segments: Segments::whole(packet), first: 0, ecn }
     }
 
-    pub fn stage(&self, device: &Device, staged: &mut Staged, peer: &Arc<Peer>) {
+    pub fn stage(&self, device: &Device, staged: &mut StagedPackets, peer: &Arc<Peer>) {
         for index in self.indices() {
             let mut packet = vec![0; self.segments.segment_len(index)];
             self.segments.write(index, &mut packet);
@@ -101,8 +102,8 @@ impl Unsealed {
         }
         match device.reserve(peer, count as u64, now) {
             Ok(reservation) => self.push_run(peer, reservation, items, mtu),
-            Err(NotReady::NoSession) => return false,
-            Err(NotReady::NoEndpoint) => {
+            Err(ReserveError::NoSession) => return false,
+            Err(ReserveError::NoEndpoint) => {
                 device.drops.count(DropReason::OutNoEndpoint, count as u64);
             }
         }
@@ -115,8 +116,8 @@ impl Unsealed {
             Ok(reservation) => {
                 self.push_run(peer, reservation, &[Item::plain(&[], Ecn::NotEct)], 0);
             }
-            Err(NotReady::NoSession) => {}
-            Err(NotReady::NoEndpoint) => device.drops.count(DropReason::OutNoEndpoint, 1),
+            Err(ReserveError::NoSession) => {}
+            Err(ReserveError::NoEndpoint) => device.drops.count(DropReason::OutNoEndpoint, 1),
         }
     }
 

@@ -16,7 +16,7 @@ fn a_packet_to_nobody_is_dropped_and_asked_about_where_that_is_on() {
         if on {
             let mut control = a.control.lock().unwrap();
             control.subscribe(Arc::new(|| {}));
-            control.look_up_peers(true);
+            control.set_peer_lookup(true);
         }
         for number in 0..3 {
             a.port.push(packet("10.0.0.1", "10.0.0.9", 0, number, 64));

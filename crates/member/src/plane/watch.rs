@@ -139,7 +139,7 @@ impl Watch {
                 Some(PeerEvent::NewPath { peer: key(peer), from: self.places.path_of(&from)? })
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
-            Event::Wanted(peer) => Some(PeerEvent::Wanted(key(peer))),
+            Event::HandshakeWanted(peer) => Some(PeerEvent::Wanted(key(peer))),
             // Nobody is looked up.
             Event::UnknownPeer { .. } | Event::UnknownAddress(_) => None,
         }
@@ -157,7 +157,7 @@ fn report(one: &PeerTraffic, places: &Places) -> Activity {
         received: one.rx_bytes,
         sent: one.tx_bytes,
         last_handshake: one.last_handshake,
-        heard_from: one.heard_from.as_ref().and_then(|from| places.path_of(from)),
+        heard_from: one.received_from.as_ref().and_then(|from| places.path_of(from)),
         path_mtu: one.path_mtu,
         post_quantum: one.post_quantum,
     }

@@ -87,7 +87,7 @@ impl Pair {
         });
         assert!(first.device().reserve(&peer, 1, now.time).is_ok(), "there is a session");
         for control in &self.controls {
-            control.device().for_outbound.take().for_each(drop);
+            control.device().outbound_mailbox.take().for_each(drop);
         }
         [made, taken, finished]
     }

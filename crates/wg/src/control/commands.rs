@@ -49,14 +49,14 @@ impl<R: CryptoRng> Control<R> {
         self.device.events.switch_on(waker);
         for entry in self.peers.values() {
             // What was sent already may be unanswered.
-            self.device.for_control.post(&entry.peer, ControlNotice::Timers);
+            self.device.control_mailbox.post(&entry.peer, ControlNotice::Replan);
         }
     }
 
     /// Says whether the subscriber is asked about unknown public keys that begin a handshake, and
     /// about addresses that belong to no peer. It answers by adding the peer with
     /// [`Control::apply`], or not at all.
-    pub fn look_up_peers(&mut self, on: bool) {
+    pub fn set_peer_lookup(&mut self, on: bool) {
         self.device.events.look_up(on);
         self.newcomers = Newcomers::default();
     }
@@ -87,7 +87,7 @@ impl<R: CryptoRng> Control<R> {
 
     /// Whether a handshake with a peer is in progress: an initiation was sent and is not answered
     /// yet. Returns `false` for an unknown peer.
-    pub fn is_trying(&self, peer: &PublicKey) -> bool {
+    pub fn is_handshaking(&self, peer: &PublicKey) -> bool {
         let Some(entry) = self.peers.get(peer) else { return false };
         entry.timers.attempt_began.is_some() && entry.handshake.pending.is_some()
     }
@@ -110,7 +110,7 @@ impl<R: CryptoRng> Control<R> {
         let kept_alive = entry.keeps_alive();
         entry.peer.set_endpoint(endpoint);
         if self.running {
-            self.device.for_outbound.post(&entry.peer, entry.notice_after(kept_alive));
+            self.device.outbound_mailbox.post(&entry.peer, entry.notice_after(kept_alive));
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ impl<R: CryptoRng> Control<R> {
     /// It cannot be made; what came before the error in the change is made.
     pub fn apply(&mut self, change: DeviceChange) -> Result<(), ConfigError> {
         if let Some(key) = change.private_key {
-            stack::wiped(|| self.set_private_key(key));
+            stack::run_and_wipe(|| self.set_private_key(key));
         }
         if change.replace_peers {
             for key in self.peers.keys().copied().collect::<Vec<_>>() {
@@ -85,7 +85,7 @@ impl<R: CryptoRng> Control<R> {
                 rx_bytes,
                 tx_bytes,
                 last_handshake: entry.last_handshake,
-                heard_from: entry.peer.heard_from(),
+                received_from: entry.peer.received_from(),
                 path_mtu: entry.path.found(),
                 post_quantum: entry.agreed(),
             }
@@ -158,10 +158,10 @@ impl<R: CryptoRng> Control<R> {
             self.change_allowed_ip(&peer, allowed_ip);
         }
         if self.running {
-            self.device.for_outbound.post(&peer, notice);
+            self.device.outbound_mailbox.post(&peer, notice);
         }
         // A shorter interval has to be planned.
-        self.device.for_control.post(&peer, crate::device::ControlNotice::Timers);
+        self.device.control_mailbox.post(&peer, crate::device::ControlNotice::Replan);
         Ok(())
     }
 

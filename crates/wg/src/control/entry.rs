@@ -146,7 +146,7 @@ impl Entry {
         self.peer.activity.reset();
         self.path.reset();
         self.quantum.reset();
-        device.for_outbound.post(&self.peer, OutboundNotice::Purge);
+        device.outbound_mailbox.post(&self.peer, OutboundNotice::Purge);
     }
 
     /// Wipes what could still open or seal anything.

@@ -109,7 +109,9 @@ impl<R: CryptoRng> Control<R> {
         from: Endpoint,
         now: Now,
     ) -> Result<(), DropReason> {
-        let Some(key) = stack::wiped(|| self.finish(datagram, from, now))? else { return Ok(()) };
+        let Some(key) = stack::run_and_wipe(|| self.finish(datagram, from, now))? else {
+            return Ok(());
+        };
         // What this keeps is made where no secret lies on the stack: values that are moved take along
         // what lay in their padding.
         self.agree_after_handshake(&key, now);
@@ -160,7 +162,7 @@ impl<R: CryptoRng> Control<R> {
         self.begin_session(&key, keypair, now.time);
         self.handshake_completed(&key, now);
         // The responder sends nothing until it hears from us.
-        self.device.for_outbound.post(&peer, OutboundNotice::Keepalive);
+        self.device.outbound_mailbox.post(&peer, OutboundNotice::Keepalive);
         Ok(Some(key))
     }
 
@@ -213,7 +215,7 @@ impl<R: CryptoRng> Control<R> {
         if entry.timers.retransmit.is_some() {
             return;
         }
-        self.device.events.post(&entry.peer, PeerEvent::Wanted);
+        self.device.events.post(&entry.peer, PeerEvent::HandshakeWanted);
         match entry.timers.last_handshake_sent.map(|sent| sent + REKEY_TIMEOUT) {
             Some(earliest) if now.time < earliest => {
                 let at = earliest + jitter;
@@ -225,7 +227,9 @@ impl<R: CryptoRng> Control<R> {
     }
 
     pub(super) fn send_initiation(&mut self, key: &PublicKey, now: Now) {
-        let Some((message, peer)) = stack::wiped(|| self.initiation(key, now)) else { return };
+        let Some((message, peer)) = stack::run_and_wipe(|| self.initiation(key, now)) else {
+            return;
+        };
         let retransmit = now.time + REKEY_TIMEOUT + self.jitter();
         peer.activity.hold_handshakes(Some(retransmit));
         if let Some(entry) = self.peers.get_mut(key) {

@@ -84,7 +84,7 @@ impl<R: CryptoRng> Control<R> {
     /// Answers what is to be answered, and counts the rest.
     pub(super) fn handle_initiations(&mut self, arrived: &[Arrived<'_>], now: Now) {
         if !arrived.is_empty() {
-            stack::wiped(|| self.handle_each(arrived, now));
+            stack::run_and_wipe(|| self.handle_each(arrived, now));
         }
     }
 

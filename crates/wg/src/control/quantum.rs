@@ -27,7 +27,7 @@ impl<R: CryptoRng> Control<R> {
             entry.forget_secrets(&self.device);
             entry.peer.activity.hold_handshakes(None);
             if self.running {
-                self.device.for_outbound.post(&entry.peer, OutboundNotice::Flush);
+                self.device.outbound_mailbox.post(&entry.peer, OutboundNotice::Flush);
             }
         }
     }

@@ -65,7 +65,7 @@ impl<R: CryptoRng> Control<R> {
         let persistent = entry.take_persistent(now.time);
         let stale = entry.stale_deadline().is_some_and(|deadline| deadline <= now.time);
         if keepalive || persistent {
-            self.device.for_outbound.post(&entry.peer, OutboundNotice::Keepalive);
+            self.device.outbound_mailbox.post(&entry.peer, OutboundNotice::Keepalive);
         }
         let unanswered = activity.take_unanswered(now.time);
         if stale {
@@ -75,7 +75,7 @@ impl<R: CryptoRng> Control<R> {
         if retransmit {
             self.retransmit(key, now);
         } else if unanswered {
-            entry.peer.forget_source();
+            entry.peer.clear_source();
             self.initiate(key, now);
         }
         if let Some(entry) = self.peers.get_mut(key) {
@@ -98,12 +98,12 @@ impl<R: CryptoRng> Control<R> {
         if now.time.since(began) >= REKEY_ATTEMPT_TIME {
             entry.timers.attempt_began = None;
             entry.timers.wipe.get_or_insert(now.time + WIPE_AFTER_TIME);
-            self.device.for_outbound.post(&entry.peer, OutboundNotice::Purge);
+            self.device.outbound_mailbox.post(&entry.peer, OutboundNotice::Purge);
             return;
         }
         // The path may be dead for this source only, unless this one is the first, which waited.
         if entry.handshake.is_unanswered(now.time) {
-            entry.peer.forget_source();
+            entry.peer.clear_source();
         }
         self.send_initiation(key, now);
     }

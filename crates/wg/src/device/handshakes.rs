@@ -7,12 +7,12 @@ use std::{
 
 /// Counted by the control half, of all peers together.
 #[derive(Debug, Default)]
-pub struct Handshakes {
+pub struct HandshakeCounts {
     answered: AtomicU64,
     micros: AtomicU64,
 }
 
-impl Handshakes {
+impl HandshakeCounts {
     /// How many initiations of ours had their response.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)

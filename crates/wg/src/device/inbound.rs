@@ -18,7 +18,7 @@ use crate::{
 
 /// Why a message cannot be received: before any crypto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreceivable {
+pub enum ReceiveError {
     /// Its index stands for no session.
     UnknownIndex,
     /// The session's time or messages are used up.
@@ -27,20 +27,20 @@ pub enum Unreceivable {
 
 /// Messages that were received, from one endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct ReceivedBatch {
     /// Bytes of their datagrams.
     pub bytes: usize,
     /// Whether one was no keepalive.
-    pub data: bool,
+    pub has_data: bool,
     /// Where they came from.
     pub endpoint: Endpoint,
 }
 
-impl From<Unreceivable> for DropReason {
-    fn from(reason: Unreceivable) -> Self {
+impl From<ReceiveError> for DropReason {
+    fn from(reason: ReceiveError) -> Self {
         match reason {
-            Unreceivable::UnknownIndex => Self::InUnknownIndex,
-            Unreceivable::Expired => Self::InExpired,
+            ReceiveError::UnknownIndex => Self::InUnknownIndex,
+            ReceiveError::Expired => Self::InExpired,
         }
     }
 }
@@ -50,10 +50,10 @@ impl Device {
     ///
     /// # Errors
     /// There is none, or it may not be used any more.
-    pub fn session(&self, header: DataHeader, now: Time) -> Result<Session, Unreceivable> {
+    pub fn session(&self, header: DataHeader, now: Time) -> Result<Session, ReceiveError> {
         let session = match self.indices().get(header.receiver) {
             Some(Owner::Session(session)) => session.clone(),
-            Some(Owner::Handshake(_)) | None => return Err(Unreceivable::UnknownIndex),
+            Some(Owner::Handshake(_)) | None => return Err(ReceiveError::UnknownIndex),
         };
         session.receivable(header.counter, now)?;
         Ok(session)
@@ -61,8 +61,8 @@ impl Device {
 
     /// Notes that authentic, new messages came by `session`. The first ones confirm the
     /// session, and a peer that roams moves to where they came from.
-    pub fn received(&self, session: &Session, received: Received, now: Time) {
-        let Received { bytes, data, endpoint } = received;
+    pub fn handle_received(&self, session: &Session, received: ReceivedBatch, now: Time) {
+        let ReceivedBatch { bytes, has_data, endpoint } = received;
         let Session { peer, keypair } = session;
         if !keypair.confirmed.load(Ordering::Acquire)
             && !keypair.confirmed.swap(true, Ordering::AcqRel)
@@ -72,8 +72,8 @@ impl Device {
         peer.roam_to(endpoint);
         self.events.heard(peer, endpoint);
         peer.count_rx(bytes);
-        if peer.activity.received(data, now) {
-            self.for_control.post(peer, ControlNotice::Timers);
+        if peer.activity.received(has_data, now) {
+            self.control_mailbox.post(peer, ControlNotice::Replan);
         }
         self.keep_receiving(peer, now);
     }
@@ -83,8 +83,8 @@ impl Device {
             return;
         };
         self.retire(displaced.into_iter().flatten());
-        self.for_control.post(peer, ControlNotice::Confirmed);
-        self.for_outbound.post(peer, OutboundNotice::Flush);
+        self.control_mailbox.post(peer, ControlNotice::SessionConfirmed);
+        self.outbound_mailbox.post(peer, OutboundNotice::Flush);
     }
 
     /// An initiator that only receives renews its session before it dies (paper
@@ -109,10 +109,10 @@ impl Session {
     ///
     /// # Errors
     /// Its time or messages are used up.
-    pub fn receivable(&self, counter: u64, now: Time) -> Result<(), Unreceivable> {
+    pub fn receivable(&self, counter: u64, now: Time) -> Result<(), ReceiveError> {
         if now.since(self.keypair.created) >= REJECT_AFTER_TIME || counter >= REJECT_AFTER_MESSAGES
         {
-            return Err(Unreceivable::Expired);
+            return Err(ReceiveError::Expired);
         }
         Ok(())
     }

@@ -22,13 +22,13 @@ pub enum ControlNotice {
     /// A handshake.
     Handshake = 1,
     /// To plan the peer's timers anew.
-    Timers = 2,
+    Replan = 2,
     /// To note that the peer confirmed a session.
-    Confirmed = 4,
+    SessionConfirmed = 4,
     /// To read what the peer says of its path.
-    Probed = 8,
+    ProbeReceived = 8,
     /// To read what the peer says of a secret against quantum computers.
-    Exchange = 16,
+    ExchangeReceived = 16,
 }
 
 /// What the outbound half is asked for.

@@ -33,7 +33,7 @@ pub struct Reservation {
 
 /// Datagrams that were sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
+pub struct SentBatch {
     /// How many, of one reservation.
     pub packets: u64,
     /// Bytes of all of them.
@@ -44,7 +44,7 @@ pub struct Sent {
 
 /// Why nothing can be sent to a peer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotReady {
+pub enum ReserveError {
     /// There is no session that carries data; a handshake was asked for, or a secret for one is
     /// being agreed on. Stage the packets.
     NoSession,
@@ -63,7 +63,7 @@ impl Device {
         peer: &Arc<Peer>,
         packets: u64,
         now: Time,
-    ) -> Result<Reservation, NotReady> {
+    ) -> Result<Reservation, ReserveError> {
         self.reserve_by(|keypair| keypair.carries_data, peer, packets, now)
     }
 
@@ -71,13 +71,17 @@ impl Device {
     ///
     /// # Errors
     /// Nothing can be sent now.
-    pub fn reserve_keepalive(&self, peer: &Arc<Peer>, now: Time) -> Result<Reservation, NotReady> {
+    pub fn reserve_keepalive(
+        &self,
+        peer: &Arc<Peer>,
+        now: Time,
+    ) -> Result<Reservation, ReserveError> {
         self.reserve_by(|_| true, peer, 1, now)
     }
 
     /// Whether there is a session with `peer` that carries no data: what is staged stays, and a
     /// keepalive has to confirm the session.
-    pub fn withholds_data(&self, peer: &Peer, now: Time) -> bool {
+    pub fn is_data_withheld(&self, peer: &Peer, now: Time) -> bool {
         peer.live_keypair(now).is_some_and(|keypair| !keypair.carries_data)
     }
 
@@ -87,12 +91,12 @@ impl Device {
         peer: &Arc<Peer>,
         packets: u64,
         now: Time,
-    ) -> Result<Reservation, NotReady> {
-        let endpoint = peer.endpoint().ok_or(NotReady::NoEndpoint)?;
+    ) -> Result<Reservation, ReserveError> {
+        let endpoint = peer.endpoint().ok_or(ReserveError::NoEndpoint)?;
         let keypair = peer.live_keypair(now);
         // That session is what a secret is agreed on by.
         if keypair.as_ref().is_some_and(|keypair| !carries(keypair)) {
-            return Err(NotReady::NoSession);
+            return Err(ReserveError::NoSession);
         }
         let reserved = keypair
             .and_then(|keypair| keypair.send.take(packets).map(|counter| (keypair, counter)));
@@ -100,14 +104,14 @@ impl Device {
             Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),
             None => {
                 self.ask_for_handshake(peer, now);
-                Err(NotReady::NoSession)
+                Err(ReserveError::NoSession)
             }
         }
     }
 
     /// Notes that packets to `peer` were staged behind others, without a try to
     /// reserve: as long as there is no session, they want one.
-    pub fn staged(&self, peer: &Arc<Peer>, now: Time) {
+    pub fn handle_staged(&self, peer: &Arc<Peer>, now: Time) {
         if peer.live_keypair(now).is_none() {
             self.ask_for_handshake(peer, now);
         }
@@ -115,13 +119,19 @@ impl Device {
 
     /// Notes that datagrams of a reservation were sent. Asks for a new handshake in time
     /// (kernel `keep_key_fresh`).
-    pub fn sent(&self, peer: &Arc<Peer>, reservation: &Reservation, sent: Sent, now: Time) {
-        let Sent { packets, bytes, longest } = sent;
+    pub fn handle_sent(
+        &self,
+        peer: &Arc<Peer>,
+        reservation: &Reservation,
+        sent: SentBatch,
+        now: Time,
+    ) {
+        let SentBatch { packets, bytes, longest } = sent;
         peer.count_tx(bytes);
         let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, self.events.are_on(), now);
         plan |= path_mtu::sent_long(peer, longest, now);
         if plan {
-            self.for_control.post(peer, ControlNotice::Timers);
+            self.control_mailbox.post(peer, ControlNotice::Replan);
         }
         let keypair = &reservation.keypair;
         let old = keypair.role == Role::Initiator && now.since(keypair.created) >= REKEY_AFTER_TIME;
@@ -161,7 +171,7 @@ impl Device {
 
     pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {
         if peer.activity.may_ask_for_handshake(now) {
-            self.for_control.post(peer, ControlNotice::Handshake);
+            self.control_mailbox.post(peer, ControlNotice::Handshake);
         }
     }
 }

@@ -34,8 +34,8 @@ impl Peer {
 
     /// Whether a sender may be told now that its packet was too long: rate-limited, for
     /// all senders of the peer together (RFC 4443 section 2.4 f).
-    pub fn may_return(&self, now: Time) -> bool {
-        self.path.may_return(now)
+    pub fn allow_too_big_report(&self, now: Time) -> bool {
+        self.path.allow_too_big_report(now)
     }
 }
 
@@ -55,27 +55,27 @@ impl Device {
     }
 
     /// Notes that a question or an answer was sent, `bytes` of datagram.
-    pub fn probe_sent(&self, peer: &Arc<Peer>, bytes: usize, now: Time) {
+    pub fn handle_probe_sent(&self, peer: &Arc<Peer>, bytes: usize, now: Time) {
         peer.count_tx(bytes);
         if peer.activity.sent(false, false, now) {
-            self.for_control.post(peer, ControlNotice::Timers);
+            self.control_mailbox.post(peer, ControlNotice::Replan);
         }
     }
 
     /// Notes that a question is longer than our own link sends whole.
-    pub fn probe_refused(&self, peer: &Arc<Peer>, probe: Probe) {
+    pub fn handle_probe_refused(&self, peer: &Arc<Peer>, probe: Probe) {
         peer.path.hear(Heard::Refused(probe.token));
-        self.for_control.post(peer, ControlNotice::Probed);
+        self.control_mailbox.post(peer, ControlNotice::ProbeReceived);
     }
 
     /// Notes that a question or an answer of a peer came, authentic and new. A question is
     /// answered, whether or not we ask ourselves.
-    pub fn probe_received(&self, peer: &Arc<Peer>, probe: Probe, now: Time) {
+    pub fn handle_probe_received(&self, peer: &Arc<Peer>, probe: Probe, now: Time) {
         if probe.kind == ProbeKind::Question {
             peer.path.send(probe.answer());
-            self.for_outbound.post(peer, OutboundNotice::Probe);
+            self.outbound_mailbox.post(peer, OutboundNotice::Probe);
         }
         peer.path.hear(Heard::Came(probe, now));
-        self.for_control.post(peer, ControlNotice::Probed);
+        self.control_mailbox.post(peer, ControlNotice::ProbeReceived);
     }
 }

@@ -114,7 +114,7 @@ impl PeerPath {
     }
 
     /// Called by one thread.
-    pub(super) fn may_return(&self, now: Time) -> bool {
+    pub(super) fn allow_too_big_report(&self, now: Time) -> bool {
         let next = Time::from_nanos(self.next_return.load(Ordering::Relaxed));
         if next.since(now) >= RETURN_EVERY * RETURN_BURST {
             return false;
@@ -144,10 +144,10 @@ mod tests {
     fn returns_come_in_a_burst_and_then_a_hundred_a_second() {
         let path = PeerPath::default();
         let began = Time::from_nanos(5_000_000_000);
-        let burst = (0..1_000).filter(|_| path.may_return(began)).count();
+        let burst = (0..1_000).filter(|_| path.allow_too_big_report(began)).count();
         assert_eq!(burst, RETURN_BURST as usize);
         let later = |ms| began + Duration::from_millis(ms);
-        let steady = (0..10_000).filter(|ms| path.may_return(later(*ms))).count();
+        let steady = (0..10_000).filter(|ms| path.allow_too_big_report(later(*ms))).count();
         assert!((999..=1_001).contains(&steady), "{steady}");
     }
 

@@ -140,7 +140,7 @@ impl PathSearch {
         path.set_limit(search.limit());
         path.want_long(search.wants_long_data());
         if any {
-            device.for_outbound.post(&self.peer, OutboundNotice::Probe);
+            device.outbound_mailbox.post(&self.peer, OutboundNotice::Probe);
         }
     }
 }

@@ -18,8 +18,8 @@ impl Device {
     }
 
     /// Notes that a message of a peer came, authentic and new.
-    pub fn exchange_received(&self, peer: &Arc<Peer>, message: ExchangeMessage) {
+    pub fn handle_exchange_message(&self, peer: &Arc<Peer>, message: ExchangeMessage) {
         peer.exchange.hear(message);
-        self.for_control.post(peer, ControlNotice::Exchange);
+        self.control_mailbox.post(peer, ControlNotice::ExchangeReceived);
     }
 }

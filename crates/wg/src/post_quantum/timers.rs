@@ -133,7 +133,7 @@ impl Agreement {
         }
         self.show(tools);
         if done == Done::Failed && tools.mode == PostQuantum::Require {
-            tools.device.for_outbound.post(tools.peer, OutboundNotice::Refuse);
+            tools.device.outbound_mailbox.post(tools.peer, OutboundNotice::Refuse);
         }
         self.running.take_if(|running| running.exchange.is_silent() && running.secrets.is_none());
         if begins { Step::Handshake } else { Step::Nothing }
@@ -210,7 +210,7 @@ impl Agreement {
             tools.peer.exchange.send(message);
         }
         if any {
-            tools.device.for_outbound.post(tools.peer, OutboundNotice::Exchange);
+            tools.device.outbound_mailbox.post(tools.peer, OutboundNotice::Exchange);
         }
     }
 }
@@ -243,7 +243,7 @@ impl Running {
 
 /// Wipes the stack that a step of the exchange used.
 fn wiped<T>(step: impl FnOnce() -> T) -> T {
-    stack::wiped_to::<{ stack::EXCHANGE }, T>(step)
+    stack::run_and_wipe_words::<{ stack::EXCHANGE }, T>(step)
 }
 
 /// Whose public key is lower offers.

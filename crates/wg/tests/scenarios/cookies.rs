@@ -11,7 +11,7 @@ use crate::support::*;
 /// Runs for `seconds`, all the while with a host under load.
 pub fn run_loaded(world: &mut World, host: Id, seconds: u64) {
     for _ in 0..seconds * 2 {
-        world.act(host, |host, now| host.control.note_load(now.time));
+        world.act(host, |host, now| host.control.set_under_load(now.time));
         world.run(millis(500));
     }
 }
@@ -51,7 +51,7 @@ fn a_responder_proves_its_address_to_a_loaded_initiator() {
 #[test]
 fn a_calm_device_asks_for_no_cookie_and_a_second_after_the_load_is_calm() {
     let mut world = World::pair(3);
-    world.act(B, |host, now| host.control.note_load(now.time));
+    world.act(B, |host, now| host.control.set_under_load(now.time));
     world.run(secs(1));
     world.send(A, B);
     world.run(secs(1));
@@ -137,7 +137,7 @@ fn a_source_that_floods_with_valid_cookies_uses_up_its_own_share_only() {
     world.gate(move |sent| sent.from != flooding);
     for _ in 0..6000 {
         world.inject(&stamped.bytes, flooding, b);
-        world.act(b, |host, now| host.control.note_load(now.time));
+        world.act(b, |host, now| host.control.set_under_load(now.time));
         world.run(millis(1));
     }
     assert_eq!(world.received(b), [number], "the other source got through in mid flood");
@@ -155,7 +155,7 @@ fn a_source_with_a_cookie_gets_through_a_flood_of_sources_without() {
     for round in 0..6000u32 {
         let source = ([198, 51, (round >> 8) as u8, round as u8], 1024).into();
         world.inject(&first, source, B);
-        world.act(B, |host, now| host.control.note_load(now.time));
+        world.act(B, |host, now| host.control.set_under_load(now.time));
         world.run(millis(1));
     }
     assert_eq!(world.received(B), [number]);

@@ -31,7 +31,7 @@ fn subscribe(world: &mut World, host: Id) -> Arc<AtomicUsize> {
 /// All but that handshakes are wanted.
 fn events(world: &World, host: Id) -> Vec<Event> {
     let mut told = all_events(world, host);
-    told.retain(|event| !matches!(event, Event::Wanted(_)));
+    told.retain(|event| !matches!(event, Event::HandshakeWanted(_)));
     told
 }
 
@@ -59,7 +59,7 @@ fn whoever_has_something_to_send_is_told_at_once_that_a_handshake_is_wanted() {
     world.gate(|_| false);
     world.send(A, B);
     world.run(millis(1));
-    assert_eq!(all_events(&world, A), [Event::Wanted(world.key(B))]);
+    assert_eq!(all_events(&world, A), [Event::HandshakeWanted(world.key(B))]);
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     world.send(A, B);
     world.run(secs(1));

@@ -21,7 +21,7 @@ fn world(seed: u64) -> World {
     world.introduce(a, b);
     world.act(b, |host, _| {
         host.control.subscribe(Arc::new(|| {}));
-        host.control.look_up_peers(true);
+        host.control.set_peer_lookup(true);
     });
     world
 }
@@ -125,10 +125,10 @@ fn an_initiation_that_is_repeated_does_not_take_the_place_of_a_newer_one() {
 #[test]
 fn nobody_is_asked_about_where_that_is_off() {
     let mut world = world(4);
-    world.act(B, |host, _| host.control.look_up_peers(false));
+    world.act(B, |host, _| host.control.set_peer_lookup(false));
     world.send(A, B);
     world.run(millis(100));
-    world.act(B, |host, now| host.device.note_nobody([10, 1, 1, 1].into(), now.time));
+    world.act(B, |host, now| host.device.report_unknown_address([10, 1, 1, 1].into(), now.time));
     assert_eq!(world.hosts[B].device.events.poll(), None);
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeUnknownPeer), 1);
 }
@@ -275,7 +275,9 @@ fn what_was_kept_ends_with_the_key_that_it_was_for() {
 fn an_address_of_nobody_is_asked_about_once_in_a_while() {
     let mut world = world(10);
     let packet_to = |world: &mut World, last: u8| {
-        world.act(B, |host, now| host.device.note_nobody([10, 9, 0, last].into(), now.time));
+        world.act(B, |host, now| {
+            host.device.report_unknown_address([10, 9, 0, last].into(), now.time)
+        });
     };
     let asked = |world: &World| {
         std::iter::from_fn(|| world.hosts[B].device.events.poll()).collect::<Vec<_>>()
@@ -297,7 +299,7 @@ fn a_scan_of_addresses_asks_so_many_questions_and_no_more() {
     let mut world = world(11);
     for number in 0..100_000_u32 {
         let address = std::net::Ipv4Addr::from(0x0a00_0000 | number).into();
-        world.act(B, |host, now| host.device.note_nobody(address, now.time));
+        world.act(B, |host, now| host.device.report_unknown_address(address, now.time));
     }
     let asked = std::iter::from_fn(|| world.hosts[B].device.events.poll()).count();
     assert_eq!(asked, wg::constants::LOOKUPS_MOST);

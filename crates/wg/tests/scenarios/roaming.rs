@@ -125,10 +125,10 @@ fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
     reach(&mut world);
     assert_eq!(source(&mut world), local);
     world.act(B, |host, _| {
-        let sticky: Vec<_> = host.control.with_source().map(|(key, _)| *key).collect();
+        let sticky: Vec<_> = host.control.peers_with_source().map(|(key, _)| *key).collect();
         assert_eq!(sticky.len(), 1);
-        host.control.forget_source(&sticky[0]);
-        assert_eq!(host.control.with_source().count(), 0);
+        host.control.clear_source(&sticky[0]);
+        assert_eq!(host.control.peers_with_source().count(), 0);
     });
     assert_eq!(source(&mut world), None);
     reach(&mut world);

@@ -73,14 +73,14 @@ fn cookies_and_what_proves_to_have_them_move_nobody_that_does_not_roam() {
     let mut world = fixed(4);
     let home = world.hosts[A].address;
     world.hosts[A].address = elsewhere();
-    world.act(B, |host, now| host.control.note_load(now.time));
+    world.act(B, |host, now| host.control.set_under_load(now.time));
     world.send(A, B);
     world.run(millis(100));
     let cookies = world.sent(B, What::CookieReply);
     assert_eq!(cookies.len(), 1);
     assert_eq!(cookies[0].to, elsewhere(), "nobody knows yet whose initiation it was");
     world.run(secs(5));
-    world.act(B, |host, now| host.control.note_load(now.time));
+    world.act(B, |host, now| host.control.set_under_load(now.time));
     world.run(secs(1));
     assert_eq!(world.sent(B, What::Response).len(), 1);
     assert_eq!(endpoint(&world, B, A), Some(home));

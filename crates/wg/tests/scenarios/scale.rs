@@ -77,7 +77,7 @@ impl Crowd {
     fn work(&mut self) -> Vec<Endpoint> {
         let now = self.now();
         let device = self.control.device().clone();
-        for (peer, _) in device.for_outbound.take() {
+        for (peer, _) in device.outbound_mailbox.take() {
             assert!(device.reserve(&peer, 1, now.time).is_err());
         }
         self.control.handle_notices(now);

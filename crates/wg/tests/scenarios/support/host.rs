@@ -8,8 +8,9 @@ use std::{
 use packet::{Endpoint, wire::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
-    Control, Device, DropReason, ExchangeMessage, NotReady, Now, OutboundNotice, Peer, PrivateKey,
-    Probe, PublicKey, Received, Reservation, Sent, Session, Staged, Unreceivable,
+    Control, Device, DropReason, ExchangeMessage, Now, OutboundNotice, Peer, PrivateKey, Probe,
+    PublicKey, ReceiveError, ReceivedBatch, Reservation, ReserveError, SentBatch, Session,
+    StagedPackets,
     config::{AllowedIpChange, DeviceChange, PeerState},
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
@@ -31,7 +32,7 @@ pub struct Host {
     pub last: Option<Reservation>,
     /// How often a timer woke the host.
     pub wakeups: usize,
-    staged: Staged,
+    staged: StagedPackets,
 }
 
 impl Host {
@@ -52,7 +53,7 @@ impl Host {
             out: Vec::new(),
             last: None,
             wakeups: 0,
-            staged: Staged::default(),
+            staged: StagedPackets::default(),
         }
     }
 
@@ -85,7 +86,7 @@ impl Host {
         };
         let waits = self.staged.has(&peer);
         if waits {
-            self.device.staged(&peer, now.time);
+            self.device.handle_staged(&peer, now.time);
         }
         if waits || !self.seal_data(&peer, packets, now) {
             for packet in packets {
@@ -130,7 +131,7 @@ impl Host {
     fn handle_outbound_notices(&mut self, now: Now) -> bool {
         let mut any = false;
         let device = self.device.clone();
-        for (peer, notices) in device.for_outbound.take() {
+        for (peer, notices) in device.outbound_mailbox.take() {
             any = true;
             let mut staged: Vec<Vec<u8>> =
                 self.staged.take(&peer).into_iter().map(Into::into).collect();
@@ -142,7 +143,7 @@ impl Host {
                 device.drops.count(DropReason::OutNotPostQuantum, staged.len() as u64);
                 staged.clear();
             }
-            let sends_nothing = staged.is_empty() || device.withholds_data(&peer, now.time);
+            let sends_nothing = staged.is_empty() || device.is_data_withheld(&peer, now.time);
             if sends_nothing && notices.has(OutboundNotice::Keepalive) {
                 let reserved = self.device.reserve_keepalive(&peer, now.time);
                 self.seal(&peer, &[Vec::new()], reserved, now);
@@ -169,7 +170,7 @@ impl Host {
                 probe.write(&mut plaintext);
                 // Nothing is padded: the length is what is asked about.
                 let datagram = seal_exactly(&reservation, reservation.counter, &plaintext);
-                self.device.probe_sent(peer, datagram.len(), now.time);
+                self.device.handle_probe_sent(peer, datagram.len(), now.time);
                 self.out.push((datagram, reservation.endpoint));
             }
         }
@@ -181,7 +182,7 @@ impl Host {
                 let mut plaintext = vec![0; message.plaintext_len()];
                 message.write(&mut plaintext);
                 let datagram = seal_exactly(&reservation, reservation.counter, &plaintext);
-                self.device.probe_sent(peer, datagram.len(), now.time);
+                self.device.handle_probe_sent(peer, datagram.len(), now.time);
                 self.out.push((datagram, reservation.endpoint));
             }
         }
@@ -197,13 +198,13 @@ impl Host {
         &mut self,
         peer: &Arc<Peer>,
         packets: &[Vec<u8>],
-        reserved: Result<Reservation, NotReady>,
+        reserved: Result<Reservation, ReserveError>,
         now: Now,
     ) -> bool {
         let reservation = match reserved {
             Ok(reservation) => reservation,
-            Err(NotReady::NoSession) => return false,
-            Err(NotReady::NoEndpoint) => {
+            Err(ReserveError::NoSession) => return false,
+            Err(ReserveError::NoEndpoint) => {
                 self.device.drops.count(DropReason::OutNoEndpoint, packets.len() as u64);
                 return true;
             }
@@ -215,8 +216,9 @@ impl Host {
             self.out.push((datagram, reservation.endpoint));
         }
         let longest = packets.iter().map(|packet| packet.len() + DATA_OVERHEAD).max();
-        let sent = Sent { packets: packets.len() as u64, bytes, longest: longest.unwrap_or(0) };
-        self.device.sent(peer, &reservation, sent, now.time);
+        let sent =
+            SentBatch { packets: packets.len() as u64, bytes, longest: longest.unwrap_or(0) };
+        self.device.handle_sent(peer, &reservation, sent, now.time);
         self.last = Some(reservation);
         true
     }
@@ -231,7 +233,7 @@ impl Host {
         let session: Session = self
             .device
             .session(header, now.time)
-            .map_err(|reason: Unreceivable| DropReason::from(reason))?;
+            .map_err(|reason: ReceiveError| DropReason::from(reason))?;
         let mut data = datagram[DATA_HEADER_LEN..].to_vec();
         let key = &session.keypair.recv.key;
         let mut open =
@@ -247,13 +249,13 @@ impl Host {
         let probe = Probe::parse(&data);
         let exchange = ExchangeMessage::parse(&data);
         let carries = !data.is_empty() && probe.is_none() && exchange.is_none();
-        let received = Received { bytes: datagram.len(), data: carries, endpoint: from };
-        self.device.received(&session, received, now.time);
+        let received = ReceivedBatch { bytes: datagram.len(), has_data: carries, endpoint: from };
+        self.device.handle_received(&session, received, now.time);
         if let Some(probe) = probe {
-            self.device.probe_received(&session.peer, probe, now.time);
+            self.device.handle_probe_received(&session.peer, probe, now.time);
         }
         if let Some(message) = exchange {
-            self.device.exchange_received(&session.peer, message);
+            self.device.handle_exchange_message(&session.peer, message);
         }
         if carries && !session.keypair.carries_data {
             return Err(DropReason::InNotPostQuantum);

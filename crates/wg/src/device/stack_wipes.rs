@@ -19,17 +19,17 @@ pub enum KeyUser {
 
 /// Which threads have not wiped their stacks since sessions ended, and how to wake them.
 #[derive(Default)]
-pub struct Retired {
+pub struct StackWipes {
     users: [User; 2],
 }
 
 #[derive(Default)]
 struct User {
-    has_to_wipe: AtomicBool,
+    is_requested: AtomicBool,
     waker: OnceLock<Waker>,
 }
 
-impl Retired {
+impl StackWipes {
     /// Says how to wake a thread that uses keys. Only the first call counts.
     pub fn set_waker(&self, user: KeyUser, waker: Waker) {
         // Another could only come from a second data plane, which a device does not have.
@@ -39,8 +39,8 @@ impl Retired {
     /// Wipes the stack below the caller's frame where sessions ended since this thread did so last;
     /// whether they did.
     #[inline(always)]
-    pub fn wipe_stack(&self, user: KeyUser) -> bool {
-        let flag = &self.users[user as usize].has_to_wipe;
+    pub fn wipe_if_requested(&self, user: KeyUser) -> bool {
+        let flag = &self.users[user as usize].is_requested;
         // Most calls see no session's end, and need no locked instruction.
         let ended = flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel);
         if ended {
@@ -50,9 +50,9 @@ impl Retired {
     }
 
     /// Wakes each thread, unless it was woken and has yet to come to it.
-    pub(super) fn note(&self) {
+    pub(super) fn request(&self) {
         for user in &self.users {
-            if !user.has_to_wipe.swap(true, Ordering::AcqRel)
+            if !user.is_requested.swap(true, Ordering::AcqRel)
                 && let Some(waker) = user.waker.get()
             {
                 waker();
@@ -61,10 +61,10 @@ impl Retired {
     }
 }
 
-impl std::fmt::Debug for Retired {
+impl std::fmt::Debug for StackWipes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let has_to_wipe = self.users.each_ref().map(|user| &user.has_to_wipe);
-        f.debug_struct("Retired").field("has_to_wipe", &has_to_wipe).finish_non_exhaustive()
+        let is_requested = self.users.each_ref().map(|user| &user.is_requested);
+        f.debug_struct("StackWipes").field("is_requested", &is_requested).finish_non_exhaustive()
     }
 }
 
@@ -76,25 +76,25 @@ mod tests {
 
     #[test]
     fn each_thread_is_woken_and_wipes_once_however_many_sessions_ended() {
-        let retired = Retired::default();
+        let wipes = StackWipes::default();
         let woken = Arc::new(AtomicUsize::new(0));
         for user in [KeyUser::Outbound, KeyUser::Inbound] {
             let woken = woken.clone();
-            retired.set_waker(
+            wipes.set_waker(
                 user,
                 Arc::new(move || {
                     woken.fetch_add(1, Ordering::Relaxed);
                 }),
             );
         }
-        assert!(!retired.wipe_stack(KeyUser::Outbound));
+        assert!(!wipes.wipe_if_requested(KeyUser::Outbound));
         for round in 1..=2 {
-            retired.note();
-            retired.note();
+            wipes.request();
+            wipes.request();
             assert_eq!(woken.load(Ordering::Relaxed), 2 * round);
             for user in [KeyUser::Outbound, KeyUser::Inbound] {
-                assert!(retired.wipe_stack(user));
-                assert!(!retired.wipe_stack(user));
+                assert!(wipes.wipe_if_requested(user));
+                assert!(!wipes.wipe_if_requested(user));
             }
         }
     }
