@@ -41,7 +41,8 @@ use process::{
     interface::{self as life, Options},
 };
 use sys::process::{
-    Fork, Helper, background, close_named, disinherit, end_with_the_reader, helper, map_large_apart,
+    Fork, Helper, background, close_argument_files, discard_inherited, end_on_broken_pipe, helper,
+    pin_mmap_threshold,
 };
 
 /// The folder of configurations that are given by an interface's name.
@@ -246,13 +247,13 @@ pub fn command() -> clap::Command {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let key = tailnet::take_key_argument();
-    let left = disinherit(tailnet::is_auth_key_variable).context("what the caller left");
+    let left = discard_inherited(tailnet::is_auth_key_variable).context("what the caller left");
     if Helper::is_requested(env::args_os()) {
         // It reports errors to the peer.
         let served = left.and_then(|()| Ok(helper::serve_standard_input()?));
         return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    map_large_apart();
+    pin_mmap_threshold();
     let (log, done) = match Child::asked_for(env::args_os()) {
         Some(child) => {
             let log = Log::of(child.log_style);
@@ -290,7 +291,7 @@ impl Cli {
 
 fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     if cli.command.as_ref().is_some_and(Command::only_prints) {
-        end_with_the_reader();
+        end_on_broken_pipe();
     }
     let done = match cli.command {
         None => {
@@ -365,7 +366,7 @@ fn start_with(
     hooks: Option<UnixStream>,
     run: impl FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>,
 ) -> anyhow::Result<Started> {
-    close_named();
+    close_argument_files();
     if foreground {
         log.start();
         return run(&mut || {}).map(|()| Started::Ended);

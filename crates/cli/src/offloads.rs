@@ -20,7 +20,7 @@ impl OffloadsOff {
     pub fn rest(&self) -> Offloads {
         let offloads = Offloads::default();
         for (name, switch) in offloads.all() {
-            switch.want(!self.off.iter().any(|off| off == ALL || off == name));
+            switch.set_enabled(!self.off.iter().any(|off| off == ALL || off == name));
         }
         offloads
     }
@@ -48,7 +48,7 @@ mod tests {
         let line = ["linerate"].iter().chain(arguments);
         let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
         let offloads = line.offloads.rest();
-        let on = offloads.all().into_iter().filter(|(_, switch)| switch.wanted());
+        let on = offloads.all().into_iter().filter(|(_, switch)| switch.is_enabled());
         Ok(on.map(|(name, _)| name).collect())
     }
 

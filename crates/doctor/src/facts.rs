@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
-use sys::{Buffers, ethtool::Feature};
+use sys::{BufferSizes, ethtool::Feature};
 
 use host::Gone;
 
@@ -15,7 +15,7 @@ pub struct Facts {
     /// Offloads that were tried, and the kernel's error if it refused.
     pub offloads: Vec<(&'static str, Result<(), String>)>,
     /// What a UDP socket of ours is granted.
-    pub buffers: Option<Buffers>,
+    pub buffers: Option<BufferSizes>,
     /// Kernel settings.
     pub sysctls: Sysctls,
     /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
@@ -216,7 +216,7 @@ pub(super) fn healthy() -> Facts {
     Facts {
         kernel: Kernel::parse("6.18.4"),
         offloads: names.map(|name| (name, Ok(()))).into(),
-        buffers: Some(Buffers { receive: 4 << 20, send: 4 << 20, wanted: 4 << 20 }),
+        buffers: Some(BufferSizes { receive: 4 << 20, send: 4 << 20, wanted: 4 << 20 }),
         sysctls: Sysctls::default(),
         forward_drops: Vec::new(),
         interfaces: vec![Interface {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use sys::{
-    Buffers, Offloads, UdpSocket, clock, ethtool,
+    BufferSizes, Offloads, UdpSocket, clock, ethtool,
     netlink::{Link, Netlink},
     probe,
 };
@@ -115,7 +115,7 @@ fn tried(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
 }
 
 /// What a socket like the daemon's is granted to us.
-fn buffers() -> anyhow::Result<Option<Buffers>> {
+fn buffers() -> anyhow::Result<Option<BufferSizes>> {
     let (socket, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default()))?;
     socket.bind(0, 0)?;
     Ok(socket.buffers())

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Setting, Settings, Target};
-use sys::whole_file;
+use sys::atomic_file;
 
 /// Where it is written down.
 const FOLDER: &str = "/run/linerate";
@@ -160,10 +160,10 @@ impl<S: Settings> Remedy<S> {
 
     fn save(&self) -> io::Result<()> {
         if self.entries.is_empty() {
-            return whole_file::remove(&self.path);
+            return atomic_file::remove(&self.path);
         }
         let text: String = self.entries.iter().map(Entry::line).collect();
-        whole_file::replace(&self.path, &text)
+        atomic_file::replace(&self.path, &text)
     }
 }
 

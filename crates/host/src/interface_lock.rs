@@ -123,7 +123,10 @@ impl Drop for Lent<'_> {
 /// The process that brings the interface up or down waits for this process.
 pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
     let mut waited = Duration::ZERO;
-    while holders(interface).iter().any(|pid| process::ancestry().any(|process| process == *pid)) {
+    while holders(interface)
+        .iter()
+        .any(|pid| process::ancestor_pids().any(|process| process == *pid))
+    {
         if waited >= SILENCE {
             bail!("{interface}: this is called by a hook of {interface}, which would wait for it");
         }
@@ -137,7 +140,7 @@ pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
 /// namespace.
 fn is_elsewhere(interface: &str) -> bool {
     UnixStream::connect(socket_path(interface))
-        .and_then(|stream| process::listener(&stream))
+        .and_then(|stream| process::listener_pid(&stream))
         .is_ok_and(has_interface)
 }
 

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sys::process::{may_make_in, owns};
+use sys::process::{can_create_in, owns};
 
 use crate::sockets::socket_path;
 
@@ -56,7 +56,7 @@ pub fn make_folder(record: &Path) -> io::Result<()> {
 fn is_ours(folder: &Path) -> bool {
     match folder.ancestors().find(|folder| folder.exists()) {
         Some(there) if there == folder => folder.is_dir() && owns(folder),
-        Some(above) => above.is_dir() && may_make_in(above),
+        Some(above) => above.is_dir() && can_create_in(above),
         None => false,
     }
 }

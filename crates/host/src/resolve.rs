@@ -72,7 +72,11 @@ mod tests {
         let resolve = || {
             tries += 1;
             let address = "192.0.2.1:1".parse().unwrap();
-            if tries == answered { Ok(address) } else { Err(ResolveError::of(sys::resolve::AGAIN)) }
+            if tries == answered {
+                Ok(address)
+            } else {
+                Err(ResolveError::from_code(sys::resolve::TEMPORARY_FAILURE))
+            }
         };
         let resolved = retry(resolve, retries, |_, pause| {
             pauses.push(pause.as_millis());

@@ -50,7 +50,7 @@ pub struct OwnTable {
 impl OwnTable {
     /// The table and mark of this number.
     pub fn of(number: u32) -> Self {
-        Self { table: number, mark: FwMark::whole(number) }
+        Self { table: number, mark: FwMark::exact(number) }
     }
 
     /// Chooses one if these networks need it. Table and mark are as configured; if neither is, both

@@ -22,7 +22,7 @@ use anyhow::Context;
 use sys::netlink::{Family, FwMark, Netlink, Rule};
 
 use super::{dns, nft, records, settings::Unwritten};
-use sys::whole_file;
+use sys::atomic_file;
 
 /// One entry. Routes and addresses go with the interface and need none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -309,11 +309,11 @@ impl UndoLog {
 
     fn write(&self) -> io::Result<()> {
         if self.entries.is_empty() {
-            return whole_file::remove(&self.path);
+            return atomic_file::remove(&self.path);
         }
         records::make_folder(&self.path)?;
         let text: String = self.entries.iter().map(|entry| format!("{entry}\n")).collect();
-        whole_file::replace(&self.path, &text)
+        atomic_file::replace(&self.path, &text)
     }
 }
 

@@ -25,7 +25,7 @@ pub use names::Unanswered;
 use packet::{Endpoint, IpRecv, IpSend, Poll};
 pub use paths::ChanceStats;
 use sys::{
-    BindError, Both, Offloads, TunInfo, TunSource, UdpReceiver, UdpSocket, clock,
+    BindError, Offloads, TunInfo, TunSource, TunUdpPoll, UdpReceiver, UdpSocket, clock,
     errno::{Errno, errno},
     netlink::Netlink,
     offload::Switch,
@@ -154,7 +154,7 @@ impl Node {
             cpu_clock: Arc::new(spent),
             ip_recv,
             ip_send,
-            poll: source.map(|source| Box::new(Both::new(source, &udp)) as Box<dyn Poll>),
+            poll: source.map(|source| Box::new(TunUdpPoll::new(source, &udp)) as Box<dyn Poll>),
             udp_recv,
             data_send: udp.sender(),
             handshake_send: udp.sender(),
@@ -324,7 +324,7 @@ impl Node {
         }
         for (name, wanted) in wanted {
             let named = all.iter().filter(|(known, _)| name == "all" || known == name);
-            named.for_each(|(_, switch)| switch.want(*wanted));
+            named.for_each(|(_, switch)| switch.set_enabled(*wanted));
         }
         self.engine.wake_receivers();
         Ok(())
@@ -356,7 +356,7 @@ impl Node {
         let handshakes = Sum { count: handshakes.answered(), sum: handshakes.micros() };
         let offload = |(name, switch): &(&str, &Switch)| OffloadStats {
             name: (*name).to_owned(),
-            wanted: switch.wanted(),
+            wanted: switch.is_enabled(),
             demotions: switch.demotions(),
         };
         let peers = self.state().peers;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use packet::{ControlSend as _, Endpoint, SendError, Waker};
-use sys::{BindError, Flows};
+use sys::{BindError, ProbeSockets};
 use wg::{CommandError, Event, PublicKey, config::PeerTraffic};
 
 use super::{Node, lock, now};
@@ -78,8 +78,8 @@ impl Node {
     ///
     /// # Errors
     /// There is not even one.
-    pub fn open_flows(&self, count: u16) -> Result<Flows, BindError> {
-        let flows = self.udp.open_flows(count, self.fwmark())?;
+    pub fn open_flows(&self, count: u16) -> Result<ProbeSockets, BindError> {
+        let flows = self.udp.open_probe_sockets(count, self.fwmark())?;
         self.chance.sockets.fetch_add(flows.count().into(), Ordering::Relaxed);
         Ok(flows)
     }

@@ -27,7 +27,7 @@ use host::{
     guardian_socket,
     hooks::{Hook, Surroundings},
 };
-use sys::process::listener;
+use sys::process::listener_pid;
 use tracing::Level;
 
 use crate::line;
@@ -73,7 +73,7 @@ impl Caller {
 
     /// The process, for those that must not wait for it. 0 if it is in another pid namespace.
     pub fn process(&self) -> io::Result<u32> {
-        listener(&self.line)
+        listener_pid(&self.line)
     }
 
     /// Has the command run a hook. `None` if it cannot.

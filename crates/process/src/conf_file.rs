@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::Context;
 use config::conf::{Access, Conf};
-use sys::opened::{Opened, effective_user, open_in_folder};
+use sys::{
+    opened_file::{OpenedFile, open_in_folder},
+    process::effective_user,
+};
 use zeroize::Zeroizing;
 
 /// Bytes that are read at first of a file that shows no length, such as a pipe.
@@ -38,13 +41,13 @@ pub fn read_conf(given: &Path) -> anyhow::Result<(PathBuf, Conf)> {
 }
 
 /// Opens a file, and follows symbolic links.
-fn open(given: &Path) -> io::Result<(PathBuf, Opened)> {
+fn open(given: &Path) -> io::Result<(PathBuf, OpenedFile)> {
     match fs::canonicalize(given) {
         Ok(path) => open_in_folder(&path).map(|opened| (path, opened)),
         // A descriptor of this process leads to no name if it is a pipe, or if its file is deleted.
         Err(error) if error.kind() == io::ErrorKind::NotFound && given.exists() => {
             let file = File::open(given)?;
-            Ok((std::path::absolute(given)?, Opened { file, folder: None }))
+            Ok((std::path::absolute(given)?, OpenedFile { file, folder: None }))
         }
         Err(error) => Err(error),
     }

@@ -84,8 +84,8 @@ impl ControlSocket {
     }
 
     /// Leaves the removal of the file to `helper`.
-    pub fn hand_over(&mut self, helper: Arc<Helper>) {
-        self.file.hand_over(helper);
+    pub fn delegate_removal(&mut self, helper: Arc<Helper>) {
+        self.file.delegate_removal(helper);
     }
 
     pub fn path(&self) -> &Path {

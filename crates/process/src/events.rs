@@ -20,9 +20,9 @@ use std::{
 
 use anyhow::{Context, ensure};
 use sys::{
-    netlink::{self, Follow, Followed, Monitor},
+    netlink::{self, LinkChange, LinkFollower, Monitor},
     process::{self, Signals},
-    watch::{Watch, Watched},
+    watch::{Watch, WatchOutcome},
 };
 
 /// After so long without an event, the work of the last ones is over.
@@ -44,7 +44,7 @@ pub(crate) enum Heard {
 
 pub(crate) enum Event {
     /// The interface itself changed.
-    Own(Followed),
+    Own(LinkChange),
     /// The data plane ended.
     Gone(io::Error),
 }
@@ -77,7 +77,7 @@ pub(crate) struct Listeners {
     /// The file of the control socket, where there is one.
     pub socket: Option<Watch>,
     /// The interface, where there is one.
-    pub follow: Option<Follow>,
+    pub follow: Option<LinkFollower>,
 }
 
 impl Listeners {
@@ -115,7 +115,7 @@ impl Listeners {
         if let Some(mut watch) = socket {
             let sender = events.clone();
             thread("socket watch").spawn(move || {
-                if matches!(watch.wait(), Ok(Watched::Gone)) {
+                if matches!(watch.wait(), Ok(WatchOutcome::Gone)) {
                     let _ = sender.send(Heard::End("the socket's file was removed"));
                 }
             })?;

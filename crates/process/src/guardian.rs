@@ -51,10 +51,9 @@ use host::{
 };
 use ipnet::IpNet;
 use sys::{
-    SocketFile,
+    SocketFile, atomic_file,
     netlink::Netlink,
     process::{self, Signals},
-    whole_file,
 };
 
 use crate::{
@@ -169,7 +168,7 @@ impl Guardian {
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let _signals = Signals::block().context("signals")?;
     process::harden().context("core dumps")?;
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut guarding = Guarding::receive(&line)?;
     let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
@@ -330,7 +329,7 @@ fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>, has_ipv6: bool) -> Vec<
 /// # Errors
 /// The file could not be written; it is unchanged.
 fn save_config(path: &Path, conf: &Interface, state: &DeviceState) -> anyhow::Result<()> {
-    let written = whole_file::replace(path, &conf::write(conf, state));
+    let written = atomic_file::replace(path, &conf::write(conf, state));
     written.with_context(|| path.display().to_string()).context("SaveConfig")
 }
 

@@ -10,7 +10,7 @@ use packet::{UdpRecv as _, filter::Policy};
 use sys::{
     SocketFile, Tun, TunError, UdpSocket,
     errno::{Errno, errno},
-    netlink::{self, Follow, Followed, Netlink},
+    netlink::{self, LinkChange, LinkFollower, Netlink},
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
@@ -94,21 +94,21 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         .with_context(|| format!("{}", socket_path(&ip.info.name).display()))?;
     let watch = Watch::new(control.path()).context("watch of the socket")?;
     // Before rights are given up: the kernel checks them when the socket is opened.
-    let follow = Some(Follow::open(index).context("netlink")?);
+    let follow = Some(LinkFollower::open(index).context("netlink")?);
     let listeners = Listeners { follow, ..Listeners::open(signals, Some(watch))? };
     let wanted = HelperFor { index, sandbox, other_user: user.is_some() };
     let helper = wanted.start(socket_files(Some(&control), metrics.as_ref()));
     let helper = helper.context("helper process")?;
     if let Some(helper) = &helper {
-        control.hand_over(helper.clone());
-        metrics.iter_mut().for_each(|metrics| metrics.hand_over(helper.clone()));
+        control.delegate_removal(helper.clone());
+        metrics.iter_mut().for_each(|metrics| metrics.delegate_removal(helper.clone()));
     }
     if let Some(helper) = helper.as_ref().filter(|_| !sandbox) {
         register_nothing(helper).context("helper process")?;
     }
     // Without a sandbox it has its rights itself.
     let helper = helper.filter(|_| sandbox);
-    let udp = UdpSocket::unbound_by(&offloads, helper.clone()).context("UDP socket")?;
+    let udp = UdpSocket::unbound_with_helper(&offloads, helper.clone()).context("UDP socket")?;
     let open = |options| Member::open(&name, Some(index), options, udp.1.waker());
     let (attached, member) = member.map(open).transpose()?.unzip();
     if let Some(lock) = members_lock {
@@ -168,14 +168,14 @@ impl HelperFor {
     /// Starts the process that keeps the rights that the peer gives up, if it has any: for what
     /// needs them from time to time, and to remove sockets that `--user` may not remove.
     fn start<'a>(&self, files: impl Iterator<Item = &'a Path>) -> io::Result<Option<Arc<Helper>>> {
-        let keeps_rights = self.sandbox && process::administers_network();
+        let keeps_rights = self.sandbox && process::has_network_capabilities();
         if !keeps_rights && !self.other_user {
             return Ok(None);
         }
         let job = Job {
             index: if keeps_rights { self.index } else { 0 },
             sockets: keeps_rights,
-            removes_at_end: self.other_user,
+            removes_on_exit: self.other_user,
             sandbox: self.sandbox,
             files: files.map(Path::to_owned).collect(),
         };
@@ -300,7 +300,7 @@ impl Kind for Interface {
                 tracing::error!(%error, "the data plane ended");
                 Some(Ending::Broken(error))
             }
-            Event::Own(Followed::Deleted) => Some(Ending::Gone),
+            Event::Own(LinkChange::Deleted) => Some(Ending::Gone),
             Event::Own(event) => {
                 self.follow(node, event);
                 None
@@ -314,7 +314,7 @@ impl Kind for Interface {
         }
         if changes.contains(&netlink::Event::Lost) {
             self.resynchronise(node);
-        } else if changes.iter().any(netlink::Event::is_of_network) {
+        } else if changes.iter().any(netlink::Event::is_network_change) {
             node.routes_changed();
         } else {
             return;
@@ -355,16 +355,16 @@ impl Kind for Interface {
 
 impl Interface {
     /// Follows the interface's state.
-    fn follow(&mut self, node: &Node, event: Followed) {
+    fn follow(&mut self, node: &Node, event: LinkChange) {
         match event {
-            Followed::Up => self.link_up(node),
-            Followed::Down => node.link_down(),
-            Followed::Mtu(mtu) => node.set_mtu(mtu),
-            Followed::Away { is_seen } => {
+            LinkChange::Up => self.link_up(node),
+            LinkChange::Down => node.link_down(),
+            LinkChange::Mtu(mtu) => node.set_mtu(mtu),
+            LinkChange::MovedAway { is_visible } => {
                 self.up.iter_mut().for_each(Up::leave);
                 self.home = None;
                 tracing::info!("the interface was moved to another network namespace");
-                if !is_seen {
+                if !is_visible {
                     tracing::warn!(
                         "cannot see whether the interface is up there, nor its MTU: that needs \
                          CAP_NET_BROADCAST at the start"
@@ -374,12 +374,12 @@ impl Interface {
                 // follows.
                 self.link_up(node);
             }
-            Followed::Home(index) => {
+            LinkChange::MovedBack(index) => {
                 self.home = Some(index);
                 tracing::info!("the interface is back in this network namespace");
             }
-            Followed::Lost => self.resynchronise(node),
-            Followed::Deleted => {}
+            LinkChange::Lost => self.resynchronise(node),
+            LinkChange::Deleted => {}
         }
     }
 

@@ -32,7 +32,7 @@ use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use node::{Attachments, Node, tunnel_mtu};
 use packet::Waker;
-use sys::{Channel, netlink::Netlink, process, whole_file};
+use sys::{Channel, atomic_file, netlink::Netlink, process};
 
 use crate::{life::LogStyle, log_error::log_error};
 use steward::{Job, StewardLine};
@@ -127,7 +127,7 @@ impl Member {
             address_ranges = read_ranges(&ranges)?;
         } else {
             let texts = address_ranges.iter().map(|range| format!("{range}\n"));
-            let stored = whole_file::replace(&ranges, &texts.collect::<String>());
+            let stored = atomic_file::replace(&ranges, &texts.collect::<String>());
             stored.with_context(|| ranges.display().to_string())?;
         }
         let (ours, theirs) = Channel::pair().context("line")?;
@@ -233,7 +233,7 @@ fn read_ranges(path: &Path) -> anyhow::Result<Vec<IpNet>> {
 fn has_room(state: &Path) -> anyhow::Result<()> {
     let probe = state.join("room");
     let kept =
-        whole_file::replace(&probe, &" ".repeat(ROOM)).and_then(|()| whole_file::remove(&probe));
+        atomic_file::replace(&probe, &" ".repeat(ROOM)).and_then(|()| atomic_file::remove(&probe));
     kept.with_context(|| format!("{}: a node keeps its keys there; make room", state.display()))
 }
 

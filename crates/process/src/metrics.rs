@@ -101,9 +101,9 @@ impl Metrics {
     }
 
     /// Leaves the removal of a Unix socket's file to `helper`.
-    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+    pub fn delegate_removal(&mut self, helper: Arc<Helper>) {
         if let Listener::Unix(_, file) = &mut self.0 {
-            file.hand_over(helper);
+            file.delegate_removal(helper);
         }
     }
 

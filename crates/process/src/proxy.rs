@@ -198,7 +198,7 @@ impl Start {
         let Self { member, log_style, endpoints, set_addresses, .. } = self;
         let supervisor = Supervisor::find();
         let helper = help(sandbox, &conf).context("helper process")?;
-        let udp = UdpSocket::unbound_by(&offloads, helper).context("UDP socket")?;
+        let udp = UdpSocket::unbound_with_helper(&offloads, helper).context("UDP socket")?;
         let open = |options| Member::open(&name, None, options, udp.1.waker());
         let (attached, member) = member.map(open).transpose()?.unzip();
         let front = Front::bind(stack, &conf.interface.proxy)?;
@@ -316,7 +316,7 @@ impl<S: Stack> Kind for Proxy<S> {
     }
 
     fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]) {
-        if changes.iter().any(netlink::Event::is_of_network) {
+        if changes.iter().any(netlink::Event::is_network_change) {
             node.routes_changed();
             self.member.iter().for_each(Member::network_changed);
         }
@@ -341,7 +341,7 @@ impl<S: Stack> Kind for Proxy<S> {
 /// The process that sets the mark of this one's sockets once it is confined, if there is one.
 fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
-    if !sandbox || !is_marked || !process::administers_network() {
+    if !sandbox || !is_marked || !process::has_network_capabilities() {
         return Ok(None);
     }
     let job = Job { sockets: true, sandbox, ..Job::default() };

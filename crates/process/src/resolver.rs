@@ -28,7 +28,7 @@ use sys::{
     Channel,
     process::{
         self,
-        sandbox::{Ports, READ, Reach, Work, confine_calls, confine_files},
+        sandbox::{ALWAYS_READABLE, AccessRules, CallGroups, Ports, confine_calls, confine_files},
     },
 };
 use tailnet::scope::addresses_in;
@@ -47,7 +47,7 @@ const MESSAGE: usize = 4096;
 const ADDRESSES: usize = 16;
 
 /// Its work in addition to reads and writes: it queries name servers by UDP and TCP.
-const WORK: Work = Work {
+const WORK: CallGroups = CallGroups {
     udp: true,
     tcp: true,
     agent: true,
@@ -56,7 +56,7 @@ const WORK: Work = Work {
     unix: false,
     splice: false,
     syncs: false,
-    sheds: false,
+    filters_floods: false,
 };
 /// Folders of programs that write `/etc/resolv.conf`, which may be a link into them.
 const RESOLVERS: [&str; 4] =
@@ -133,7 +133,7 @@ impl Resolver {
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     // It has nothing to clean up, so each signal ends it, also during a query.
     process::unblock_signals().context("signals")?;
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
     let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; MESSAGE];
@@ -157,12 +157,14 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
 /// many. Another user may have secrets, so only the usual files are open then.
 fn confine(job: &Job) -> anyhow::Result<()> {
     let user = user_of(&job.name, Role::Resolver);
-    let has_own_user = process::become_marker(user).context("becoming the resolver's user")?;
+    let has_own_user =
+        process::retain_mark_capability(user).context("becoming the resolver's user")?;
     let read = match has_own_user {
         true => vec!["/".into()],
-        false => READ.iter().chain(&RESOLVERS).map(PathBuf::from).collect(),
+        false => ALWAYS_READABLE.iter().chain(&RESOLVERS).map(PathBuf::from).collect(),
     };
-    confine_files(&Reach { read, connect: Ports::Any, ..Reach::default() }).context(REFUSED)?;
+    confine_files(&AccessRules { read, connect: Ports::Any, ..AccessRules::default() })
+        .context(REFUSED)?;
     confine_calls(WORK).context(REFUSED)?;
     Ok(())
 }

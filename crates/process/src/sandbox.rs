@@ -26,8 +26,10 @@ use config::{
     uapi::Stats,
 };
 use sys::process::{
-    Rights, keep_rights, owns,
-    sandbox::{Confined, Ports, READ, Reach, Work, confine_calls, confine_files},
+    RetainedCapabilities, owns, retain_capabilities,
+    sandbox::{
+        ALWAYS_READABLE, AccessRules, CallGroups, Enforcement, Ports, confine_calls, confine_files,
+    },
 };
 
 /// A sandbox, unless it is off.
@@ -35,9 +37,9 @@ pub(crate) struct Sandbox(Option<Walls>);
 
 /// What the process still may do.
 struct Walls {
-    reach: Reach,
-    rights: Rights,
-    work: Work,
+    reach: AccessRules,
+    rights: RetainedCapabilities,
+    work: CallGroups,
 }
 
 impl Sandbox {
@@ -56,14 +58,22 @@ impl Sandbox {
         member: bool,
     ) -> Self {
         if has_helper {
-            let (rights, work) =
-                (Rights::default(), Work { syncs: member, sheds: member, ..Work::default() });
+            let (rights, work) = (
+                RetainedCapabilities::default(),
+                CallGroups { syncs: member, filters_floods: member, ..CallGroups::default() },
+            );
             return Self(Some(Walls { reach: reach([]), rights, work }));
         }
         let reach = reach(sockets);
-        let rights = Rights { files: needs_files(&reach), ..Rights::default() };
-        let work =
-            Work { udp: true, unlinks: true, syncs: member, sheds: member, ..Work::default() };
+        let rights =
+            RetainedCapabilities { files: needs_files(&reach), ..RetainedCapabilities::default() };
+        let work = CallGroups {
+            udp: true,
+            unlinks: true,
+            syncs: member,
+            filters_floods: member,
+            ..CallGroups::default()
+        };
         Self(Some(Walls { reach, rights, work }))
     }
 
@@ -87,16 +97,16 @@ impl Sandbox {
         let tcp = !ports.is_empty();
         // It connects sockets that the process in the namespace makes, to wherever clients want.
         reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
-        let rights = Rights { network: false, files: unix || needs_files(&reach) };
-        let always = Work {
+        let rights = RetainedCapabilities { network: false, files: unix || needs_files(&reach) };
+        let always = CallGroups {
             udp: true,
             streams: true,
             unlinks: true,
             syncs: member,
-            sheds: member,
-            ..Work::default()
+            filters_floods: member,
+            ..CallGroups::default()
         };
-        let work = Work { tcp, unix, splice: stack_of_kernel, ..always };
+        let work = CallGroups { tcp, unix, splice: stack_of_kernel, ..always };
         Self(Some(Walls { reach, rights, work }))
     }
 
@@ -145,20 +155,20 @@ impl Sandbox {
 }
 
 impl Walls {
-    fn raise(&self) -> anyhow::Result<Confined> {
+    fn raise(&self) -> anyhow::Result<Enforcement> {
         let confined = confine_files(&self.reach).context(REFUSED)?;
-        keep_rights(self.rights).context(REFUSED)?;
+        retain_capabilities(self.rights).context(REFUSED)?;
         Ok(confined)
     }
 }
 
 /// What is read and written in any case, and the folders of sockets, to remove their files.
-fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Reach {
-    Reach {
-        read: READ.map(PathBuf::from).to_vec(),
+fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> AccessRules {
+    AccessRules {
+        read: ALWAYS_READABLE.map(PathBuf::from).to_vec(),
         write: vec!["/dev/null".into()],
         remove: sockets.into_iter().filter_map(folder).collect(),
-        ..Reach::default()
+        ..AccessRules::default()
     }
 }
 
@@ -167,7 +177,7 @@ fn folder(path: &Path) -> Option<PathBuf> {
 }
 
 /// Whether files are to be removed in folders of another user.
-fn needs_files(reach: &Reach) -> bool {
+fn needs_files(reach: &AccessRules) -> bool {
     !reach.remove.iter().all(|folder| owns(folder))
 }
 
@@ -184,20 +194,20 @@ fn exposed(services: &[conf::WithOrigin<conf::Expose>]) -> (Vec<u16>, bool) {
 
 const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs without it)";
 
-fn told(what: &'static str, confined: Confined) {
+fn told(what: &'static str, confined: Enforcement) {
     attained(|parts| parts.push((what, confined)));
     match confined {
-        Confined::Wholly => tracing::info!("sandbox: {what}"),
-        Confined::Partly => tracing::info!("sandbox: {what}, as far as this kernel knows"),
-        Confined::Not => tracing::warn!("sandbox: this kernel cannot confine {what}"),
+        Enforcement::Full => tracing::info!("sandbox: {what}"),
+        Enforcement::Partial => tracing::info!("sandbox: {what}, as far as this kernel knows"),
+        Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }
 }
 
 /// Whether the sandbox is off, and which parts are in force. Both concern the whole process.
 static OFF: AtomicBool = AtomicBool::new(false);
-static ATTAINED: Mutex<Vec<(&'static str, Confined)>> = Mutex::new(Vec::new());
+static ATTAINED: Mutex<Vec<(&'static str, Enforcement)>> = Mutex::new(Vec::new());
 
-fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T {
+fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Enforcement)>) -> T) -> T {
     read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -206,9 +216,9 @@ pub(crate) fn describe(stats: &mut Stats) {
     attained(|parts| {
         stats.sandbox.extend(parts.iter().map(|(what, confined)| {
             let state = match confined {
-                Confined::Wholly => "wholly",
-                Confined::Partly => "partly",
-                Confined::Not => "not",
+                Enforcement::Full => "wholly",
+                Enforcement::Partial => "partly",
+                Enforcement::None => "not",
             };
             ((*what).to_owned(), state.to_owned())
         }));
@@ -238,12 +248,12 @@ mod tests {
         let port = "Expose = tcp 10.0.0.1:80 -> 127.0.0.1:8003";
         let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
         let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
-        let none = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        let none = CallGroups { udp: true, streams: true, unlinks: true, ..CallGroups::default() };
         for (lines, work, ports) in [
             ("Socks5 = 127.0.0.1:1080", none, vec![]),
             (udp, none, vec![]),
-            (port, Work { tcp: true, ..none }, vec![8003]),
-            (unix, Work { unix: true, ..none }, vec![]),
+            (port, CallGroups { tcp: true, ..none }, vec![8003]),
+            (unix, CallGroups { unix: true, ..none }, vec![]),
             ("FwMark = 7", none, vec![]),
             ("FwMark = off", none, vec![]),
         ] {
@@ -251,7 +261,7 @@ mod tests {
             assert_eq!((own.work, own.reach.connect), (work, Ports::Only(ports)), "{lines}");
             assert!(!own.rights.network, "{lines}");
             let kernels = walls(lines, true);
-            let work = Work { splice: true, ..work };
+            let work = CallGroups { splice: true, ..work };
             assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
         }
         assert!(walls(unix, false).rights.files);
@@ -261,7 +271,10 @@ mod tests {
     fn an_interface_with_a_helper_keeps_no_right_and_no_file_to_remove() {
         let socket = || [Path::new("/nowhere/at/all.sock")];
         let with = Sandbox::of_interface(socket(), true, false).0.unwrap();
-        assert_eq!((with.rights, with.work), (Rights::default(), Work::default()));
+        assert_eq!(
+            (with.rights, with.work),
+            (RetainedCapabilities::default(), CallGroups::default())
+        );
         assert!(with.reach.remove.is_empty());
         let without = Sandbox::of_interface(socket(), false, true).0.unwrap();
         assert!(!without.rights.network && without.work.udp && without.work.unlinks);
@@ -272,7 +285,7 @@ mod tests {
     fn what_the_start_starts_is_confined_and_who_starts_it_is_not_yet() {
         let walls = walls("", false);
         let raise = || walls.raise().unwrap();
-        if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Confined::Not {
+        if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Enforcement::None {
             return skips::skip("landlock");
         }
         let opens = || File::open("/etc/passwd").is_ok();
@@ -302,7 +315,7 @@ mod tests {
         let others = if is_root { others } else { "/".into() };
         for (folders, needs) in [(vec![&own], false), (vec![&own, &others], true)] {
             let remove = folders.into_iter().cloned().collect();
-            assert_eq!(needs_files(&Reach { remove, ..Reach::default() }), needs);
+            assert_eq!(needs_files(&AccessRules { remove, ..AccessRules::default() }), needs);
         }
         std::fs::remove_dir_all(own).unwrap();
     }

@@ -34,7 +34,7 @@ pub fn sweep(name: &str) -> anyhow::Result<Swept> {
         (true, true) => Swept::ByAnother,
         (true, false) => return Ok(Swept::Nothing),
     };
-    SocketFile::make_room(&socket_path(name)).with_context(|| name.to_owned())?;
+    SocketFile::remove_stale(&socket_path(name)).with_context(|| name.to_owned())?;
     undo_log.undo(&netlink);
     anyhow::ensure!(undo_log.is_empty(), "{name}: not everything could be undone");
     Ok(swept)

@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use sys::{
     Channel,
-    process::{self, Rights, Signals, Syslog, keep_rights, silence_stderr},
+    process::{self, RetainedCapabilities, Signals, Syslog, retain_capabilities, silence_stderr},
 };
 
 use crate::{children, events::release_unused, life::LogStyle};
@@ -42,9 +42,9 @@ pub fn forward_to(syslog: &Syslog) -> io::Result<OwnedFd> {
 /// Standard input is not a connection to a peer.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let _signals = Signals::block().context("signals")?;
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
-    keep_rights(Rights::default())?;
+    retain_capabilities(RetainedCapabilities::default())?;
     let peer = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (_, syslog) = peer.receive_with(&mut [0])?;
     let syslog = Syslog::from(syslog.context("the peer sent no socket")?);

@@ -246,7 +246,7 @@ impl Up {
             bail!("{place}: {no_ipv6}, and the file has no address of IPv4");
         }
         // Another interface may have been there before IPv6 was switched off for new ones.
-        let [_, elsewhere] = self.netlink.default_ways()?;
+        let [_, elsewhere] = self.netlink.default_routes()?;
         let leaves = match elsewhere.device.filter(|_| net.is_some()) {
             Some(_) => "; packets of IPv6 leave this host outside of the tunnel",
             None => "",

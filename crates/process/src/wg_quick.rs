@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use sys::process::ancestors_arguments;
+use sys::process::ancestor_arguments;
 
 /// Whether this process was started by `wg-quick up` of the interface. To be called before the
 /// process goes to the background.
 pub fn runs_under_wg_quick(interface: &str) -> bool {
-    ancestors_arguments().any(|arguments| brings_up(&arguments, interface))
+    ancestor_arguments().any(|arguments| brings_up(&arguments, interface))
 }
 
 /// Whether these are the arguments of `wg-quick up`, with or without an interpreter. The target is

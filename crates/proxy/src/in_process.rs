@@ -82,7 +82,7 @@ impl Stack for InProcessStack {
 
     fn offloads_changed(&self) {
         let Offloads { tun_tso, tun_tcp_gro, .. } = &*self.offloads;
-        self.stack.set_offloads(tun_tso.wanted(), tun_tcp_gro.wanted());
+        self.stack.set_offloads(tun_tso.is_enabled(), tun_tcp_gro.is_enabled());
     }
 
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
@@ -146,11 +146,11 @@ mod tests {
         let addresses = vec!["10.0.0.1/24".parse().unwrap()];
         let plan = Plan { name: "wg0".into(), mtu: 1420, addresses, ..Plan::default() };
         let offloads = Arc::new(Offloads::default());
-        offloads.tun_tso.want(false);
+        offloads.tun_tso.set_enabled(false);
         let (stack, _recv, _send) = InProcessStack::open(&plan, &offloads).unwrap();
         assert_eq!(stack.stack.offloads(), (false, true));
-        offloads.tun_tso.want(true);
-        offloads.tun_tcp_gro.want(false);
+        offloads.tun_tso.set_enabled(true);
+        offloads.tun_tcp_gro.set_enabled(false);
         stack.offloads_changed();
         assert_eq!(stack.stack.offloads(), (true, false));
     }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use sys::{
-    keepalive::{KEEPALIVE, keep_alive},
-    silence::silent_for,
+    keepalive::{KEEPALIVE, set_keepalive},
+    tcp_idle::receive_idle_time,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
@@ -47,7 +47,7 @@ impl Listener {
                 let socket =
                     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 socket.set_reuseaddr(true)?;
-                keep_alive(&socket, KEEPALIVE)?;
+                set_keepalive(&socket, KEEPALIVE)?;
                 socket.bind(*address)?;
                 Ok(Self::Tcp(socket.listen(BACKLOG)?))
             }
@@ -87,11 +87,11 @@ impl Stream {
         })
     }
 
-    /// How long the other end has sent nothing ([`silent_for`]).
+    /// How long the other end has sent nothing ([`receive_idle_time`]).
     pub fn silent_for(&self) -> Duration {
         match self {
-            Self::Tcp(stream) => silent_for(stream),
-            Self::Unix(stream) => silent_for(stream),
+            Self::Tcp(stream) => receive_idle_time(stream),
+            Self::Unix(stream) => receive_idle_time(stream),
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sys::{
-    keepalive::{KEEPALIVE, keep_alive},
+    keepalive::{KEEPALIVE, set_keepalive},
     namespace::{Kind, Namespace},
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
@@ -69,7 +69,7 @@ impl Stack for KernelStack {
     async fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.tcp(&at)?;
         socket.set_reuseaddr(true)?;
-        keep_alive(&socket.as_fd(), KEEPALIVE)?;
+        set_keepalive(&socket.as_fd(), KEEPALIVE)?;
         socket.bind(at)?;
         socket.listen(BACKLOG)
     }
@@ -110,7 +110,7 @@ impl Stack for KernelStack {
     /// The times are the namespace's.
     fn keep_alive(stream: &TcpStream) {
         // Where that fails, the idle time of a relay ends it.
-        let _ = sys::keepalive::switch_on(stream);
+        let _ = sys::keepalive::enable(stream);
     }
 
     fn reset(stream: TcpStream) {

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use sys::splice::{Pipe, end};
+use sys::splice::{Pipe, shutdown_write};
 use tokio::{
     io::Interest,
     net::{TcpStream, UnixStream},
@@ -59,7 +59,7 @@ impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     Err(error) => return Poll::Ready(Err(Broken::Writer(error))),
                 }
-                if pipe.held() == 0 {
+                if pipe.buffered() == 0 {
                     give_back(self.pipe.take());
                 }
                 continue;
@@ -82,7 +82,7 @@ impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
                     }
                 }
                 State::Ending => {
-                    end(self.to).map_err(Broken::Writer)?;
+                    shutdown_write(self.to).map_err(Broken::Writer)?;
                     self.state = State::Done;
                 }
                 State::Done => return Poll::Ready(Ok(())),

@@ -21,7 +21,7 @@ use coordinator::{Allocation, Prefixes, Settings};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
-use sys::whole_file;
+use sys::atomic_file;
 
 use self::source::Source;
 use crate::{
@@ -290,7 +290,7 @@ impl Configuration {
         let (key, instead) = self.secret_key()?;
         let path = file.unwrap_or(Path::new(FILE));
         // Without a file, the default was read.
-        let mode = whole_file::mode_for_all(path).ok()??;
+        let mode = atomic_file::world_access_mode(path).ok()??;
         Some(format!(
             "{}: any user may access this file and the secret in it, `{key}` (mode {mode:03o}): take \
              that right away, or set `{instead}`",

@@ -3,7 +3,7 @@
 use std::{fs, io::ErrorKind, os::unix::fs::DirBuilderExt, path::Path};
 
 use anyhow::Context;
-use sys::whole_file;
+use sys::atomic_file;
 use tailnet::{
     derp::{RelayKey, mesh::MeshKey},
     keys::MachineKey,
@@ -45,7 +45,7 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     for file in files.flatten().filter(is_secret) {
         let file = file.path();
         let name = file.display();
-        match whole_file::make_private(&file) {
+        match atomic_file::make_private(&file) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
                 "{name}: any user could access it (mode {mode:03o}); now its owner alone can"
@@ -71,7 +71,7 @@ pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
     let mut bytes = Box::new(Zeroizing::new([0; 32]));
     getrandom::fill(&mut **bytes).context("randomness")?;
     let key = MachineKey::new(bytes);
-    whole_file::replace(file, &key.text()).with_context(|| file.display().to_string())?;
+    atomic_file::replace(file, &key.text()).with_context(|| file.display().to_string())?;
     Ok(key)
 }
 

@@ -28,7 +28,7 @@ use coordinator::{
     State,
     object::{Kind, Stored},
 };
-use sys::whole_file;
+use sys::atomic_file;
 use tailnet::keys::MachineKey;
 
 use self::{document::Document, tally::Tally};
@@ -175,7 +175,7 @@ async fn put(
     for (name, key) in keys {
         if let Some(key) = key.filter(|_| !completes) {
             let file = folder.join(name);
-            whole_file::replace(&file, &key.text()).with_context(|| file.display().to_string())?;
+            atomic_file::replace(&file, &key.text()).with_context(|| file.display().to_string())?;
         }
     }
     match store.commit((tail.version, tail.origin), &incoming.objects).await? {
@@ -219,7 +219,7 @@ pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
     let objects = store.everything().await?;
     store.close().await;
     let text = Document::new(&objects, &noise, relay.as_ref())?.text()?;
-    whole_file::replace(file, &text).with_context(|| file.display().to_string())?;
+    atomic_file::replace(file, &text).with_context(|| file.display().to_string())?;
     commands::print(&format!("exported {}\n", counts(&objects)))
 }
 

@@ -21,8 +21,8 @@ use std::{
 use anyhow::Context;
 use futures_util::future::{join_all, try_join_all};
 use sys::{
+    atomic_file::set_private_umask,
     process::{Service, Signal, Signals, harden, raise_file_limit},
-    whole_file::make_new_files_private,
 };
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -55,7 +55,7 @@ pub struct Surroundings {
 pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
     let signals = Signals::block().context("signals")?;
     harden().context("hardening the process")?;
-    make_new_files_private();
+    set_private_umask();
     if let Err(error) = raise_file_limit() {
         tracing::warn!("raising the limit of open files: {error}");
     }

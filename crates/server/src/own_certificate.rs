@@ -6,7 +6,7 @@ use std::{fs, io::ErrorKind, path::Path};
 use anyhow::Context;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use sha2::{Digest, Sha256};
-use sys::whole_file;
+use sys::atomic_file;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
@@ -31,7 +31,7 @@ impl OwnCertificate {
             Ok(text) => Zeroizing::new(text),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let made = make(host).with_context(name)?;
-                whole_file::replace(&file, &made).with_context(name)?;
+                atomic_file::replace(&file, &made).with_context(name)?;
                 made
             }
             Err(error) => return Err(error).with_context(name),

@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
-use sys::process::disinherit;
+use sys::process::discard_inherited;
 
 /// Host a network for linerate and for Tailscale's clients.
 #[derive(Debug, Parser)]
@@ -92,7 +92,7 @@ pub fn command() -> clap::Command {
 /// Does what the command line asks.
 pub fn main() -> ExitCode {
     // The library of PostgreSQL reads what its URL leaves out, such as `PGSSLMODE`.
-    if let Err(error) = disinherit(|name| name.starts_with("PG")) {
+    if let Err(error) = discard_inherited(|name| name.starts_with("PG")) {
         eprintln!("linerate-server: what the caller left cannot be closed: {error}");
         return ExitCode::FAILURE;
     }

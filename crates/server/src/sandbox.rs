@@ -15,8 +15,8 @@ use std::{
 
 use anyhow::Context;
 use sys::process::{
-    Rights, keep_rights,
-    sandbox::{Confined, Ports, READ, Reach, confine_files, confine_server},
+    RetainedCapabilities, retain_capabilities,
+    sandbox::{ALWAYS_READABLE, AccessRules, Enforcement, Ports, confine_files, confine_server},
 };
 
 use crate::{configuration::Configuration, oidc::Secret, store::Database};
@@ -30,7 +30,7 @@ const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs with
 
 /// What a server keeps.
 pub struct Sandbox {
-    reach: Reach,
+    reach: AccessRules,
     connects: bool,
     /// By Unix sockets, too.
     unix: bool,
@@ -39,7 +39,8 @@ pub struct Sandbox {
 impl Sandbox {
     /// Of a server with this configuration, which is complete.
     pub fn of(configuration: &Configuration) -> Self {
-        let mut read: Vec<PathBuf> = READ.into_iter().chain([GROUP]).map(PathBuf::from).collect();
+        let mut read: Vec<PathBuf> =
+            ALWAYS_READABLE.into_iter().chain([GROUP]).map(PathBuf::from).collect();
         let files = [&configuration.tls_certificate, &configuration.tls_key];
         read.extend(files.into_iter().flatten().flat_map(|file| folders(file)));
         let (mut connects, mut unix) = (configuration.acme.is_some(), false);
@@ -56,13 +57,13 @@ impl Sandbox {
             read.extend(named.map(PathBuf::from));
         }
         let own = [Some(&*configuration.state_dir), configuration.socket.parent()];
-        let reach = Reach {
+        let reach = AccessRules {
             read,
             write: vec!["/dev/null".into()],
             own: own.into_iter().flatten().map(Path::to_owned).collect(),
             listen: ports(configuration),
             connect: if connects { Ports::Any } else { Ports::default() },
-            ..Reach::default()
+            ..AccessRules::default()
         };
         Self { reach, connects, unix }
     }
@@ -73,7 +74,8 @@ impl Sandbox {
     /// # Errors
     /// The kernel refused.
     pub fn confine_files(&self) -> anyhow::Result<()> {
-        keep_rights(Rights { network: true, files: true }).context(REFUSED)?;
+        retain_capabilities(RetainedCapabilities { network: true, files: true })
+            .context(REFUSED)?;
         told("files (landlock)", confine_files(&self.reach).context(REFUSED)?);
         Ok(())
     }
@@ -125,11 +127,11 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     both.filter_map(|file| file.parent().map(Path::to_owned))
 }
 
-fn told(what: &'static str, confined: Confined) {
+fn told(what: &'static str, confined: Enforcement) {
     match confined {
-        Confined::Wholly => tracing::info!("sandbox: {what}"),
-        Confined::Partly => tracing::info!("sandbox: {what}, as far as this kernel knows"),
-        Confined::Not => tracing::warn!("sandbox: this kernel cannot confine {what}"),
+        Enforcement::Full => tracing::info!("sandbox: {what}"),
+        Enforcement::Partial => tracing::info!("sandbox: {what}, as far as this kernel knows"),
+        Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }
 }
 

@@ -62,7 +62,7 @@ impl FileChanges {
         Ok(inotify)
     }
 
-    /// Readable when [`Self::any`] has events to read. `None` if changes are not reported, and the caller
+    /// Readable when [`Self::has_changed`] has events to read. `None` if changes are not reported, and the caller
     /// has to poll the files.
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
@@ -72,7 +72,7 @@ impl FileChanges {
     ///
     /// # Errors
     /// The kernel is out of memory.
-    pub fn any(&mut self) -> io::Result<bool> {
+    pub fn has_changed(&mut self) -> io::Result<bool> {
         let mut any = false;
         let Some(inotify) = &self.inotify else { return Ok(any) };
         loop {
@@ -108,18 +108,18 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let missing = folder.join("missing/file");
         let mut changes = FileChanges::new(&[&missing, &link]).unwrap();
-        assert!(!changes.any().unwrap());
+        assert!(!changes.has_changed().unwrap());
         fs::write(&file, "a").unwrap();
-        assert!(changes.any().unwrap());
-        assert!(!changes.any().unwrap(), "it is told once");
+        assert!(changes.has_changed().unwrap());
+        assert!(!changes.has_changed().unwrap(), "it is told once");
         fs::write(&other, "b").unwrap();
-        assert!(!changes.any().unwrap());
+        assert!(!changes.has_changed().unwrap());
         fs::rename(&other, &file).unwrap();
-        assert!(changes.any().unwrap());
+        assert!(changes.has_changed().unwrap());
         fs::write(folder.join("link.new"), "c").unwrap();
-        assert!(!changes.any().unwrap());
+        assert!(!changes.has_changed().unwrap());
         fs::rename(folder.join("link.new"), &link).unwrap();
-        assert!(changes.any().unwrap());
+        assert!(changes.has_changed().unwrap());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

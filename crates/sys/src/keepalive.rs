@@ -21,14 +21,14 @@ pub const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(600), interval: Duration::from_secs(60), probes: 5 };
 
 /// Switches keepalive on, with the times of the socket's network namespace.
-pub fn switch_on(socket: &impl AsFd) -> io::Result<()> {
+pub fn enable(socket: &impl AsFd) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::KeepAlive, &true)?)
 }
 
 /// Switches keepalive on with these times. Sockets accepted by a listener inherit them.
-pub fn keep_alive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()> {
+pub fn set_keepalive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()> {
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    switch_on(socket)?;
+    enable(socket)?;
     setsockopt(socket, sockopt::TcpKeepIdle, &seconds(keepalive.idle))?;
     setsockopt(socket, sockopt::TcpKeepInterval, &seconds(keepalive.interval))?;
     Ok(setsockopt(socket, sockopt::TcpKeepCount, &keepalive.probes)?)

@@ -18,7 +18,7 @@
 //!   unix     a listening Unix socket that only its user may open
 //!   channel  a socket pair that keeps the boundaries of its packets
 //!   socket_file  the file of one, which is removed with it
-//!   whole_file   a file that is replaced as a whole
+//!   atomic_file   a file that is replaced as a whole
 //!   watch    waits until a file is deleted or replaced
 //!   file_changes  tells that a file was written or replaced
 //!   errno    error numbers, for all crates above
@@ -35,6 +35,7 @@
 //! `process/signals.rs` (a child between fork and exec, SIGPIPE).
 #![deny(unsafe_code)]
 
+pub mod atomic_file;
 mod channel;
 pub mod clock;
 pub mod errno;
@@ -44,14 +45,14 @@ pub mod keepalive;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;
-pub mod opened;
+pub mod opened_file;
 pub mod poll;
 pub mod probe;
 pub mod process;
 pub mod resolve;
-pub mod silence;
 mod socket_file;
 pub mod splice;
+pub mod tcp_idle;
 #[cfg(test)]
 mod testing;
 pub mod time;
@@ -61,7 +62,6 @@ pub mod unix;
 pub mod unsent;
 pub mod wake;
 pub mod watch;
-pub mod whole_file;
 
 pub use channel::Channel;
 pub use errno::Errno;
@@ -69,7 +69,10 @@ pub use file_changes::FileChanges;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend, TunSource};
-pub use udp::{BindError, Both, Buffers, Came, Flows, UdpReceiver, UdpSender, UdpSocket};
+pub use udp::{
+    BindError, BufferSizes, ProbeDatagram, ProbeSockets, TunUdpPoll, UdpReceiver, UdpSender,
+    UdpSocket,
+};
 pub use wake::Wake;
 
 /// How long to wait after a listener or a shared socket failed: mostly because no file descriptor is

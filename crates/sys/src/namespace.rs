@@ -14,8 +14,8 @@
 //! forked before any thread is started.
 #![expect(unsafe_code, reason = "fork")]
 
-mod inside;
-mod wire;
+mod child;
+mod reply;
 
 use std::{
     fmt, io,
@@ -34,7 +34,7 @@ use nix::{
 };
 
 use crate::{channel, errno::Errno, process, tun::TunInfo};
-use wire::Reply;
+use reply::Reply;
 
 /// The configuration of a namespace.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +101,7 @@ pub enum NamespaceError {
     Fork(#[source] io::Error),
     /// The child exited without a reply.
     #[error("the process in the private network namespace is gone")]
-    Gone,
+    ChildExited,
 }
 
 impl NamespaceError {
@@ -151,7 +151,7 @@ impl Namespace {
             ForkResult::Child => {
                 drop(ours);
                 forget();
-                inside::run(&theirs, plan);
+                child::run(&theirs, plan);
                 std::process::exit(0)
             }
             ForkResult::Parent { child } => {
@@ -199,7 +199,7 @@ impl Namespace {
 
     fn first_reply(&self) -> Result<(OwnedFd, u32), NamespaceError> {
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        match receive(&channel).map_err(|_| NamespaceError::Gone)? {
+        match receive(&channel).map_err(|_| NamespaceError::ChildExited)? {
             (Reply::Tun { index }, Some(tun)) => Ok((tun, index)),
             (Reply::Refused { step, errno }, _) => {
                 let error = io::Error::from(Errno::from_raw(errno));
@@ -208,7 +208,7 @@ impl Namespace {
                     step => NamespaceError::Setup { step, error },
                 })
             }
-            _ => Err(NamespaceError::Gone),
+            _ => Err(NamespaceError::ChildExited),
         }
     }
 }
@@ -216,7 +216,7 @@ impl Namespace {
 /// Receives a reply and the file descriptor that came with it.
 fn receive(channel: &OwnedFd) -> io::Result<(Reply, Option<OwnedFd>)> {
     // One byte more, so that a longer message is not taken for a reply.
-    let mut text = [0; wire::REPLY_LEN + 1];
+    let mut text = [0; reply::REPLY_LEN + 1];
     let (len, fd) = channel::receive(channel.as_fd(), &mut text)?;
     let reply = Reply::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
     Ok((reply, fd))
@@ -227,7 +227,7 @@ fn receive(channel: &OwnedFd) -> io::Result<(Reply, Option<OwnedFd>)> {
 /// # Errors
 /// There is no message, or it is not a reply.
 #[doc(hidden)]
-pub fn hear(channel: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+pub fn receive_reply(channel: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let (reply, fd) = receive(channel)?;
     Ok((reply.encode().to_vec(), fd))
 }
@@ -235,7 +235,7 @@ pub fn hear(channel: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
 /// Serves requests as the child does until the channel is closed, for the fuzzer.
 #[doc(hidden)]
 pub fn serve(channel: &OwnedFd) {
-    inside::serve(channel);
+    child::serve(channel);
 }
 
 /// Binds a socket of [`Namespace::socket`]. Low ports are allowed even if they are not outside: the

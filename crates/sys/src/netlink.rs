@@ -3,8 +3,8 @@
 //! A call sends one request and waits for its reply. The socket stays in the network namespace of
 //! the thread that opened it.
 
-mod follow;
 mod link;
+mod link_follower;
 mod monitor;
 mod route;
 mod rule;
@@ -22,10 +22,10 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::errno::{Errno, errno};
 
-pub use follow::{Follow, Followed};
 pub use link::Link;
+pub use link_follower::{LinkChange, LinkFollower};
 pub use monitor::{Event, Monitor};
-pub use route::{DefaultWay, Route};
+pub use route::{DefaultRoute, Route};
 pub use rule::{Family, FwMark, Rule};
 
 /// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
@@ -35,7 +35,7 @@ pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 /// `max_recvmsg_len`, net/netlink/af_netlink.c).
 const READ: usize = 64 * 1024;
 /// Bytes of a buffer that a listener keeps: so many that it is mapped apart from the heap
-/// ([`crate::process::map_large_apart`]), and resident only as far as something was read into it.
+/// ([`crate::process::pin_mmap_threshold`]), and resident only as far as something was read into it.
 const KEPT: usize = 2 * READ;
 
 /// Why a request over netlink failed.

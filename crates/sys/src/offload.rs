@@ -1,4 +1,4 @@
-//! Offloads: each is wanted or not, and used until the kernel refuses it. Then the plain path takes
+//! Offloads: each is enabled or not, and used until the kernel refuses it. Then the plain path takes
 //! over, and after a pause the offload is tried again.
 //!
 //! ```text
@@ -18,27 +18,27 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause: a device may change, or a route.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// One offload: whether it is wanted, and how often the kernel refused it.
+/// One offload: whether it is enabled, and how often the kernel refused it.
 #[derive(Debug)]
 pub struct Switch {
-    wanted: AtomicBool,
+    enabled: AtomicBool,
     demotions: AtomicU64,
 }
 
 impl Default for Switch {
     fn default() -> Self {
-        Self { wanted: AtomicBool::new(true), demotions: AtomicU64::new(0) }
+        Self { enabled: AtomicBool::new(true), demotions: AtomicU64::new(0) }
     }
 }
 
 impl Switch {
-    pub fn wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
     }
 
     /// Switches it on or off.
-    pub fn want(&self, wanted: bool) {
-        self.wanted.store(wanted, Ordering::Relaxed);
+    pub fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
     }
 
     /// How often the kernel refused it and the plain path took over.
@@ -48,7 +48,7 @@ impl Switch {
 
     /// Switches it off because the kernel does not have it.
     pub(crate) fn mark_unsupported(&self) {
-        if self.wanted.swap(false, Ordering::Relaxed) {
+        if self.enabled.swap(false, Ordering::Relaxed) {
             self.count_demotion();
         }
     }
@@ -103,7 +103,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// Whether to use the offload.
     pub(crate) fn is_open(&self, switch: &Switch, time: &impl Clock) -> bool {
-        switch.wanted() && self.closed_until.is_none_or(|until| time.now() >= until)
+        switch.is_enabled() && self.closed_until.is_none_or(|until| time.now() >= until)
     }
 
     /// The kernel accepted it.
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_is_not_wanted_is_not_used() {
         let (switch, time, gate) = (Switch::default(), VirtualTime::default(), Gate::default());
-        switch.want(false);
+        switch.set_enabled(false);
         assert!(!gate.is_open(&switch, &time));
     }
 
@@ -177,6 +177,6 @@ mod tests {
         let switch = Switch::default();
         switch.mark_unsupported();
         switch.mark_unsupported();
-        assert_eq!((switch.wanted(), switch.demotions()), (false, 1));
+        assert_eq!((switch.is_enabled(), switch.demotions()), (false, 1));
     }
 }

@@ -35,9 +35,9 @@ pub fn readable_until(fd: BorrowedFd<'_>, deadline: u64) -> io::Result<bool> {
 
 /// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
+pub enum StreamState {
     /// Nothing to read.
-    Silent,
+    Empty,
     Readable,
     /// The other end has closed its socket; something may be left to read.
     HungUp,
@@ -47,16 +47,16 @@ pub enum Ready {
 ///
 /// # Errors
 /// The kernel is out of memory.
-pub fn ready(fd: BorrowedFd<'_>) -> io::Result<Ready> {
+pub fn stream_state(fd: BorrowedFd<'_>) -> io::Result<StreamState> {
     let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
     wait(&mut polled, Some(Duration::ZERO))?;
     let events = polled[0].revents().unwrap_or(PollFlags::POLLHUP);
     Ok(if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
-        Ready::HungUp
+        StreamState::HungUp
     } else if events.contains(PollFlags::POLLIN) {
-        Ready::Readable
+        StreamState::Readable
     } else {
-        Ready::Silent
+        StreamState::Empty
     })
 }
 

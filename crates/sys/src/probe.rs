@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// An offload's name, and the result of using it.
-pub type Tried = (&'static str, io::Result<()>);
+pub type ProbeResult = (&'static str, io::Result<()>);
 
 /// Payload bytes of a segment.
 const SEGMENT: usize = 100;
@@ -36,13 +36,13 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// No TUN could be created.
-pub fn tun() -> Result<[Tried; 4], NamespaceError> {
+pub fn tun() -> Result<[ProbeResult; 4], NamespaceError> {
     let plan = Plan { name: "probe".into(), mtu: 1420, ..Plan::default() };
     let (_namespace, fd, _) = Namespace::open(&plan, || {})?;
     Ok(try_tun(fd))
 }
 
-fn try_tun(fd: OwnedFd) -> [Tried; 4] {
+fn try_tun(fd: OwnedFd) -> [ProbeResult; 4] {
     let device = TunDevice::from_fd(fd);
     let answer = |result: Result<(), Errno>| result.map_err(io::Error::from);
     let write = |protocol| {
@@ -87,7 +87,7 @@ fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Ve
 ///
 /// # Errors
 /// Loopback does not work.
-pub fn udp() -> io::Result<[Tried; 2]> {
+pub fn udp() -> io::Result<[ProbeResult; 2]> {
     Ok([("udp-gso", try_gso()?), ("udp-gro", try_gro()?)])
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::testing::in_namespace;
 
-    fn refused(tried: &[Tried]) -> Vec<&'static str> {
+    fn refused(tried: &[ProbeResult]) -> Vec<&'static str> {
         tried.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| *name).collect()
     }
 

@@ -1,7 +1,7 @@
 //! The process itself: its start in the background, its privileges, its signals, its service
 //! manager.
 //!
-//! The order matters. [`disinherit`] comes first.
+//! The order matters. [`discard_inherited`] comes first.
 //! Everything but waiting for signals happens before any thread is started:
 //! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
@@ -19,25 +19,25 @@ mod signals;
 mod syslog;
 mod time_slice;
 
-pub use ancestors::{ancestors_arguments, ancestry};
+pub use ancestors::{ancestor_arguments, ancestor_pids};
 pub(crate) use background::only_thread;
 pub use background::{
     BackgroundError, Fork, Readiness, StartError, Starting, background, silence_stderr,
     survive_parent,
 };
 pub use code::release_code;
-pub use heap::{map_large_apart, release_heap};
+pub use heap::{pin_mmap_threshold, release_heap};
 pub use helper::Helper;
-pub use inherited::{close_named, disinherit, take_argument, take_variable};
+pub use inherited::{close_argument_files, discard_inherited, take_argument, take_variable};
 pub use privileges::{
-    OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_marker,
-    become_user, drop_privileges, give, harden, hostname, is_root, keep_rights, limit_memory,
-    listener, mark_socket, may_make_in, open_files, own_user, owns, raise_file_limit, rename,
-    user_number,
+    OpenFiles, PrivilegesError, RetainedCapabilities, become_agent, become_user, can_create_in,
+    change_owner, drop_privileges, effective_user, harden, has_network_capabilities, hostname,
+    is_root, limit_memory, listener_pid, mark_socket, open_files, owns, raise_file_limit,
+    retain_capabilities, retain_mark_capability, set_process_name, user_id,
 };
 pub use service::Service;
-pub use signals::{Signal, Signals, end_with_the_reader, unblock_signals, unmask};
-pub use syslog::{Syslog, become_stderr, send_by_stderr};
+pub use signals::{Signal, Signals, end_on_broken_pipe, unblock_signals, unmask};
+pub use syslog::{Syslog, redirect_stderr, send_to_stderr};
 pub use time_slice::request_short_time_slice;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{
 use nix::sys::socket::{SockaddrLike as _, SockaddrStorage};
 
 /// The code of a name that no server answered about.
-pub const AGAIN: i32 = libc::EAI_AGAIN;
+pub const TEMPORARY_FAILURE: i32 = libc::EAI_AGAIN;
 
 /// The error of a name that does not resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl ResolveError {
     }
 
     /// The error of an `EAI_` constant.
-    pub fn of(code: i32) -> Self {
+    pub fn from_code(code: i32) -> Self {
         let text = if code == libc::EAI_SYSTEM {
             io::Error::last_os_error().to_string()
         } else {
@@ -56,7 +56,7 @@ impl std::error::Error for ResolveError {}
 /// # Errors
 /// The host has no address, or no server answers.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
-    let host = CString::new(host).map_err(|_| ResolveError::of(libc::EAI_NONAME))?;
+    let host = CString::new(host).map_err(|_| ResolveError::from_code(libc::EAI_NONAME))?;
     // SAFETY: zeros are a valid `addrinfo`: no flags, and no pointers.
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
     hints.ai_family = libc::AF_UNSPEC;
@@ -66,10 +66,10 @@ pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     match unsafe { libc::getaddrinfo(host.as_ptr(), ptr::null(), &raw const hints, &raw mut list) }
     {
         0 => {}
-        code => return Err(ResolveError::of(code)),
+        code => return Err(ResolveError::from_code(code)),
     }
     let list = List(list);
-    let mut address = list.first().ok_or_else(|| ResolveError::of(libc::EAI_NODATA))?;
+    let mut address = list.first().ok_or_else(|| ResolveError::from_code(libc::EAI_NODATA))?;
     address.set_port(port);
     Ok(address)
 }
@@ -130,7 +130,7 @@ mod tests {
             assert!(error.is_permanent(), "{host}: {error}");
         }
         for code in [libc::EAI_AGAIN, libc::EAI_SYSTEM, libc::EAI_MEMORY] {
-            assert!(!ResolveError::of(code).is_permanent(), "{code}");
+            assert!(!ResolveError::from_code(code).is_permanent(), "{code}");
         }
     }
 }

@@ -21,7 +21,7 @@ use std::{
     },
 };
 
-use crate::{process::Helper, unix, whole_file};
+use crate::{atomic_file, process::Helper, unix};
 
 /// What the names of sockets begin with that have not got their own yet.
 const PREFIX: &str = ".linerate-";
@@ -44,7 +44,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// `AddrInUse` where one does, `AlreadyExists` where the file is no socket's.
-    pub fn make_room(path: &Path) -> io::Result<()> {
+    pub fn remove_stale(path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
             Ok(old) if !old.file_type().is_socket() => {
                 return Err(io::ErrorKind::AlreadyExists.into());
@@ -54,7 +54,7 @@ impl SocketFile {
         }
         match UnixStream::connect(path).map_err(|error| (error.kind(), error)) {
             Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Err((io::ErrorKind::ConnectionRefused, _)) => whole_file::remove(path),
+            Err((io::ErrorKind::ConnectionRefused, _)) => atomic_file::remove(path),
             Err((io::ErrorKind::NotFound, _)) => Ok(()),
             Err((_, error)) => Err(error),
         }
@@ -70,7 +70,7 @@ impl SocketFile {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         remove_leftovers(folder);
-        Self::make_room(path)?;
+        Self::remove_stale(path)?;
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..TRIES {
             let new = folder.join(new_name());
@@ -91,7 +91,7 @@ impl SocketFile {
     }
 
     /// Leaves the removal to `helper`, which was told of this file at its start.
-    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+    pub fn delegate_removal(&mut self, helper: Arc<Helper>) {
         self.helper = Some(helper);
     }
 
@@ -137,7 +137,7 @@ fn give_name(new: &Path, path: &Path) -> io::Result<u64> {
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_one = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
-        if is_one && let Err(error) = SocketFile::make_room(&entry.path()) {
+        if is_one && let Err(error) = SocketFile::remove_stale(&entry.path()) {
             tracing::debug!(%error, path = %entry.path().display(), "a socket is left alone");
         }
     }
@@ -178,7 +178,7 @@ mod tests {
     fn only_what_nobody_listens_at_makes_room_and_only_ours_is_removed() {
         let folder = Folder::new("room");
         let path = folder.0.join("a.sock");
-        let room = || SocketFile::make_room(&path).map_err(|error| error.kind());
+        let room = || SocketFile::remove_stale(&path).map_err(|error| error.kind());
 
         assert_eq!(room(), Ok(()));
         let (listener, file) = SocketFile::listen(&path).unwrap();

@@ -23,7 +23,7 @@ const FILL: usize = 1 << 20;
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    held: usize,
+    buffered: usize,
 }
 
 impl Pipe {
@@ -35,12 +35,12 @@ impl Pipe {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // Pipe memory is limited per user; then it stays at 64 KiB.
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(CAPACITY));
-        Ok(Self { reader, writer, held: 0 })
+        Ok(Self { reader, writer, buffered: 0 })
     }
 
     /// Bytes in the pipe.
-    pub fn held(&self) -> usize {
-        self.held
+    pub fn buffered(&self) -> usize {
+        self.buffered
     }
 
     /// Moves what a socket has received into the empty pipe. Zero means the end of the stream.
@@ -49,7 +49,7 @@ impl Pipe {
     /// `WouldBlock` if there is nothing, or the socket's error.
     pub fn fill(&mut self, from: &impl AsFd) -> io::Result<usize> {
         let moved = uninterrupted(|| splice_all(from, &self.writer, FILL))?;
-        self.held += moved;
+        self.buffered += moved;
         Ok(moved)
     }
 
@@ -58,14 +58,14 @@ impl Pipe {
     /// # Errors
     /// `WouldBlock` if the socket is full, or its error.
     pub fn drain(&mut self, to: &impl AsFd) -> io::Result<usize> {
-        let moved = uninterrupted(|| splice_all(&self.reader, to, self.held))?;
-        self.held -= moved;
+        let moved = uninterrupted(|| splice_all(&self.reader, to, self.buffered))?;
+        self.buffered -= moved;
         Ok(moved)
     }
 }
 
 /// Shuts down the sending direction of a connection.
-pub fn end(socket: &impl AsFd) -> io::Result<()> {
+pub fn shutdown_write(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
     match socket::shutdown(socket, socket::Shutdown::Write) {
         // The connection is gone already.
@@ -124,15 +124,15 @@ mod tests {
         loop {
             match pipe.fill(&here) {
                 Ok(0) => break,
-                Ok(len) => assert_eq!(pipe.held(), len),
+                Ok(len) => assert_eq!(pipe.buffered(), len),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
             }
-            while pipe.held() > 0 {
+            while pipe.buffered() > 0 {
                 pipe.drain(&there).unwrap();
             }
         }
-        end(&there).unwrap();
+        shutdown_write(&there).unwrap();
         writing.unwrap().join().unwrap();
         assert!(reading.unwrap().join().unwrap() == expected);
     }
@@ -151,13 +151,13 @@ mod tests {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                 Ok(filled) => assert!(filled > 0),
             }
-            if pipe.held() > 0
+            if pipe.buffered() > 0
                 && let Err(error) = pipe.drain(&there)
             {
                 assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                 break;
             }
         }
-        assert!(pipe.held() > 0);
+        assert!(pipe.buffered() > 0);
     }
 }

@@ -12,17 +12,17 @@
 //! across a system call.
 
 mod address;
-mod both;
 mod cmsg;
 mod control;
-mod flows;
+mod flood_filter;
 mod gates;
 mod mmsg;
+mod probe_sockets;
 mod receive;
 mod refusal;
 mod send;
-mod shed;
 mod socket;
+mod tun_udp_poll;
 
 use std::{
     io,
@@ -34,14 +34,14 @@ use std::{
     time::Duration,
 };
 
-pub use both::Both;
-pub use flows::{Came, Flows};
 use mmsg::Calls;
 use nix::errno::Errno;
+pub use probe_sockets::{ProbeDatagram, ProbeSockets};
 pub use receive::UdpReceiver;
 pub use send::UdpSender;
-pub use socket::Buffers;
+pub use socket::BufferSizes;
 use socket::Socket;
+pub use tun_udp_poll::TunUdpPoll;
 
 use crate::{offload::Offloads, process::Helper, wake::Wake};
 
@@ -75,14 +75,14 @@ impl UdpSocket {
     /// # Errors
     /// No file descriptor is left.
     pub fn unbound(offloads: &Arc<Offloads>) -> io::Result<(Self, UdpReceiver)> {
-        Self::unbound_by(offloads, None)
+        Self::unbound_with_helper(offloads, None)
     }
 
     /// The same, with a helper that creates and marks the sockets, if there is one.
     ///
     /// # Errors
     /// No file descriptor is left.
-    pub fn unbound_by(
+    pub fn unbound_with_helper(
         offloads: &Arc<Offloads>,
         helper: Option<Arc<Helper>>,
     ) -> io::Result<(Self, UdpReceiver)> {
@@ -153,7 +153,7 @@ impl UdpSocket {
     }
 
     /// The sizes of the socket's buffers, if there is a socket.
-    pub fn buffers(&self) -> Option<Buffers> {
+    pub fn buffers(&self) -> Option<BufferSizes> {
         self.shared.socket().map(|socket| socket.buffers())
     }
 
@@ -203,7 +203,7 @@ impl Shared {
     /// Enables or disables GRO, as wanted.
     fn apply_gro(&self, socket: &Socket, calls: &impl Calls) {
         let gro = &self.offloads.udp_gro;
-        if !socket.set_gro(calls, gro.wanted()) {
+        if !socket.set_gro(calls, gro.is_enabled()) {
             gro.mark_unsupported();
         }
     }

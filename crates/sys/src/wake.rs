@@ -56,7 +56,7 @@ impl Wake {
         let wake = PollFd::new(self.as_fd(), PollFlags::POLLIN);
         let Some(fd) = fd else {
             poll::wait(&mut [wake], at_most)?;
-            return Ok(if self.clear() { Waited::Woken } else { Waited::InVain });
+            return Ok(if self.clear() { Waited::Woken } else { Waited::TimedOut });
         };
         let mut fds = [wake, PollFd::new(fd, PollFlags::POLLIN)];
         poll::wait(&mut fds, at_most)?;
@@ -64,7 +64,7 @@ impl Wake {
             return Ok(Waited::Woken);
         }
         if fds[1].revents() == Some(PollFlags::empty()) {
-            return Ok(Waited::InVain);
+            return Ok(Waited::TimedOut);
         }
         let events = fds[1].revents().unwrap_or(PollFlags::POLLERR);
         if events.contains(PollFlags::POLLIN) { Ok(Waited::Readable) } else { Ok(Waited::Failed) }
@@ -83,7 +83,7 @@ pub(crate) enum Waited {
     Woken,
     Readable,
     /// The time is over.
-    InVain,
+    TimedOut,
     /// Nothing to read, and an error or a hang-up is pending.
     Failed,
 }
@@ -105,6 +105,6 @@ mod tests {
     #[test]
     fn a_wait_for_nothing_but_the_flag_ends_in_vain_when_its_time_is_over() {
         let wake = Wake::new().unwrap();
-        assert_eq!(wake.wait(None, Some(Duration::ZERO)).unwrap(), Waited::InVain);
+        assert_eq!(wake.wait(None, Some(Duration::ZERO)).unwrap(), Waited::TimedOut);
     }
 }

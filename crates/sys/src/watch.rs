@@ -57,7 +57,7 @@ pub struct Watch {
 
 /// How [`Watch::wait`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
+pub enum WatchOutcome {
     /// The file was deleted, renamed or replaced.
     Gone,
     /// The waker was called.
@@ -93,15 +93,15 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel is out of memory.
-    pub fn wait(&mut self) -> io::Result<Watched> {
+    pub fn wait(&mut self) -> io::Result<WatchOutcome> {
         while !self.is_gone()? {
             let inotify = self.inotify.as_ref().map(AsFd::as_fd);
             let at_most = inotify.is_none().then_some(POLL);
             if self.wake.wait(inotify, at_most)? == Waited::Woken {
-                return Ok(Watched::Woken);
+                return Ok(WatchOutcome::Woken);
             }
         }
-        Ok(Watched::Gone)
+        Ok(WatchOutcome::Gone)
     }
 
     /// Whether the file is gone. Reads all pending events.
@@ -205,7 +205,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| watch.wait().unwrap());
             fs::remove_file(&path).unwrap();
-            assert_eq!(waiting.join().unwrap(), Watched::Gone);
+            assert_eq!(waiting.join().unwrap(), WatchOutcome::Gone);
         });
         assert!(watch.is_gone().unwrap(), "it stays gone");
     }
@@ -221,7 +221,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| watch.wait().unwrap());
             fs::remove_file(&path).unwrap();
-            assert_eq!(waiting.join().unwrap(), Watched::Gone);
+            assert_eq!(waiting.join().unwrap(), WatchOutcome::Gone);
         });
     }
 
@@ -256,6 +256,6 @@ mod tests {
         fs::write(&path, "a").unwrap();
         let mut watch = Watch::new(&path).unwrap();
         watch.waker()();
-        assert_eq!(watch.wait().unwrap(), Watched::Woken);
+        assert_eq!(watch.wait().unwrap(), WatchOutcome::Woken);
     }
 }

@@ -1,6 +1,6 @@
 //! Messages to a helper process: each is written as it was read.
 
-use sys::process::helper::{ENTRIES, Entry, Job, Message};
+use sys::process::helper::{Entry, Job, MAX_ENTRIES, Message};
 
 /// The first message, and any behind it.
 pub fn helper(data: &[u8]) {
@@ -11,7 +11,7 @@ pub fn helper(data: &[u8]) {
     match Message::parse(data) {
         Some(Message::Command(command)) => assert_eq!(command.encode(), data),
         Some(Message::Entries(entries)) => {
-            assert!((1..=ENTRIES).contains(&entries.len()));
+            assert!((1..=MAX_ENTRIES).contains(&entries.len()));
             assert_eq!(Entry::encode_all(&entries), data);
         }
         Some(Message::End) => assert_eq!(data, Message::END),

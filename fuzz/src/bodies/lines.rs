@@ -107,10 +107,10 @@ pub fn namespace_line(data: &[u8]) {
     namespace::serve(&theirs);
     drop(theirs);
     for _ in 0..requests {
-        let (text, socket) = namespace::hear(&ours).expect("every request has an answer");
+        let (text, socket) = namespace::receive_reply(&ours).expect("every request has an answer");
         assert_eq!(text[0] == b'S', socket.is_some());
     }
-    assert!(namespace::hear(&ours).is_err());
+    assert!(namespace::receive_reply(&ours).is_err());
     drop(ours);
     // Every descriptor that was sent is one of an end.
     assert!(!open().any(|open| ends.contains(&open)), "descriptors are left behind");
@@ -128,7 +128,7 @@ fn hear(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: usize) {
         [b'-', step, ..] => *step < 7,
         _ => false,
     };
-    let heard = namespace::hear(ours);
+    let heard = namespace::receive_reply(ours);
     assert_eq!(heard.is_ok(), known && text.len() == WORD, "{text:?}");
     let Ok((again, descriptor)) = heard else { return };
     assert_eq!(again[0], text[0]);

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use sys::process::{Syslog, become_stderr, send_by_stderr, silence_stderr};
+use sys::process::{Syslog, redirect_stderr, send_to_stderr, silence_stderr};
 use tracing::Level;
 
 use super::NAME;
@@ -55,7 +55,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // One write is one message.
         if is_syslog() {
-            send_by_stderr(bytes);
+            send_to_stderr(bytes);
         } else {
             let _ = io::stderr().write_all(bytes);
         }
@@ -101,7 +101,7 @@ impl LeavesTerminal {
             return;
         }
         let left = match &self.syslog {
-            Some(syslog) => become_stderr(syslog),
+            Some(syslog) => redirect_stderr(syslog),
             None => silence_stderr(),
         };
         match left {

@@ -1,6 +1,6 @@
 //! The daemons' UDP sockets.
 
-use sys::Buffers;
+use sys::BufferSizes;
 
 use crate::{Facts, Finding, Mend, Setting, Tunnel, Weight};
 
@@ -12,7 +12,7 @@ struct Side {
     /// What a daemon that runs has.
     of_daemon: fn(&Tunnel) -> Option<u64>,
     /// What a socket made for the purpose has.
-    of_ours: fn(&Buffers) -> usize,
+    of_ours: fn(&BufferSizes) -> usize,
     why: &'static str,
     cost: &'static str,
 }

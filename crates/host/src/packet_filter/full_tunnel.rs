@@ -68,7 +68,7 @@ mod tests {
     fn no_chain_is_without_a_rule() {
         for addresses in [vec![], vec!["10.9.0.1/24".parse().unwrap()]] {
             let mut rules = Ruleset::new("wg0");
-            add_rules(&mut rules, "wg0", &addresses, FwMark::whole(51_820));
+            add_rules(&mut rules, "wg0", &addresses, FwMark::exact(51_820));
             let listed = rules.as_listed();
             assert!(has_rules("linerate-wg0", &listed), "{addresses:?}: {listed}");
         }

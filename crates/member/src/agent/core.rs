@@ -7,7 +7,7 @@ mod tests;
 use std::{collections::BTreeMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use sys::{clock, netlink::DefaultWay};
+use sys::{clock, netlink::DefaultRoute};
 use tailnet::{
     keys::{MachineKey, NodePublic},
     line::{
@@ -86,7 +86,7 @@ pub(super) struct Agent {
     /// What is wrong, by its kind.
     pub problems: BTreeMap<&'static str, String>,
     /// Where default routes led last.
-    pub ways: [DefaultWay; 2],
+    pub ways: [DefaultRoute; 2],
     /// Who answered questions about names before.
     pub servers: Vec<IpAddr>,
     /// Who answers questions about names, at this address.
@@ -139,7 +139,7 @@ pub(super) struct Effects {
     /// Its addresses, each with the length of its network, but not those of one interface.
     pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
     /// Where its default routes lead.
-    pub ways: Box<dyn Fn() -> [DefaultWay; 2]>,
+    pub ways: Box<dyn Fn() -> [DefaultRoute; 2]>,
     /// Begins to speak to a coordinator.
     pub connect: Box<Connect>,
 }
@@ -215,7 +215,7 @@ impl Agent {
             tunnel_pings: TunnelPings::default(),
             settings: Settings::default(),
             problems,
-            ways: <[DefaultWay; 2]>::default(),
+            ways: <[DefaultRoute; 2]>::default(),
             servers: Vec::new(),
             names: None,
             told_all: false,
@@ -497,7 +497,7 @@ impl Agent {
     /// The operator may write beside root.
     pub fn set_operator(&mut self) {
         let name = &self.prefs.operator_user;
-        let number = (!name.is_empty()).then(|| sys::process::user_number(name)).flatten();
+        let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();
         self.writers.set_operator(number);
         match number.is_none() && !name.is_empty() {
             true => {

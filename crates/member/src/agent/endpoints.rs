@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use sys::netlink::{DefaultWay, Netlink};
+use sys::netlink::{DefaultRoute, Netlink};
 
 use super::core::Agent;
 
@@ -91,11 +91,11 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
 }
 
 /// Where this machine's default routes lead.
-pub(super) fn ways() -> [DefaultWay; 2] {
-    let read = || Netlink::open()?.default_ways();
+pub(super) fn ways() -> [DefaultRoute; 2] {
+    let read = || Netlink::open()?.default_routes();
     read().unwrap_or_else(|error: sys::netlink::NetlinkError| {
         tracing::error!(%error, "default routes");
-        <[DefaultWay; 2]>::default()
+        <[DefaultRoute; 2]>::default()
     })
 }
 

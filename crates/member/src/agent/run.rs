@@ -39,7 +39,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_relay_server) = mpsc::channel(WAITING);
     let opened = lines.relay_server.map(|line| line::open(line, to_core.clone()));
     let (relay_server, relay_server_line) = opened.transpose().context("relay")?.unzip();
-    let user = (!options.has_own_user).then(sys::process::own_user);
+    let user = (!options.has_own_user).then(sys::process::effective_user);
     let writers = Arc::new(Writers::new(user));
     #[cfg(feature = "local-api")]
     let _server;

@@ -14,7 +14,7 @@ use std::{fs, io, str::FromStr};
 
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
-use sys::whole_file;
+use sys::atomic_file;
 use tailnet::{
     keys::{DiscoKey, MachineKey},
     tka::OwnKey,
@@ -121,7 +121,7 @@ impl State {
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        whole_file::replace(&self.folder.path.join(name), text)
+        atomic_file::replace(&self.folder.path.join(name), text)
     }
 
     /// Forgets a file.
@@ -129,7 +129,7 @@ impl State {
     /// # Errors
     /// It is still there.
     pub fn forget(&self, name: &str) -> io::Result<()> {
-        whole_file::remove(&self.folder.path.join(name))
+        atomic_file::remove(&self.folder.path.join(name))
     }
 }
 

@@ -23,7 +23,7 @@ use std::{
 use engine::RelayQueues;
 use node::Node;
 use packet::{ControlSend as _, Endpoint, RecvBatch, UdpRecv as _, Waker};
-use sys::{Came, Flows, UdpReceiver, UdpSocket, clock};
+use sys::{ProbeDatagram, ProbeSockets, UdpReceiver, UdpSocket, clock};
 use tailnet::{
     disco,
     keys::NodePublic,
@@ -60,7 +60,7 @@ struct One {
 
 enum Stage {
     /// Until one is met.
-    Many(JoinHandle<Option<Flows>>),
+    Many(JoinHandle<Option<ProbeSockets>>),
     Kept(Kept),
 }
 
@@ -131,7 +131,7 @@ impl Sockets {
         };
         stop.set();
         let flows = thread.join().ok().flatten();
-        let Some((udp, receiver)) = flows.and_then(|flows| flows.keep(socket.index)) else {
+        let Some((udp, receiver)) = flows.and_then(|flows| flows.into_socket(socket.index)) else {
             return;
         };
         let Some(endpoint) = self.places.auxiliaries.add(to, Box::new(udp.sender())) else {
@@ -225,7 +225,7 @@ impl Drop for Sockets {
 }
 
 /// Opens sockets, sends by each, and passes on what comes, until one is kept or all are closed.
-fn look_out(node: &Node, open: Open, stop: &Stop, line: &ToLine) -> Option<Flows> {
+fn look_out(node: &Node, open: Open, stop: &Stop, line: &ToLine) -> Option<ProbeSockets> {
     let Open { number, to, count, hops, bytes, .. } = open;
     let flows = match node.open_flows(count.clamp(1, MOST)) {
         Ok(flows) => flows,
@@ -262,7 +262,7 @@ fn is_disco(datagram: &[u8]) -> bool {
     disco::sender(datagram).is_some()
 }
 
-fn incoming(number: u32, one: Came) -> Incoming {
+fn incoming(number: u32, one: ProbeDatagram) -> Incoming {
     Incoming {
         from: one.from,
         local: None,

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::Context;
 use config::uapi::Change;
 use node::Node;
-use sys::whole_file;
+use sys::atomic_file;
 
 /// The name of the port's file in the folder of a member's state.
 const FILE: &str = "port";
@@ -28,7 +28,7 @@ pub fn open_socket(node: &Node, state: &Path) -> anyhow::Result<()> {
     }
     let port = node.listen_port();
     if kept != Some(port)
-        && let Err(error) = whole_file::replace(&file, &format!("{port}\n"))
+        && let Err(error) = atomic_file::replace(&file, &format!("{port}\n"))
     {
         tracing::error!(%error, "the port could not be kept");
     }

@@ -12,7 +12,7 @@ use std::{
 
 use sys::{
     clock::boottime_nanos,
-    poll::{Ready, ready},
+    poll::{StreamState, stream_state},
 };
 
 /// Clients served at one time.
@@ -74,8 +74,8 @@ impl List {
         let idle = self.served.iter_mut().filter(|client| !client.closed);
         let idle = idle.filter_map(|client| Some((client.idle?, client)));
         let (_, client) = idle.min_by_key(|(since, client)| {
-            let ready = ready(client.stream.as_fd()).unwrap_or(Ready::HungUp);
-            (Reverse(ready == Ready::HungUp), ready == Ready::Readable, *since)
+            let ready = stream_state(client.stream.as_fd()).unwrap_or(StreamState::HungUp);
+            (Reverse(ready == StreamState::HungUp), ready == StreamState::Readable, *since)
         })?;
         client.closed = true;
         tracing::debug!("a client of the socket makes room for another");

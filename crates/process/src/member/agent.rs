@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use sys::{
     Channel,
     process::{
-        self, Rights, become_agent, keep_rights,
-        sandbox::{Ports, Reach, Work, confine_calls, confine_files},
+        self, RetainedCapabilities, become_agent, retain_capabilities,
+        sandbox::{AccessRules, CallGroups, Ports, confine_calls, confine_files},
     },
 };
 use tailnet::line::PART;
@@ -49,7 +49,7 @@ const DNS: u16 = 53;
 
 /// What it does besides reading and writing: it speaks to coordinators, relays and resolvers,
 /// listens where names are asked about, and keeps its folder.
-const WORK: Work = Work {
+const WORK: CallGroups = CallGroups {
     udp: true,
     streams: true,
     unlinks: true,
@@ -57,7 +57,7 @@ const WORK: Work = Work {
     unix: false,
     splice: false,
     syncs: false,
-    sheds: false,
+    filters_floods: false,
     agent: true,
 };
 const REFUSED: &str = "the kernel refused the sandbox";
@@ -81,7 +81,7 @@ pub(super) struct AgentJob {
 /// # Errors
 /// Standard input is no connection to a steward, or the state cannot be read.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
     process::limit_memory(MEMORY).context("the limit of memory")?;
     let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -103,7 +103,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let roots = Roots::of_environment();
     match job.user {
         Some(user) => become_agent(user).context("becoming the agent's user")?,
-        None => keep_rights(Rights::default())?,
+        None => retain_capabilities(RetainedCapabilities::default())?,
     }
     confine_files(&reach(&opened)).context(REFUSED)?;
     confine_calls(WORK).context(REFUSED)?;
@@ -127,13 +127,13 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     )
 }
 
-fn reach(folder: &Path) -> Reach {
-    Reach {
+fn reach(folder: &Path) -> AccessRules {
+    AccessRules {
         read: READ.iter().map(PathBuf::from).collect(),
         write: vec!["/dev/null".into()],
         own: vec![folder.to_owned()],
         listen: vec![DNS],
         connect: Ports::Any,
-        ..Reach::default()
+        ..AccessRules::default()
     }
 }

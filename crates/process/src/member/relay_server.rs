@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use sys::{
     Channel,
     process::{
-        self, Rights, become_user, keep_rights,
-        sandbox::{Reach, Work, confine_calls, confine_files},
+        self, RetainedCapabilities, become_user, retain_capabilities,
+        sandbox::{AccessRules, CallGroups, confine_calls, confine_files},
     },
 };
 use tailnet::line::PART;
@@ -46,7 +46,7 @@ pub(super) struct RelayJob {
 /// # Errors
 /// Standard input is no connection to a steward, or the kernel refuses the socket.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
     let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; PART];
@@ -56,12 +56,12 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let bound = Bound::new(job.port, job.mark).inspect_err(|error| tell_failed(&line, error))?;
     match job.user {
         Some(user) => become_user(user).context("becoming the relay's user")?,
-        None => keep_rights(Rights::default())?,
+        None => retain_capabilities(RetainedCapabilities::default())?,
     }
     let read = READ.iter().map(PathBuf::from).collect();
     let write = vec![Path::new("/dev/null").to_owned()];
-    confine_files(&Reach { read, write, ..Reach::default() }).context(REFUSED)?;
-    confine_calls(Work::default()).context(REFUSED)?;
+    confine_files(&AccessRules { read, write, ..AccessRules::default() }).context(REFUSED)?;
+    confine_calls(CallGroups::default()).context(REFUSED)?;
     bound.serve(line, &steward)
 }
 

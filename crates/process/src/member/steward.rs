@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sys::{
     Channel, SocketFile,
-    netlink::{Follow, Followed},
+    netlink::{LinkChange, LinkFollower},
     poll::{readable, readable_until},
     process::{self, Signals},
 };
@@ -107,7 +107,7 @@ impl StewardLine {
 /// Standard input is no connection to a data plane, or the agent cannot be started at all.
 pub(crate) fn run(log_style: LogStyle) -> anyhow::Result<()> {
     let _signals = Signals::block().context("signals")?;
-    process::rename(NAME).context("its name")?;
+    process::set_process_name(NAME).context("its name")?;
     let plane = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; PART];
     let (len, line) = plane.receive_with(&mut buffer)?;
@@ -133,7 +133,7 @@ struct Serving {
     _file: SocketFile,
     host: Option<HostState>,
     /// The interface, where there is one.
-    follow: Option<Follow>,
+    follow: Option<LinkFollower>,
     name_files: Option<NameFiles>,
     /// Held until the host is as it was, even if the data plane is gone.
     _lock: Option<InterfaceLock>,
@@ -195,7 +195,7 @@ impl Serving {
             index => {
                 let lock = InterfaceLock::join(&job.name)?;
                 let host = HostState::open(&job)?;
-                let follow = Follow::open(index).context("netlink")?;
+                let follow = LinkFollower::open(index).context("netlink")?;
                 (
                     Some(lock),
                     Some(host),
@@ -274,7 +274,7 @@ impl Serving {
         let mut is_up = false;
         loop {
             match follow.try_next() {
-                Ok(Some(Followed::Up | Followed::Lost)) => is_up = true,
+                Ok(Some(LinkChange::Up | LinkChange::Lost)) => is_up = true,
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => {
@@ -399,11 +399,11 @@ fn open_folder(folder: &Path) -> io::Result<()> {
 
 /// Gives a folder and what is in it to a user: of a former name, maybe.
 fn give_all(folder: &Path, user: u32) -> io::Result<()> {
-    process::give(folder, user)?;
+    process::change_owner(folder, user)?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
-            process::give(&entry.path(), user)?;
+            process::change_owner(&entry.path(), user)?;
         }
     }
     Ok(())

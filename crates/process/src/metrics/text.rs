@@ -22,7 +22,7 @@ pub(super) fn write(node: &Node) -> String {
     text.single("chance_met_total", "counter", CHANCE_MET, chance.met);
     text.single("chance_calls_total", "counter", CHANCE_CALLS, chance.calls);
     let offloads = node.offloads().all();
-    let wanted = offloads.map(|(name, switch)| (name, u64::from(switch.wanted())));
+    let wanted = offloads.map(|(name, switch)| (name, u64::from(switch.is_enabled())));
     text.labelled("offload_wanted", "gauge", OFFLOAD_WANTED, "offload", wanted);
     let demotions = offloads.map(|(name, switch)| (name, switch.demotions()));
     text.labelled("offload_demotions_total", "counter", OFFLOAD_DEMOTIONS, "offload", demotions);

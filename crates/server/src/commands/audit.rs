@@ -18,7 +18,7 @@ use coordinator::{
     read_audit_line,
 };
 use hyper::Method;
-use sys::whole_file;
+use sys::atomic_file;
 
 use super::{
     Common,
@@ -76,7 +76,7 @@ async fn export(common: &Common, file: Option<&Path>) -> anyhow::Result<()> {
     let Some(file) = file else {
         return print(&text);
     };
-    whole_file::replace(file, &text).with_context(|| file.display().to_string())?;
+    atomic_file::replace(file, &text).with_context(|| file.display().to_string())?;
     print(&format!("exported {} entries\n", entries.len()))
 }
 

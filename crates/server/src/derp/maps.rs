@@ -23,7 +23,7 @@ use hyper::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use sys::whole_file;
+use sys::atomic_file;
 use tailnet::messages::{DerpNode, DerpRegion};
 use tokio::{task::JoinSet, time::sleep};
 
@@ -150,7 +150,7 @@ impl Source {
             let text = Value::from_iter([("Regions", Value::Object(regions.clone()))]).to_string();
             self.regions = regions;
             let file = || self.file.display().to_string();
-            whole_file::replace(&self.file, &text).with_context(file)?;
+            atomic_file::replace(&self.file, &text).with_context(file)?;
         }
         Ok(())
     }

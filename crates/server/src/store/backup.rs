@@ -33,8 +33,8 @@ impl Store {
         partial.push(".new");
         let partial = Path::new(&partial);
         // Nobody else may read it: it has keys. SQLite fills an empty file that is there.
-        sys::whole_file::remove(partial).with_context(name)?;
-        sys::whole_file::replace(partial, "").with_context(name)?;
+        sys::atomic_file::remove(partial).with_context(name)?;
+        sys::atomic_file::replace(partial, "").with_context(name)?;
         let text = partial.to_str().context("the file's name is not UTF-8")?;
         sqlx::query("VACUUM INTO $1").bind(text).execute(pool).await.with_context(name)?;
         let options = SqliteConnectOptions::new().filename(partial);

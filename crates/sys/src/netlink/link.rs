@@ -142,17 +142,17 @@ impl Netlink {
         Ok(addresses)
     }
 
-    /// The networks that links which are up are directly connected to, except for link `but`,
+    /// The networks that links which are up are directly connected to, except for link `except`,
     /// loopback and point-to-point links such as tunnels. Link-local networks are left out.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn connected_networks(&self, but: u32) -> Result<HashSet<IpNet>, NetlinkError> {
+    pub fn connected_networks(&self, except: u32) -> Result<HashSet<IpNet>, NetlinkError> {
         let mut links = HashSet::new();
         self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
             if let RouteNetlinkMessage::NewLink(LinkMessage { header, .. }) = message {
                 let other = LinkFlags::Pointopoint | LinkFlags::Loopback;
-                if header.index != but
+                if header.index != except
                     && header.flags.contains(LinkFlags::Up)
                     && !header.flags.intersects(other)
                 {
@@ -175,22 +175,22 @@ impl Netlink {
         Ok(networks)
     }
 
-    /// The networks that this machine has or reaches by other links than `but`: its own addresses, next
+    /// The networks that this machine has or reaches by other links than `except`: its own addresses, next
     /// hops, and the destinations of all routes but default ones.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn networks_in_use(&self, but: u32) -> Result<Vec<IpNet>, NetlinkError> {
+    pub fn networks_in_use(&self, except: u32) -> Result<Vec<IpNet>, NetlinkError> {
         let mut networks = Vec::new();
         self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
             if let RouteNetlinkMessage::NewAddress(message) = message
-                && message.header.index != but
+                && message.header.index != except
             {
                 networks.extend(address_of(&message));
             }
         })?;
         for family in [Family::V4, Family::V6] {
-            networks.extend(self.routed_networks(family, but)?);
+            networks.extend(self.routed_networks(family, except)?);
         }
         Ok(networks)
     }

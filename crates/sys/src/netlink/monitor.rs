@@ -67,7 +67,7 @@ pub enum Event {
 
 impl Event {
     /// Whether routes, rules or addresses may have changed.
-    pub fn is_of_network(&self) -> bool {
+    pub fn is_network_change(&self) -> bool {
         matches!(
             self,
             Self::RoutesChanged | Self::RulesChanged | Self::AddressesChanged | Self::Lost

@@ -33,7 +33,7 @@ pub struct Route {
 
 /// Where a default route leads; nowhere if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DefaultWay {
+pub struct DefaultRoute {
     /// The device's index.
     pub device: Option<u32>,
     /// The next router, where it is told and of IPv4.
@@ -181,10 +181,10 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn default_ways(&self) -> Result<[DefaultWay; 2], NetlinkError> {
+    pub fn default_routes(&self) -> Result<[DefaultRoute; 2], NetlinkError> {
         let way = |family| {
             let hop = self.default_hop(family)?;
-            let way = hop.map(|hop| DefaultWay { device: hop.device, gateway: hop.gateway });
+            let way = hop.map(|hop| DefaultRoute { device: hop.device, gateway: hop.gateway });
             Ok::<_, NetlinkError>(way.unwrap_or_default())
         };
         Ok([way(Family::V4)?, way(Family::V6)?])
@@ -206,17 +206,17 @@ impl Netlink {
     }
 
     /// Destinations and next hops of a family's routes to this machine and to others that lead through other
-    /// links than `but`. Left out are the destinations of default routes, and of the two halves of all
+    /// links than `except`. Left out are the destinations of default routes, and of the two halves of all
     /// addresses, by which some VPNs replace a default route.
     pub(super) fn routed_networks(
         &self,
         family: Family,
-        but: u32,
+        except: u32,
     ) -> Result<Vec<IpNet>, NetlinkError> {
         let mut networks = Vec::new();
         self.dump_routes(family, |message| {
             let is_used = matches!(message.header.kind, RouteType::Unicast | RouteType::Local);
-            if !is_used || NextHop::from_message(message).device == Some(but) {
+            if !is_used || NextHop::from_message(message).device == Some(except) {
                 return;
             }
             networks.extend(destination_of(message).filter(|net| net.prefix_len() > 1));

@@ -57,7 +57,7 @@ pub struct FwMark {
 
 impl FwMark {
     /// A mark of which all bits are compared.
-    pub fn whole(value: u32) -> Self {
+    pub fn exact(value: u32) -> Self {
         Self { value, mask: u32::MAX }
     }
 }
@@ -225,7 +225,7 @@ mod tests {
     fn a_rule_with_a_selector_that_we_do_not_know_is_ignored() {
         let rule = Rule {
             family: Family::V4,
-            fwmark: Some(FwMark::whole(7)),
+            fwmark: Some(FwMark::exact(7)),
             invert: true,
             table: 51_820,
             priority: Some(9),

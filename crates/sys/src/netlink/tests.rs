@@ -203,7 +203,7 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
             assert!(before.iter().any(|rule| rule.table == MAIN_TABLE), "{before:?}");
             let marked = Rule {
                 family,
-                fwmark: Some(FwMark::whole(51820)),
+                fwmark: Some(FwMark::exact(51820)),
                 invert: true,
                 table: 51820,
                 priority: None,
@@ -256,7 +256,7 @@ fn a_rule_is_restored_before_the_others_of_its_priority() {
                 suppress_prefix_length: Some(0),
             };
             let second = Rule {
-                fwmark: Some(FwMark::whole(7)),
+                fwmark: Some(FwMark::exact(7)),
                 invert: true,
                 table: 7,
                 suppress_prefix_length: None,
@@ -329,7 +329,7 @@ fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_non
             assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1400));
             let rule = Rule {
                 family,
-                fwmark: Some(FwMark::whole(9)),
+                fwmark: Some(FwMark::exact(9)),
                 invert: true,
                 table: 51820,
                 priority: None,
@@ -471,20 +471,20 @@ fn move_to(netlink: &Netlink, index: u32, namespace: &File) {
     netlink.change(RouteNetlinkMessage::SetLink(message), 0).unwrap();
 }
 
-fn followed(follow: &mut Follow) -> Vec<Followed> {
+fn followed(follow: &mut LinkFollower) -> Vec<LinkChange> {
     std::iter::from_fn(|| follow.try_next().unwrap()).collect()
 }
 
 #[test]
 fn an_interface_is_followed_to_other_namespaces_and_home_again() {
-    use Followed::{Away, Deleted, Down, Home, Mtu, Up};
+    use LinkChange::{Deleted, Down, MovedAway, MovedBack, Mtu, Up};
     in_namespace(|home| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let (index, home_namespace) = (info.index, own_namespace());
-        let mut follow = Follow::open(index).unwrap();
+        let mut follow = LinkFollower::open(index).unwrap();
         home.set_up(index).unwrap();
         assert_eq!(followed(&mut follow), [Up]);
-        let away = Away { is_seen: true };
+        let away = MovedAway { is_visible: true };
         in_namespace(|abroad| {
             let namespace = own_namespace();
             move_to(home, index, &namespace);
@@ -493,7 +493,7 @@ fn an_interface_is_followed_to_other_namespaces_and_home_again() {
             abroad.set_up(index).unwrap();
             assert_eq!(followed(&mut follow), [Mtu(1300), Up]);
             move_to(abroad, index, &home_namespace);
-            assert_eq!(followed(&mut follow), [Down, away, Home(index), Mtu(1300), Down]);
+            assert_eq!(followed(&mut follow), [Down, away, MovedBack(index), Mtu(1300), Down]);
             home.set_up(index).unwrap();
             assert_eq!(followed(&mut follow), [Up]);
             move_to(home, index, &namespace);
@@ -509,7 +509,7 @@ fn an_interface_that_is_moved_out_of_sight_is_not_confused_with_another() {
     in_namespace(|home| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;
-        let mut follow = Follow::open(index).unwrap();
+        let mut follow = LinkFollower::open(index).unwrap();
         in_namespace(|second| {
             let namespace = own_namespace();
             in_namespace(|_| {

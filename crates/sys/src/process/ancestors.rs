@@ -6,14 +6,14 @@ use std::{fmt, fs, iter};
 const MOST: usize = 8;
 
 /// The IDs of this process, its parent and so on, as far as `/proc` shows them.
-pub fn ancestry() -> impl Iterator<Item = u32> {
+pub fn ancestor_pids() -> impl Iterator<Item = u32> {
     iter::successors(Some(std::process::id()), |process| parent_of(*process))
 }
 
 /// The arguments of the processes that this one descends from, the parent first, as far as `/proc`
 /// shows them.
-pub fn ancestors_arguments() -> impl Iterator<Item = Vec<String>> {
-    ancestry().skip(1).take(MOST).filter_map(arguments_of)
+pub fn ancestor_arguments() -> impl Iterator<Item = Vec<String>> {
+    ancestor_pids().skip(1).take(MOST).filter_map(arguments_of)
 }
 
 fn arguments_of(process: u32) -> Option<Vec<String>> {
@@ -42,9 +42,9 @@ mod tests {
 
     #[test]
     fn the_parent_is_the_first_ancestor() {
-        let ancestors: Vec<_> = ancestors_arguments().collect();
+        let ancestors: Vec<_> = ancestor_arguments().collect();
         let (own, parent) = (std::process::id(), std::os::unix::process::parent_id());
-        assert_eq!(ancestry().take(2).collect::<Vec<_>>(), [own, parent]);
+        assert_eq!(ancestor_pids().take(2).collect::<Vec<_>>(), [own, parent]);
         let parent = arguments_of(parent).unwrap();
         assert_eq!(ancestors[0], parent);
         assert!(ancestors.len() <= MOST);

@@ -8,7 +8,7 @@ const LARGE: libc::c_int = 128 << 10;
 /// Has what is large mapped apart from the heap, always (mallopt(3)). By itself glibc puts it into
 /// the heap from the second time on, where it leaves holes once it is freed. Without glibc it does
 /// nothing.
-pub fn map_large_apart() {
+pub fn pin_mmap_threshold() {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: it sets a number, under the allocator's lock.

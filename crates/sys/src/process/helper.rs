@@ -15,8 +15,8 @@
 //! A command cannot name an interface, a table or a file. Those are fixed by the job, which is sent
 //! before the peer reads anything from the network. Anything that is not a command is refused.
 
+mod messages;
 mod serve;
-mod wire;
 
 use std::{
     ffi::OsString,
@@ -32,8 +32,8 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{channel, errno::Errno, netlink::Rule};
+pub use messages::{Command, Entry, Job, MAX_ENTRIES, MAX_MESSAGE, Message};
 pub use serve::serve_standard_input;
-pub use wire::{Command, ENTRIES, Entry, Job, MAX, Message};
 
 /// `argv[0]` of a helper.
 const NAME: &str = "linerate-helper";
@@ -83,7 +83,7 @@ impl Helper {
     pub fn register(&self, routes: &[IpNet], rules: &[Rule]) -> io::Result<()> {
         let routes = routes.iter().copied().map(Entry::Route);
         let entries: Vec<_> = routes.chain(rules.iter().copied().map(Entry::Rule)).collect();
-        for entries in entries.chunks(ENTRIES) {
+        for entries in entries.chunks(MAX_ENTRIES) {
             self.request(&Entry::encode_all(entries), None)?;
         }
         self.request(&Message::END, None).map(drop)

@@ -1,6 +1,6 @@
 //! What a process inherits from its caller: open files, environment and arguments.
 //!
-//! [`disinherit`] comes first in `main`. Children start without the caller's files and secrets then,
+//! [`discard_inherited`] comes first in `main`. Children start without the caller's files and secrets then,
 //! whatever they run as.
 #![expect(unsafe_code, reason = "descriptors, environment and arguments as the kernel passes them")]
 
@@ -92,11 +92,11 @@ static NAMED: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Closes all inherited files but standard input, output and error, and wipes all variables of the
 /// environment but some: those listed above, and those for which `is_kept` holds. A file that an
-/// argument names as `/dev/fd/N` stays open until [`close_named`]. Children do not inherit it.
+/// argument names as `/dev/fd/N` stays open until [`close_argument_files`]. Children do not inherit it.
 ///
 /// # Errors
 /// Other threads are running, or /proc is not mounted.
-pub fn disinherit(is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
+pub fn discard_inherited(is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
     only_thread()?;
     let open = fs::read_dir("/proc/self/fd")?;
     let open = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -124,9 +124,9 @@ pub fn disinherit(is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
 }
 
 /// Closes the files that the arguments name, once they were read.
-pub fn close_named() {
+pub fn close_argument_files() {
     for descriptor in NAMED.lock().expect("no holder panics").drain(..) {
-        // SAFETY: `disinherit` left it open. An open of `/dev/fd/N` makes another descriptor.
+        // SAFETY: `discard_inherited` left it open. An open of `/dev/fd/N` makes another descriptor.
         unsafe { libc::close(descriptor) };
     }
 }

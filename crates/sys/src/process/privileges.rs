@@ -79,7 +79,7 @@ pub fn become_agent(number: u32) -> Result<(), PrivilegesError> {
 /// `CAP_SETUID`, it stays the user that it is. Returns whether it is that user now.
 ///
 /// Each thread has its own capabilities: call this before any thread is started.
-pub fn become_marker(number: Option<u32>) -> Result<bool, PrivilegesError> {
+pub fn retain_mark_capability(number: Option<u32>) -> Result<bool, PrivilegesError> {
     // Not both: `CAP_NET_ADMIN` also changes routes.
     let right = if raw_marks() { Capability::CAP_NET_RAW } else { Capability::CAP_NET_ADMIN };
     if let Some(number) = number
@@ -127,20 +127,20 @@ fn change_user(uid: Uid, gid: Gid, kept: &[Capability]) -> Result<(), Privileges
 
 /// Capabilities that a thread keeps, if it has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
+pub struct RetainedCapabilities {
     /// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
     pub network: bool,
     /// `CAP_DAC_OVERRIDE`: access to other users' files.
     pub files: bool,
 }
 
-/// Whether this thread has a capability of [`Rights::network`].
-pub fn administers_network() -> bool {
+/// Whether this thread has a capability of [`RetainedCapabilities::network`].
+pub fn has_network_capabilities() -> bool {
     KEPT.iter().any(|&right| caps::has_cap(None, CapSet::Permitted, right).unwrap_or(false))
 }
 
 /// Drops all other capabilities of this thread, and of the threads that it starts from now on.
-pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
+pub fn retain_capabilities(rights: RetainedCapabilities) -> Result<(), PrivilegesError> {
     let network = KEPT.into_iter().filter(|_| rights.network);
     let files = [Capability::CAP_DAC_OVERRIDE].into_iter().filter(|_| rights.files);
     keep(&network.chain(files).collect())
@@ -159,18 +159,18 @@ fn keep(wanted: &HashSet<Capability>) -> Result<(), PrivilegesError> {
 
 /// The id of the process that was listening when this was connected; 0 if it is in another pid
 /// namespace.
-pub fn listener(stream: &UnixStream) -> io::Result<u32> {
+pub fn listener_pid(stream: &UnixStream) -> io::Result<u32> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
     Ok(credentials.pid().unsigned_abs())
 }
 
 /// The number of this process's user.
-pub fn own_user() -> u32 {
+pub fn effective_user() -> u32 {
     geteuid().as_raw()
 }
 
 /// The number of a user with this name, if there is one.
-pub fn user_number(name: &str) -> Option<u32> {
+pub fn user_id(name: &str) -> Option<u32> {
     User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 
@@ -190,7 +190,7 @@ pub fn is_root() -> bool {
 ///
 /// # Errors
 /// This process may not.
-pub fn give(path: &Path, number: u32) -> io::Result<()> {
+pub fn change_owner(path: &Path, number: u32) -> io::Result<()> {
     lchown(path, Some(number), Some(number))
 }
 
@@ -208,7 +208,7 @@ pub fn owns(path: &Path) -> bool {
 }
 
 /// Whether this user may create files in a folder.
-pub fn may_make_in(folder: &Path) -> bool {
+pub fn can_create_in(folder: &Path) -> bool {
     access(folder, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
@@ -222,7 +222,7 @@ pub fn harden() -> io::Result<()> {
 ///
 /// # Errors
 /// The name has a zero byte.
-pub fn rename(name: &str) -> io::Result<()> {
+pub fn set_process_name(name: &str) -> io::Result<()> {
     Ok(prctl::set_name(&CString::new(name)?)?)
 }
 
@@ -267,7 +267,7 @@ mod tests {
     fn a_link_is_given_and_not_what_it_leads_to() {
         let link = std::env::temp_dir().join(format!("linerate-link-{}", std::process::id()));
         std::os::unix::fs::symlink("/nothing/is/here", &link).unwrap();
-        let given = give(&link, own_user());
+        let given = change_owner(&link, effective_user());
         fs::remove_file(&link).unwrap();
         // Not: there is no such file. The user's group may have another number.
         let is_given = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;

@@ -37,7 +37,7 @@ use calls::{
 const LANDLOCK: ABI = ABI::V6;
 /// Files and folders that every process reads: to resolve a name, by the allocator, and to start a
 /// thread.
-pub const READ: [&str; 14] = [
+pub const ALWAYS_READABLE: [&str; 14] = [
     "/etc/gai.conf",
     "/etc/host.conf",
     "/etc/hosts",
@@ -72,19 +72,19 @@ pub enum SandboxError {
 
 /// How much of the sandbox this kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confined {
+pub enum Enforcement {
     /// Everything.
-    Wholly,
+    Full,
     /// A part: the kernel is too old for the rest.
-    Partly,
+    Partial,
     /// Nothing: the kernel does not have it.
-    Not,
+    None,
 }
 
 /// What [`confine_files`] leaves accessible: ports, and files or folders with all that is below.
 /// Paths that do not exist are skipped.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct AccessRules {
     /// Files and folders to read.
     pub read: Vec<PathBuf>,
     /// Existing files to write to.
@@ -114,7 +114,7 @@ impl Default for Ports {
 
 /// What a process does besides running a peer; each takes further system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct CallGroups {
     /// It creates UDP sockets.
     pub udp: bool,
     /// It serves TCP streams.
@@ -130,14 +130,14 @@ pub struct Work {
     /// It keeps an open file that must outlast a loss of power.
     pub syncs: bool,
     /// It leaves out most of a flood at its UDP socket.
-    pub sheds: bool,
+    pub filters_floods: bool,
     /// It is the agent of a member: it listens, keeps files, and marks its sockets.
     pub agent: bool,
 }
 
 /// Confines this thread, and threads and processes that it starts from now on, to these files and
 /// ports. Open files stay open.
-pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
+pub fn confine_files(reach: &AccessRules) -> Result<Enforcement, SandboxError> {
     let remove = AccessFs::RemoveFile.into();
     let mut net: BitFlags<_> = AccessNet::BindTcp.into();
     let mut ports = &[][..];
@@ -156,9 +156,9 @@ pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
     let ruleset = allow(ruleset, &reach.remove, remove)?;
     Ok(match ruleset.restrict_self()?.ruleset {
-        RulesetStatus::FullyEnforced => Confined::Wholly,
-        RulesetStatus::PartiallyEnforced => Confined::Partly,
-        RulesetStatus::NotEnforced => Confined::Not,
+        RulesetStatus::FullyEnforced => Enforcement::Full,
+        RulesetStatus::PartiallyEnforced => Enforcement::Partial,
+        RulesetStatus::NotEnforced => Enforcement::None,
     })
 }
 
@@ -174,22 +174,22 @@ fn allow(
     })
 }
 
-/// Confines all threads to the system calls of a running peer that does this work. Others fail with
+/// Confines all threads to the system calls of a running peer that does this groups. Others fail with
 /// `EPERM`.
-pub fn confine_calls(work: Work) -> Result<Confined, SandboxError> {
-    apply(rules(work)?)
+pub fn confine_calls(groups: CallGroups) -> Result<Enforcement, SandboxError> {
+    apply(rules(groups)?)
 }
 
 /// Confines all threads to the system calls of a server that keeps a database, and answers by TCP, UDP
 /// and Unix sockets that are open. With `connects` it also asks others, by name, and with `unix` by Unix
 /// sockets. Others fail with `EPERM`.
-pub fn confine_server(connects: bool, unix: bool) -> Result<Confined, SandboxError> {
+pub fn confine_server(connects: bool, unix: bool) -> Result<Enforcement, SandboxError> {
     apply(server_rules(connects, unix)?)
 }
 
 /// Confines a process with one thread to creating sockets for another process, without any file.
 pub(crate) fn confine_socket_server() -> Result<(), SandboxError> {
-    confine_files(&Reach::default())?;
+    confine_files(&AccessRules::default())?;
     apply(socket_server_rules()?).map(drop)
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn confine_helper() -> Result<(), SandboxError> {
 /// The system calls that are allowed: always if there are no rules, else if one of them matches.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn apply(rules: Rules) -> Result<Confined, SandboxError> {
+fn apply(rules: Rules) -> Result<Enforcement, SandboxError> {
     let unknown = REPORTED_MISSING.map(|call| (call, Vec::new())).into();
     let filters = [
         // In this order the first filter allows what installing the second takes.
@@ -214,12 +214,12 @@ fn apply(rules: Rules) -> Result<Confined, SandboxError> {
         match seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter)?) {
             Ok(()) => {}
             Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => {
-                return Ok(Confined::Not);
+                return Ok(Enforcement::None);
             }
             Err(error) => return Err(SandboxError::Seccomp(error)),
         }
     }
-    Ok(Confined::Wholly)
+    Ok(Enforcement::Full)
 }
 
 /// Whether the kernel has no seccomp, or no filters.
@@ -227,11 +227,11 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::ENOSYS | Errno::EINVAL))
 }
 
-fn rules(work: Work) -> Result<Rules, BackendError> {
-    let splices = SPLICES.iter().filter(|_| work.splice);
-    let unlinks = UNLINKS.iter().filter(|_| work.unlinks);
-    let syncs = SYNCS.iter().filter(|_| work.syncs);
-    let agent = AGENT.iter().chain(RENAMES).filter(|_| work.agent);
+fn rules(groups: CallGroups) -> Result<Rules, BackendError> {
+    let splices = SPLICES.iter().filter(|_| groups.splice);
+    let unlinks = UNLINKS.iter().filter(|_| groups.unlinks);
+    let syncs = SYNCS.iter().filter(|_| groups.syncs);
+    let agent = AGENT.iter().chain(RENAMES).filter(|_| groups.agent);
     let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(splices).chain(unlinks).chain(syncs);
     let always = always.chain(agent);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
@@ -240,20 +240,20 @@ fn rules(work: Work) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_prctl, options.collect::<Result<_, _>>()?);
     insert_ioctl_and_fcntl(&mut rules, &[])?;
     insert_tgkill(&mut rules)?;
-    let of_udp = UDP_OPTIONS.iter().filter(|_| work.udp);
-    let of_streams = STREAM_OPTIONS.iter().filter(|_| work.streams || work.tcp);
-    let of_filters = FILTER_OPTIONS.iter().filter(|_| work.sheds);
-    let of_agent = AGENT_OPTIONS.iter().filter(|_| work.agent);
+    let of_udp = UDP_OPTIONS.iter().filter(|_| groups.udp);
+    let of_streams = STREAM_OPTIONS.iter().filter(|_| groups.streams || groups.tcp);
+    let of_filters = FILTER_OPTIONS.iter().filter(|_| groups.filters_floods);
+    let of_agent = AGENT_OPTIONS.iter().filter(|_| groups.agent);
     insert_options(
         &mut rules,
         OPTIONS.iter().chain(of_udp).chain(of_streams).chain(of_filters).chain(of_agent),
     )?;
-    let udp = UDP.iter().filter(|_| work.udp);
-    let tcp = TCP.iter().filter(|_| work.tcp);
-    let unix = UNIX.iter().filter(|_| work.unix);
+    let udp = UDP.iter().filter(|_| groups.udp);
+    let tcp = TCP.iter().filter(|_| groups.tcp);
+    let unix = UNIX.iter().filter(|_| groups.unix);
     let sockets = NETLINK.iter().chain(udp).chain(tcp).chain(unix);
     insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
-    let by_name = TCP.iter().filter(|_| work.agent);
+    let by_name = TCP.iter().filter(|_| groups.agent);
     insert_sockets(&mut rules, by_name, Some((2, SeccompCmpOp::Eq, libc::IPPROTO_TCP)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);

@@ -137,7 +137,7 @@ pub fn unmask(command: &mut Command) -> &mut Command {
 
 /// Has the process end silently once the reader of what it prints is gone, as `head` when it has read
 /// enough, where Rust has the write fail. For a command that prints; a daemon goes on.
-pub fn end_with_the_reader() {
+pub fn end_on_broken_pipe() {
     // SAFETY: no handler is set, so none has to be async-signal-safe.
     let set = unsafe { signal::signal(signal::Signal::SIGPIPE, signal::SigHandler::SigDfl) };
     set.expect("SIGPIPE may be ignored or not");

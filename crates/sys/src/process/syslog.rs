@@ -65,13 +65,13 @@ impl AsFd for Syslog {
 ///
 /// # Errors
 /// The process may not.
-pub fn become_stderr(socket: &OwnedFd) -> io::Result<()> {
+pub fn redirect_stderr(socket: &OwnedFd) -> io::Result<()> {
     Ok(dup2_stderr(socket)?)
 }
 
 /// Sends a message over standard error, a socket, and does not wait for its reader: the message is
 /// lost.
-pub fn send_by_stderr(message: &[u8]) {
+pub fn send_to_stderr(message: &[u8]) {
     send_or_lose(STDERR_FILENO, message);
 }
 

@@ -57,7 +57,7 @@ impl<D: Calls> TunRecv<D> {
 
     fn wanted(&self) -> SuperPackets {
         let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*self.offloads;
-        let [tcp, udp, tunnel] = [tun_tso, tun_uso, tun_tunnel_gso].map(Switch::wanted);
+        let [tcp, udp, tunnel] = [tun_tso, tun_uso, tun_tunnel_gso].map(Switch::is_enabled);
         SuperPackets { tcp, udp, tunnel }
     }
 
@@ -107,7 +107,7 @@ impl<D: Calls> IpRecv for TunRecv<D> {
         while !self.drain(batch)? && wait {
             match self.wake.wait(Some(self.fd.as_fd()), None)? {
                 Waited::Woken => break,
-                Waited::Readable | Waited::InVain => {}
+                Waited::Readable | Waited::TimedOut => {}
                 Waited::Failed => return Err(Errno::EBADFD.into()),
             }
         }

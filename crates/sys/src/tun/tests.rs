@@ -113,9 +113,9 @@ fn each_offload_works_without_the_others() {
         for which in (0..8).rev() {
             let [tunnel, uso, tso] = [1, 2, 4].map(|bit| which & bit != 0);
             let offloads = Arc::<Offloads>::default();
-            offloads.tun_tso.want(tso);
-            offloads.tun_uso.want(uso);
-            offloads.tun_tunnel_gso.want(tunnel);
+            offloads.tun_tso.set_enabled(tso);
+            offloads.tun_uso.set_enabled(uso);
+            offloads.tun_tunnel_gso.set_enabled(tunnel);
             let _tun = Tun::create("lr0", 1420, &offloads).unwrap();
             let features = ethtool::features("lr0").unwrap();
             let is_on = |name: &str| features.get(name).is_some_and(|feature| feature.active);

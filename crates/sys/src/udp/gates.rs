@@ -58,7 +58,7 @@ pub(super) struct Gates {
 
 impl Gates {
     pub(super) fn begin_pass(&mut self, switch: &Switch, time: &impl Clock) {
-        self.wanted = switch.wanted();
+        self.wanted = switch.is_enabled();
         self.closed.clear();
         let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch, time));
         self.closed.extend(closed.map(|(path, _)| path));

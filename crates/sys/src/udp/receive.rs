@@ -12,9 +12,9 @@ use packet::{Endpoint, Flood, RecvBatch, RecvMeta, UdpRecv, Waker};
 
 use super::{
     Shared,
+    flood_filter::Program,
     mmsg::{Calls, Messages, Received},
     refusal::is_transient,
-    shed::Program,
     socket::Socket,
 };
 use crate::wake::Waited;
@@ -60,8 +60,10 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
             // It is also set when the socket was replaced; then the batch is empty.
-            if matches!(self.shared.wake.wait(fd, self.max_wait())?, Waited::Woken | Waited::InVain)
-            {
+            if matches!(
+                self.shared.wake.wait(fd, self.max_wait())?,
+                Waited::Woken | Waited::TimedOut
+            ) {
                 return Ok(());
             }
         }

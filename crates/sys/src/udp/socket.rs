@@ -27,7 +27,7 @@ const BUFFER: usize = 4 * 1024 * 1024;
 /// The sizes of the socket's buffers in bytes, as requested. The kernel doubles them for its
 /// overhead (socket(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffers {
+pub struct BufferSizes {
     pub receive: usize,
     pub send: usize,
     /// The requested size. Without `CAP_NET_ADMIN`, `net.core.rmem_max` and `wmem_max` limit it.
@@ -144,8 +144,8 @@ impl Socket {
         self.family
     }
 
-    pub(super) fn buffers(&self) -> Buffers {
-        Buffers {
+    pub(super) fn buffers(&self) -> BufferSizes {
+        BufferSizes {
             receive: getsockopt(&self.fd, sockopt::RcvBuf).unwrap_or(0) / 2,
             send: getsockopt(&self.fd, sockopt::SndBuf).unwrap_or(0) / 2,
             wanted: BUFFER,

@@ -14,10 +14,10 @@ use crate::{netlink::Netlink, poll, testing::in_namespace};
 
 mod control;
 mod faulty;
+mod flood_filter;
 mod kernel;
 mod lost;
 mod refused;
-mod shed;
 
 /// The loopback interface of a fresh namespace.
 const LOOPBACK: u32 = 1;

@@ -45,7 +45,7 @@ impl NameFiles {
     /// # Errors
     /// The kernel is out of memory.
     pub fn handle_events(&mut self) -> io::Result<()> {
-        if self.changes.any()? {
+        if self.changes.has_changed()? {
             self.pace.handle_change(now());
         }
         Ok(())

@@ -19,14 +19,15 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::wire::{Command, Entry, Job, MAX, Message};
+use super::messages::{Command, Entry, Job, MAX_MESSAGE, Message};
 use crate::{
     channel,
     errno::errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
-        Rights, Signals, harden, keep_rights, owns, release_code, rename,
-        sandbox::{Reach, confine_files, confine_helper},
+        RetainedCapabilities, Signals, harden, owns, release_code, retain_capabilities,
+        sandbox::{AccessRules, confine_files, confine_helper},
+        set_process_name,
     },
     udp::{BindError, bound_socket},
 };
@@ -38,13 +39,13 @@ use crate::{
 pub fn serve_standard_input() -> io::Result<()> {
     let _signals = Signals::block()?;
     harden()?;
-    rename(super::NAME)?;
+    set_process_name(super::NAME)?;
     serve(io::stdin().as_fd())
 }
 
 /// Receives the job, confines this process, and carries out commands.
 pub(super) fn serve(channel: BorrowedFd<'_>) -> io::Result<()> {
-    let mut buffer = vec![0; MAX];
+    let mut buffer = vec![0; MAX_MESSAGE];
     let (length, _) = channel::receive(channel, &mut buffer)?;
     let job = Job::parse(&buffer[..length]).ok_or_else(|| ErrorKind::InvalidData.into());
     let mut server = job.and_then(|job| Server::new(&job)).inspect_err(|error| {
@@ -76,7 +77,7 @@ fn reply(channel: BorrowedFd<'_>, result: &Result<Option<OwnedFd>, Errno>) -> io
 
 struct Server {
     sockets: bool,
-    removes_at_end: bool,
+    removes_on_exit: bool,
     /// The interface, until it is deleted or moved.
     index: Option<u32>,
     files: Vec<SocketFile>,
@@ -97,7 +98,7 @@ impl Server {
         }
         Ok(Self {
             sockets: job.sockets,
-            removes_at_end: job.removes_at_end,
+            removes_on_exit: job.removes_on_exit,
             index: Some(job.index).filter(|&index| index != 0),
             files,
             routes: Vec::new(),
@@ -181,7 +182,7 @@ impl Server {
 
     /// Cleans up after the peer.
     fn finish(&self) -> io::Result<()> {
-        let files = self.files.iter().filter(|_| self.removes_at_end);
+        let files = self.files.iter().filter(|_| self.removes_on_exit);
         Ok(files.map(SocketFile::remove).fold(Ok(()), Result::and)?)
     }
 }
@@ -204,8 +205,8 @@ fn confine(job: &Job) -> io::Result<()> {
     let remove: Vec<PathBuf> = folders.collect();
     let files = !remove.iter().all(|folder| owns(folder));
     let network = job.sockets || job.index != 0;
-    keep_rights(Rights { network, files }).map_err(io::Error::other)?;
-    confine_files(&Reach { remove, ..Reach::default() }).map_err(io::Error::other)?;
+    retain_capabilities(RetainedCapabilities { network, files }).map_err(io::Error::other)?;
+    confine_files(&AccessRules { remove, ..AccessRules::default() }).map_err(io::Error::other)?;
     confine_helper().map_err(io::Error::other)
 }
 

@@ -54,7 +54,8 @@ fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
     in_namespace(|_| {
         let (helper, child) = helper(&a_job());
         let helper = Arc::new(helper.unwrap());
-        let (socket, _receiver) = UdpSocket::unbound_by(&Arc::default(), Some(helper)).unwrap();
+        let (socket, _receiver) =
+            UdpSocket::unbound_with_helper(&Arc::default(), Some(helper)).unwrap();
         for (port, mark) in [(900, 7), (901, 0), (901, 9), (0, 0)] {
             let bound = socket.bind(port, mark).unwrap();
             assert!(port == 0 && bound != 0 || bound == port, "{bound}");
@@ -170,22 +171,22 @@ fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
     let folder = folder("helper-files");
     let path = |name: &str| folder.join(name);
     let bind = |name: &str| UnixListener::bind(path(name)).unwrap();
-    for removes_at_end in [false, true] {
+    for removes_on_exit in [false, true] {
         let _listeners = ["mine", "replaced", "gone", "other"].map(bind);
         let files = ["mine", "replaced", "gone"].map(path).to_vec();
-        let (started, child) = helper(&Job { removes_at_end, files, ..a_job() });
+        let (started, child) = helper(&Job { removes_on_exit, files, ..a_job() });
         let helper = started.unwrap();
         std::fs::write(path("new"), "somebody else's").unwrap();
         std::fs::rename(path("new"), path("replaced")).unwrap();
         std::fs::remove_file(path("gone")).unwrap();
-        if !removes_at_end {
+        if !removes_on_exit {
             helper.remove_sockets().unwrap();
             assert!(!path("mine").exists());
         }
         drop(helper);
         waitpid(child, None).unwrap();
         let there = ["mine", "replaced", "gone", "other"].map(|name| path(name).exists());
-        assert_eq!(there, [false, true, false, true], "{removes_at_end}");
+        assert_eq!(there, [false, true, false, true], "{removes_on_exit}");
         std::fs::remove_file(path("replaced")).unwrap();
         std::fs::remove_file(path("other")).unwrap();
     }
@@ -265,7 +266,7 @@ fn every_message_is_read_as_it_was_written_and_in_no_other_form() {
     }
     let job = Job {
         index: 70_000,
-        removes_at_end: true,
+        removes_on_exit: true,
         files: vec![Path::new("/run/wireguard/wg0.sock").into()],
         ..a_job()
     };

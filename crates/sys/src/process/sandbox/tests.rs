@@ -28,7 +28,7 @@ use nix::{
 
 use super::*;
 use crate::{
-    process::{Rights, keep_rights},
+    process::{RetainedCapabilities, retain_capabilities},
     splice::Pipe,
     testing::{ended_well, exit, forked, skip},
 };
@@ -91,7 +91,7 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     if cfg!(target_arch = "x86_64") {
         assert!(executed(&program));
     }
-    let reach = Reach {
+    let reach = AccessRules {
         own: vec![own.clone()],
         listen: Vec::new(),
         read: vec![read.clone(), "/not/there".into()],
@@ -100,7 +100,7 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
         connect: Ports::default(),
     };
     let child = forked(|| {
-        if confine_files(&reach).unwrap() == Confined::Not {
+        if confine_files(&reach).unwrap() == Enforcement::None {
             return skip("landlock");
         }
         // A thread that was started behind it is confined as well.
@@ -146,10 +146,11 @@ fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_wor
                 wait.recv().unwrap();
                 errno(Command::new("/bin/true").status())
             });
-            let confined = confine_calls(Work { udp: true, ..Work::default() }).unwrap();
+            let confined =
+                confine_calls(CallGroups { udp: true, ..CallGroups::default() }).unwrap();
             go.send(()).unwrap();
             let refused = before.join().unwrap();
-            (confined != Confined::Not).then_some(refused)
+            (confined != Enforcement::None).then_some(refused)
         });
         let Some(refused) = done else { return skip("seccomp") };
         assert_eq!(refused, Some(Errno::EPERM), "of a thread that ran before");
@@ -204,7 +205,7 @@ fn no_signal_is_sent_to_another_process_of_the_same_user() {
     let child = forked(|| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(signals(getppid(), &socket), [None; 5], "it could");
-        if confine_calls(Work::default()).unwrap() == Confined::Not {
+        if confine_calls(CallGroups::default()).unwrap() == Enforcement::None {
             return skip("seccomp");
         }
         assert_eq!(signals(getppid(), &socket), [Some(Errno::EPERM); 5]);
@@ -223,8 +224,9 @@ fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
         [(Ports::Only(vec![ports[0]]), Some(Errno::EACCES)), (Ports::Any, None)]
     {
         let child = forked(|| {
-            let confined = confine_files(&Reach { connect, ..Reach::default() }).unwrap();
-            if confined != Confined::Wholly {
+            let confined =
+                confine_files(&AccessRules { connect, ..AccessRules::default() }).unwrap();
+            if confined != Enforcement::Full {
                 return skip("landlock of Linux 6.12");
             }
             let [one, other] = ports.map(|port| TcpStream::connect(("127.0.0.1", port)));
@@ -243,7 +245,7 @@ fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
     let child = forked(|| {
         let [before, after] = [0; 2].map(|_| UnixDatagram::unbound().unwrap());
         before.connect_addr(&name).unwrap();
-        if confine_files(&Reach::default()).unwrap() != Confined::Wholly {
+        if confine_files(&AccessRules::default()).unwrap() != Enforcement::Full {
             return skip("landlock of Linux 6.12");
         }
         assert_eq!(before.send(b"alive").unwrap(), 5);
@@ -255,15 +257,15 @@ fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
 
 #[test]
 fn each_work_has_its_calls_and_none_of_the_others() {
-    let tcp = Work { tcp: true, ..Work::default() };
-    let unix = Work { unix: true, ..Work::default() };
-    let splice = Work { splice: true, ..Work::default() };
-    let udp = Work { udp: true, ..Work::default() };
+    let tcp = CallGroups { tcp: true, ..CallGroups::default() };
+    let unix = CallGroups { unix: true, ..CallGroups::default() };
+    let splice = CallGroups { splice: true, ..CallGroups::default() };
+    let udp = CallGroups { udp: true, ..CallGroups::default() };
     let path = std::env::temp_dir().join(format!("linerate-work-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    for work in [Work::default(), tcp, unix, splice, udp] {
+    for work in [CallGroups::default(), tcp, unix, splice, udp] {
         let child = forked(|| {
-            if confine_calls(work).unwrap() == Confined::Not {
+            if confine_calls(work).unwrap() == Enforcement::None {
                 return skip("seccomp");
             }
             let refused = |error: Option<Errno>| error == Some(Errno::EPERM);
@@ -318,11 +320,11 @@ fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
         let network = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
         let before = has();
         for (rights, wanted) in [
-            (Rights { network: true, files: true }, &network[..]),
-            (Rights { network: true, files: false }, &network[..]),
-            (Rights::default(), &[][..]),
+            (RetainedCapabilities { network: true, files: true }, &network[..]),
+            (RetainedCapabilities { network: true, files: false }, &network[..]),
+            (RetainedCapabilities::default(), &[][..]),
         ] {
-            keep_rights(rights).unwrap();
+            retain_capabilities(rights).unwrap();
             let mut wanted: HashSet<_> = wanted.iter().copied().collect();
             if rights.files {
                 wanted.insert(Capability::CAP_DAC_OVERRIDE);
@@ -331,7 +333,7 @@ fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
             assert_eq!(caps::read(None, CapSet::Effective).unwrap(), has());
         }
         // They do not come back.
-        keep_rights(Rights { network: true, files: true }).unwrap();
+        retain_capabilities(RetainedCapabilities { network: true, files: true }).unwrap();
         assert!(has().is_empty());
     });
     assert!(ended_well(child));
@@ -340,7 +342,7 @@ fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
 /// Linux skips the filter for calls that it allows whatever their arguments.
 #[test]
 fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
-    let all = Work {
+    let all = CallGroups {
         udp: true,
         streams: true,
         unlinks: true,
@@ -348,7 +350,7 @@ fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
         unix: true,
         splice: true,
         syncs: true,
-        sheds: true,
+        filters_floods: true,
         agent: true,
     };
     let rules = rules(all).unwrap();

@@ -237,11 +237,11 @@ fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
         assert_eq!(device.state().offload, has);
         let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*offloads;
         let switches = [tun_tso, tun_uso, tun_tunnel_gso];
-        assert_eq!(switches.map(Switch::wanted), [tcp, udp, tunnel]);
+        assert_eq!(switches.map(Switch::is_enabled), [tcp, udp, tunnel]);
         assert_eq!(switches.map(Switch::demotions), [!tcp, !udp, !tunnel].map(u64::from));
         // Once wanted again, it is tried again.
         device.state().lacks = SuperPackets::default();
-        switches.iter().for_each(|switch| switch.want(true));
+        switches.iter().for_each(|switch| switch.set_enabled(true));
         device.state().incoming.push_back(Ok(vec![0x45; 30]));
         recv.recv(&mut Batch::new(4, 0), true).unwrap();
         assert_eq!(device.state().offload, SuperPackets { tcp: true, udp: true, tunnel: true });

@@ -78,8 +78,8 @@ fn witnessed() -> (UdpSender<Witness>, Arc<Offloads>) {
 /// A TUN device that offloads nothing, and an address behind it.
 fn device(netlink: &Netlink, number: u8, mtu: u32) -> (TunRecv, IpAddr) {
     let offloads = Arc::<Offloads>::default();
-    offloads.tun_tso.want(false);
-    offloads.tun_uso.want(false);
+    offloads.tun_tso.set_enabled(false);
+    offloads.tun_uso.set_enabled(false);
     let (recv, _send, info) = Tun::create("lr%d", mtu, &offloads).unwrap();
     netlink.add_address(info.index, format!("10.9.{number}.1/24").parse().unwrap()).unwrap();
     netlink.set_up(info.index).unwrap();

@@ -232,7 +232,7 @@ proptest! {
             prop_assert!(rounds <= answers.len() + datagrams.len());
         }
         prop_assert_eq!(came, datagrams);
-        let lacks = (offloads.udp_gro.wanted(), offloads.udp_gro.demotions());
+        let lacks = (offloads.udp_gro.is_enabled(), offloads.udp_gro.demotions());
         prop_assert_eq!(lacks, if no_gro { (false, 1) } else { (true, 0) });
     }
 }

@@ -321,7 +321,7 @@ fn a_stale_source_and_a_refused_stretch_are_told_apart() {
 #[test]
 fn what_is_switched_off_is_not_tried_and_not_counted() {
     let (mut sender, offloads) = sender(&[Rule::Above(1, Errno::EIO)]);
-    offloads.udp_gso.want(false);
+    offloads.udp_gso.set_enabled(false);
     assert_eq!(sizes(&mut sender, &[(by(0, A), 10, 100)], A), [1; 10]);
     assert_eq!((sender.messages.refused.len(), offloads.udp_gso.demotions()), (0, 0));
 }

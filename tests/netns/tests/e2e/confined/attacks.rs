@@ -144,7 +144,7 @@ impl Victims {
 }
 
 /// Verbs of the helper: to delete the interface, and to remove the sockets' files
-/// (`crates/sys/src/process/helper/wire.rs`).
+/// (`crates/sys/src/process/helper/messages.rs`).
 const DELETE: u8 = 4;
 const REMOVE: u8 = 7;
 

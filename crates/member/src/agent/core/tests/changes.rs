@@ -32,8 +32,8 @@ async fn a_default_route_that_moves_is_another_network_and_the_same_one_is_not()
     let device = Rc::new(Cell::new(2));
     let leads = device.clone();
     rig.agent.effects.ways = Box::new(move || {
-        let way = DefaultWay { device: Some(leads.get()), gateway: None };
-        [way, DefaultWay::default()]
+        let way = DefaultRoute { device: Some(leads.get()), gateway: None };
+        [way, DefaultRoute::default()]
     });
     rig.plane(ToAgent::NetworkChanged).await;
     rig.stream(map_of(&[2])).await;
@@ -61,7 +61,7 @@ async fn a_network_that_keeps_changing_is_looked_at_twice_a_second() {
     let count = looks.clone();
     rig.agent.effects.ways = Box::new(move || {
         count.set(count.get() + 1);
-        <[DefaultWay; 2]>::default()
+        <[DefaultRoute; 2]>::default()
     });
     rig.plane(ToAgent::NetworkChanged).await;
     assert_eq!(looks.get(), 1, "the first change is seen at once");

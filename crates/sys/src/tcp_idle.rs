@@ -22,7 +22,7 @@ sockopt_impl!(
 
 /// The time since the other end last sent data, or since the connection was made. Zero if input
 /// waits to be read, if the other end has closed its half, or if this is not a TCP connection.
-pub fn silent_for(socket: &impl AsFd) -> Duration {
+pub fn receive_idle_time(socket: &impl AsFd) -> Duration {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     if recv(socket.as_fd().as_raw_fd(), &mut [0], flags) != Err(Errno::EAGAIN) {
         return Duration::ZERO;
@@ -49,15 +49,15 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         sleep(WAITED);
         let (accepted, _) = listener.accept().unwrap();
-        let silent = silent_for(&accepted);
+        let silent = receive_idle_time(&accepted);
         assert!(silent >= WAITED / 2 && silent < Duration::from_secs(60), "{silent:?}");
         client.write_all(b"?").unwrap();
-        while silent_for(&accepted) > Duration::ZERO {}
+        while receive_idle_time(&accepted) > Duration::ZERO {}
         let closed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         drop(closed);
-        while silent_for(&accepted) > Duration::ZERO {}
+        while receive_idle_time(&accepted) > Duration::ZERO {}
         let (unix, _other) = UnixStream::pair().unwrap();
-        assert_eq!(silent_for(&unix), Duration::ZERO);
+        assert_eq!(receive_idle_time(&unix), Duration::ZERO);
     }
 }

@@ -19,7 +19,7 @@ use nix::{
     unistd::{Gid, Uid, getgid, getuid},
 };
 
-use super::{Kind, Plan, Step, wire::Reply};
+use super::{Kind, Plan, Step, reply::Reply};
 use crate::{
     channel,
     errno::errno,

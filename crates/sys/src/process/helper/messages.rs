@@ -14,9 +14,9 @@ use ipnet::IpNet;
 use crate::netlink::{Family, FwMark, Rule};
 
 /// The most bytes in a message.
-pub const MAX: usize = ENTRIES * ENTRY_LEN;
+pub const MAX_MESSAGE: usize = MAX_ENTRIES * ENTRY_LEN;
 /// The most entries in one message.
-pub const ENTRIES: usize = 512;
+pub const MAX_ENTRIES: usize = 512;
 const ENTRY_LEN: usize = 28;
 const COMMAND_LEN: usize = 8;
 /// The most socket files: those of wg(8) and of the metrics, and two to spare.
@@ -34,7 +34,7 @@ pub struct Job {
     /// Whether it creates and marks UDP sockets.
     pub sockets: bool,
     /// Whether it removes the socket files when the peer exits without asking for it.
-    pub removes_at_end: bool,
+    pub removes_on_exit: bool,
     /// Whether the helper runs in a sandbox.
     pub sandbox: bool,
     /// The socket files to remove.
@@ -45,7 +45,7 @@ impl Job {
     /// # Errors
     /// There are too many files, or a path is relative or has a zero byte.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let flags = [self.sockets, self.removes_at_end, self.sandbox];
+        let flags = [self.sockets, self.removes_on_exit, self.sandbox];
         let mut message = self.index.to_le_bytes().to_vec();
         message.extend(flags.map(u8::from));
         for path in &self.files {
@@ -60,17 +60,17 @@ impl Job {
 
     pub fn parse(message: &[u8]) -> Option<Self> {
         let (index, rest) = message.split_first_chunk()?;
-        let ([sockets, removes_at_end, sandbox], paths) = rest.split_first_chunk()?;
+        let ([sockets, removes_on_exit, sandbox], paths) = rest.split_first_chunk()?;
         let flag = |byte: &u8| [false, true].get(usize::from(*byte)).copied();
         let mut files = Vec::new();
         for path in paths.split_inclusive(|&byte| byte == 0) {
             let path = PathBuf::from(OsStr::from_bytes(path.strip_suffix(&[0])?));
             files.push(Some(path).filter(|path| path.is_absolute())?);
         }
-        (message.len() <= MAX && files.len() <= FILES).then_some(Self {
+        (message.len() <= MAX_MESSAGE && files.len() <= FILES).then_some(Self {
             index: u32::from_le_bytes(*index),
             sockets: flag(sockets)?,
-            removes_at_end: flag(removes_at_end)?,
+            removes_on_exit: flag(removes_on_exit)?,
             sandbox: flag(sandbox)?,
             files,
         })
@@ -99,7 +99,7 @@ impl Message {
             return Command::parse(message).map(Self::Command);
         }
         let (entries, rest) = message.as_chunks();
-        let is_list = rest.is_empty() && (1..=ENTRIES).contains(&entries.len());
+        let is_list = rest.is_empty() && (1..=MAX_ENTRIES).contains(&entries.len());
         let read = || entries.iter().map(Entry::parse).collect::<Option<_>>();
         is_list.then(read).flatten().map(Self::Entries)
     }

@@ -45,7 +45,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Has all files and folders that the process makes from now on be for its own user alone.
-pub fn make_new_files_private() {
+pub fn set_private_umask() {
     umask(Mode::from_bits_truncate(ALL_BUT_OWNER));
 }
 
@@ -75,7 +75,7 @@ pub fn make_private(path: &Path) -> io::Result<Option<u32>> {
 ///
 /// # Errors
 /// It cannot be looked at.
-pub fn mode_for_all(path: &Path) -> io::Result<Option<u32>> {
+pub fn world_access_mode(path: &Path) -> io::Result<Option<u32>> {
     let path = path.canonicalize()?;
     let mode = fs::metadata(&path)?.mode() & 0o7777;
     let may_enter = |folder: &Path| Ok(fs::metadata(folder)?.mode() & 0o001 != 0);
@@ -137,7 +137,7 @@ mod tests {
         ] {
             set_mode(&folder, of_folder);
             set_mode(&file, of_file);
-            assert_eq!(mode_for_all(&file).unwrap(), wanted, "{of_folder:o} {of_file:o}");
+            assert_eq!(world_access_mode(&file).unwrap(), wanted, "{of_folder:o} {of_file:o}");
         }
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -31,7 +31,7 @@ const AT_ONCE: usize = 4;
 
 /// Sockets, each at a port of its own.
 #[derive(Debug)]
-pub struct Flows {
+pub struct ProbeSockets {
     sockets: Vec<Socket>,
     wake: Wake,
     /// As the socket beside which they are has it.
@@ -40,7 +40,7 @@ pub struct Flows {
 
 /// A datagram that came to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
+pub struct ProbeDatagram {
     /// To which.
     pub index: u16,
     /// From where.
@@ -55,7 +55,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// There is not even one.
-    pub fn open_flows(&self, count: u16, fwmark: u32) -> Result<Flows, BindError> {
+    pub fn open_probe_sockets(&self, count: u16, fwmark: u32) -> Result<ProbeSockets, BindError> {
         let wake = Wake::new()?;
         let mut sockets = vec![Socket::bind(0, fwmark, self.shared.helper())?];
         for _ in 1..count {
@@ -64,11 +64,11 @@ impl UdpSocket {
                 Err(_) => break,
             }
         }
-        Ok(Flows { sockets, wake, like: self.shared.clone() })
+        Ok(ProbeSockets { sockets, wake, like: self.shared.clone() })
     }
 }
 
-impl Flows {
+impl ProbeSockets {
     /// How many there are.
     pub fn count(&self) -> u16 {
         u16::try_from(self.sockets.len()).unwrap_or(u16::MAX)
@@ -98,7 +98,7 @@ impl Flows {
     ///
     /// # Errors
     /// The kernel is out of memory.
-    pub fn receive(&self, at_most: Duration) -> io::Result<Vec<Came>> {
+    pub fn receive(&self, at_most: Duration) -> io::Result<Vec<ProbeDatagram>> {
         let all = self.sockets.iter().map(|socket| socket.as_fd());
         let fds = std::iter::once(self.wake.as_fd()).chain(all);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -114,7 +114,7 @@ impl Flows {
     }
 
     /// Keeps one as a socket of its own, and closes all others.
-    pub fn keep(mut self, index: u16) -> Option<(UdpSocket, UdpReceiver)> {
+    pub fn into_socket(mut self, index: u16) -> Option<(UdpSocket, UdpReceiver)> {
         let index = usize::from(index);
         if index >= self.sockets.len() {
             return None;
@@ -134,7 +134,7 @@ impl Flows {
 }
 
 /// The next datagram of a socket. What an earlier one met, as an error of ICMP, is passed over.
-fn take(index: u16, socket: &Socket) -> Option<Came> {
+fn take(index: u16, socket: &Socket) -> Option<ProbeDatagram> {
     let mut bytes = vec![0; LONGEST];
     let (len, from) = recvfrom::<SockaddrStorage>(socket.as_fd().as_raw_fd(), &mut bytes).ok()?;
     bytes.truncate(len);
@@ -142,7 +142,11 @@ fn take(index: u16, socket: &Socket) -> Option<Came> {
     let v4 = from.as_sockaddr_in().map(|at| SocketAddr::from((at.ip(), at.port())));
     let v6 = || from.as_sockaddr_in6().map(|at| SocketAddr::from((at.ip(), at.port())));
     let from = v4.or_else(v6)?;
-    Some(Came { index, from: SocketAddr::new(from.ip().to_canonical(), from.port()), bytes })
+    Some(ProbeDatagram {
+        index,
+        from: SocketAddr::new(from.ip().to_canonical(), from.port()),
+        bytes,
+    })
 }
 
 #[cfg(test)]
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn of_many_sockets_the_one_that_is_answered_is_kept() {
         let (beside, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
-        let flows = beside.open_flows(40, 0).unwrap();
+        let flows = beside.open_probe_sockets(40, 0).unwrap();
         assert_eq!(flows.count(), 40);
         let far = Plain::bind("127.0.0.1:0").unwrap();
         let to = Endpoint::new(far.local_addr().unwrap());
@@ -176,10 +180,11 @@ mod tests {
         }
         far.send_to(b"met", from.unwrap()).unwrap();
         let came = flows.receive(BRIEF).unwrap();
-        let expected = Came { index: 7, from: far.local_addr().unwrap(), bytes: b"met".to_vec() };
+        let expected =
+            ProbeDatagram { index: 7, from: far.local_addr().unwrap(), bytes: b"met".to_vec() };
         assert_eq!(came, [expected]);
 
-        let (kept, mut receiver) = flows.keep(7).unwrap();
+        let (kept, mut receiver) = flows.into_socket(7).unwrap();
         assert_eq!(kept.port(), from.map(|from| from.port()));
         let mut batch = SendBatch::default();
         batch.push(4, to, packet::Ecn::NotEct).copy_from_slice(b"data");
@@ -196,9 +201,9 @@ mod tests {
     #[test]
     fn a_wait_for_all_is_ended_and_none_is_kept_that_is_not_there() {
         let (beside, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
-        let flows = beside.open_flows(2, 0).unwrap();
+        let flows = beside.open_probe_sockets(2, 0).unwrap();
         flows.waker()();
         assert_eq!(flows.receive(BRIEF).unwrap(), []);
-        assert!(flows.keep(2).is_none());
+        assert!(flows.into_socket(2).is_none());
     }
 }

@@ -5,12 +5,11 @@ use std::{fs::File, io, path::Path};
 use nix::{
     fcntl::{OFlag, open, openat},
     sys::stat::Mode,
-    unistd::geteuid,
 };
 
 /// An open file and its folder.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedFile {
     /// Open for reading.
     pub file: File,
     /// Only for checks of its owner and mode (`O_PATH`). `None` for a pipe, which is in no
@@ -22,19 +21,14 @@ pub struct Opened {
 ///
 /// # Errors
 /// There is no such file, or this user may not read it.
-pub fn open_in_folder(path: &Path) -> io::Result<Opened> {
+pub fn open_in_folder(path: &Path) -> io::Result<OpenedFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let is_folder = OFlag::O_PATH | OFlag::O_DIRECTORY;
     let always = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let folder = open(parent.unwrap_or(Path::new(".")), is_folder | always, Mode::empty())?;
     let file = openat(&folder, name, OFlag::O_RDONLY | OFlag::O_NOCTTY | always, Mode::empty())?;
-    Ok(Opened { file: file.into(), folder: Some(folder.into()) })
-}
-
-/// The effective user id.
-pub fn effective_user() -> u32 {
-    geteuid().as_raw()
+    Ok(OpenedFile { file: file.into(), folder: Some(folder.into()) })
 }
 
 #[cfg(test)]

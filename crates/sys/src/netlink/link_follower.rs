@@ -38,7 +38,7 @@ const CONTROL_LEN: usize = 64;
 
 /// A change of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Followed {
+pub enum LinkChange {
     /// It was brought up.
     Up,
     /// It was taken down.
@@ -47,12 +47,12 @@ pub enum Followed {
     Mtu(u32),
     /// It was moved to another namespace. If its changes are seen there, the next event says that
     /// it is down.
-    Away {
+    MovedAway {
         /// Whether this process is notified of changes there.
-        is_seen: bool,
+        is_visible: bool,
     },
     /// It was moved back, and has this index.
-    Home(u32),
+    MovedBack(u32),
     Deleted,
     /// The socket's buffer overflowed: read the current state again.
     Lost,
@@ -60,14 +60,14 @@ pub enum Followed {
 
 /// Listens for changes of one interface.
 #[derive(Debug)]
-pub struct Follow {
+pub struct LinkFollower {
     socket: Socket,
     location: Location,
     /// MTU and whether it is up, as last seen in its current namespace.
     last: Option<(u32, bool)>,
     /// Whether the kernel reports changes in other namespaces.
-    is_seen: bool,
-    events: VecDeque<Followed>,
+    is_visible: bool,
+    events: VecDeque<LinkChange>,
     buffer: Vec<u8>,
 }
 
@@ -83,14 +83,14 @@ enum Location {
     Unseen,
 }
 
-impl AsFd for Follow {
+impl AsFd for LinkFollower {
     /// Readable where there may be a change.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Follow {
+impl LinkFollower {
     /// Follows the link with this index from now on.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Follow {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.set_non_blocking(true)?;
         socket.set_rx_buf_sz(BUFFER)?;
-        let is_seen = socket.set_listen_all_namespaces(true).is_ok();
+        let is_visible = socket.set_listen_all_namespaces(true).is_ok();
         socket.bind(&SocketAddr::new(0, 0))?;
         socket.add_membership(libc::RTNLGRP_LINK)?;
         // After the subscription, so that no change is missed.
@@ -108,13 +108,13 @@ impl Follow {
             socket,
             location: Location::Home(index),
             last: link.as_ref().map(|link| (link.mtu, link.up)),
-            is_seen,
+            is_visible,
             events: VecDeque::new(),
             buffer: vec![0; KEPT],
         };
         if link.is_none() {
             follow.location = Location::Unseen;
-            follow.events.push_back(Followed::Away { is_seen: false });
+            follow.events.push_back(LinkChange::MovedAway { is_visible: false });
         }
         Ok(follow)
     }
@@ -124,7 +124,7 @@ impl Follow {
     /// # Errors
     /// The socket failed.
     #[expect(clippy::should_implement_trait, reason = "an iterator has no place for the error")]
-    pub fn next(&mut self) -> io::Result<Followed> {
+    pub fn next(&mut self) -> io::Result<LinkChange> {
         loop {
             if let Some(event) = self.try_next()? {
                 return Ok(event);
@@ -137,7 +137,7 @@ impl Follow {
     ///
     /// # Errors
     /// The socket failed.
-    pub fn try_next(&mut self) -> io::Result<Option<Followed>> {
+    pub fn try_next(&mut self) -> io::Result<Option<LinkChange>> {
         while self.events.is_empty() && self.read()? {}
         Ok(self.events.pop_front())
     }
@@ -163,11 +163,11 @@ impl Follow {
                     // It was moved or deleted; of the latter the TUN device tells as well.
                     Location::Home(index) if is_absent(index) => {
                         self.location = Location::Unseen;
-                        self.events.push_back(Followed::Away { is_seen: false });
+                        self.events.push_back(LinkChange::MovedAway { is_visible: false });
                     }
                     _ => {}
                 }
-                self.events.push_back(Followed::Lost);
+                self.events.push_back(LinkChange::Lost);
                 Ok(true)
             }
             Err(errno) => Err(errno.into()),
@@ -192,7 +192,7 @@ impl Follow {
             let arrives = !is_gone && link.header.index == index && nsid != Some(from);
             self.location = if arrives { here } else { Location::Unseen };
             if let Location::Home(index) = self.location {
-                self.events.push_back(Followed::Home(index));
+                self.events.push_back(LinkChange::MovedBack(index));
             }
         }
         match (self.location == here, is_gone) {
@@ -206,10 +206,10 @@ impl Follow {
         let Link { mtu, up, .. } = Link::from_message(message);
         let before = self.last.replace((mtu, up));
         if before.is_none_or(|(before, _)| before != mtu) {
-            self.events.push_back(Followed::Mtu(mtu));
+            self.events.push_back(LinkChange::Mtu(mtu));
         }
         if before.is_none_or(|(_, before)| before != up) {
-            self.events.push_back(if up { Followed::Up } else { Followed::Down });
+            self.events.push_back(if up { LinkChange::Up } else { LinkChange::Down });
         }
     }
 
@@ -223,7 +223,7 @@ impl Follow {
             }
         }
         let Some(nsid) = to else {
-            self.events.push_back(Followed::Deleted);
+            self.events.push_back(LinkChange::Deleted);
             return;
         };
         self.last = None;
@@ -233,7 +233,7 @@ impl Follow {
             Location::Elsewhere(from, _) => Location::Leaving(from, index),
             _ => Location::Unseen,
         };
-        self.events.push_back(Followed::Away { is_seen: self.is_seen });
+        self.events.push_back(LinkChange::MovedAway { is_visible: self.is_visible });
     }
 }
 

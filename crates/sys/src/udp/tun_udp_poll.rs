@@ -13,19 +13,19 @@ use crate::{poll, tun::TunSource};
 
 /// What both receiving halves wait for.
 #[derive(Debug)]
-pub struct Both {
+pub struct TunUdpPoll {
     tun: TunSource,
     udp: Arc<Shared>,
 }
 
-impl Both {
+impl TunUdpPoll {
     /// While it waits, no other thread is to wait for one of the halves.
     pub fn new(tun: TunSource, udp: &UdpSocket) -> Self {
         Self { tun, udp: udp.shared.clone() }
     }
 }
 
-impl Poll for Both {
+impl Poll for TunUdpPoll {
     fn poll(&mut self, at_most: Option<Duration>) -> io::Result<Ready> {
         // Held no longer than this wait: its port is free once it was replaced, which ends the wait.
         let socket = self.udp.socket();
@@ -71,7 +71,7 @@ mod tests {
             wake: wake.clone(),
         };
         let (udp, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
-        let mut both = Both::new(source, &udp);
+        let mut both = TunUdpPoll::new(source, &udp);
         assert_eq!(both.poll(BRIEF).unwrap(), NONE);
         // The socket's coming wakes, once.
         let port = udp.bind(0, 0).unwrap();
