@@ -1,5 +1,5 @@
-//! Allowed IPs: which peer a packet goes to, and which peer it may come from.
-//! A longest-prefix-match table for each address family.
+//! Allowed IPs: the peer to send a packet to, and the peer that a packet may come from. One
+//! longest-prefix-match table for each address family.
 
 mod trie;
 
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trie::Trie;
 
-/// Networks of both families, each with the peer it belongs to. A network
-/// belongs to one peer at most.
+/// Networks of both families, each with the peer that owns it. A network belongs to at most one
+/// peer.
 #[derive(Debug)]
 pub struct AllowedIps<V> {
     v4: Trie<u32, V>,
@@ -23,7 +23,7 @@ impl<V> Default for AllowedIps<V> {
 }
 
 impl<V> AllowedIps<V> {
-    /// The value of the longest network that `address` is in.
+    /// Returns the value of the longest network that contains `address`.
     pub fn lookup(&self, address: IpAddr) -> Option<&V> {
         match address {
             IpAddr::V4(ip) => self.v4.lookup(ip.to_bits()),
@@ -31,7 +31,7 @@ impl<V> AllowedIps<V> {
         }
     }
 
-    /// Gives `net` to `value`; returns who had exactly this network before.
+    /// Sets the value of `net`. Returns the previous value of exactly this network.
     pub fn insert(&mut self, net: IpNet, value: V) -> Option<V> {
         match net {
             IpNet::V4(net) => self.v4.insert(bits4(net), net.prefix_len(), value),
@@ -39,7 +39,7 @@ impl<V> AllowedIps<V> {
         }
     }
 
-    /// Takes `net` out; returns who had it.
+    /// Removes `net`. Returns its value.
     pub fn remove(&mut self, net: IpNet) -> Option<V> {
         match net {
             IpNet::V4(net) => self.v4.remove(bits4(net), net.prefix_len()),
@@ -47,7 +47,7 @@ impl<V> AllowedIps<V> {
         }
     }
 
-    /// Who has exactly this network.
+    /// Returns the value of exactly this network.
     pub fn get(&self, net: IpNet) -> Option<&V> {
         match net {
             IpNet::V4(net) => self.v4.get(bits4(net), net.prefix_len()),
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// The specification: look at every network.
+    /// The specification: a linear search of all networks.
     fn naive(nets: &HashMap<IpNet, u8>, address: IpAddr) -> Option<u8> {
         nets.iter()
             .filter(|(net, _)| net.contains(&address))
@@ -80,7 +80,7 @@ mod tests {
             .map(|(_, value)| *value)
     }
 
-    /// Networks close together, so that they nest and share prefixes.
+    /// Close networks, so that they nest and share prefixes.
     fn net() -> impl Strategy<Value = IpNet> {
         let v4 = (0u32..4, 0u32..64, 0u8..=32).prop_map(|(high, low, len)| {
             let ip = Ipv4Addr::from_bits(high << 30 | low << 12 | low);
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_looking_at_every_network(
+        fn lookup_agrees_with_a_linear_search(
             steps in proptest::collection::vec((net(), any::<u8>(), any::<bool>()), 1..120),
             probes in proptest::collection::vec(net(), 40),
         ) {

@@ -1,5 +1,4 @@
-//! What a device is told and what it tells: the configuration as values,
-//! whatever text it came from.
+//! Configuration and state of a device as values, independent of any text format.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,7 +10,7 @@ use crate::{PresharedKey, PrivateKey, PublicKey};
 /// A change of a device's configuration, applied in the order of its fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceChange {
-    /// `Some(None)` takes the private key away.
+    /// `Some(None)` removes the private key.
     pub private_key: Option<Option<PrivateKey>>,
     /// Removes all peers first.
     pub replace_peers: bool,
@@ -19,33 +18,33 @@ pub struct DeviceChange {
     pub peers: Vec<PeerChange>,
 }
 
-/// A change of one peer, which it creates where there is none yet.
+/// A change of one peer. Creates the peer if it does not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerChange {
-    /// Which peer.
+    /// The peer's public key.
     pub public_key: PublicKey,
-    /// Removes the peer; all else is ignored.
+    /// Removes the peer. All other fields are ignored.
     pub remove: bool,
-    /// Does nothing where the peer does not exist.
+    /// Does nothing if the peer does not exist.
     pub update_only: bool,
-    /// All zero takes it away.
+    /// An all-zero key removes the preshared key.
     pub preshared_key: Option<PresharedKey>,
-    /// Where to reach the peer.
+    /// The peer's endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// Whether what the peer authenticates moves its endpoint, as with every WireGuard. Where it
-    /// does not, only configuration sets the endpoint, and a handshake is answered there,
-    /// wherever it came from.
+    /// Whether authentic packets of the peer move its endpoint, as the protocol specifies.
+    /// Otherwise only configuration sets the endpoint, and responses are sent there regardless of
+    /// the initiation's source.
     pub roaming: Option<bool>,
-    /// Seconds; 0 switches it off.
+    /// Interval in seconds. 0 disables it.
     pub persistent_keepalive: Option<u16>,
     /// Removes all of the peer's allowed IPs first.
     pub replace_allowed_ips: bool,
-    /// Networks to add or to take away, in order.
+    /// Networks to add or remove, in order.
     pub allowed_ips: Vec<AllowedIpChange>,
 }
 
 impl PeerChange {
-    /// A change of `public_key` that only makes sure the peer exists.
+    /// Creates a change that only adds the peer if it does not exist.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
@@ -61,63 +60,64 @@ impl PeerChange {
     }
 }
 
-/// One network to give to a peer, from whoever had it, or to take from it.
+/// A network to add to a peer or to remove from it. An added network is removed from its previous
+/// owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedIpChange {
-    /// The network, host bits zero.
+    /// The network, with host bits zero.
     pub net: IpNet,
-    /// Takes it away, where the peer has it.
+    /// Removes the network if it belongs to the peer.
     pub remove: bool,
 }
 
-/// The state of one peer, as `wg show` shows it.
+/// The state of one peer, as in the output of `wg show`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerState {
-    /// Which peer.
+    /// The peer's public key.
     pub public_key: PublicKey,
-    /// All zero where there is none.
+    /// All zero if absent.
     pub preshared_key: PresharedKey,
-    /// Where the peer was last heard of, or was configured; `None` where that is behind a relay.
+    /// The endpoint that was configured or last used by the peer. `None` if the peer is reached
+    /// through a relay.
     pub endpoint: Option<SocketAddr>,
-    /// When the last handshake completed, since the Unix epoch.
+    /// Time of the last completed handshake, since the Unix epoch.
     pub last_handshake: Option<Duration>,
-    /// Bytes of authenticated datagrams received.
+    /// Bytes of received, authentic datagrams.
     pub rx_bytes: u64,
-    /// Bytes of datagrams sent.
+    /// Bytes of sent datagrams.
     pub tx_bytes: u64,
-    /// Seconds; 0 is off.
+    /// Interval in seconds. 0 means off.
     pub persistent_keepalive: u16,
     /// In ascending order.
     pub allowed_ips: Vec<IpNet>,
-    /// The longest inner packet that was seen to arrive whole, in bytes, of those that the
-    /// interface sends; `None` while nobody knows.
+    /// The longest inner packet that is known to arrive whole, in bytes. `None` while unknown.
     pub path_mtu: Option<u16>,
-    /// When the secret of its session against quantum computers was agreed on, since the Unix
-    /// epoch; `None` where the session has none.
+    /// Time when the session's post-quantum secret was agreed on, since the Unix epoch. `None`
+    /// without such a secret.
     pub post_quantum: Option<Duration>,
 }
 
-/// What a peer sent and received so far.
+/// Traffic counters of one peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerTraffic {
-    /// Which peer.
+    /// The peer's public key.
     pub public_key: PublicKey,
-    /// Bytes of authenticated datagrams received.
+    /// Bytes of received, authentic datagrams.
     pub rx_bytes: u64,
-    /// Bytes of datagrams sent.
+    /// Bytes of sent datagrams.
     pub tx_bytes: u64,
-    /// When the last handshake completed, since the Unix epoch.
+    /// Time of the last completed handshake, since the Unix epoch.
     pub last_handshake: Option<Duration>,
-    /// Where the last authentic packet came from, where there is a subscriber to events.
+    /// Source of the last authentic packet. Recorded only if there is a subscriber to events.
     pub received_from: Option<Endpoint>,
-    /// As [`PeerState::path_mtu`].
+    /// See [`PeerState::path_mtu`].
     pub path_mtu: Option<u16>,
-    /// As [`PeerState::post_quantum`].
+    /// See [`PeerState::post_quantum`].
     pub post_quantum: Option<Duration>,
 }
 
 impl PeerState {
-    /// That of a peer with this key and nothing else.
+    /// Creates the state of a peer with this key and default values.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,

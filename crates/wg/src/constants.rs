@@ -16,57 +16,57 @@ pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// An unanswered handshake is given up after this long without new data to send
 /// (paper 6.1, 6.4).
 pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
-/// An unanswered initiation is repeated after this long, plus jitter, and no
-/// two initiations to one peer are closer (paper 6.1).
+/// An unanswered initiation is repeated after this long, plus jitter. Two initiations to one peer
+/// are never closer (paper 6.1).
 pub const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that is added to [`REKEY_TIMEOUT`], so that two peers that start at
-/// once do not go on colliding (paper 6.1; kernel: a third of a second).
+/// Maximum jitter added to [`REKEY_TIMEOUT`], so that two peers that start at the same time do not
+/// collide again and again (paper 6.1; kernel: a third of a second).
 pub const REKEY_TIMEOUT_JITTER: Duration = Duration::from_millis(333);
-/// After data was received and none sent for this long, a keepalive is sent
-/// (paper 6.5).
+/// A keepalive is sent if data was received and nothing was sent for this long (paper 6.5).
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Secrets of a dead session are wiped after this long (paper 6.3).
 pub const WIPE_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
 
 /// A cookie and the secret behind it live this long (paper 5.4.7).
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
-/// A cookie about to expire is not used: it would be stale on arrival (kernel
-/// `COOKIE_SECRET_LATENCY`).
+/// A cookie is not used within this time before its expiry, because it could be stale on arrival
+/// (kernel `COOKIE_SECRET_LATENCY`).
 pub const COOKIE_LATENCY: Duration = Duration::from_secs(5);
-/// How long a device stays under load after it last was (kernel
+/// A device remains under load for this long after its queue was last too long (kernel
 /// `wg_receive_handshake_packet`).
 pub const UNDER_LOAD_AFTER: Duration = Duration::from_secs(1);
 
-/// At most this many initiations of one peer are answered a second (kernel
+/// Maximum number of initiations of one peer that are answered in a second (kernel
 /// `INITIATIONS_PER_SECOND`).
 pub const INITIATIONS_PER_SECOND: u32 = 50;
-/// Handshake messages of one source that are worked on a second while under
-/// load (kernel `ratelimiter.c`).
+/// Maximum number of handshake messages of one source that are handled in a second under load
+/// (kernel `ratelimiter.c`).
 pub const HANDSHAKES_PER_SECOND_AND_SOURCE: u32 = 20;
-/// How many of them may come at once (kernel `ratelimiter.c`).
+/// Burst of handshake messages of one source (kernel `ratelimiter.c`).
 pub const HANDSHAKE_BURST: u32 = 5;
 
-/// Counters the replay filter remembers behind the highest (kernel
-/// `COUNTER_WINDOW_SIZE`: 8192 bits, of which one word is spare).
+/// Size of the replay window behind the highest counter (kernel `COUNTER_WINDOW_SIZE`: 8192 bits,
+/// of which one word is spare).
 pub const REPLAY_WINDOW: u64 = 8192 - 64;
 
-/// Packets that wait for a handshake, per peer (kernel `MAX_STAGED_PACKETS`).
+/// Maximum number of packets of one peer that wait for a handshake (kernel `MAX_STAGED_PACKETS`).
 pub const MAX_STAGED_PACKETS: usize = 128;
 
 /// Transport data is padded to a multiple of this many bytes (paper 5.4.6).
 pub const PADDING: usize = 16;
 
-/// The most peers a device takes (kernel `MAX_PEERS_PER_DEVICE`).
+/// Maximum number of peers of a device (kernel `MAX_PEERS_PER_DEVICE`).
 pub const MAX_PEERS: usize = 1 << 20;
 
-/// A peer is stale when data or an initiation was sent and nothing authentic came for so long: the
-/// time after which an unanswered initiation is repeated.
+/// A peer is stale if data or an initiation was sent and nothing authentic was received for this
+/// long. It equals the time after which an unanswered initiation is repeated.
 pub const STALE_AFTER: Duration = REKEY_TIMEOUT;
-/// An initiation of who is no peer yet is kept for so long; then its sender has repeated it.
+/// An initiation of a sender that is not a peer is stored for this long. After that its sender has
+/// repeated it.
 pub const LOOKUP_TIMEOUT: Duration = REKEY_TIMEOUT;
-/// Public keys, and addresses, that may wait for an answer at a time. The initiations that are kept
-/// take less than 1 MiB, and there are at most 205 questions of each kind a second.
-pub const LOOKUPS_MOST: usize = 1024;
-/// Initiations of unknown senders a second that are looked at without a cookie, from all senders
-/// together. So forged source addresses can fill about half of [`LOOKUPS_MOST`], and no more.
+/// Maximum number of public keys, and of addresses, with a pending lookup. The stored initiations
+/// take less than 1 MiB, and at most 205 lookups of each kind start in a second.
+pub const MAX_LOOKUPS: usize = 1024;
+/// Maximum number of initiations of unknown senders, without a cookie, that are checked in a
+/// second. So forged source addresses can fill at most about half of [`MAX_LOOKUPS`].
 pub const LOOKUPS_PER_SECOND: u32 = 100;

@@ -1,10 +1,10 @@
-//! The control half: handshakes, timers and configuration. It owns every secret
-//! but session keys, and changes what the data path sees only by short swaps.
+//! The control half: handshakes, timers and configuration. It owns every secret except session
+//! keys, and publishes changes to the data path only by short swaps.
 //!
-//! Call order: the verbs of configuration, [`Control::handle_datagrams`],
-//! [`Control::handle_notices`] and [`Control::handle_timeout`] in any order;
-//! after each, [`Control::poll_transmit`] until it is empty, then
-//! [`Control::poll_timeout`] for the next time to call.
+//! Call order: the configuration methods, [`Control::handle_datagrams`],
+//! [`Control::handle_notices`] and [`Control::handle_timeout`] in any order; after each,
+//! [`Control::poll_transmit`] until it returns `None`, then [`Control::poll_timeout`] for the next
+//! deadline.
 
 mod commands;
 mod config;
@@ -12,9 +12,9 @@ mod entry;
 mod handshake;
 mod initiations;
 mod nets;
-mod newcomers;
-mod quantum;
+mod post_quantum;
 mod timers;
+mod unknown_senders;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -32,7 +32,7 @@ use crate::{
     device::{ControlNotice, Device, OutboundNotice},
     message::Handshake,
     noise::Identity,
-    path_mtu::Reach,
+    path_mtu::SearchLimit,
     peer::Peer,
     post_quantum::PostQuantum,
     ratelimiter::RateLimiter,
@@ -41,9 +41,9 @@ use crate::{
 pub use commands::{AllowedIpMove, CommandError};
 pub use config::ConfigError;
 use entry::Entry;
-use newcomers::Newcomers;
+use unknown_senders::UnknownSenders;
 
-/// Our own key and what is made of it.
+/// Our own key and the values derived from it.
 struct OwnKey {
     identity: Identity,
     checker: CookieChecker,
@@ -54,47 +54,47 @@ pub struct Control<R> {
     device: Arc<Device>,
     own: Option<OwnKey>,
     running: bool,
-    /// How far the MTU of paths is searched for.
-    reach: Reach,
-    /// Whether secrets are agreed with peers against quantum computers.
+    /// Upper bound of the path MTU search.
+    search_limit: SearchLimit,
+    /// Mode of the post-quantum exchange.
     post_quantum: PostQuantum,
     peers: HashMap<PublicKey, Box<Entry>>,
-    /// When which peer's timers are looked at.
+    /// Deadlines of the peers' timers.
     deadlines: BTreeSet<(Time, PublicKey)>,
     limiter: RateLimiter,
-    newcomers: Newcomers,
-    loaded_until: Option<Time>,
+    unknown_senders: UnknownSenders,
+    under_load_until: Option<Time>,
     transmits: VecDeque<(Handshake, Endpoint)>,
     rng: R,
 }
 
 impl<R: CryptoRng> Control<R> {
-    /// A device without key and peers, which is down. All randomness comes from
+    /// Creates a device without key and peers. Its interface is down. All randomness comes from
     /// `rng`.
     pub fn new(rng: R) -> Self {
         Self {
             device: Device::new(),
             own: None,
             running: false,
-            reach: Reach::default(),
+            search_limit: SearchLimit::default(),
             post_quantum: PostQuantum::Off,
             peers: HashMap::new(),
             deadlines: BTreeSet::new(),
             limiter: RateLimiter::default(),
-            newcomers: Newcomers::default(),
-            loaded_until: None,
+            unknown_senders: UnknownSenders::default(),
+            under_load_until: None,
             transmits: VecDeque::new(),
             rng,
         }
     }
 
-    /// What the data path works with.
+    /// The state shared with the data path.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The interface came up: what is staged asks for its handshakes, persistent
-    /// keepalives begin.
+    /// Handles that the interface came up: staged packets request handshakes, persistent keepalives
+    /// start.
     pub fn up(&mut self) {
         if std::mem::replace(&mut self.running, true) {
             return;
@@ -108,50 +108,52 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// The interface went down: sessions, handshakes and timers end, what is
-    /// staged is dropped.
+    /// Handles that the interface went down: ends sessions, handshakes and timers, and drops staged
+    /// packets.
     pub fn down(&mut self) {
         self.running = false;
         self.deadlines.clear();
         self.transmits.clear();
-        self.newcomers = Newcomers::default();
+        self.unknown_senders = UnknownSenders::default();
         for entry in self.peers.values_mut() {
             entry.reset(&self.device);
         }
     }
 
-    /// The peers that are answered from the address they reached us at, and their endpoints.
+    /// Returns the peers with a fixed local source address, and their endpoints. Answers to them
+    /// leave from the address that they reached.
     pub fn peers_with_source(&self) -> impl Iterator<Item = (&PublicKey, Endpoint)> {
         let endpoints =
             self.peers.iter().filter_map(|(key, entry)| Some((key, entry.peer.endpoint()?)));
         endpoints.filter(|(_, endpoint)| endpoint.local.is_some())
     }
 
-    /// That source serves no more: answers leave by the routing table's choice until the peer is
-    /// heard again.
+    /// Clears the local source address of a peer. The routing table chooses the source until the
+    /// next authentic packet of the peer arrives.
     pub fn clear_source(&self, key: &PublicKey) {
         self.peers.get(key).inspect(|entry| entry.peer.clear_source());
     }
 
-    /// Says that more handshake messages wait than a calm device has.
+    /// Records that the queue of handshake messages is long: the device is under load for
+    /// [`UNDER_LOAD_AFTER`].
     pub fn set_under_load(&mut self, now: Time) {
-        self.loaded_until = Some(now + UNDER_LOAD_AFTER);
+        self.under_load_until = Some(now + UNDER_LOAD_AFTER);
     }
 
-    /// Searches for the path MTU of each peer that answers, up to the interface's `mtu`,
-    /// from its next session on; or, with `None`, of no peer any more.
+    /// Starts the path MTU search up to the interface's `mtu`, for each peer from its next session
+    /// on. `None` stops all searches.
     pub fn probe_paths(&mut self, mtu: Option<u16>, now: Time) {
-        self.reach = Reach::new(mtu);
+        self.search_limit = SearchLimit::new(mtu);
         let keys: Vec<PublicKey> = self.peers.keys().copied().collect();
         for key in keys {
             let Some(entry) = self.peers.get_mut(&key) else { continue };
-            if entry.path.handle_reach(self.reach, &self.device, now) {
+            if entry.path.handle_search_limit(self.search_limit, &self.device, now) {
                 self.plan(&key, now);
             }
         }
     }
 
-    /// Works on what the data path asks for.
+    /// Handles the notices of the data path.
     pub fn handle_notices(&mut self, now: Now) {
         let device = self.device.clone();
         self.handle_admitted(now);
@@ -170,7 +172,7 @@ impl<R: CryptoRng> Control<R> {
             if notices.has(ControlNotice::ProbeReceived)
                 && let Some(entry) = self.peers.get_mut(&key)
             {
-                entry.path.handle_probes(self.reach, &device, now.time);
+                entry.path.handle_probes(self.search_limit, &device, now.time);
             }
             if notices.has(ControlNotice::ExchangeReceived) {
                 self.handle_exchange(&key, now);
@@ -180,18 +182,18 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// The next message to send, and where to.
+    /// Returns the next message to send, and its endpoint.
     pub fn poll_transmit(&mut self) -> Option<(Handshake, Endpoint)> {
         self.transmits.pop_front()
     }
 
-    /// When [`Control::handle_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Control::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// Whether the peer is still one of ours: it may have been removed, and even
-    /// added again, since it was noticed.
+    /// Whether this is still a peer of the device. Since the notice was posted it may have been
+    /// removed, and even added again.
     fn owns(&self, peer: &Arc<Peer>) -> bool {
         self.peers.get(peer.public_key()).is_some_and(|entry| Arc::ptr_eq(&entry.peer, peer))
     }

@@ -1,5 +1,5 @@
-//! Cookies and the two MACs of a handshake message (paper 5.3, 5.4.4, 5.4.7):
-//! how a device under load makes a sender prove its address before it works.
+//! Cookies and the two MACs of a handshake message (paper 5.3, 5.4.4, 5.4.7). A device under load
+//! demands that a sender proves its address before a handshake is computed.
 
 use std::net::IpAddr;
 
@@ -23,18 +23,18 @@ pub const COOKIE_LEN: usize = 16;
 
 type Tag = [u8; MAC_LEN];
 
-/// What the MACs of a handshake message prove.
+/// The proof in the MACs of a handshake message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MacState {
-    /// Not even that the sender knows our public key.
+    /// No proof: mac1 is invalid.
     Invalid,
-    /// The sender knows our public key.
+    /// The sender knows our public key: mac1 is valid.
     Mac1,
-    /// And it receives at the address it sends from.
+    /// The sender also receives at its source address: both MACs are valid.
     Mac2,
 }
 
-/// The side that demands cookies: checks MACs, makes cookie replies.
+/// The side that demands cookies. It checks MACs and makes cookie replies.
 pub struct CookieChecker {
     mac1_key: [u8; 32],
     cookie_key: [u8; 32],
@@ -43,7 +43,7 @@ pub struct CookieChecker {
 }
 
 impl CookieChecker {
-    /// A checker of messages for the device with this key.
+    /// Creates a checker for the device with this key.
     pub fn new(device: &PublicKey) -> Self {
         Self {
             mac1_key: labelled(b"mac1----", device),
@@ -53,7 +53,7 @@ impl CookieChecker {
         }
     }
 
-    /// What the MACs of `message` prove of `source`.
+    /// Checks the MACs of `message` from `source`.
     pub fn check(&self, message: &[u8], source: impl Into<Remote>, now: Time) -> MacState {
         let Some((covered, mac1, mac2)) = split_macs(message) else {
             return MacState::Invalid;
@@ -68,7 +68,7 @@ impl CookieChecker {
         if bool::from(expected.ct_eq(mac2)) { MacState::Mac2 } else { MacState::Mac1 }
     }
 
-    /// The reply to `message`, whose sender called itself `receiver`.
+    /// Makes the reply to `message`, sent with the index `receiver`.
     pub fn reply(
         &mut self,
         message: &[u8],
@@ -94,7 +94,7 @@ impl CookieChecker {
         Some(CookieReply { receiver, nonce: &nonce, cookie: &sealed }.encode())
     }
 
-    /// The cookie of a source: its address and its port, or its number among the relayed.
+    /// Returns the cookie of a source: of its address and port, or of its relay ID.
     fn cookie(&self, source: Remote) -> [u8; COOKIE_LEN] {
         let source = match source {
             Remote::Direct(address) => address,
@@ -110,14 +110,13 @@ impl CookieChecker {
     }
 }
 
-/// The side that is asked for cookies: writes the MACs of messages to one peer, always the same. The
-/// keys that its public key stands for are made again for each message: a hash of 40 bytes beside an
-/// X25519, and 64 bytes less for each of many peers.
+/// The side that must send cookies. It writes the MACs of messages to one peer. The keys derived
+/// from the peer's public key are recomputed for each message: that is a hash of 40 bytes, small
+/// compared with an X25519 operation, and saves 64 bytes a peer.
 #[derive(Default)]
 pub struct CookieJar {
     cookie: Option<(Zeroizing<[u8; COOKIE_LEN]>, Time)>,
-    /// The mac1 of the last message sent, by which a reply is known as its
-    /// answer.
+    /// The mac1 of the last sent message, which a valid reply authenticates.
     last_mac1: Option<Tag>,
 }
 
@@ -138,8 +137,8 @@ impl CookieJar {
         self.last_mac1 = Some(mac1);
     }
 
-    /// Takes a cookie reply; whether it answers the message sent last. One
-    /// message takes one reply.
+    /// Handles a cookie reply. Returns whether it answers the last sent message. Each message
+    /// accepts one reply.
     pub fn handle_reply(&mut self, peer: &PublicKey, reply: &CookieReply<'_>, now: Time) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let (text, tag) = reply.cookie.split_at(COOKIE_LEN);
@@ -157,7 +156,7 @@ impl CookieJar {
     }
 }
 
-/// What mac1 covers, mac1 and mac2.
+/// Splits a message into the part that mac1 covers, mac1 and mac2.
 fn split_macs(message: &[u8]) -> Option<(&[u8], &Tag, &Tag)> {
     let (rest, mac2) = message.split_last_chunk()?;
     let (covered, mac1) = rest.split_last_chunk()?;
@@ -193,7 +192,8 @@ mod tests {
     }
 
     fn message() -> Handshake {
-        Response { sender: 7, receiver: 8, ephemeral: &[9; 32], nothing: &[1; 16] }.encode()
+        Response { sender: 7, receiver: 8, ephemeral: &[9; 32], encrypted_nothing: &[1; 16] }
+            .encode()
     }
 
     const DEVICE: [u8; 32] = [5; 32];
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_proves_address_and_port_until_it_expires() {
+    fn cookie_is_valid_for_one_address_and_port_until_it_expires() {
         let mut pair = Pair::new();
         let source: SocketAddr = "192.0.2.1:1000".parse().unwrap();
         let first = pair.stamped(at(0));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_proves_one_address_of_an_ipv6_network() {
+    fn cookie_is_valid_for_one_address_of_an_ipv6_network() {
         let mut pair = Pair::new();
         let source = |text: &str| text.parse::<SocketAddr>().unwrap();
         let first = pair.stamped(at(0));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_of_a_relayed_source_proves_that_source_alone() {
+    fn cookie_of_a_relayed_source_is_invalid_for_another_one() {
         let mut pair = Pair::new();
         let [source, other] = [3, 4].map(|index| Remote::Relayed(RelayId::new(index)));
         let first = pair.stamped(at(0));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_message_is_invalid() {
+    fn changed_message_is_invalid() {
         let mut pair = Pair::new();
         let source: SocketAddr = "[2001:db8::1]:1".parse().unwrap();
         let mut message = pair.stamped(at(0));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_to_another_message_is_refused() {
+    fn reply_to_another_message_is_refused() {
         let mut pair = Pair::new();
         let source = "192.0.2.1:1000".parse().unwrap();
         let mut other = message();

@@ -1,25 +1,24 @@
-//! Which code computes.
+//! Choice of the cryptographic code.
 
-/// The code of handshakes and packets.
+/// The implementation used for handshakes and packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Crypto {
-    /// The fastest for this processor, ours among it.
+    /// The fastest available on this processor, including our own code.
     #[default]
     Fastest,
-    /// Libraries alone: ring, x25519-dalek and blake2.
+    /// Only libraries: ring, x25519-dalek and blake2.
     Library,
 }
 
 impl Crypto {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Fastest, Self::Library];
 
-    /// The one with this name, in any case.
+    /// Returns the value with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|crypto| crypto.name().eq_ignore_ascii_case(name))
     }
 
-    /// The word for it in texts.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fastest => "fastest",
@@ -27,10 +26,10 @@ impl Crypto {
         }
     }
 
-    /// This process computes so from now on. Call it before the first handshake.
+    /// Applies the choice to this process. Call it before the first handshake.
     ///
     /// # Errors
-    /// Packets are encrypted by other code already.
+    /// Another implementation is already in use for packets.
     pub fn apply(self) -> Result<(), aead::ForceError> {
         if self == Self::Library {
             aead::force(aead::Variant::Library)?;

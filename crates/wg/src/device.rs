@@ -1,12 +1,12 @@
-//! What both directions of the data path and the control half share: the tables,
-//! the mailboxes between them, and the counters of drops.
+//! State shared by both directions of the data path and the control half: the tables, the mailboxes
+//! between them, and the drop counters.
 //!
 //! ```text
-//!            route, reserve, sent                session, received
-//!   outbound ------------------->  Device  <---------------------- inbound
-//!      ^                            ^   |                             |
-//!      |  outbound_mailbox              |   |  control_mailbox                |
-//!      +------------------------- Control <---------------------------+
+//!         route, reserve, handle_sent              session, handle_received
+//!   outbound ---------------------->  Device  <---------------------- inbound
+//!      ^                               ^   |                             |
+//!      |  outbound_mailbox             |   |  control_mailbox            |
+//!      +---------------------------- Control <---------------------------+
 //! ```
 
 mod handshakes;
@@ -31,31 +31,30 @@ use crate::{
     keypair::Keypair, peer::Peer, time::Time,
 };
 
-/// The shared state of one device.
 #[derive(Debug)]
 pub struct Device {
     allowed_ips: RwLock<AllowedIps<Arc<Peer>>>,
     indices: RwLock<IndexTable>,
-    /// Peers that want something of the control half.
+    /// Peers with notices for the control half.
     pub control_mailbox: Mailbox<ControlNotice>,
-    /// Peers for which the outbound half has something to send.
+    /// Peers with notices for the outbound half.
     pub outbound_mailbox: Mailbox<OutboundNotice>,
-    /// What was dropped, and why.
+    /// Dropped packets by reason.
     pub drops: Drops,
-    /// How fast peers answer handshakes.
+    /// Answered handshakes and their durations.
     pub handshakes: HandshakeCounts,
-    /// What happened, for a subscriber.
+    /// Events for a subscriber.
     pub events: Events,
-    /// Sessions that ended, whose keys the data path is to forget.
+    /// Requests to wipe the stacks of the threads that used the keys of ended sessions.
     pub stack_wipes: StackWipes,
 }
 
-/// The allowed IPs of all peers, as they are now.
+/// A read lock on the allowed IPs of all peers.
 #[derive(Debug)]
 pub struct Routes<'a>(RwLockReadGuard<'a, AllowedIps<Arc<Peer>>>);
 
 impl Routes<'_> {
-    /// The peer whose allowed IPs hold `address`.
+    /// Returns the peer that owns `address` by its allowed IPs.
     pub fn lookup(&self, address: IpAddr) -> Option<&Arc<Peer>> {
         self.0.lookup(address)
     }
@@ -75,21 +74,21 @@ impl Device {
         })
     }
 
-    /// To which peer each address belongs. Held for the packets of one batch.
+    /// Read-locks the allowed IPs, for one batch of packets.
     pub fn routes(&self) -> Routes<'_> {
         Routes(self.allowed_ips.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The peer whose allowed IPs hold `address`.
+    /// Returns the peer that owns `address` by its allowed IPs.
     pub fn route(&self, address: IpAddr) -> Option<Arc<Peer>> {
         self.routes().lookup(address).cloned()
     }
 
-    /// Notes that a packet was dropped because its destination is in nobody's allowed IPs: where
-    /// peers are looked up, the subscriber is asked who it might be. The sender's next packet may
-    /// find a peer.
+    /// Reports a packet that was dropped because no peer's allowed IPs contain `address`. With peer
+    /// lookup on, the subscriber gets an event and may add a peer, which receives the sender's next
+    /// packet.
     pub fn report_unknown_address(&self, address: IpAddr, now: Time) {
-        if self.events.looks_up() {
+        if self.events.is_lookup_enabled() {
             self.events.post_unknown_address(address, now);
         }
     }
@@ -106,8 +105,8 @@ impl Device {
         self.indices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes keypairs that are out of use out of the index table, and has the data path forget
-    /// them.
+    /// Removes keypairs that are out of use from the index table, and requests that the data path
+    /// wipes copies of their keys.
     pub(crate) fn retire(&self, keypairs: impl IntoIterator<Item = Arc<Keypair>>) {
         let mut any = false;
         for keypair in keypairs {

@@ -1,10 +1,10 @@
-//! Every reason for which a packet is not carried, and how often it was.
+//! Reasons for dropped packets, and their counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// Why a packet was dropped.
+        /// Reason for a dropped packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $name,)+
@@ -14,7 +14,7 @@ macro_rules! drop_reasons {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// A name that stays the same from version to version.
+            /// The stable name of the reason, as in metrics.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -25,95 +25,91 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Into the tunnel: no IP packet.
+    /// Into the tunnel: not a valid IP packet.
     OutInvalid = "out_invalid",
-    /// Into the tunnel: no peer's allowed IPs hold the destination.
+    /// Into the tunnel: no peer's allowed IPs contain the destination.
     OutNoPeer = "out_no_peer",
     /// Into the tunnel: the peer has no endpoint.
     OutNoEndpoint = "out_no_endpoint",
-    /// Into the tunnel: our own datagram to the peer whose allowed IPs hold its
-    /// endpoint, sent there by the host's routes.
+    /// Into the tunnel: an encrypted datagram of this device. It is addressed to an endpoint in the
+    /// allowed IPs of its peer, and the host's routes sent it back into the tunnel.
     OutLoop = "out_loop",
-    /// Into the tunnel: more packets than are staged waited for a handshake.
+    /// Into the tunnel: the queue of staged packets was full.
     OutStagedFull = "out_staged_full",
-    /// Into the tunnel: the handshake that it waited for was given up.
+    /// Into the tunnel: the handshake attempt was given up.
     OutHandshakeFailed = "out_handshake_failed",
-    /// Into the tunnel: data needs a secret against quantum computers, and the peer does not
-    /// agree on one.
+    /// Into the tunnel: data requires a post-quantum secret, and the peer does not agree on one.
     OutNotPostQuantum = "out_not_post_quantum",
-    /// Into the tunnel: its flow's queue stood too long (RFC 8289), and its
-    /// sender knows no ECN.
+    /// Into the tunnel: the flow's queue was too long for too long (RFC 8289), and the sender does
+    /// not support ECN.
     OutCongestion = "out_congestion",
-    /// Into the tunnel: longer than the path to the peer carries. Its sender was told,
-    /// within bounds.
+    /// Into the tunnel: longer than the path MTU. The sender was notified, within a rate limit.
     OutPathMtu = "out_path_mtu",
-    /// Outer: no route to the endpoint, or a firewall's refusal.
+    /// Outer: no route to the endpoint, or refused by a firewall.
     OutUnreachable = "out_unreachable",
-    /// Outer: longer than the path allows.
+    /// Outer: longer than the kernel's path MTU.
     OutTooBig = "out_too_big",
     /// Outer: the kernel's queues were full.
     OutNoBuffer = "out_no_buffer",
-    /// Outer: there is no socket, the interface is down.
+    /// Outer: no socket, because the interface is down.
     OutNoSocket = "out_no_socket",
-    /// Outer: more waits for relays than may.
+    /// Outer: the queue for relays was full.
     OutRelayFull = "out_relay_full",
     /// Outer: the kernel refused for another reason.
     OutSendFailed = "out_send_failed",
-    /// Received: no WireGuard message, or one of a wrong length.
+    /// Received: not a WireGuard message, or of wrong length.
     InMalformed = "in_malformed",
-    /// Received: a control datagram, of which more came than the queue holds, or than its sender's
-    /// share is.
+    /// Received: a control datagram that exceeds the queue or its sender's share.
     InControlFull = "in_control_full",
-    /// Received: through a relay, of which more came than the queue holds.
+    /// Received: a relayed datagram that exceeds the queue.
     InRelayFull = "in_relay_full",
-    /// Received: an index that stands for no session.
+    /// Received: the index belongs to no session.
     InUnknownIndex = "in_unknown_index",
-    /// Received: the session's time or messages are used up.
+    /// Received: the session reached its time or message limit.
     InExpired = "in_expired",
-    /// Received: more came than could be opened, of this peer more than its share.
+    /// Received: more packets than could be opened, and more from this peer than its share.
     InCrowded = "in_crowded",
-    /// Received: the tag does not fit.
+    /// Received: the authentication tag is invalid.
     InForged = "in_forged",
-    /// Received: the counter came before, or is behind the window.
+    /// Received: the counter was used before, or is behind the replay window.
     InReplayed = "in_replayed",
-    /// Received: what was sealed is no IP packet.
+    /// Received: the decrypted data is not an IP packet.
     InInvalid = "in_invalid",
-    /// Received: the inner source is not of the peer's allowed IPs.
+    /// Received: the inner source address is not in the peer's allowed IPs.
     InSpoofed = "in_spoofed",
-    /// Received: data needs a secret against quantum computers, and came by a session without.
+    /// Received: data in a session without a post-quantum secret, which is required.
     InNotPostQuantum = "in_not_post_quantum",
-    /// Received: the filter does not accept it.
+    /// Received: rejected by the packet filter.
     InFiltered = "in_filtered",
-    /// Received: a message for this program, not for the host, that says nothing it knows, or of which
-    /// more came than the queue holds.
+    /// Received: a message for this program that is unknown, or exceeds the queue.
     InMessage = "in_message",
-    /// Received: its sender knows no ECN, and congestion was marked outside (RFC 6040) or
-    /// the socket's queue stood too long (RFC 8289).
+    /// Received: the inner sender does not support ECN, and the outer packet was marked as
+    /// congested (RFC 6040) or the socket's queue was too long for too long (RFC 8289).
     InCongestion = "in_congestion",
     /// Received: the IP side refused the packet.
     InRefused = "in_refused",
-    /// Handshake: more came than the queue holds.
+    /// Handshake: the queue was full.
     HandshakeQueueFull = "handshake_queue_full",
-    /// Handshake: there is no private key.
+    /// Handshake: the device is without a private key.
     HandshakeNoKey = "handshake_no_key",
-    /// Handshake: mac1 does not fit.
+    /// Handshake: mac1 is invalid.
     HandshakeInvalidMac = "handshake_invalid_mac",
-    /// Handshake: under load, and a cookie was sent back.
+    /// Handshake: the device is under load, and sent a cookie.
     HandshakeCookieSent = "handshake_cookie_sent",
-    /// Handshake: under load, and the source used up its share.
+    /// Handshake: the device is under load, and the source exceeded its rate limit.
     HandshakeRateLimited = "handshake_rate_limited",
-    /// Handshake: its encryption does not fit.
+    /// Handshake: the authentication of an encrypted field failed.
     HandshakeForged = "handshake_forged",
-    /// Handshake: a response with a secret against quantum computers that this side lost, as when it
-    /// restarts or removes the peer. The peer answered the next initiation without one.
+    /// Handshake: a response with a post-quantum secret that this side lost, by a restart or by
+    /// removing the peer. The peer answered the next initiation without one.
     HandshakeLostSecret = "handshake_lost_secret",
-    /// Handshake: from a key that is no peer's.
+    /// Handshake: the sender's public key belongs to no peer.
     HandshakeUnknownPeer = "handshake_unknown_peer",
-    /// Handshake: from a peer that does not roam, and of which nobody knows where it is.
+    /// Handshake: the peer does not roam and is without an endpoint.
     HandshakeNoEndpoint = "handshake_no_endpoint",
-    /// Handshake: the timestamp is not newer than the last, or too soon.
+    /// Handshake: the timestamp is not newer than the last one, or the initiation is too early.
     HandshakeReplayed = "handshake_replayed",
-    /// Handshake: it answers nothing that we sent.
+    /// Handshake: a response or cookie reply to no pending initiation.
     HandshakeUnexpected = "handshake_unexpected",
 }
 
@@ -133,7 +129,7 @@ impl Drops {
         self.0[reason as usize].fetch_add(packets, Ordering::Relaxed);
     }
 
-    /// How many packets were dropped so far.
+    /// Number of packets dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
     }

@@ -1,13 +1,13 @@
-//! Events for a subscriber, such as a program that chooses the paths to the peers. Nothing is kept
-//! before there is a subscriber.
+//! Events for a subscriber, such as a program that chooses the paths to the peers. No event is
+//! recorded before there is a subscriber.
 //!
 //! ```text
-//!   data path, control  --- events of a peer -----> one place a peer -------+
+//!   data path, control  --- events of a peer -----> one entry a peer -------+
 //!                       --- unknown peers --------> lookups, bounded -------+--> Events::poll
 //! ```
 //!
-//! Nothing waits for the subscriber, and memory is bounded: an event of a peer that was not polled
-//! yet is not noted twice, and the number of lookups is limited.
+//! No thread waits for the subscriber, and memory is bounded: a peer's event is recorded once until
+//! it is polled, and the number of lookups is limited.
 
 mod lookups;
 
@@ -21,48 +21,47 @@ use std::{
     },
 };
 
-pub(crate) use lookups::{Asked, Lookups};
+pub(crate) use lookups::{LookupState, Lookups};
 use packet::{Endpoint, Waker};
 
-use crate::{PublicKey, constants::LOOKUPS_MOST, peer::Peer, time::Time};
+use crate::{PublicKey, constants::MAX_LOOKUPS, peer::Peer, time::Time};
 
-/// Something that happened. Peers may have been removed since.
+/// An event. The peer may have been removed since.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// A handshake with the peer completed.
     HandshakeDone(PublicKey),
-    /// Something is to be sent to the peer, or a session with it to be renewed: a handshake is wanted.
-    /// It begins at once, unless there is no endpoint, or the last one began a moment ago.
+    /// A handshake is wanted, to send data or to renew a session. It starts at once, unless the
+    /// peer has no endpoint or the last handshake started too recently.
     HandshakeWanted(PublicKey),
-    /// The first authentic packet, data or handshake, came from an endpoint other than the one that
-    /// the peer was last heard from. Where the peer roams, it has moved there.
+    /// The first authentic packet, data or handshake, arrived from an endpoint other than the
+    /// previous one. A peer that roams has moved there.
     NewPath {
         /// The peer.
         peer: PublicKey,
-        /// The endpoint it was last heard from.
+        /// The source of the packet.
         from: Endpoint,
     },
-    /// Data or an initiation was sent, and for
-    /// [`STALE_AFTER`](crate::constants::STALE_AFTER) nothing authentic came. It is only a
-    /// hint: a peer that has nothing to send answers data after
-    /// [`KEEPALIVE_TIMEOUT`](crate::constants::KEEPALIVE_TIMEOUT), which is longer. It is sent once
-    /// until something comes again.
+    /// Data or an initiation was sent, and nothing authentic was received for
+    /// [`STALE_AFTER`](crate::constants::STALE_AFTER). This is only a hint: a peer without data to
+    /// send answers after [`KEEPALIVE_TIMEOUT`](crate::constants::KEEPALIVE_TIMEOUT), which is
+    /// longer. The event occurs once until something is received again.
     Stale(PublicKey),
-    /// A sender that is not a peer, and has the private key of `key`, began a handshake. If it
-    /// becomes a peer within [`LOOKUP_TIMEOUT`](crate::constants::LOOKUP_TIMEOUT), its initiation is
-    /// answered then. It is sent once in that time.
+    /// A sender that is not a peer, and has the private key of `key`, started a handshake. If it
+    /// becomes a peer within [`LOOKUP_TIMEOUT`](crate::constants::LOOKUP_TIMEOUT), its initiation
+    /// is answered then. The event occurs once in that time.
     UnknownPeer {
         /// Its public key.
         key: PublicKey,
-        /// Where the initiation came from.
+        /// The source of the initiation.
         from: Endpoint,
     },
-    /// A packet to an address that is in no peer's allowed IPs was dropped. It is sent once in
+    /// A packet to an address in no peer's allowed IPs was dropped. The event occurs once in
     /// [`LOOKUP_TIMEOUT`](crate::constants::LOOKUP_TIMEOUT).
     UnknownAddress(IpAddr),
 }
 
-/// An event of a peer, as a bit in the set of those that were not polled yet.
+/// An event of a peer, as a bit in the set of its unpolled events.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum PeerEvent {
@@ -76,21 +75,21 @@ pub(crate) enum PeerEvent {
 #[derive(Default)]
 pub struct Events {
     on: AtomicBool,
-    looks_up: AtomicBool,
+    is_lookup_enabled: AtomicBool,
     queue: Mutex<Queue>,
     waker: OnceLock<Waker>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Each at most once.
+    /// Peers with unpolled events, each at most once.
     peers: VecDeque<Arc<Peer>>,
     lookups: VecDeque<Event>,
     addresses: Lookups<IpAddr, ()>,
 }
 
 impl Events {
-    /// The next event.
+    /// Returns the next event.
     pub fn poll(&self) -> Option<Event> {
         let mut queue = self.lock();
         while let Some(peer) = queue.peers.pop_front() {
@@ -105,38 +104,38 @@ impl Events {
         queue.lookups.pop_front()
     }
 
-    pub(crate) fn switch_on(&self, waker: Waker) {
-        // A second waker could only come from a second subscriber, which would steal the first
-        // one's events.
+    pub(crate) fn enable(&self, waker: Waker) {
+        // A second waker could only come from a second subscriber, which would take the first one's
+        // events.
         let _ = self.waker.set(waker);
         self.on.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn are_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn look_up(&self, on: bool) {
-        self.looks_up.store(on, Ordering::Relaxed);
+    pub(crate) fn set_lookup(&self, on: bool) {
+        self.is_lookup_enabled.store(on, Ordering::Relaxed);
         let mut queue = self.lock();
         queue.addresses = Lookups::default();
         queue.lookups.clear();
     }
 
-    pub(crate) fn looks_up(&self) -> bool {
-        self.looks_up.load(Ordering::Relaxed)
+    pub(crate) fn is_lookup_enabled(&self) -> bool {
+        self.is_lookup_enabled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn post(&self, peer: &Arc<Peer>, event: PeerEvent) {
-        if self.are_on() && peer.events.fetch_or(event as u8, Ordering::AcqRel) == 0 {
+        if self.is_enabled() && peer.events.fetch_or(event as u8, Ordering::AcqRel) == 0 {
             self.lock().peers.push_back(peer.clone());
             self.wake();
         }
     }
 
-    /// Something authentic came from a peer at this endpoint.
-    pub(crate) fn heard(&self, peer: &Arc<Peer>, from: Endpoint) {
-        if self.are_on() && peer.is_heard_anew(from) {
+    /// Handles an authentic packet of a peer from this endpoint.
+    pub(crate) fn handle_received(&self, peer: &Arc<Peer>, from: Endpoint) {
+        if self.is_enabled() && peer.update_received_from(from) {
             self.post(peer, PeerEvent::NewPath);
         }
     }
@@ -148,7 +147,7 @@ impl Events {
 
     pub(crate) fn post_unknown_address(&self, address: IpAddr, now: Time) {
         let mut queue = self.lock();
-        if queue.addresses.ask(address, (), now) != Asked::Anew {
+        if queue.addresses.request(address, (), now) != LookupState::New {
             return;
         }
         queue.push_lookup(Event::UnknownAddress(address));
@@ -156,8 +155,8 @@ impl Events {
         self.wake();
     }
 
-    /// A peer is removed.
-    pub(crate) fn forget(&self, peer: &Arc<Peer>) {
+    /// Discards the events of a removed peer.
+    pub(crate) fn remove_peer(&self, peer: &Arc<Peer>) {
         if peer.events.swap(0, Ordering::AcqRel) != 0 {
             self.lock().peers.retain(|other| !Arc::ptr_eq(other, peer));
         }
@@ -175,16 +174,17 @@ impl Events {
 }
 
 impl Queue {
-    /// If the subscriber reads too slowly, the oldest are lost: they will be asked again.
+    /// Adds a lookup event. If the subscriber is too slow, the oldest one is lost and will be
+    /// posted again.
     fn push_lookup(&mut self, event: Event) {
-        if self.lookups.len() >= 2 * LOOKUPS_MOST {
+        if self.lookups.len() >= 2 * MAX_LOOKUPS {
             self.lookups.pop_front();
         }
         self.lookups.push_back(event);
     }
 }
 
-/// Takes one event of a peer. The second value is whether there are more.
+/// Takes one event of a peer. Also returns whether there are more.
 fn next_event(peer: &Peer) -> (Option<Event>, bool) {
     let all = [
         PeerEvent::HandshakeWanted,

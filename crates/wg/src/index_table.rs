@@ -1,5 +1,5 @@
-//! Which handshake or session a received message belongs to: the 32-bit indices
-//! that we gave out (paper 5.4). They are random, so that they tell nothing.
+//! Maps the 32-bit indices that this device assigned to handshakes and sessions (paper 5.4).
+//! Indices are random, so that they reveal nothing.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,19 +7,19 @@ use rand_core::CryptoRng;
 
 use crate::{keypair::Keypair, peer::Peer};
 
-/// What an index stands for.
+/// The owner of an index.
 #[derive(Clone, Debug)]
 pub enum Owner {
-    /// A handshake that we began and that is not answered yet.
+    /// A handshake that this device started, not answered yet.
     Handshake(Arc<Peer>),
     /// A session.
     Session(Session),
 }
 
-/// A session and the peer that it is with.
+/// A session and its peer.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Who is at the other end.
+    /// The peer at the other end.
     pub peer: Arc<Peer>,
     /// The session's keys.
     pub keypair: Arc<Keypair>,
@@ -32,12 +32,12 @@ pub struct IndexTable {
 }
 
 impl IndexTable {
-    /// What `index` stands for.
+    /// Returns the owner of `index`.
     pub fn get(&self, index: u32) -> Option<&Owner> {
         self.owners.get(&index)
     }
 
-    /// A random index that is not in use; [`IndexTable::set`] puts it in use.
+    /// Returns a random index that is not in use. [`IndexTable::set`] assigns it.
     pub(crate) fn unused(&self, rng: &mut impl CryptoRng) -> u32 {
         loop {
             let index = rng.next_u32();

@@ -1,5 +1,5 @@
-//! The three kinds of key a user handles, with their base64 form (configuration
-//! files) and hexadecimal form (UAPI). Both are coded in constant time.
+//! The three kinds of keys that a user handles, with their base64 form (configuration files) and
+//! hexadecimal form (UAPI). Both are encoded and decoded in constant time.
 
 use std::{fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Bytes of every key.
 pub const KEY_LEN: usize = 32;
 
-/// A text that is no key.
+/// Error for a text that is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyError;
 
@@ -34,11 +34,11 @@ fn decode_hex(text: &str, bytes: &mut [u8; KEY_LEN]) -> Result<(), KeyError> {
     if decoded.len() == KEY_LEN { Ok(()) } else { Err(KeyError) }
 }
 
-/// Secret bytes in the one place that they ever have: moving a handle moves none of them, and the
-/// last one wipes them.
+/// Secret bytes at a fixed address. Moving a handle does not copy them, and dropping the last
+/// handle wipes them.
 type Secret = Arc<Zeroizing<[u8; KEY_LEN]>>;
 
-/// The secret that `fill` writes where it stays.
+/// Creates a secret. `fill` writes its bytes in place.
 fn secret(
     fill: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError>,
 ) -> Result<Secret, KeyError> {
@@ -61,12 +61,12 @@ fn copy_of(bytes: &[u8; KEY_LEN]) -> impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(
     }
 }
 
-/// A Curve25519 public key, by which a peer is known.
+/// A Curve25519 public key, which identifies a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey([u8; KEY_LEN]);
 
 impl PublicKey {
-    /// The bytes as they stand in messages.
+    /// The bytes, as in messages.
     pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
@@ -74,7 +74,7 @@ impl PublicKey {
     /// Reads base64.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_LEN];
         decode_base64(text, &mut bytes).map(|()| Self(bytes))
@@ -83,7 +83,7 @@ impl PublicKey {
     /// Reads hexadecimal.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_LEN];
         decode_hex(text, &mut bytes).map(|()| Self(bytes))
@@ -106,7 +106,7 @@ impl From<[u8; KEY_LEN]> for PublicKey {
     }
 }
 
-/// As `wg` logs a peer: the first characters are enough to tell peers apart.
+/// The form in which `wg` logs a peer: the first characters suffice to distinguish peers.
 impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.to_base64();
@@ -114,19 +114,19 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A Curve25519 private key, never printed. It is a handle: its clones share the one copy of the
-/// bytes, which never moves and is wiped with the last of them.
+/// A Curve25519 private key, which is never printed. It is a handle: clones share one copy of the
+/// bytes, which never moves and is wiped with the last handle.
 #[derive(Clone)]
 pub struct PrivateKey(Secret);
 
 impl PrivateKey {
-    /// A new key out of `rng`.
+    /// Generates a key from `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
         Self::filled(random(rng)).expect("random bytes are a key")
     }
 
-    /// The key with these bytes, clamped as RFC 7748 section 5 has it, so that
-    /// what is shown is what is used.
+    /// Creates the key with these bytes, clamped as in RFC 7748 section 5, so that the displayed
+    /// key is the key in use.
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
         Self::filled(copy_of(bytes)).expect("32 bytes are a key")
     }
@@ -146,7 +146,7 @@ impl PrivateKey {
     /// Reads base64.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
         Self::filled(|bytes| decode_base64(text, bytes))
     }
@@ -154,33 +154,33 @@ impl PrivateKey {
     /// Reads hexadecimal.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         Self::filled(|bytes| decode_hex(text, bytes))
     }
 
-    /// The base64 form, which wipes itself.
+    /// The base64 form, wiped on drop.
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(Base64::encode_string(self.0.as_slice()))
     }
 
-    /// The hexadecimal form, which wipes itself.
+    /// The hexadecimal form, wiped on drop.
     pub fn to_hex(&self) -> Zeroizing<String> {
         Zeroizing::new(base16ct::lower::encode_string(self.0.as_slice()))
     }
 
-    /// The public key that belongs to it.
+    /// The public key of this private key.
     pub fn public_key(&self) -> PublicKey {
         PublicKey(x25519::public_key(&self.0))
     }
 
-    /// The Diffie-Hellman result, or `None` where the other side's point is of
-    /// low order and the result would be known to everybody.
+    /// Returns the Diffie-Hellman result, or `None` if the other side's point is of low order,
+    /// because then anyone knows the result.
     pub(crate) fn diffie_hellman(&self, public: &PublicKey) -> Option<x25519::Secret> {
         x25519::diffie_hellman(&self.0, &public.0)
     }
 
-    /// [`PrivateKey::diffie_hellman`] of all these, which costs less than one after the other.
+    /// [`PrivateKey::diffie_hellman`] of several pairs, which is cheaper than one by one.
     pub(crate) fn diffie_hellman_each<'a>(
         pairs: impl Iterator<Item = (&'a Self, &'a PublicKey)>,
     ) -> Vec<Option<x25519::Secret>> {
@@ -189,7 +189,7 @@ impl PrivateKey {
         x25519::diffie_hellman_each(&jobs)
     }
 
-    /// [`PrivateKey::public_key`] of all these, which costs less than one after the other.
+    /// [`PrivateKey::public_key`] of several keys, which is cheaper than one by one.
     pub(crate) fn public_key_each<'a>(keys: impl Iterator<Item = &'a Self>) -> Vec<PublicKey> {
         let keys: Vec<&[u8; 32]> = keys.map(|key| &**key.0).collect();
         x25519::public_key_each(&keys).into_iter().map(PublicKey::from).collect()
@@ -208,18 +208,18 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// A symmetric key mixed into the handshake, never printed. All zero means none. It is a handle as
-/// [`PrivateKey`] is.
+/// A symmetric key mixed into the handshake, which is never printed. All zero means that there is
+/// no preshared key. It is a handle like [`PrivateKey`].
 #[derive(Clone, Default)]
 pub struct PresharedKey(Option<Secret>);
 
 impl PresharedKey {
-    /// A new key out of `rng`.
+    /// Generates a key from `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
         Self::filled(random(rng)).expect("random bytes are a key")
     }
 
-    /// The key with these bytes.
+    /// Creates the key with these bytes.
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
         Self::filled(copy_of(bytes)).expect("32 bytes are a key")
     }
@@ -237,7 +237,7 @@ impl PresharedKey {
         self.0.as_ref().map_or(&[0; KEY_LEN], |secret| secret)
     }
 
-    /// Whether it is all zero: no preshared key.
+    /// Whether the key is all zero, the value for "no preshared key".
     pub fn is_zero(&self) -> bool {
         self.0.is_none()
     }
@@ -245,7 +245,7 @@ impl PresharedKey {
     /// Reads base64.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
         Self::filled(|bytes| decode_base64(text, bytes))
     }
@@ -253,17 +253,17 @@ impl PresharedKey {
     /// Reads hexadecimal.
     ///
     /// # Errors
-    /// The text is no key.
+    /// The text is not a key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         Self::filled(|bytes| decode_hex(text, bytes))
     }
 
-    /// The base64 form, which wipes itself.
+    /// The base64 form, wiped on drop.
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(Base64::encode_string(self.as_bytes()))
     }
 
-    /// The hexadecimal form, which wipes itself.
+    /// The hexadecimal form, wiped on drop.
     pub fn to_hex(&self) -> Zeroizing<String> {
         Zeroizing::new(base16ct::lower::encode_string(self.as_bytes()))
     }
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_private_key_is_shown_clamped_as_wg_shows_it() {
+    fn private_key_is_printed_clamped_like_wg() {
         let key = PrivateKey::from_bytes(&[0xff; 32]);
         assert!(key.to_hex().starts_with("f8ff"));
         assert!(key.to_hex().ends_with("ff7f"));
@@ -294,15 +294,15 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_a_wrong_length_or_alphabet_are_no_keys() {
+    fn texts_of_wrong_length_or_alphabet_are_rejected() {
         for text in ["", "AAAA", &"A".repeat(44), &"a".repeat(63), &"g".repeat(64)] {
             assert_eq!(PublicKey::from_base64(text), Err(KeyError), "{text}");
             assert_eq!(PublicKey::from_hex(text), Err(KeyError), "{text}");
         }
     }
 
-    /// What a handle points at is there until the last one goes, and is wiped then: here nobody
-    /// else may look, so it is seen by the search of `tests/netns/tests/e2e/secrets.rs`.
+    /// The bytes remain until the last handle is dropped, and are then wiped. Safe code cannot read
+    /// freed memory, so `tests/netns/tests/e2e/secrets.rs` verifies the wiping.
     #[test]
     fn handles_share_one_copy_of_the_bytes() {
         let key = PrivateKey::from_bytes(&[1; 32]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preshared_key_of_zeros_is_none() {
+    fn all_zero_preshared_key_equals_the_default() {
         let none = PresharedKey::from_hex(&"0".repeat(64)).unwrap();
         assert!(none.is_zero());
         assert_eq!(none, PresharedKey::default());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_show_in_debug_output() {
+    fn debug_output_hides_secrets() {
         let text = format!(
             "{:?} {:?}",
             PrivateKey::from_bytes(&[1; 32]),
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     #[ignore = "by make memcheck, under valgrind"]
-    fn memcheck_finds_no_decision_by_a_key_that_is_written_or_compared() {
+    fn memcheck_finds_no_branch_on_a_key_that_is_encoded_or_compared() {
         memcheck::begin();
         let bytes = [0x5a; KEY_LEN];
         let expected = PrivateKey::from_bytes(&bytes);
@@ -350,11 +350,11 @@ mod tests {
         assert!(memcheck::shown(is_same[0]));
     }
 
-    /// The decisions are whether all characters are of the alphabet and, of base64, whether the last ones have
-    /// no bits beyond the key.
+    /// The branches are on whether all characters belong to the alphabet and, for base64, whether
+    /// the last character has bits beyond the key.
     #[test]
     #[ignore = "by make memcheck, under valgrind"]
-    fn memcheck_finds_no_decision_by_a_key_that_is_read_but_whether_it_is_one() {
+    fn memcheck_finds_only_validity_branches_when_a_key_is_decoded() {
         memcheck::begin();
         let expected = PrivateKey::from_bytes(&[0x5a; KEY_LEN]);
         let (base64, hex) = (expected.to_base64(), expected.to_hex());

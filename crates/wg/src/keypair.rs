@@ -11,30 +11,30 @@ use crate::{
     replay::ReplayFilter, time::Time,
 };
 
-/// The role a side had in the handshake.
+/// Role of a side in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Initiator,
     Responder,
 }
 
-/// A session's keys. The secrets are wiped when the last holder lets go.
+/// A session's keys. The secrets are wiped on the last drop.
 #[derive(Debug)]
 pub struct Keypair {
-    /// Seals what we send.
+    /// Seals sent packets.
     pub send: SendKey,
-    /// Opens what we receive.
+    /// Opens received packets.
     pub recv: RecvKey,
-    /// The index by which the peer names this session to us.
+    /// Our index, which the peer puts in its messages.
     pub(crate) local_index: u32,
     pub(crate) role: Role,
     pub(crate) created: Time,
-    /// The number of the secret against quantum computers that the handshake was made with.
+    /// ID of the post-quantum secret of the handshake.
     pub(crate) secret: Option<u32>,
-    /// Whether data may pass; else the session is for the exchange of such a secret alone.
+    /// Whether the session may carry data. Otherwise it only carries the post-quantum exchange.
     pub carries_data: bool,
-    /// Whether the peer has proved that it has the keys too: by its response to
-    /// an initiator, by its first data to a responder.
+    /// Whether the peer has proved that it has the keys: to an initiator by its response, to a
+    /// responder by its first data.
     pub(crate) confirmed: AtomicBool,
 }
 
@@ -65,8 +65,8 @@ impl Keypair {
         }
     }
 
-    /// The keypair of a handshake with a `secret` against quantum computers or without, where data
-    /// may need one.
+    /// Sets the post-quantum secret of the handshake, if any, and whether the session may carry
+    /// data in `mode`.
     pub(crate) fn with_secret(self, secret: Option<u32>, mode: PostQuantum) -> Self {
         let carries_data = secret.is_some() || mode != PostQuantum::Require;
         Self { secret, carries_data, ..self }
@@ -78,14 +78,14 @@ impl Keypair {
 pub struct SendKey {
     /// The key, for [`aead::seal`].
     pub key: aead::Key,
-    /// The index by which the peer knows this session.
+    /// The peer's index for this session.
     pub remote_index: u32,
     counter: AtomicU64,
 }
 
 impl SendKey {
-    /// Takes `packets` counters in a row and returns the first, or `None` where
-    /// the limit is reached: the counter never wraps.
+    /// Reserves `packets` consecutive counters and returns the first one. `None` if the limit is
+    /// reached: the counter never wraps.
     pub(crate) fn take(&self, packets: u64) -> Option<u64> {
         self.counter
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |counter| {
@@ -94,7 +94,7 @@ impl SendKey {
             .ok()
     }
 
-    /// Goes on from `counter`, to reach the limits in a test.
+    /// Continues from `counter`, so that a test can reach the limits.
     #[doc(hidden)]
     pub fn skip_to(&self, counter: u64) {
         self.counter.store(counter, Ordering::Relaxed);
@@ -110,7 +110,7 @@ pub struct RecvKey {
 }
 
 impl RecvKey {
-    /// Whether the counter of an authentic packet is new.
+    /// Whether the counter of an authentic packet is new. Marks it as used.
     pub fn accept(&self, counter: u64) -> bool {
         self.filter.lock().unwrap_or_else(PoisonError::into_inner).accept(counter)
     }

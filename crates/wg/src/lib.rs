@@ -1,16 +1,16 @@
-//! Floor 0: the WireGuard protocol, without I/O, clock or threads. Time and
-//! randomness come in as parameters.
+//! Floor 0: the WireGuard protocol, without I/O, clock or threads. Time and randomness are
+//! parameters.
 //!
 //! Three parties share a [`Device`]:
 //!
 //! ```text
-//!   outbound   route -> reserve counters -> (seal, send) -> sent      StagedPackets
-//!   inbound    session -> (open) -> accept counter -> received
+//!   outbound   route -> reserve counters -> (seal, send) -> handle_sent      StagedPackets
+//!   inbound    session -> (open) -> accept counter -> handle_received
 //!   control    handshakes, cookies, timers, configuration             Control
 //! ```
 //!
-//! The data path finds what it needs in the device and leaves marks and notices
-//! there; the control half reads them, and swaps new keypairs in.
+//! The data path reads the device, sets marks in it and posts notices. The control half reads both
+//! and installs new keypairs.
 #![forbid(unsafe_code)]
 
 mod allowed_ips;

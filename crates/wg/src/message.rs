@@ -18,10 +18,10 @@ pub const COOKIE_REPLY_LEN: usize = 4 + 4 + 24 + COOKIE_LEN + TAG;
 pub const DATA_HEADER_LEN: usize = 16;
 /// Bytes that transport data adds to its plaintext.
 pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG;
-/// The longest message that is no transport data.
+/// Bytes of the longest message other than transport data.
 pub const MAX_HANDSHAKE_LEN: usize = INITIATION_LEN;
 
-/// What the first four bytes of a datagram say: a little-endian number, whose
+/// The type of a message. On the wire it is a little-endian number in the first four bytes. Its
 /// upper three bytes are reserved zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -36,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of a datagram, or `None` where it is no WireGuard message.
+    /// Returns the kind of a datagram, or `None` if it is not a WireGuard message.
     pub fn of(datagram: &[u8]) -> Option<Self> {
         let number = u32::from_le_bytes(*datagram.first_chunk()?);
         let (kind, fits) = match number {
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// Takes the next field of a message off its front.
+/// Splits the next field off the front of a message.
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
     let (field, behind) = rest.split_first_chunk()?;
     *rest = behind;
@@ -80,7 +80,7 @@ pub struct Initiation<'a> {
 }
 
 impl<'a> Initiation<'a> {
-    /// Reads a datagram; `None` where it is no initiation.
+    /// Parses a datagram. `None` if it is not an initiation.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         if Kind::of(datagram)? != Kind::Initiation {
             return None;
@@ -94,7 +94,7 @@ impl<'a> Initiation<'a> {
         })
     }
 
-    /// The message, with room for the MACs, which are zero.
+    /// Encodes the message, with zeros in place of the MACs.
     pub fn encode(&self) -> Handshake {
         Handshake::of(Kind::Initiation, INITIATION_LEN)
             .put(&self.sender.to_le_bytes())
@@ -113,12 +113,12 @@ pub struct Response<'a> {
     pub receiver: u32,
     /// Ephemeral public key, in the clear.
     pub ephemeral: &'a [u8; KEY],
-    /// Nothing, sealed.
-    pub nothing: &'a [u8; TAG],
+    /// An empty plaintext, sealed.
+    pub encrypted_nothing: &'a [u8; TAG],
 }
 
 impl<'a> Response<'a> {
-    /// Reads a datagram; `None` where it is no response.
+    /// Parses a datagram. `None` if it is not a response.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         if Kind::of(datagram)? != Kind::Response {
             return None;
@@ -128,24 +128,24 @@ impl<'a> Response<'a> {
             sender: u32::from_le_bytes(*take(&mut rest)?),
             receiver: u32::from_le_bytes(*take(&mut rest)?),
             ephemeral: take(&mut rest)?,
-            nothing: take(&mut rest)?,
+            encrypted_nothing: take(&mut rest)?,
         })
     }
 
-    /// The message, with room for the MACs, which are zero.
+    /// Encodes the message, with zeros in place of the MACs.
     pub fn encode(&self) -> Handshake {
         Handshake::of(Kind::Response, RESPONSE_LEN)
             .put(&self.sender.to_le_bytes())
             .put(&self.receiver.to_le_bytes())
             .put(self.ephemeral)
-            .put(self.nothing)
+            .put(self.encrypted_nothing)
     }
 }
 
 /// Cookie reply (paper 5.4.7).
 #[derive(Clone, Copy, Debug)]
 pub struct CookieReply<'a> {
-    /// The index of the message that it answers.
+    /// The sender's index in the message that it answers.
     pub receiver: u32,
     /// The nonce of the sealed cookie.
     pub nonce: &'a [u8; 24],
@@ -154,7 +154,7 @@ pub struct CookieReply<'a> {
 }
 
 impl<'a> CookieReply<'a> {
-    /// Reads a datagram; `None` where it is no cookie reply.
+    /// Parses a datagram. `None` if it is not a cookie reply.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         if Kind::of(datagram)? != Kind::CookieReply {
             return None;
@@ -167,7 +167,7 @@ impl<'a> CookieReply<'a> {
         })
     }
 
-    /// The message.
+    /// Encodes the message.
     pub fn encode(&self) -> Handshake {
         Handshake::of(Kind::CookieReply, COOKIE_REPLY_LEN)
             .put(&self.receiver.to_le_bytes())
@@ -186,7 +186,7 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
-    /// Reads the header of a datagram of [`Kind::Data`].
+    /// Parses the header of a datagram of [`Kind::Data`].
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let mut rest = datagram.get(4..)?;
         Some(Self {
@@ -195,7 +195,7 @@ impl DataHeader {
         })
     }
 
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; DATA_HEADER_LEN] {
         let mut bytes = [0; DATA_HEADER_LEN];
         bytes[..4].copy_from_slice(&Kind::Data.number());
@@ -205,7 +205,7 @@ impl DataHeader {
     }
 }
 
-/// The bytes of a message that is no transport data.
+/// The bytes of a message other than transport data.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshake {
     bytes: [u8; MAX_HANDSHAKE_LEN],
@@ -224,8 +224,7 @@ impl Handshake {
         self
     }
 
-    /// Keeps a received datagram, but none that is longer than a handshake
-    /// message can be.
+    /// Copies a received datagram. `None` if it is longer than a handshake message can be.
     pub fn copy_of(datagram: &[u8]) -> Option<Self> {
         let len = datagram.len();
         let mut message = Self { bytes: [0; MAX_HANDSHAKE_LEN], filled: len, len };
@@ -233,7 +232,7 @@ impl Handshake {
         Some(message)
     }
 
-    /// The message.
+    /// The bytes of the message.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -248,12 +247,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_have_the_lengths_of_the_paper() {
+    fn message_lengths_match_the_paper() {
         assert_eq!((INITIATION_LEN, RESPONSE_LEN, COOKIE_REPLY_LEN), (148, 92, 64));
     }
 
     #[test]
-    fn a_datagram_with_a_wrong_length_or_a_reserved_bit_is_no_message() {
+    fn datagram_with_wrong_length_or_reserved_bit_is_rejected() {
         for (number, len) in [(1u32, 148), (2, 92), (3, 64), (4, 32)] {
             let mut datagram = vec![0; len];
             datagram[..4].copy_from_slice(&number.to_le_bytes());

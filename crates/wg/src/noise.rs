@@ -3,18 +3,19 @@
 //!
 //! ```text
 //!   initiator                              responder
-//!   Initiator::start ---- initiation ----> Opened::of_each
+//!   Initiator::start ---- initiation ----> OpenedInitiation::open_each
 //!                                          Claim::prove_each
-//!                                          Ephemeral::of_each
-//!   Initiator::answered <-- response ----- Answer::each
-//!   Answered::finish
+//!                                          Ephemeral::generate_each
+//!   Initiator::answered <-- response ----- SealedResponse::seal_each
+//!   OpenedResponse::finish
 //!            both hold TransportKeys
 //! ```
 //!
-//! A responder takes several handshakes at once: their Diffie-Hellmans and hashes cost less together.
+//! A responder handles several handshakes at once, because their Diffie-Hellmans and hashes are
+//! cheaper together.
 //!
-//! Nothing here knows of peers, replay or time: the control half decides. It also wipes the stack
-//! afterwards: secrets are returned by value here.
+//! The control half handles peers, replay protection and time. It also wipes the stack afterwards,
+//! because functions here return secrets by value.
 
 use blake2s::Job;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
@@ -34,7 +35,7 @@ pub(crate) use x25519::Secret;
 pub(crate) struct Identity {
     pub private: PrivateKey,
     pub public: PublicKey,
-    /// Where each handshake with us as its responder begins.
+    /// The state at the start of each handshake with us as responder.
     start: Symmetric,
 }
 
@@ -55,13 +56,13 @@ pub(crate) struct TransportKeys {
     pub recv: Secret,
 }
 
-/// The initiator between initiation and response.
+/// An initiator between initiation and response.
 pub(crate) struct Initiator {
     symmetric: Symmetric,
     ephemeral: PrivateKey,
 }
 
-/// Both static keys of a handshake, as its initiator has them.
+/// Both static keys of a handshake, on the initiator's side.
 #[derive(Clone, Copy)]
 pub(crate) struct Statics<'a> {
     pub identity: &'a Identity,
@@ -70,15 +71,15 @@ pub(crate) struct Statics<'a> {
     pub shared: &'a Secret,
 }
 
-/// What an initiation holds beside indices and MACs.
+/// The fields of an initiation except indices, timestamp and MACs.
 pub(crate) struct InitiationParts {
     pub ephemeral: PublicKey,
     pub static_key: [u8; 32 + TAG],
 }
 
 impl Initiator {
-    /// Writes an initiation; `payload` is sealed into `sealed`, which is a tag longer.
-    /// `None` where the remote key is of low order.
+    /// Writes an initiation. `payload` is sealed into `sealed`, which must be longer by one tag.
+    /// Returns `None` if the remote key is of low order.
     pub fn start(
         statics: Statics<'_>,
         ephemeral: PrivateKey,
@@ -106,26 +107,30 @@ impl Initiator {
         Some((Self { symmetric, ephemeral }, InitiationParts { ephemeral: public, static_key }))
     }
 
-    /// Reads a response up to its preshared key. It takes nothing from the state, so that a
-    /// forged response does not end the handshake.
-    pub fn answered(&self, identity: &Identity, ephemeral: &PublicKey) -> Option<Answered> {
+    /// Reads a response up to its preshared key. Does not change the state, so that a forged
+    /// response does not end the handshake.
+    pub fn open_response(
+        &self,
+        identity: &Identity,
+        ephemeral: &PublicKey,
+    ) -> Option<OpenedResponse> {
         let mut symmetric = self.symmetric.clone();
         symmetric.mix_ephemeral(ephemeral);
         for private in [&self.ephemeral, &identity.private] {
             symmetric.derive::<1>(private.diffie_hellman(ephemeral)?.as_slice());
         }
-        Some(Answered { symmetric })
+        Some(OpenedResponse { symmetric })
     }
 }
 
-/// A response of which only the preshared key is open.
-pub(crate) struct Answered {
+/// A response that is processed except for its preshared key.
+pub(crate) struct OpenedResponse {
     symmetric: Symmetric,
 }
 
-impl Answered {
-    /// Ends the handshake, where the response was made by `psk`. `payload` is what is sealed in
-    /// it.
+impl OpenedResponse {
+    /// Completes the handshake if the response was made with `psk`. Its decrypted content is
+    /// written to `payload`.
     pub fn finish(
         &self,
         psk: &PresharedKey,
@@ -140,23 +145,23 @@ impl Answered {
     }
 }
 
-/// An initiation of which the sender's public key is known, and not yet proved.
-pub(crate) struct Opened {
+/// An initiation after decryption of the sender's public key, which is not yet proved.
+pub(crate) struct OpenedInitiation {
     symmetric: Symmetric,
     ephemeral: PublicKey,
-    /// Who claims to have sent it.
+    /// The public key that the sender claims.
     pub remote: PublicKey,
 }
 
-impl Opened {
-    /// Opens the senders' static keys, each by the ephemeral key beside it. `None` where one is
-    /// forged, or the ephemeral key is of low order.
-    pub fn of_each(
+impl OpenedInitiation {
+    /// Decrypts the senders' static keys. Each initiation is an ephemeral key and a sealed static
+    /// key. `None` for a forged initiation, or an ephemeral key of low order.
+    pub fn open_each(
         identity: &Identity,
         initiations: &[(PublicKey, &[u8; 32 + TAG])],
     ) -> Vec<Option<Self>> {
         let pairs = initiations.iter().map(|(ephemeral, _)| (&identity.private, ephemeral));
-        // What is moved out of a list leaves a copy in it.
+        // A value moved out of a vector would leave a copy in it.
         let shared = PrivateKey::diffie_hellman_each(pairs);
         let mut symmetrics = vec![identity.start.clone(); initiations.len()];
         let ephemerals = initiations.iter().map(|(ephemeral, _)| ephemeral);
@@ -177,9 +182,9 @@ impl Opened {
     }
 }
 
-/// What an initiation claims: that its sender has the private key to its static one.
+/// The claim of an initiation that its sender has the private key of its static key.
 pub(crate) struct Claim<'a> {
-    pub opened: &'a Opened,
+    pub opened: &'a OpenedInitiation,
     /// The Diffie-Hellman result of both static keys.
     pub static_static: &'a Secret,
     /// The sealed payload.
@@ -187,13 +192,13 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Opens the payload, which proves the claim. `None` where it is forged.
+    /// Decrypts the payload, which proves the claim. `None` if it is forged.
     pub fn prove<const P: usize>(self) -> Option<[u8; P]> {
         let [proved] = &Self::prove_each(&[self])[..] else { return None };
         proved.as_ref().map(|(payload, _)| *payload)
     }
 
-    /// Opens the payloads of `P` bytes, which proves the claims. `None` of those that are forged.
+    /// Decrypts payloads of `P` bytes, which proves the claims. `None` for a forged one.
     pub fn prove_each<const P: usize>(claims: &[Self]) -> Vec<Option<([u8; P], Responder)>> {
         let mut symmetrics: Vec<_> =
             claims.iter().map(|claim| claim.opened.symmetric.clone()).collect();
@@ -205,14 +210,14 @@ impl Claim<'_> {
         let authentic = Symmetric::decrypt_each(&mut symmetrics, &keys, sealed, texts);
         let proved = claims.iter().enumerate().map(|(at, claim)| {
             let symmetric = authentic[at].then(|| symmetrics[at].clone())?;
-            let Opened { ephemeral, remote, .. } = *claim.opened;
+            let OpenedInitiation { ephemeral, remote, .. } = *claim.opened;
             Some((payloads[at], Responder { symmetric, ephemeral, remote }))
         });
         proved.collect()
     }
 }
 
-/// The responder between initiation and response.
+/// A responder between initiation and response.
 pub(crate) struct Responder {
     symmetric: Symmetric,
     ephemeral: PublicKey,
@@ -222,13 +227,13 @@ pub(crate) struct Responder {
 /// A responder's ephemeral key.
 pub(crate) struct Ephemeral {
     pub public: PublicKey,
-    /// With the initiator's ephemeral key and its static one.
+    /// Diffie-Hellman results with the initiator's ephemeral key and its static key.
     shared: [Secret; 2],
 }
 
 impl Ephemeral {
-    /// One for each of these. `None` where a key of the initiator is of low order.
-    pub fn of_each<'a>(
+    /// Generates one key for each responder. `None` if a key of the initiator is of low order.
+    pub fn generate_each<'a>(
         responders: impl Iterator<Item = &'a Responder>,
         rng: &mut impl CryptoRng,
     ) -> Vec<Option<Self>> {
@@ -250,23 +255,23 @@ impl Ephemeral {
     }
 }
 
-/// What a response is made of.
-pub(crate) struct Question<'a> {
+/// Inputs of a response.
+pub(crate) struct ResponseRequest<'a> {
     pub responder: &'a Responder,
     pub ephemeral: &'a Ephemeral,
     pub psk: &'a PresharedKey,
 }
 
-/// The end of a handshake, as its responder has it.
-pub(crate) struct Answer {
+/// The encrypted part of a response and the session keys.
+pub(crate) struct SealedResponse {
     /// The sealed payload.
     pub sealed: Vec<u8>,
     pub keys: TransportKeys,
 }
 
-impl Answer {
-    /// Answers each of these with the same payload.
-    pub fn each(questions: &[Question<'_>], payload: &[u8]) -> Vec<Self> {
+impl SealedResponse {
+    /// Answers each request with the same payload.
+    pub fn seal_each(questions: &[ResponseRequest<'_>], payload: &[u8]) -> Vec<Self> {
         let mut symmetrics: Vec<_> =
             questions.iter().map(|question| question.responder.symmetric.clone()).collect();
         let ephemerals = questions.iter().map(|question| &question.ephemeral.public);
@@ -317,7 +322,7 @@ impl Symmetric {
         self.hash = blake2s::hash(&[&self.hash, data]);
     }
 
-    /// The token `e`, which in a pattern with a preshared key mixes the key too.
+    /// The token `e`. In a pattern with a preshared key it also mixes the key.
     fn mix_ephemeral(&mut self, public: &PublicKey) {
         self.mix_hash(public.as_bytes());
         self.derive::<1>(public.as_bytes());
@@ -334,7 +339,7 @@ impl Symmetric {
         key
     }
 
-    /// Derives from the chaining key, which the first output replaces.
+    /// Derives outputs from the chaining key. The first output replaces it.
     fn derive<const N: usize>(&mut self, input: &[u8]) -> [Secret; N] {
         let derived = blake2s::derive(self.job(input));
         self.chaining_key = derived[0].clone();
@@ -360,7 +365,7 @@ impl Symmetric {
         Some(())
     }
 
-    /// Every key seals once, so the nonce is always zero.
+    /// Each key seals one message, so the nonce is always zero.
     fn seal(&self, key: &Secret, plaintext: &[u8], sealed: &mut [u8]) {
         let (text, tag) = sealed.split_at_mut(plaintext.len());
         text.copy_from_slice(plaintext);
@@ -379,7 +384,7 @@ impl Symmetric {
     }
 }
 
-/// The same for several handshakes at once.
+/// Operations on several handshakes at once.
 impl Symmetric {
     fn mix_hash_each<'a>(states: &mut [Self], data: impl Iterator<Item = &'a [u8]>) {
         let messages = states.iter().zip(data).map(|(state, data)| [&state.hash[..], data]);
@@ -396,7 +401,7 @@ impl Symmetric {
         Self::derive_each::<1>(states, publics);
     }
 
-    /// The second of each two outputs is the key.
+    /// Returns two outputs for each state. The second one is the key.
     fn mix_key_each<'a>(
         states: &mut [Self],
         inputs: impl Iterator<Item = &'a Secret>,
@@ -416,7 +421,7 @@ impl Symmetric {
         derived
     }
 
-    /// Whether each is authentic.
+    /// Decrypts each text. Returns whether it is authentic.
     fn decrypt_each<'a>(
         states: &mut [Self],
         keys: &[[Secret; 2]],

@@ -1,15 +1,15 @@
-//! How much a path carries whole: an addition to WireGuard (docs/decisions/0006), all of which is
-//! in this folder. Where nobody switches it on, nothing is asked, but questions are answered.
+//! Path MTU discovery by probes: an addition to WireGuard (docs/decisions/0006), contained in this
+//! folder. Unless it is enabled, no probes are sent, but received probes are answered.
 //!
 //! ```text
-//!   data path  (data_path)   limit   <----+        sent long, questions and answers -+
-//!                                         |                                          v
+//!   data path  (data_path)   limit   <----+        long data, probes, replies -+
+//!                                         |                                    v
 //!                                      PeerPath, one in each peer (shared)
-//!                                         |                                          |
-//!   control    (timers)      deadline, handle_timeout, handle_session -- PathSearch <+
-//!                                                                             |
-//!                                                                          Search (search)
-//!   the wire   (probe)       Probe: a question of some length, and its answer
+//!                                         |                                    |
+//!   control    (timers)         deadline -+- PathSearch::handle_timeout, ... <-+
+//!                                                       |
+//!                                                    Search (search)
+//!   the wire   (probe)       Probe: a request of some length, and its reply
 //! ```
 
 mod constants;
@@ -19,16 +19,16 @@ mod search;
 mod shared;
 mod timers;
 
-pub(crate) use data_path::sent_long;
+pub(crate) use data_path::note_long_data_sent;
 pub use probe::{PROBE_FIRST_BYTE, PROBE_LEN, Probe, ProbeKind};
 pub(crate) use shared::PeerPath;
-pub(crate) use timers::{PathSearch, Reach};
+pub(crate) use timers::{PathSearch, SearchLimit};
 
-/// What may be sent to a peer, in bytes of an inner packet.
+/// The path MTU of a peer, as the length of an inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathLimit {
-    /// The longest that arrives whole.
+    /// The longest packet that arrives whole, in bytes.
     pub bytes: u16,
-    /// Whether the search is over; else the path may well carry more.
+    /// Whether the search has ended. Otherwise the path may carry longer packets.
     pub settled: bool,
 }

@@ -1,5 +1,5 @@
-//! A peer as the data path sees it: its session, its endpoint, its counters, and
-//! the marks from which the control half reads its timers.
+//! A peer as seen by the data path: its session, its endpoint, its counters, and the marks from
+//! which the control half derives its timers.
 
 mod activity;
 mod keypairs;
@@ -21,22 +21,23 @@ use crate::{
     post_quantum::PeerExchange, time::Time,
 };
 
-/// One peer, shared by both directions of the data path and the control half.
-/// Every lock in it is held for a copy or a swap, never across crypto.
+/// One peer, shared by both directions of the data path and the control half. Its locks are held
+/// only for a copy or a swap, never across cryptography.
 #[derive(Debug)]
 pub struct Peer {
     public_key: PublicKey,
     pub(crate) keypairs: RwLock<Keypairs>,
     endpoint: RwLock<Option<Endpoint>>,
     roams: AtomicBool,
-    /// Where it was last heard from, once there is a subscriber: seldom, and only to be compared.
+    /// Source of the last authentic packet. Recorded only if there is a subscriber, and boxed
+    /// because it is read rarely.
     received_from: Mutex<Option<Box<Endpoint>>>,
     pub(crate) activity: Activity,
     pub(crate) path: PeerPath,
     pub(crate) exchange: PeerExchange,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
-    /// What stands in each mailbox for this peer.
+    /// Pending notices for this peer in each mailbox.
     pub(crate) control_mailbox: AtomicU8,
     pub(crate) outbound_mailbox: AtomicU8,
     /// Events that the subscriber did not poll yet.
@@ -62,19 +63,18 @@ impl Peer {
         })
     }
 
-    /// The key that the peer is known by.
+    /// The peer's public key.
     pub fn public_key(&self) -> &PublicKey {
         &self.public_key
     }
 
-    /// Where the peer is reached.
+    /// The peer's endpoint.
     pub fn endpoint(&self) -> Option<Endpoint> {
         *self.endpoint.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer authenticated what came from `endpoint`: it is reached there from now on
-    /// (roaming, paper 2.1), unless configuration alone says where it is reached. Nothing else
-    /// that came from the network moves it.
+    /// Moves the peer to the source of an authentic packet (roaming, paper 2.1), unless only
+    /// configuration may set its endpoint. Packets that are not authentic never move it.
     pub(crate) fn roam_to(&self, endpoint: Endpoint) {
         if self.roams.load(Ordering::Relaxed) {
             self.set_endpoint(endpoint);
@@ -91,22 +91,22 @@ impl Peer {
         }
     }
 
-    /// The peer was heard from `endpoint`; whether it was last heard from another one.
-    pub(crate) fn is_heard_anew(&self, endpoint: Endpoint) -> bool {
+    /// Records the source of an authentic packet. Returns whether it differs from the previous one.
+    pub(crate) fn update_received_from(&self, endpoint: Endpoint) -> bool {
         let mut received_from = self.received_from.lock().unwrap_or_else(PoisonError::into_inner);
-        let anew = received_from.as_deref() != Some(&endpoint);
-        if anew {
+        let is_new = received_from.as_deref() != Some(&endpoint);
+        if is_new {
             *received_from = Some(Box::new(endpoint));
         }
-        anew
+        is_new
     }
 
     pub(crate) fn received_from(&self) -> Option<Endpoint> {
         self.received_from.lock().unwrap_or_else(PoisonError::into_inner).as_deref().copied()
     }
 
-    /// Leaves the choice of the source address to the routing table, until the
-    /// peer is heard again.
+    /// Clears the local source address. The routing table chooses the source until the next
+    /// authentic packet of the peer arrives.
     pub fn clear_source(&self) {
         let mut endpoint = self.endpoint.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(endpoint) = endpoint.as_mut() {
@@ -118,7 +118,7 @@ impl Peer {
         self.keypairs.read().unwrap_or_else(PoisonError::into_inner).current.clone()
     }
 
-    /// The keypair that data may be sent by.
+    /// Returns the current keypair if it is young enough to send by.
     pub(crate) fn live_keypair(&self, now: Time) -> Option<Arc<Keypair>> {
         self.current_keypair().filter(|keypair| now.since(keypair.created) < REJECT_AFTER_TIME)
     }
@@ -135,7 +135,7 @@ impl Peer {
         self.tx_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes of authenticated datagrams received, and of datagrams sent.
+    /// Returns the bytes of authentic datagrams received, and of datagrams sent.
     pub fn bytes(&self) -> (u64, u64) {
         (self.rx_bytes.load(Ordering::Relaxed), self.tx_bytes.load(Ordering::Relaxed))
     }

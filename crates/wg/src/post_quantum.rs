@@ -1,17 +1,17 @@
-//! A secret that a quantum computer does not compute from what was recorded: an addition to
-//! WireGuard between linerates (docs/decisions/0016), all of which is in this folder. Both sides
-//! agree on it by ML-KEM-768 inside a session, and it is mixed into the handshakes that follow, as
-//! a preshared key is.
+//! A post-quantum secret, which a quantum computer cannot compute from recorded traffic: an
+//! addition to WireGuard between peers that run linerate (docs/decisions/0016), contained in this
+//! folder. Both sides agree on the secret by ML-KEM-768 inside a session, and mix it into later
+//! handshakes like a preshared key.
 //!
 //! ```text
-//!   data path  (data_path)   Device::handle_exchange_message      Device::take_exchange
+//!   data path  (data_path)   handle_exchange_message        take_exchange
 //!                                      |                          ^
 //!                                 PeerExchange, one in each peer (shared)
 //!                                      v                          |
 //!   control    (timers)      Agreement: Exchange (exchange), Secrets (secrets)
 //!                                           |                     |
 //!   cryptography             ML-KEM-768 (kem)                  the preshared key of handshakes
-//!   the wire   (message)     ExchangeMessage: a question, a key or a ciphertext in parts, ...
+//!   the wire   (message)     ExchangeMessage: a request, a key or a ciphertext in parts, ...
 //! ```
 
 mod constants;
@@ -23,33 +23,32 @@ mod secrets;
 mod shared;
 mod timers;
 
-pub(crate) use constants::UNREADABLE_AFTER;
+pub(crate) use constants::UNREADABLE_RETRY_DELAY;
 pub use message::ExchangeMessage;
 pub(crate) use shared::PeerExchange;
 pub(crate) use timers::{Agreement, Step, Tools};
 
-/// Whether a secret is agreed with peers against quantum computers.
+/// Mode of the exchange of post-quantum secrets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PostQuantum {
-    /// Never, and who asks is not answered.
+    /// No exchange, and requests are not answered.
     #[default]
     Off,
-    /// With each peer that supports it, soon after data passes.
+    /// With each peer that supports it, soon after the first data.
     On,
-    /// With every peer, before any data passes. A peer that does not support it is sent none.
+    /// With every peer, before any data. No data is sent to a peer without support.
     Require,
 }
 
 impl PostQuantum {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::Require];
 
-    /// The one with this name, in any case.
+    /// Returns the mode with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
     }
 
-    /// The word for it in texts.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

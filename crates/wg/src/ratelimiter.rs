@@ -1,5 +1,4 @@
-//! How many handshake messages of one source are worked on while the device is
-//! under load: a token bucket for each source, never one for all.
+//! Limits the handshake messages that are handled under load. Each source has its own token bucket.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -10,26 +9,26 @@ use crate::{
     time::Time,
 };
 
-/// What one message costs of a bucket's time.
+/// Time that one message takes from a bucket.
 const COST: Duration =
     Duration::from_nanos(1_000_000_000 / HANDSHAKES_PER_SECOND_AND_SOURCE as u64);
-/// What a full bucket holds.
+/// Time in a full bucket.
 const FULL: Duration = Duration::from_nanos(COST.as_nanos() as u64 * HANDSHAKE_BURST as u64);
-/// The most sources remembered: about 4 MiB (kernel: 64 Ki at most too).
+/// Maximum number of sources: about 4 MiB (the kernel limit is also 64 Ki).
 const MAX_SOURCES: usize = 1 << 16;
 
-/// A bucket for each source that was seen of late.
+/// A token bucket for each recent source.
 #[derive(Debug, Default)]
 pub struct RateLimiter {
     buckets: HashMap<Source, Bucket>,
 }
 
-/// What has a bucket of its own.
+/// A source with its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// An IPv4 address, or the /64 of an IPv6 address, since a host has all of it.
+    /// An IPv4 address, or the /64 of an IPv6 address, because one host owns all of it.
     Site(IpAddr),
-    /// A peer behind a relay, which the relay has authenticated.
+    /// A relayed peer, which the relay has authenticated.
     Relayed(RelayId),
 }
 
@@ -40,7 +39,7 @@ struct Bucket {
 }
 
 impl RateLimiter {
-    /// Whether one more message of `source` may be worked on now.
+    /// Whether one more message of `source` may be handled now. Takes it from the source's bucket.
     pub fn allow(&mut self, source: impl Into<Source>, now: Time) -> bool {
         let source = source.into();
         if !self.buckets.contains_key(&source) && !self.make_room(now) {
@@ -56,7 +55,7 @@ impl RateLimiter {
         true
     }
 
-    /// Forgets buckets that are full again once the table is full.
+    /// Removes full buckets if the table is full. Returns whether there is room.
     fn make_room(&mut self, now: Time) -> bool {
         if self.buckets.len() >= MAX_SOURCES {
             self.buckets.retain(|_, bucket| bucket.tokens + now.since(bucket.filled) < FULL);
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_gets_its_burst_then_its_rate_and_no_other_source_pays() {
+    fn source_gets_its_burst_then_its_rate_and_others_are_unaffected() {
         let mut limiter = RateLimiter::default();
         let flooder: IpAddr = "192.0.2.1".parse().unwrap();
         let allowed = (0..100).filter(|_| limiter.allow(flooder, at(0))).count();
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_idle_for_an_hour_has_one_burst() {
+    fn source_idle_for_an_hour_gets_a_single_burst() {
         let mut limiter = RateLimiter::default();
         let source: IpAddr = "192.0.2.1".parse().unwrap();
         for hour in 0..3 {
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_one_ipv6_site_share_a_bucket() {
+    fn addresses_of_one_ipv6_site_share_a_bucket() {
         let mut limiter = RateLimiter::default();
         let allowed = (0..100u128)
             .filter(|host| {
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_full_buckets_make_room() {
+    fn full_table_refuses_new_sources_until_buckets_are_full_again() {
         let mut limiter = RateLimiter::default();
         for host in 0..MAX_SOURCES as u32 {
             assert!(limiter.allow(IpAddr::V4(host.into()), at(0)));

@@ -1,26 +1,25 @@
-//! The replay filter: a sliding window of counters seen (RFC 6479).
+//! The replay filter: a sliding window of received counters (RFC 6479).
 
 use crate::constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW};
 
 const WORD_BITS: u64 = u64::BITS as u64;
-/// One word more than the window, so that words can be cleared whole while the
-/// window slides.
+/// One word more than the window, so that the window can slide by whole words.
 const WORDS: usize = (REPLAY_WINDOW / WORD_BITS) as usize + 1;
 
-/// Remembers which counters came. Only authenticated ones may be asked about.
+/// Records the received counters. Only counters of authentic messages may be passed to it.
 #[derive(Debug, Default)]
 pub struct ReplayFilter {
     /// One above the highest counter accepted; 0 before the first.
     next: u64,
-    /// The first word, which is all of them until a counter is above it.
+    /// The first word. The only one until a counter exceeds it.
     first: u64,
-    /// The kilobyte that many sessions never need: they carry a keepalive or two.
+    /// The other words, 1 KiB. Many sessions carry only a keepalive or two and never allocate them.
     words: Option<Box<[u64; WORDS]>>,
 }
 
 impl ReplayFilter {
-    /// Whether `counter` is new; it is remembered. One that came before, that is
-    /// behind the window or past the limit is refused.
+    /// Whether `counter` is new. Records it. A repeated counter, one behind the window and one past
+    /// the limit are refused.
     pub fn accept(&mut self, counter: u64) -> bool {
         if counter >= REJECT_AFTER_MESSAGES || counter.saturating_add(REPLAY_WINDOW) < self.next {
             return false;
@@ -51,8 +50,7 @@ impl ReplayFilter {
         words
     }
 
-    /// Clears the words that the window enters when `counter` becomes its
-    /// highest.
+    /// Clears the words that enter the window when `counter` becomes the highest.
     fn slide(words: &mut [u64; WORDS], next: u64, counter: u64) {
         let Some(highest) = next.checked_sub(1) else { return };
         let entered = (counter / WORD_BITS - highest / WORD_BITS).min(WORDS as u64);
@@ -75,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_windows_edges_are_exact() {
+    fn window_edges_are_exact() {
         let mut filter = ReplayFilter::default();
         let top = 100_000;
         assert!(filter.accept(top));
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_counter_at_the_limit_is_accepted() {
+    fn counter_at_the_limit_is_refused() {
         let mut filter = ReplayFilter::default();
         assert!(filter.accept(REJECT_AFTER_MESSAGES - 1));
         assert!(!filter.accept(REJECT_AFTER_MESSAGES));
@@ -94,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_over_many_windows_forgets_what_was_before() {
+    fn jump_over_many_windows_clears_old_counters() {
         let mut filter = ReplayFilter::default();
         for counter in 0..REPLAY_WINDOW {
             assert!(filter.accept(counter));
@@ -107,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_set_of_all_counters(
+        fn filter_agrees_with_a_set_of_all_counters(
             mut at in prop_oneof![Just(0_u64), Just(20_000)],
             part in prop_oneof![Just(3), Just(1_000)],
             steps in proptest::collection::vec((-9000i64..9000, 1u64..4), 1..600)

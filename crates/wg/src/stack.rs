@@ -1,33 +1,34 @@
-//! Wipes what a computation with secrets leaves on the stack: copies that the compiler makes of
-//! values it moves, and what libraries spill. No destructor reaches these.
+//! Wipes secrets that a computation leaves on the stack: copies of moved values, and values that
+//! libraries spill. No destructor wipes these.
 
-/// Words that are wiped: 64 KiB. Sixty-four handshakes at once are 38 KiB deep in a debug build. The
-/// tests measure that, and search the memory of a running peer for what would be deeper.
+/// Words wiped after handshakes: 64 KiB. In a debug build, 64 handshakes at once use 38 KiB. Tests
+/// measure that, and search the memory of a running peer for deeper copies.
 pub(crate) const HANDSHAKE: usize = 8192;
-/// Words that are wiped behind a step of the exchange against quantum computers: 128 KiB. ML-KEM
-/// makes its keys on the stack: 106 KiB deep in a debug build of the tests, 43 KiB in a release.
+/// Words wiped after a step of the post-quantum exchange: 128 KiB. ML-KEM makes its keys on the
+/// stack, which takes 106 KiB in a debug build of the tests and 43 KiB in a release build.
 pub(crate) const EXCHANGE: usize = 16 * 1024;
 
-/// Does `work`, and wipes the stack that it used. What it returns is not to be a secret: it may be
-/// copied on its way.
+/// Runs `work`, and wipes the stack that it used. The returned value must not be a secret, because
+/// it may be copied on return.
 pub fn run_and_wipe<T>(work: impl FnOnce() -> T) -> T {
     run_and_wipe_words::<HANDSHAKE, T>(work)
 }
 
-/// The same for work that uses up to so many words.
+/// Like [`run_and_wipe`], for work that uses up to `WORDS` words of stack.
 pub(crate) fn run_and_wipe_words<const WORDS: usize, T>(work: impl FnOnce() -> T) -> T {
-    let done = apart(work);
+    let done = call_out_of_line(work);
     aead::stack::wipe::<WORDS>();
     done
 }
 
-/// In a frame of its own, which is where that of [`aead::stack::wipe`] is next.
+/// Runs `work` in its own frame. The next frame, of [`aead::stack::wipe`], then covers the same
+/// memory.
 #[inline(never)]
-fn apart<T>(work: impl FnOnce() -> T) -> T {
+fn call_out_of_line<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Wipes the stack below the caller's frame, where functions were that it called before.
+/// Wipes the stack below the caller's frame, which earlier callees used.
 #[inline(always)]
 pub fn wipe() {
     aead::stack::wipe::<HANDSHAKE>();
@@ -39,12 +40,12 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A word of paint.
+    /// The pattern that fills the stack before a measurement.
     const PAINT: u64 = 0x9b8a_796f_5e4d_3c2b;
-    /// Words that are painted.
+    /// Number of words filled with [`PAINT`].
     const PAINTED: usize = 40 * 1024;
 
-    /// What `work` leaves of paint below it, in words from the deepest on, and what it wrote there.
+    /// Returns the words below the frame after `work`, from the deepest on.
     pub(crate) fn left<T>(work: impl FnOnce() -> T) -> Vec<u64> {
         let memory = File::open("/proc/self/mem").unwrap();
         let mut bytes = vec![0; 8 * PAINTED];
@@ -54,20 +55,20 @@ pub(crate) mod tests {
         bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
     }
 
-    /// How many words deep `work` wrote.
+    /// Returns the depth in words to which `work` wrote.
     pub(crate) fn depth<T>(work: impl FnOnce() -> T) -> usize {
-        let left = left(|| apart(work));
+        let left = left(|| call_out_of_line(work));
         PAINTED - left.iter().position(|word| *word != PAINT).unwrap_or(PAINTED)
     }
 
-    /// Paints the stack below the caller's frame, and tells from which address on.
+    /// Fills the stack below the caller's frame with [`PAINT`]. Returns its lowest address.
     #[inline(never)]
     fn paint() -> usize {
         let room = [PAINT; PAINTED];
         black_box(&room).as_ptr().addr()
     }
 
-    /// Bytes that are left, of which a debug build makes three copies.
+    /// Size of the pattern that [`leave`] writes. A debug build makes three copies.
     const FRAME: usize = 8 * 1024;
 
     /// Leaves a pattern on the stack.
@@ -77,16 +78,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_computation_leaves_on_the_stack_is_wiped() {
-        // Two words in a row: an optimized build has one in a register, which functions save.
+    fn run_and_wipe_removes_what_a_function_left_on_the_stack() {
+        // Two adjacent words: in an optimized build, one word can be in a register that functions
+        // save.
         let word = u64::from_ne_bytes([0xa5; 8]);
         let has_any = |left: &[u64]| left.windows(2).any(|words| words == [word; 2]);
-        assert!(has_any(&left(|| apart(leave))), "the test does not see what is left");
+        assert!(has_any(&left(|| call_out_of_line(leave))), "the test does not find the pattern");
         assert!(!has_any(&left(|| run_and_wipe(leave))));
     }
 
     #[test]
-    fn how_deep_a_computation_writes_is_measured() {
+    fn depth_measures_the_stack_that_a_function_used() {
         let deep = depth(leave);
         assert!((FRAME / 8..3 * FRAME / 8 + 512).contains(&deep), "{deep} words");
     }

@@ -1,5 +1,5 @@
-//! Packets that wait for a session. Owned by the outbound half, which alone
-//! sends data, so that nothing overtakes them.
+//! Packets that wait for a session. The outbound half owns them. It alone sends data, so that later
+//! packets do not overtake them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,10 +8,10 @@ use std::{
 
 use crate::{PublicKey, constants::MAX_STAGED_PACKETS, peer::Peer};
 
-/// The most bytes that wait, of all peers together.
+/// Maximum number of staged bytes, of all peers together.
 const MAX_STAGED_BYTES: usize = 16 << 20;
 
-/// What waits, for each peer in order.
+/// The staged packets of each peer, in order.
 #[derive(Debug, Default)]
 pub struct StagedPackets {
     queues: HashMap<PublicKey, VecDeque<Box<[u8]>>>,
@@ -19,8 +19,8 @@ pub struct StagedPackets {
 }
 
 impl StagedPackets {
-    /// Stages a copy of `packet`. Returns how many packets had to be dropped for
-    /// it: the peer's oldest, or the packet itself where memory is used up.
+    /// Stages a copy of `packet`. Returns the number of packets dropped for it: the peer's oldest
+    /// one if its queue is full, or the packet itself if the memory limit is reached.
     pub fn push(&mut self, peer: &Arc<Peer>, packet: &[u8]) -> u64 {
         if self.bytes + packet.len() > MAX_STAGED_BYTES {
             return 1;
@@ -38,12 +38,12 @@ impl StagedPackets {
         }
     }
 
-    /// Whether anything waits for `peer`.
+    /// Whether `peer` has staged packets.
     pub fn has(&self, peer: &Peer) -> bool {
         self.queues.contains_key(peer.public_key())
     }
 
-    /// Takes all that waits for `peer`, oldest first.
+    /// Takes the staged packets of `peer`, oldest first.
     pub fn take(&mut self, peer: &Peer) -> VecDeque<Box<[u8]>> {
         let queue = self.queues.remove(peer.public_key()).unwrap_or_default();
         self.bytes -= queue.iter().map(|packet| packet.len()).sum::<usize>();
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_packets_of_a_full_queue_make_room() {
+    fn full_queue_drops_its_oldest_packets() {
         let peer = Peer::new([1; 32].into());
         let mut staged = StagedPackets::default();
         let dropped: u64 = (0..=u8::MAX).map(|n| staged.push(&peer, &[n])).sum();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn many_peers_together_stay_below_the_budget() {
+    fn staged_packets_of_many_peers_stay_within_the_memory_limit() {
         let mut staged = StagedPackets::default();
         let mut dropped = 0;
         for n in 0..200u8 {

@@ -1,27 +1,26 @@
-//! TAI64N timestamps, by which a responder tells a new initiation from a
-//! replayed one (paper 5.1).
+//! TAI64N timestamps. A responder uses them to detect replayed initiations (paper 5.1).
 
 use std::time::Duration;
 
 /// Bytes of a timestamp.
 pub const TAI64N_LEN: usize = 12;
 
-/// The label of 1970-01-01 00:00:00 TAI, and the ten seconds that TAI was ahead
-/// of UTC then. Leap seconds since are left out, as in every implementation.
+/// The label of 1970-01-01 00:00:00 TAI, plus the ten seconds that TAI was ahead of UTC. Later leap
+/// seconds are ignored, as in every implementation.
 const EPOCH: u64 = (1 << 62) + 10;
 
-/// Nanoseconds are rounded down to a multiple of this (about 17 ms), so that
-/// the stamp tells less about the host's clock; two initiations that may be
-/// answered are further apart (kernel `tai64n_now`).
+/// Nanoseconds are rounded down to a multiple of this (about 17 ms), so that the timestamp reveals
+/// less about the host's clock. Two initiations that are both answered are further apart (kernel
+/// `tai64n_now`).
 const GRAIN: u32 = 1 << 24;
 
-/// A timestamp as it stands in an initiation. Later ones compare greater.
+/// A timestamp in an initiation. Later ones compare greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tai64N([u8; TAI64N_LEN]);
 
 impl Tai64N {
-    /// The stamp for `wall` (since the Unix epoch), but later than `last` in any
-    /// case: a clock that stepped back must not make a peer deaf to us.
+    /// Returns the timestamp for `wall` (since the Unix epoch), or a later one if that is not after
+    /// `last`. Otherwise the peer would ignore us after our clock stepped back.
     pub fn after(last: Self, wall: Duration) -> Self {
         let now = Self::encode(wall.as_secs(), wall.subsec_nanos() / GRAIN * GRAIN);
         if now > last { now } else { last.next() }
@@ -48,7 +47,7 @@ impl Tai64N {
         (u64::from_be_bytes(*seconds).wrapping_sub(EPOCH), u32::from_be_bytes(nanos))
     }
 
-    /// The bytes as they stand in an initiation.
+    /// The bytes, as in an initiation.
     pub fn as_bytes(&self) -> &[u8; TAI64N_LEN] {
         &self.0
     }
@@ -65,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_the_label_of_its_second() {
+    fn timestamp_has_the_tai64_label_of_its_second() {
         let stamp = Tai64N::after(Tai64N::default(), Duration::new(1, GRAIN + 5));
         assert_eq!(stamp.as_bytes()[..8], [0x40, 0, 0, 0, 0, 0, 0, 0x0b]);
         assert_eq!(stamp.as_bytes()[8..], GRAIN.to_be_bytes());
     }
 
     #[test]
-    fn stamps_grow_when_the_clock_stands_still_or_steps_back() {
+    fn timestamps_increase_when_the_clock_stops_or_steps_back() {
         let mut last = Tai64N::after(Tai64N::default(), Duration::new(1_000_000, 999_999_999));
         for step in 0..200u64 {
             let next = Tai64N::after(last, Duration::from_secs(1_000_000 - step));

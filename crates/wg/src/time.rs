@@ -1,15 +1,14 @@
-//! Time, as a parameter: the protocol reads no clock.
+//! Time as a parameter: the protocol reads no clock.
 
 use std::{num::NonZeroU64, ops::Add, time::Duration};
 
-/// A moment on a clock that never steps back and runs through suspend
-/// (`CLOCK_BOOTTIME`), in nanoseconds. Never zero, so that zero can say "never"
-/// in an atomic and in an `Option`.
+/// A time on a clock that never steps back and continues during suspend (`CLOCK_BOOTTIME`), in
+/// nanoseconds. It is never zero, so that zero can mean "never" in an atomic and in an `Option`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 
 impl Time {
-    /// The moment `nanos` after the clock's start.
+    /// The time `nanos` after the clock's start.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(NonZeroU64::new(nanos).unwrap_or(NonZeroU64::MIN))
     }
@@ -19,7 +18,7 @@ impl Time {
         self.0.get()
     }
 
-    /// The time from `earlier` to here; zero where it is not earlier.
+    /// The duration from `earlier` to this time. Zero if it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
@@ -37,8 +36,8 @@ impl Add<Duration> for Time {
 /// The two clocks a handshake needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// For every interval.
+    /// For all intervals.
     pub time: Time,
-    /// Since the Unix epoch, for TAI64N stamps and for showing; may step.
+    /// Since the Unix epoch, for TAI64N timestamps and for display. This clock may step.
     pub wall: Duration,
 }

@@ -8,8 +8,8 @@
 //!  10.0.0.0/16=c  10.1.0.0/16=d
 //! ```
 //!
-//! A node without a value has two children, so there are fewer than twice as
-//! many nodes as values. Nodes stand in one `Vec` and name each other by index.
+//! A node without a value has two children, so there are fewer than twice as many nodes as values.
+//! Nodes are stored in one `Vec` and refer to each other by index.
 
 use std::fmt::Debug;
 
@@ -17,13 +17,13 @@ use std::fmt::Debug;
 pub(super) trait Bits: Copy + Eq + Debug {
     const WIDTH: u8;
 
-    /// The bit at `at`, counted from the most significant.
+    /// Returns the bit at `at`, counted from the most significant one.
     fn bit(self, at: u8) -> usize;
 
-    /// How many leading bits agree.
+    /// Number of equal leading bits.
     fn common(self, other: Self) -> u8;
 
-    /// The first `len` bits, the others zero.
+    /// Returns the first `len` bits, with the others zero.
     fn prefix(self, len: u8) -> Self;
 }
 
@@ -52,7 +52,7 @@ macro_rules! impl_bits {
 impl_bits!(u32);
 impl_bits!(u128);
 
-/// The index of a node; `NONE` is no node.
+/// The index of a node. `NONE` means that there is no node.
 type Link = u32;
 const NONE: Link = Link::MAX;
 
@@ -64,7 +64,7 @@ struct Node<K, V> {
     children: [Link; 2],
 }
 
-/// The place where a link stands: a side of a node, or the root.
+/// The position of a link: a side of a node, or the root.
 type Slot = Option<(Link, usize)>;
 
 #[derive(Debug)]
@@ -152,8 +152,8 @@ impl<K: Bits, V> Trie<K, V> {
         self.root == NONE && self.free.len() == self.nodes.len()
     }
 
-    /// Follows `key` to the first node that is not strictly above it. Returns
-    /// that link, and the last two slots on the way.
+    /// Follows `key` to the first node that is not strictly above it. Returns its link and the last
+    /// two slots on the path.
     fn descend(&self, key: K, len: u8) -> (Link, Trail) {
         let mut trail = Trail { last: None, before: None };
         let mut link = self.root;
@@ -168,7 +168,7 @@ impl<K: Bits, V> Trie<K, V> {
         (link, trail)
     }
 
-    /// Takes a node without value out of the tree, unless it is a fork.
+    /// Removes a node without a value from the tree, unless it has two children.
     fn splice(&mut self, link: Link, slot: Slot) {
         let only = match self.nodes[link as usize].children {
             [only, NONE] | [NONE, only] => only,
@@ -195,7 +195,7 @@ impl<K: Bits, V> Trie<K, V> {
             }
             None => {
                 self.nodes.push(node);
-                Link::try_from(self.nodes.len() - 1).expect("memory ends before the links do")
+                Link::try_from(self.nodes.len() - 1).expect("2^32 nodes do not fit in memory")
             }
         }
     }

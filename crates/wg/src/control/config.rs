@@ -1,4 +1,4 @@
-//! Configuration: applying changes, showing the state.
+//! Configuration: applies changes and returns the state.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
-use super::{Control, OwnKey, entry::Entry, newcomers::Newcomers};
+use super::{Control, OwnKey, entry::Entry, unknown_senders::UnknownSenders};
 use crate::{
     PrivateKey, PublicKey,
     config::{AllowedIpChange, DeviceChange, PeerChange, PeerState, PeerTraffic},
@@ -17,10 +17,10 @@ use crate::{
     stack,
 };
 
-/// A change that cannot be made.
+/// Error of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// There would be more peers than [`MAX_PEERS`].
+    /// The device would have more than [`MAX_PEERS`] peers.
     TooManyPeers,
 }
 
@@ -36,7 +36,7 @@ impl<R: CryptoRng> Control<R> {
     /// Applies a change.
     ///
     /// # Errors
-    /// It cannot be made; what came before the error in the change is made.
+    /// The change cannot be applied. The parts before the failed one remain applied.
     pub fn apply(&mut self, change: DeviceChange) -> Result<(), ConfigError> {
         if let Some(key) = change.private_key {
             stack::run_and_wipe(|| self.set_private_key(key));
@@ -76,7 +76,7 @@ impl<R: CryptoRng> Control<R> {
         })
     }
 
-    /// What each peer sent and received, for who looks often.
+    /// Returns the traffic counters of each peer. Cheaper than [`Control::peers`].
     pub fn traffic(&self) -> impl ExactSizeIterator<Item = PeerTraffic> {
         self.peers.values().map(|entry| {
             let (rx_bytes, tx_bytes) = entry.peer.bytes();
@@ -92,7 +92,7 @@ impl<R: CryptoRng> Control<R> {
         })
     }
 
-    /// A new key ends every session and handshake (kernel `wg_set_device`).
+    /// Sets the private key. A new key ends every session and handshake (kernel `wg_set_device`).
     fn set_private_key(&mut self, key: Option<PrivateKey>) {
         if self.private_key() == key.as_ref() {
             return;
@@ -102,16 +102,16 @@ impl<R: CryptoRng> Control<R> {
             let checker = CookieChecker::new(&identity.public);
             OwnKey { identity, checker }
         });
-        self.newcomers = Newcomers::default();
+        self.unknown_senders = UnknownSenders::default();
         if let Some(own) = self.own_key() {
             self.remove_peer(&own);
         }
         for entry in self.peers.values_mut() {
-            entry.forget_secrets(&self.device);
-            entry.handshake.forget_identity();
-            entry.quantum.reset();
-            entry.timers.forget_handshake();
-            entry.peer.activity.hold_handshakes(None);
+            entry.wipe_secrets(&self.device);
+            entry.handshake.clear_static_static();
+            entry.agreement.reset();
+            entry.timers.clear_handshake();
+            entry.peer.activity.block_handshakes_until(None);
         }
     }
 
@@ -133,13 +133,13 @@ impl<R: CryptoRng> Control<R> {
             return Err(ConfigError::TooManyPeers);
         }
         let entry = self.peers.entry(key).or_insert_with(|| {
-            self.newcomers.admit(key);
+            self.unknown_senders.admit(key);
             Box::new(Entry::new(Peer::new(key)))
         });
         if let Some(psk) = change.preshared_key {
             entry.psk = psk;
         }
-        let kept_alive = entry.keeps_alive();
+        let had_keepalive = entry.has_keepalive();
         if let Some(remote) = change.endpoint {
             entry.peer.set_endpoint(Endpoint::new(remote));
         }
@@ -149,7 +149,7 @@ impl<R: CryptoRng> Control<R> {
         if let Some(interval) = change.persistent_keepalive {
             entry.persistent_keepalive = interval;
         }
-        let notice = entry.notice_after(kept_alive);
+        let notice = entry.notice_after_change(had_keepalive);
         let peer = entry.peer.clone();
         if change.replace_allowed_ips {
             self.clear_allowed_ips(&key);
@@ -160,7 +160,7 @@ impl<R: CryptoRng> Control<R> {
         if self.running {
             self.device.outbound_mailbox.post(&peer, notice);
         }
-        // A shorter interval has to be planned.
+        // A shorter interval may need an earlier deadline.
         self.device.control_mailbox.post(&peer, crate::device::ControlNotice::Replan);
         Ok(())
     }
@@ -170,7 +170,7 @@ impl<R: CryptoRng> Control<R> {
         if let Some(mut entry) = self.peers.remove(key) {
             self.unplan(&entry);
             entry.reset(&self.device);
-            self.device.events.forget(&entry.peer);
+            self.device.events.remove_peer(&entry.peer);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the control half keeps of one peer.
+//! State of one peer in the control half.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,58 +27,59 @@ pub(super) struct Entry {
     pub handshake: HandshakeState,
     pub timers: Timers,
     pub path: PathSearch,
-    pub quantum: Agreement,
-    /// What had been received when it was last told that the peer is stale.
-    stale_at: Option<u64>,
-    /// When the last handshake completed, since the Unix epoch.
+    pub agreement: Agreement,
+    /// Received bytes when the peer was last reported as stale.
+    reported_stale_at: Option<u64>,
+    /// Time of the last completed handshake, since the Unix epoch.
     pub last_handshake: Option<Duration>,
 }
 
-/// A peer's handshakes, in both roles. They do not disturb each other: of two
-/// that cross, both complete. Its secrets are boxed: what a map moves or removes it leaves behind.
+/// A peer's handshakes in both roles. The roles are independent: if two handshakes cross, both
+/// complete. The secrets are boxed, because a map that moves or removes a value leaves a copy
+/// behind.
 #[derive(Default)]
 pub(super) struct HandshakeState {
-    /// The result of both static keys, computed when first needed: thousands of
-    /// peers that are configured at once cost nothing.
+    /// Diffie-Hellman result of both static keys. It is computed on first use, so that configuring
+    /// thousands of peers at once is cheap.
     static_static: Option<Box<Secret>>,
-    /// Our initiation that is not answered yet.
+    /// Our unanswered initiation.
     pub pending: Option<Box<Pending>>,
     pub last_sent_timestamp: Tai64N,
     pub greatest_received_timestamp: Tai64N,
     pub last_consumed: Option<Time>,
 }
 
-/// An initiation of ours on its way.
+/// An unanswered initiation.
 pub(super) struct Pending {
-    /// The index that we gave it.
+    /// Our index in the initiation.
     pub index: u32,
     pub initiator: Initiator,
     pub since: Time,
-    /// What had been received by then.
+    /// Received bytes at that time.
     pub rx_bytes: u64,
-    pub reading: Reading,
+    pub response_state: ResponseState,
 }
 
-/// Whether responses to an initiation were read. One that is not may be by a secret that we lost,
-/// or forged, so it costs one more initiation and no more.
+/// Result of reading the responses to an initiation. An unreadable response was forged, or it uses
+/// a secret that this side lost. It causes at most one more initiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
-    /// None came, or they were read.
-    Open,
-    /// One came that could not be read.
+pub(super) enum ResponseState {
+    /// Every response was readable.
+    Normal,
+    /// A response was unreadable.
     Unreadable,
-    /// This is the initiation that followed.
-    Again,
+    /// This initiation follows one with an unreadable response.
+    Retry,
 }
 
-impl Reading {
-    /// The drop reason of the response that could not be read, if there was one. `read` is the next
-    /// response that could be read, if one came, with the number of the secret in it.
-    pub fn unread(self, read: Option<Option<u32>>) -> Option<DropReason> {
+impl ResponseState {
+    /// Returns the drop reason of the unreadable response, if there was one. `read` is the next
+    /// readable response, if any, with the ID of the secret in it.
+    pub fn drop_reason(self, read: Option<Option<u32>>) -> Option<DropReason> {
         match (self, read) {
-            (Self::Open, _) => None,
-            (Self::Again, Some(None)) => Some(DropReason::HandshakeLostSecret),
-            (Self::Unreadable | Self::Again, _) => Some(DropReason::HandshakeForged),
+            (Self::Normal, _) => None,
+            (Self::Retry, Some(None)) => Some(DropReason::HandshakeLostSecret),
+            (Self::Unreadable | Self::Retry, _) => Some(DropReason::HandshakeForged),
         }
     }
 }
@@ -93,42 +94,43 @@ impl Entry {
             handshake: HandshakeState::default(),
             timers: Timers::default(),
             path: PathSearch::new(peer.clone()),
-            quantum: Agreement::default(),
-            stale_at: None,
+            agreement: Agreement::default(),
+            reported_stale_at: None,
             last_handshake: None,
             peer,
         }
     }
 
-    /// Whether persistent keepalives are wanted, and have somewhere to go.
-    pub fn keeps_alive(&self) -> bool {
+    /// Whether persistent keepalives are configured and the peer has an endpoint.
+    pub fn has_keepalive(&self) -> bool {
         self.persistent_keepalive != 0 && self.peer.endpoint().is_some()
     }
 
-    /// What the data path is told of a change of endpoint or interval.
-    pub fn notice_after(&self, kept_alive: bool) -> OutboundNotice {
-        match self.keeps_alive() && !kept_alive {
+    /// Returns the notice for the data path after a change of endpoint or interval.
+    pub fn notice_after_change(&self, had_keepalive: bool) -> OutboundNotice {
+        match self.has_keepalive() && !had_keepalive {
             true => OutboundNotice::Keepalive,
             false => OutboundNotice::Flush,
         }
     }
 
-    /// When the peer is stale, if nothing comes before and it was not told.
+    /// Returns the time when the peer becomes stale if nothing is received before. `None` if that
+    /// was reported already.
     pub fn stale_deadline(&self) -> Option<Time> {
-        let is_told = self.stale_at == Some(self.rx_bytes());
-        self.peer.activity.stale_deadline().filter(|_| !is_told)
+        let is_reported = self.reported_stale_at == Some(self.rx_bytes());
+        self.peer.activity.stale_deadline().filter(|_| !is_reported)
     }
 
-    /// Tells that the peer is stale, once until it is heard again.
-    pub fn tell_stale(&mut self, device: &Device) {
-        let heard = Some(self.rx_bytes());
-        if device.events.are_on() && self.stale_at != heard {
-            self.stale_at = heard;
+    /// Reports the peer as stale, once until something is received from it.
+    pub fn post_stale(&mut self, device: &Device) {
+        let rx_bytes = Some(self.rx_bytes());
+        if device.events.is_enabled() && self.reported_stale_at != rx_bytes {
+            self.reported_stale_at = rx_bytes;
             device.events.post(&self.peer, PeerEvent::Stale);
         }
     }
 
-    /// Whether an initiation of ours was not answered, and nothing else came either.
+    /// Whether our initiation is unanswered and nothing else was received since.
     pub fn is_handshake_stale(&self, now: Time) -> bool {
         self.handshake.pending.as_ref().is_some_and(|pending| {
             pending.rx_bytes == self.rx_bytes() && now.since(pending.since) >= STALE_AFTER
@@ -139,21 +141,25 @@ impl Entry {
         self.peer.bytes().0
     }
 
-    /// Ends sessions, handshake and timers, and drops what is staged.
+    /// Ends sessions, handshake and timers, and drops staged packets.
     pub fn reset(&mut self, device: &Device) {
-        self.forget_secrets(device);
+        self.wipe_secrets(device);
         self.timers = Timers::default();
         self.peer.activity.reset();
         self.path.reset();
-        self.quantum.reset();
+        self.agreement.reset();
         device.outbound_mailbox.post(&self.peer, OutboundNotice::Purge);
     }
 
-    /// Wipes what could still open or seal anything.
-    pub fn forget_secrets(&mut self, device: &Device) {
+    /// Wipes all secrets that could still open or seal a message.
+    pub fn wipe_secrets(&mut self, device: &Device) {
         if let Some(pending) = self.handshake.pending.take() {
             device.indices_mut().remove(pending.index);
-            pending.reading.unread(None).iter().for_each(|reason| device.drops.count(*reason, 1));
+            pending
+                .response_state
+                .drop_reason(None)
+                .iter()
+                .for_each(|reason| device.drops.count(*reason, 1));
         }
         device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
     }
@@ -164,12 +170,13 @@ impl HandshakeState {
         self.static_static.is_some()
     }
 
-    /// Keeps what was computed elsewhere.
-    pub fn keep_static_static(&mut self, shared: &Secret) {
+    /// Sets the result that was computed elsewhere.
+    pub fn set_static_static(&mut self, shared: &Secret) {
         self.static_static = Some(Box::new(shared.clone()));
     }
 
-    /// `None` where the peer's key is of low order.
+    /// Returns the Diffie-Hellman result of both static keys, or `None` if the peer's key is of low
+    /// order.
     pub fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
         if self.static_static.is_none() {
             self.static_static = identity.private.diffie_hellman(peer.public_key()).map(Box::new);
@@ -177,13 +184,13 @@ impl HandshakeState {
         self.static_static.as_deref().cloned()
     }
 
-    /// Whether our initiation had no answer for as long as one takes.
+    /// Whether our initiation is older than [`REKEY_TIMEOUT`].
     pub fn is_unanswered(&self, now: Time) -> bool {
         self.pending.as_ref().is_some_and(|pending| now.since(pending.since) >= REKEY_TIMEOUT)
     }
 
-    /// Our own key changed.
-    pub fn forget_identity(&mut self) {
+    /// Clears the result, because our own key changed.
+    pub fn clear_static_static(&mut self) {
         self.static_static = None;
     }
 }

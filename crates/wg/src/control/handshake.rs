@@ -1,7 +1,7 @@
 //! Handshake messages, in both roles.
 //!
 //! ```text
-//!   handle_datagrams -> mac1 -> under load? -> cookie reply, or limiter
+//!   handle_datagrams -> mac1 -> load check -> cookie reply, or limiter
 //!        |-> initiations -> answered together (initiations)
 //!        |-> response   -> pending initiation          -> current keypair
 //!        `-> cookie reply -> the peer's cookie jar
@@ -14,7 +14,7 @@ use rand_core::CryptoRng;
 
 use super::{
     Control,
-    entry::{Pending, Reading},
+    entry::{Pending, ResponseState},
 };
 use crate::{
     PrivateKey, PublicKey,
@@ -36,13 +36,12 @@ use crate::{
 const TAG: usize = aead::TAG_LEN;
 
 impl<R: CryptoRng> Control<R> {
-    /// Takes a datagram that is no transport data. What is not to be answered is
-    /// counted.
+    /// Handles a datagram other than transport data. Refused datagrams are counted.
     pub fn handle_datagram(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
         self.handle_datagrams([(datagram, from)], now);
     }
 
-    /// Takes several at once. Initiations are answered behind all others, together.
+    /// Handles several datagrams. Initiations are answered together, after all others.
     pub fn handle_datagrams<'a>(
         &mut self,
         datagrams: impl IntoIterator<Item = (&'a [u8], Endpoint)>,
@@ -52,9 +51,9 @@ impl<R: CryptoRng> Control<R> {
         for (datagram, from) in datagrams {
             let handled = match Kind::of(datagram) {
                 _ if !self.running => Ok(()),
-                Some(Kind::Initiation) => {
-                    self.arrived(datagram, from, now.time).map(|arrived| initiations.push(arrived))
-                }
+                Some(Kind::Initiation) => self
+                    .parse_initiation(datagram, from, now.time)
+                    .map(|arrived| initiations.push(arrived)),
                 Some(Kind::Response) => self
                     .admit(datagram, from, now.time)
                     .and_then(|_| self.handle_response(datagram, from, now)),
@@ -72,8 +71,8 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// Checks the MACs, and under load that the sender receives at its address
-    /// and has not used up its share. Returns whether it has a cookie.
+    /// Checks the MACs. Under load, also checks that the sender receives at its address and is
+    /// within its rate limit. Returns whether the message has a valid cookie.
     pub(super) fn admit(
         &mut self,
         message: &[u8],
@@ -81,7 +80,7 @@ impl<R: CryptoRng> Control<R> {
         now: Time,
     ) -> Result<bool, DropReason> {
         let Some(own) = &mut self.own else { return Err(DropReason::HandshakeNoKey) };
-        let loaded = self.loaded_until.is_some_and(|until| now < until);
+        let loaded = self.under_load_until.is_some_and(|until| now < until);
         match own.checker.check(message, from.remote, now) {
             MacState::Invalid => Err(DropReason::HandshakeInvalidMac),
             macs if !loaded => Ok(macs == MacState::Mac2),
@@ -96,7 +95,7 @@ impl<R: CryptoRng> Control<R> {
 
     pub(super) fn send_cookie(&mut self, message: &[u8], from: Endpoint, now: Time) {
         let Some(own) = &mut self.own else { return };
-        // Both kinds of message have the sender's index there.
+        // Initiation and response have the sender's index at the same offset.
         let sender = message[4..].first_chunk().map(|index| u32::from_le_bytes(*index));
         let reply = sender
             .and_then(|sender| own.checker.reply(message, sender, from.remote, now, &mut self.rng));
@@ -112,15 +111,15 @@ impl<R: CryptoRng> Control<R> {
         let Some(key) = stack::run_and_wipe(|| self.finish(datagram, from, now))? else {
             return Ok(());
         };
-        // What this keeps is made where no secret lies on the stack: values that are moved take along
-        // what lay in their padding.
+        // No secret may lie on the stack while the state below is created: a moved value takes
+        // along the former contents of its padding.
         self.agree_after_handshake(&key, now);
         self.plan(&key, now.time);
         Ok(())
     }
 
-    /// Ends the handshake that a response belongs to. Returns its peer, or `None` if another
-    /// response has to show why this one cannot be read.
+    /// Completes the handshake of a response. Returns its peer, or `None` if a later response has
+    /// to show why this one is unreadable.
     fn finish(
         &mut self,
         datagram: &[u8],
@@ -142,26 +141,30 @@ impl<R: CryptoRng> Control<R> {
             _ => return Err(DropReason::HandshakeUnexpected),
         };
         let ephemeral = (*message.ephemeral).into();
-        let answered =
-            initiator.answered(&own.identity, &ephemeral).ok_or(DropReason::HandshakeForged)?;
-        let read = entry.read_response(&own.identity.public, &answered, message.nothing);
+        let answered = initiator
+            .open_response(&own.identity, &ephemeral)
+            .ok_or(DropReason::HandshakeForged)?;
+        let read = entry.read_response(&own.identity.public, &answered, message.encrypted_nothing);
         let Some((secret, keys)) = read else {
-            return self.hurry(&key, now).then_some(None).ok_or(DropReason::HandshakeForged);
+            return self
+                .handle_unreadable_response(&key, now)
+                .then_some(None)
+                .ok_or(DropReason::HandshakeForged);
         };
 
         let pending = entry.handshake.pending.take();
-        let unread = pending.and_then(|pending| pending.reading.unread(Some(secret)));
-        unread.iter().for_each(|reason| self.device.drops.count(*reason, 1));
+        let reason = pending.and_then(|pending| pending.response_state.drop_reason(Some(secret)));
+        reason.iter().for_each(|reason| self.device.drops.count(*reason, 1));
         self.device.handshakes.count(now.time.since(since));
         peer.roam_to(from);
-        self.device.events.heard(&peer, from);
+        self.device.events.handle_received(&peer, from);
         peer.count_rx(datagram.len());
         let _ = peer.activity.received(false, now.time);
         let keypair = Keypair::new(&keys, index, message.sender, Role::Initiator, now.time)
             .with_secret(secret, self.post_quantum);
         self.begin_session(&key, keypair, now.time);
         self.handshake_completed(&key, now);
-        // The responder sends nothing until it hears from us.
+        // The responder sends nothing before it receives from us.
         self.device.outbound_mailbox.post(&peer, OutboundNotice::Keepalive);
         Ok(Some(key))
     }
@@ -192,19 +195,19 @@ impl<R: CryptoRng> Control<R> {
         entry.timers.session_derived(now);
     }
 
-    /// Both sides have the keys.
+    /// Handles that both sides have the keys.
     pub(super) fn handshake_completed(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         entry.timers.retransmit = None;
         entry.timers.attempt_began = None;
-        entry.peer.activity.hold_handshakes(None);
+        entry.peer.activity.block_handshakes_until(None);
         entry.peer.activity.handshake_completed();
         entry.last_handshake = Some(now.wall);
         self.device.events.post(&entry.peer, PeerEvent::HandshakeDone);
-        entry.path.handle_session(self.reach, &self.device, now.time);
+        entry.path.handle_session(self.search_limit, &self.device, now.time);
     }
 
-    /// Begins a handshake, unless one is on its way already.
+    /// Starts a handshake unless one is in progress.
     pub(super) fn initiate(&mut self, key: &PublicKey, now: Now) {
         let jitter = self.jitter();
         let Some(entry) = self.peers.get_mut(key) else { return };
@@ -220,7 +223,7 @@ impl<R: CryptoRng> Control<R> {
             Some(earliest) if now.time < earliest => {
                 let at = earliest + jitter;
                 entry.timers.retransmit = Some(at);
-                entry.peer.activity.hold_handshakes(Some(at));
+                entry.peer.activity.block_handshakes_until(Some(at));
             }
             _ => self.send_initiation(key, now),
         }
@@ -231,14 +234,14 @@ impl<R: CryptoRng> Control<R> {
             return;
         };
         let retransmit = now.time + REKEY_TIMEOUT + self.jitter();
-        peer.activity.hold_handshakes(Some(retransmit));
+        peer.activity.block_handshakes_until(Some(retransmit));
         if let Some(entry) = self.peers.get_mut(key) {
             entry.timers.retransmit = Some(retransmit);
         }
         self.send_handshake(key, message, now.time);
     }
 
-    /// Writes an initiation, which becomes the pending one.
+    /// Writes an initiation and stores it as the pending one.
     fn initiation(&mut self, key: &PublicKey, now: Now) -> Option<(Handshake, Arc<Peer>)> {
         let own = self.own.as_ref()?;
         let entry = self.peers.get_mut(key)?;
@@ -255,16 +258,16 @@ impl<R: CryptoRng> Control<R> {
         let mut indices = self.device.indices_mut();
         let index = indices.unused(&mut self.rng);
         indices.set(index, index_table::Owner::Handshake(entry.peer.clone()));
-        let was = entry.handshake.pending.as_ref().map(|pending| pending.reading);
-        let reading = match was {
-            Some(Reading::Unreadable) => Reading::Again,
-            Some(Reading::Open | Reading::Again) | None => Reading::Open,
+        let was = entry.handshake.pending.as_ref().map(|pending| pending.response_state);
+        let response_state = match was {
+            Some(ResponseState::Unreadable) => ResponseState::Retry,
+            Some(ResponseState::Normal | ResponseState::Retry) | None => ResponseState::Normal,
         };
-        if was == Some(Reading::Again) {
+        if was == Some(ResponseState::Retry) {
             self.device.drops.count(DropReason::HandshakeForged, 1);
         }
         let (since, rx_bytes) = (now.time, entry.rx_bytes());
-        let pending = Box::new(Pending { index, initiator, since, rx_bytes, reading });
+        let pending = Box::new(Pending { index, initiator, since, rx_bytes, response_state });
         if let Some(old) = entry.handshake.pending.replace(pending) {
             indices.remove(old.index);
         }

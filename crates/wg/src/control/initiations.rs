@@ -1,14 +1,15 @@
-//! Initiations, several at a time: most of what one costs are three Diffie-Hellmans, of which eight
-//! at once cost what two do one after the other.
+//! Handles several initiations at once. Most of the cost of one is three Diffie-Hellman operations,
+//! and eight computed together cost as much as two computed separately.
 //!
 //! ```text
-//!   arrived -> opened, together -> static keys of new peers, together -> newer timestamp
-//!                              `-> no peer: looked up, where               -> ephemeral keys, together
-//!                                  that is wanted (newcomers)                 -> response, next keypair
+//!   parse_initiation -> static keys opened, together -> Diffie-Hellmans with new peers, together
+//!        -> newer timestamp -> ephemeral keys, together -> response, next keypair
+//!
+//!   no peer, and peer lookup is on: unknown_senders
 //! ```
 //!
-//! What a forged one costs is a Diffie-Hellman as ever: ephemeral keys are made for those that were
-//! accepted.
+//! A forged initiation still costs one Diffie-Hellman operation: ephemeral keys are made only for
+//! accepted ones.
 
 use std::time::Duration;
 
@@ -22,86 +23,90 @@ use crate::{
     drops::DropReason,
     keypair::{Keypair, Role},
     message::{Initiation, Response},
-    noise::{Answer, Claim, Ephemeral, Opened, Question, Responder, Secret},
+    noise::{
+        Claim, Ephemeral, OpenedInitiation, Responder, ResponseRequest, SealedResponse, Secret,
+    },
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},
 };
 
-/// Of two initiations of one peer that are closer the second is refused.
-pub(super) const INITIATIONS_APART: Duration =
+/// Minimum interval between two initiations of one peer. An earlier one is refused.
+pub(super) const MIN_INITIATION_INTERVAL: Duration =
     Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
-/// What ours are apart at least: the peer counts from when it took the last one, which may have waited
-/// for it.
-pub(super) const OURS_APART: Duration = Duration::from_millis(2000 / INITIATIONS_PER_SECOND as u64);
+/// Minimum interval between our own initiations. It is longer because the peer counts from the time
+/// when it handled the last one, which may have been delayed.
+pub(super) const MIN_OWN_INITIATION_INTERVAL: Duration =
+    Duration::from_millis(2000 / INITIATIONS_PER_SECOND as u64);
 
-/// An initiation whose mac1 is right.
+/// An initiation with a valid mac1.
 #[derive(Clone, Copy)]
-pub(super) struct Arrived<'a> {
+pub(super) struct ReceivedInitiation<'a> {
     pub datagram: &'a [u8],
     pub message: Initiation<'a>,
     pub from: Endpoint,
-    /// Whether its sender has proved by a cookie that it receives there.
+    /// Whether a cookie proves that the sender receives at `from`.
     pub has_cookie: bool,
 }
 
-/// An initiation in the name of a peer, which is not proved yet.
-struct Claimed<'a> {
-    arrived: &'a Arrived<'a>,
-    opened: &'a Opened,
+/// An initiation that names a peer as its sender, without proof yet.
+struct ClaimedInitiation<'a> {
+    arrived: &'a ReceivedInitiation<'a>,
+    opened: &'a OpenedInitiation,
     static_static: Secret,
 }
 
-/// An initiation that is to be answered.
-struct Accepted<'a> {
+/// An initiation that will be answered.
+struct AcceptedInitiation<'a> {
     key: PublicKey,
     responder: &'a Responder,
     /// The sender's index.
     sender: u32,
 }
 
-/// By what an initiation is answered.
-struct Means<'a> {
+/// Inputs of a response.
+struct ResponseInputs<'a> {
     ephemeral: &'a Ephemeral,
-    /// The number of the secret against quantum computers in the preshared key.
+    /// ID of the post-quantum secret in the preshared key.
     secret: Option<u32>,
     psk: PresharedKey,
 }
 
 impl<R: CryptoRng> Control<R> {
-    /// An initiation, if its MACs let it in.
-    pub(super) fn arrived<'a>(
+    /// Checks the MACs of an initiation and parses it.
+    pub(super) fn parse_initiation<'a>(
         &mut self,
         datagram: &'a [u8],
         from: Endpoint,
         now: Time,
-    ) -> Result<Arrived<'a>, DropReason> {
+    ) -> Result<ReceivedInitiation<'a>, DropReason> {
         let has_cookie = self.admit(datagram, from, now)?;
         let message = Initiation::parse(datagram).ok_or(DropReason::InMalformed)?;
-        Ok(Arrived { datagram, message, from, has_cookie })
+        Ok(ReceivedInitiation { datagram, message, from, has_cookie })
     }
 
-    /// Answers what is to be answered, and counts the rest.
-    pub(super) fn handle_initiations(&mut self, arrived: &[Arrived<'_>], now: Now) {
+    /// Answers the accepted initiations and counts the others.
+    pub(super) fn handle_initiations(&mut self, arrived: &[ReceivedInitiation<'_>], now: Now) {
         if !arrived.is_empty() {
-            stack::run_and_wipe(|| self.handle_each(arrived, now));
+            stack::run_and_wipe(|| self.handle_batch(arrived, now));
         }
     }
 
-    fn handle_each(&mut self, arrived: &[Arrived<'_>], now: Now) {
+    fn handle_batch(&mut self, arrived: &[ReceivedInitiation<'_>], now: Now) {
         let Some(own) = &self.own else { return };
-        let keys = arrived.iter().map(|Arrived { message, .. }| {
+        let keys = arrived.iter().map(|ReceivedInitiation { message, .. }| {
             (PublicKey::from(*message.ephemeral), message.static_key)
         });
-        let opened = Opened::of_each(&own.identity, &keys.collect::<Vec<_>>());
-        self.meet(&opened);
-        // Of secrets nothing is moved, by growth or out of a list: copies would stay in the heap.
+        let opened = OpenedInitiation::open_each(&own.identity, &keys.collect::<Vec<_>>());
+        self.compute_static_static(&opened);
+        // Secrets are not moved, neither by a growing vector nor out of one: copies would remain in
+        // the heap.
         let mut claimed = Vec::with_capacity(arrived.len());
         for (arrived, opened) in arrived.iter().zip(&opened) {
             let claim = self.claim(arrived, opened.as_ref(), now).map(|claim| claimed.push(claim));
             self.count(claim);
         }
-        let claims: Vec<Claim<'_>> = claimed.iter().map(Claimed::claim).collect();
+        let claims: Vec<Claim<'_>> = claimed.iter().map(ClaimedInitiation::claim).collect();
         let proved = Claim::prove_each(&claims);
         let mut accepted = Vec::with_capacity(claimed.len());
         for (claimed, proved) in claimed.iter().zip(&proved) {
@@ -111,8 +116,8 @@ impl<R: CryptoRng> Control<R> {
         self.answer(&accepted, now.time);
     }
 
-    /// Computes what both static keys give of those that have not shaken hands yet.
-    fn meet(&mut self, opened: &[Option<Opened>]) {
+    /// Computes the Diffie-Hellman results of both static keys for peers without one.
+    fn compute_static_static(&mut self, opened: &[Option<OpenedInitiation>]) {
         let Some(own) = &self.own else { return };
         let remotes = opened.iter().flatten().map(|opened| opened.remote);
         let is_new = |key: &PublicKey| {
@@ -123,76 +128,76 @@ impl<R: CryptoRng> Control<R> {
             PrivateKey::diffie_hellman_each(new.iter().map(|key| (&own.identity.private, key)));
         for (key, shared) in new.iter().zip(&shared) {
             if let (Some(entry), Some(shared)) = (self.peers.get_mut(key), shared) {
-                entry.handshake.keep_static_static(shared);
+                entry.handshake.set_static_static(shared);
             }
         }
     }
 
     fn claim<'a>(
         &mut self,
-        arrived: &'a Arrived<'a>,
-        opened: Option<&'a Opened>,
+        arrived: &'a ReceivedInitiation<'a>,
+        opened: Option<&'a OpenedInitiation>,
         now: Now,
-    ) -> Result<Claimed<'a>, DropReason> {
+    ) -> Result<ClaimedInitiation<'a>, DropReason> {
         let opened = opened.ok_or(DropReason::HandshakeForged)?;
         let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
         let Some(entry) = self.peers.get_mut(&opened.remote) else {
-            return Err(self.handle_newcomer(opened, arrived, now.time));
+            return Err(self.handle_unknown_sender(opened, arrived, now.time));
         };
         let static_static = entry
             .handshake
             .static_static(&own.identity, &entry.peer)
             .ok_or(DropReason::HandshakeForged)?;
-        Ok(Claimed { arrived, opened, static_static })
+        Ok(ClaimedInitiation { arrived, opened, static_static })
     }
 
     fn accept<'a>(
         &mut self,
-        &Claimed { arrived, opened, .. }: &Claimed<'_>,
+        &ClaimedInitiation { arrived, opened, .. }: &ClaimedInitiation<'_>,
         proved: Option<&'a ([u8; TAI64N_LEN], Responder)>,
         now: Now,
-    ) -> Result<Accepted<'a>, DropReason> {
+    ) -> Result<AcceptedInitiation<'a>, DropReason> {
         let (timestamp, responder) = proved.ok_or(DropReason::HandshakeForged)?;
         let key = opened.remote;
         let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
         entry.admit_initiation((*timestamp).into(), now.time)?;
 
         entry.peer.roam_to(arrived.from);
-        self.device.events.heard(&entry.peer, arrived.from);
+        self.device.events.handle_received(&entry.peer, arrived.from);
         entry.peer.count_rx(arrived.datagram.len());
         if entry.peer.endpoint().is_none() {
             return Err(DropReason::HandshakeNoEndpoint);
         }
-        Ok(Accepted { key, responder, sender: arrived.message.sender })
+        Ok(AcceptedInitiation { key, responder, sender: arrived.message.sender })
     }
 
-    /// Answers initiations; each session waits as `next` for the peer's first data.
-    fn answer(&mut self, accepted: &[Accepted<'_>], now: Time) {
+    /// Answers initiations. Each new session waits as `next` for the peer's first data.
+    fn answer(&mut self, accepted: &[AcceptedInitiation<'_>], now: Time) {
         let responders = accepted.iter().map(|accepted| accepted.responder);
-        let ephemerals = Ephemeral::of_each(responders, &mut self.rng);
+        let ephemerals = Ephemeral::generate_each(responders, &mut self.rng);
         let mut answered = Vec::with_capacity(accepted.len());
         for (accepted, ephemeral) in accepted.iter().zip(&ephemerals) {
-            let means = self.means(accepted, ephemeral.as_ref(), now);
-            let means = means.map(|means| answered.push((accepted, means)));
-            self.count(means);
+            let inputs = self.response_inputs(accepted, ephemeral.as_ref(), now);
+            let inputs = inputs.map(|inputs| answered.push((accepted, inputs)));
+            self.count(inputs);
         }
-        let questions = answered.iter().map(|(accepted, means)| Question {
+        let questions = answered.iter().map(|(accepted, inputs)| ResponseRequest {
             responder: accepted.responder,
-            ephemeral: means.ephemeral,
-            psk: &means.psk,
+            ephemeral: inputs.ephemeral,
+            psk: &inputs.psk,
         });
-        let answers = Answer::each(&questions.collect::<Vec<_>>(), &[]);
-        for ((accepted, means), answer) in answered.iter().zip(&answers) {
-            self.respond(accepted, means, answer, now);
+        let answers = SealedResponse::seal_each(&questions.collect::<Vec<_>>(), &[]);
+        for ((accepted, inputs), answer) in answered.iter().zip(&answers) {
+            self.respond(accepted, inputs, answer, now);
         }
     }
 
-    fn means<'a>(
+    fn response_inputs<'a>(
         &mut self,
-        accepted: &Accepted<'_>,
+        accepted: &AcceptedInitiation<'_>,
         ephemeral: Option<&'a Ephemeral>,
         now: Time,
-    ) -> Result<Means<'a>, DropReason> {
+    ) -> Result<ResponseInputs<'a>, DropReason> {
         let ephemeral = ephemeral.ok_or(DropReason::HandshakeForged)?;
         let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
         let entry = self.peers.get_mut(&accepted.key).ok_or(DropReason::HandshakeUnknownPeer)?;
@@ -200,42 +205,52 @@ impl<R: CryptoRng> Control<R> {
             Some((secret, psk)) => (Some(secret), psk),
             None => (None, entry.psk.clone()),
         };
-        Ok(Means { ephemeral, secret, psk })
+        Ok(ResponseInputs { ephemeral, secret, psk })
     }
 
-    fn respond(&mut self, accepted: &Accepted<'_>, means: &Means<'_>, answer: &Answer, now: Time) {
+    fn respond(
+        &mut self,
+        accepted: &AcceptedInitiation<'_>,
+        inputs: &ResponseInputs<'_>,
+        answer: &SealedResponse,
+        now: Time,
+    ) {
         let local_index = self.device.indices().unused(&mut self.rng);
         let Some(entry) = self.peers.get_mut(&accepted.key) else { return };
         let message = Response {
             sender: local_index,
             receiver: accepted.sender,
-            ephemeral: means.ephemeral.public.as_bytes(),
-            nothing: answer.sealed.as_slice().try_into().expect("a tag alone, of an empty payload"),
+            ephemeral: inputs.ephemeral.public.as_bytes(),
+            encrypted_nothing: answer
+                .sealed
+                .as_slice()
+                .try_into()
+                .expect("the payload is empty, so only the tag remains"),
         };
         let mut message = message.encode();
         entry.cookies.stamp(entry.peer.public_key(), &mut message, now);
         let keypair =
             Keypair::new(&answer.keys, local_index, accepted.sender, Role::Responder, now)
-                .with_secret(means.secret, self.post_quantum);
+                .with_secret(inputs.secret, self.post_quantum);
         self.begin_session(&accepted.key, keypair, now);
         self.send_handshake(&accepted.key, message, now);
         self.plan(&accepted.key, now);
     }
 }
 
-impl Claimed<'_> {
+impl ClaimedInitiation<'_> {
     fn claim(&self) -> Claim<'_> {
-        let Claimed { arrived, opened, static_static } = self;
+        let ClaimedInitiation { arrived, opened, static_static } = self;
         Claim { opened, static_static, sealed: arrived.message.timestamp }
     }
 }
 
 impl Entry {
-    /// Refuses an initiation that is a replay, or one of too many.
+    /// Refuses a replayed initiation, and one that exceeds the rate limit.
     fn admit_initiation(&mut self, timestamp: Tai64N, now: Time) -> Result<(), DropReason> {
         let handshake = &mut self.handshake;
         if timestamp <= handshake.greatest_received_timestamp
-            || handshake.last_consumed.is_some_and(|last| now.since(last) < INITIATIONS_APART)
+            || handshake.last_consumed.is_some_and(|last| now.since(last) < MIN_INITIATION_INTERVAL)
         {
             return Err(DropReason::HandshakeReplayed);
         }

@@ -1,11 +1,11 @@
-//! The networks of one peer. Most peers have one or two, some a hundred thousand: neither is to cost
-//! more than it has to.
+//! The networks of one peer. Most peers have one or two, some a hundred thousand. The set is cheap
+//! for both.
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
-/// From here on, they are a tree.
+/// Number of networks from which on the set is a tree.
 const MANY: usize = 8;
 
 /// Networks, sorted.
@@ -43,7 +43,7 @@ impl Nets {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all networks in order.
     pub fn to_vec(&self) -> Vec<IpNet> {
         match self {
             Self::Few(few) => few.clone(),
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_or_many_they_are_a_sorted_set(changes in prop::collection::vec((any::<bool>(), 0u8..20), 0..100)) {
+        fn random_changes_give_the_same_networks_as_a_sorted_set(changes in prop::collection::vec((any::<bool>(), 0u8..20), 0..100)) {
             let (mut nets, mut set) = (Nets::default(), BTreeSet::new());
             for (insert, host) in changes {
                 let net: IpNet = format!("192.0.2.{host}/32").parse().expect("a network");

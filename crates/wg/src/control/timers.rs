@@ -1,6 +1,6 @@
-//! The timers of a peer (paper 6; kernel `timers.c`). Those that follow traffic
-//! are marks of [`crate::peer::Activity`]; the others are here. A peer's earliest
-//! deadline stands in the device's list, and only there.
+//! The timers of a peer (paper 6; kernel `timers.c`). Timers that follow traffic are marks of
+//! [`crate::peer::Activity`]; the others are here. The device's list contains each peer once, at
+//! its earliest deadline.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ use crate::{
 
 #[derive(Default)]
 pub(super) struct Timers {
-    /// When the pending initiation is repeated, or one goes that waits.
+    /// Time to repeat the pending initiation, or to send a delayed one.
     pub retransmit: Option<Time>,
-    /// Since when a handshake is tried.
+    /// Start of the present handshake attempt.
     pub attempt_began: Option<Time>,
-    /// When the last initiation or response was sent.
+    /// Time of the last sent initiation or response.
     pub last_handshake_sent: Option<Time>,
-    /// When the secrets of dead sessions are wiped.
+    /// Time to wipe the secrets of dead sessions.
     wipe: Option<Time>,
-    /// Where the peer stands in the device's list.
+    /// The peer's deadline in the device's list.
     planned: Option<Time>,
 }
 
 impl Timers {
-    /// Our own key changed: what was tried with the old one is over.
-    pub fn forget_handshake(&mut self) {
+    /// Stops the handshake attempt, because our own key changed.
+    pub fn clear_handshake(&mut self) {
         self.retransmit = None;
         self.attempt_began = None;
         self.last_handshake_sent = None;
     }
 
-    /// A session was derived: it will have to be wiped.
+    /// Schedules the wipe of a new session.
     pub fn session_derived(&mut self, now: Time) {
         self.wipe = Some(now + WIPE_AFTER_TIME);
     }
 }
 
 impl<R: CryptoRng> Control<R> {
-    /// Works on all timers that are due.
+    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Now) {
         while let Some((deadline, key)) = self.deadlines.first().copied()
             && deadline <= now.time
@@ -58,7 +58,7 @@ impl<R: CryptoRng> Control<R> {
         self.handle_exchange_timeout(key, now);
         let Some(entry) = self.peers.get_mut(key) else { return };
         if entry.timers.wipe.take_if(|wipe| *wipe <= now.time).is_some() {
-            entry.forget_secrets(&self.device);
+            entry.wipe_secrets(&self.device);
         }
         let activity = &entry.peer.activity;
         let keepalive = activity.take_keepalive(now.time);
@@ -69,7 +69,7 @@ impl<R: CryptoRng> Control<R> {
         }
         let unanswered = activity.take_unanswered(now.time);
         if stale {
-            entry.tell_stale(&self.device);
+            entry.post_stale(&self.device);
         }
         let retransmit = entry.timers.retransmit.take_if(|at| *at <= now.time).is_some();
         if retransmit {
@@ -79,41 +79,42 @@ impl<R: CryptoRng> Control<R> {
             self.initiate(key, now);
         }
         if let Some(entry) = self.peers.get_mut(key) {
-            entry.path.handle_timeout(self.reach, &self.device, now.time);
+            entry.path.handle_timeout(self.search_limit, &self.device, now.time);
         }
     }
 
-    /// Repeats a handshake that was not answered, or gives it up; or begins one that had to wait.
+    /// Repeats or gives up an unanswered handshake, or starts a delayed one.
     fn retransmit(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         if entry.is_handshake_stale(now.time) {
-            entry.tell_stale(&self.device);
+            entry.post_stale(&self.device);
         }
         let mut began = entry.timers.attempt_began.unwrap_or(now.time);
-        if entry.peer.activity.take_asked() {
+        if entry.peer.activity.take_requested() {
             began = now.time;
             entry.timers.attempt_began = Some(began);
         }
-        entry.peer.activity.hold_handshakes(None);
+        entry.peer.activity.block_handshakes_until(None);
         if now.time.since(began) >= REKEY_ATTEMPT_TIME {
             entry.timers.attempt_began = None;
             entry.timers.wipe.get_or_insert(now.time + WIPE_AFTER_TIME);
             self.device.outbound_mailbox.post(&entry.peer, OutboundNotice::Purge);
             return;
         }
-        // The path may be dead for this source only, unless this one is the first, which waited.
+        // The path may be dead only for this source address. A delayed first initiation says
+        // nothing about the path.
         if entry.handshake.is_unanswered(now.time) {
             entry.peer.clear_source();
         }
         self.send_initiation(key, now);
     }
 
-    /// Puts the peer at its earliest deadline in the device's list.
+    /// Schedules the peer at its earliest deadline.
     pub(super) fn plan(&mut self, key: &PublicKey, now: Time) {
         let jitter = self.jitter();
         let Some(entry) = self.peers.get_mut(key) else { return };
         let running = self.running;
-        let watched = self.device.events.are_on();
+        let watched = self.device.events.is_enabled();
         let planned = entry.peer.activity.replan(|| {
             let activity = &entry.peer.activity;
             let unanswered = activity.unanswered_deadline().map(|deadline| deadline + jitter);
@@ -123,12 +124,12 @@ impl<R: CryptoRng> Control<R> {
                 activity.keepalive_deadline(),
                 entry.persistent_deadline(),
                 entry.path.deadline(),
-                entry.quantum.deadline(),
+                entry.agreement.deadline(),
             ];
             let followers = followers.into_iter().flatten().filter(|_| running);
             followers.chain(entry.timers.retransmit).chain(entry.timers.wipe).min()
         });
-        // A deadline that is past and was not taken is looked at once more, later.
+        // A deadline in the past that was not handled is checked again, later.
         let planned = planned.map(|time| time.max(now + TICK));
         if let Some(old) = std::mem::replace(&mut entry.timers.planned, planned) {
             self.deadlines.remove(&(old, *key));
@@ -138,7 +139,7 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// Takes the peer out of the device's list.
+    /// Removes the peer from the device's list.
     pub(super) fn unplan(&mut self, entry: &Entry) {
         if let Some(old) = entry.timers.planned {
             self.deadlines.remove(&(old, *entry.peer.public_key()));
@@ -146,12 +147,12 @@ impl<R: CryptoRng> Control<R> {
     }
 }
 
-/// No peer is looked at more often.
+/// Minimum interval between two checks of one peer.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Entry {
-    /// Whether a persistent keepalive is due. The next one is due an interval
-    /// later, also where this one cannot be sent.
+    /// Whether a persistent keepalive is due. The next one is due an interval later, even if this
+    /// one cannot be sent.
     fn take_persistent(&self, now: Time) -> bool {
         let due = self.persistent_deadline().is_some_and(|deadline| deadline <= now);
         if due {

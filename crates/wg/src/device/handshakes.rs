@@ -1,11 +1,11 @@
-//! How many handshakes that we began were answered, and how long that took.
+//! Counts of answered handshakes and their durations.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// Counted by the control half, of all peers together.
+/// Handshakes that this device started, of all peers together.
 #[derive(Debug, Default)]
 pub struct HandshakeCounts {
     answered: AtomicU64,
@@ -13,12 +13,12 @@ pub struct HandshakeCounts {
 }
 
 impl HandshakeCounts {
-    /// How many initiations of ours had their response.
+    /// Number of sent initiations that were answered.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Microseconds from an initiation to its response, all of them together.
+    /// Sum of the times from initiation to response, in microseconds.
     pub fn micros(&self) -> u64 {
         self.micros.load(Ordering::Relaxed)
     }

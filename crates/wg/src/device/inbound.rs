@@ -1,5 +1,5 @@
-//! The steps of the inbound path that need the protocol: find the session before
-//! opening, note what was authentic after.
+//! The protocol's steps of the inbound path: find the session before opening, record authentic
+//! packets after.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -16,23 +16,23 @@ use crate::{
     time::Time,
 };
 
-/// Why a message cannot be received: before any crypto.
+/// Reason to refuse a data message before any cryptography.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveError {
-    /// Its index stands for no session.
+    /// Its index belongs to no session.
     UnknownIndex,
-    /// The session's time or messages are used up.
+    /// The session reached its time or message limit.
     Expired,
 }
 
-/// Messages that were received, from one endpoint.
+/// Messages received from one endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedBatch {
-    /// Bytes of their datagrams.
+    /// Total bytes of their datagrams.
     pub bytes: usize,
-    /// Whether one was no keepalive.
+    /// Whether any of them is not a keepalive.
     pub has_data: bool,
-    /// Where they came from.
+    /// The endpoint that they came from.
     pub endpoint: Endpoint,
 }
 
@@ -46,10 +46,10 @@ impl From<ReceiveError> for DropReason {
 }
 
 impl Device {
-    /// The session a message belongs to.
+    /// Returns the session of a message.
     ///
     /// # Errors
-    /// There is none, or it may not be used any more.
+    /// The session is unknown or past its limits.
     pub fn session(&self, header: DataHeader, now: Time) -> Result<Session, ReceiveError> {
         let session = match self.indices().get(header.receiver) {
             Some(Owner::Session(session)) => session.clone(),
@@ -59,8 +59,8 @@ impl Device {
         Ok(session)
     }
 
-    /// Notes that authentic, new messages came by `session`. The first ones confirm the
-    /// session, and a peer that roams moves to where they came from.
+    /// Records new, authentic messages of `session`. The first ones confirm the session. A peer
+    /// that roams moves to their endpoint.
     pub fn handle_received(&self, session: &Session, received: ReceivedBatch, now: Time) {
         let ReceivedBatch { bytes, has_data, endpoint } = received;
         let Session { peer, keypair } = session;
@@ -70,12 +70,12 @@ impl Device {
             self.confirm(session);
         }
         peer.roam_to(endpoint);
-        self.events.heard(peer, endpoint);
+        self.events.handle_received(peer, endpoint);
         peer.count_rx(bytes);
         if peer.activity.received(has_data, now) {
             self.control_mailbox.post(peer, ControlNotice::Replan);
         }
-        self.keep_receiving(peer, now);
+        self.renew_receiving_session(peer, now);
     }
 
     fn confirm(&self, Session { peer, keypair }: &Session) {
@@ -87,9 +87,9 @@ impl Device {
         self.outbound_mailbox.post(peer, OutboundNotice::Flush);
     }
 
-    /// An initiator that only receives renews its session before it dies (paper
-    /// 6.2; kernel `keep_key_fresh` of `receive.c`).
-    fn keep_receiving(&self, peer: &Arc<Peer>, now: Time) {
+    /// Renews the session of an initiator that only receives, before the session dies (paper 6.2;
+    /// kernel `keep_key_fresh` of `receive.c`).
+    fn renew_receiving_session(&self, peer: &Arc<Peer>, now: Time) {
         const RENEW_AFTER: std::time::Duration = REJECT_AFTER_TIME
             .checked_sub(KEEPALIVE_TIMEOUT)
             .expect("180 s are more than 10 s")
@@ -99,16 +99,16 @@ impl Device {
             current.role == Role::Initiator && now.since(current.created) >= RENEW_AFTER
         });
         if old && peer.activity.take_last_minute() {
-            self.ask_for_handshake(peer, now);
+            self.request_handshake(peer, now);
         }
     }
 }
 
 impl Session {
-    /// Whether a message may still be received by it.
+    /// Checks whether the session may still receive a message.
     ///
     /// # Errors
-    /// Its time or messages are used up.
+    /// The session reached its time or message limit.
     pub fn receivable(&self, counter: u64, now: Time) -> Result<(), ReceiveError> {
         if now.since(self.keypair.created) >= REJECT_AFTER_TIME || counter >= REJECT_AFTER_MESSAGES
         {

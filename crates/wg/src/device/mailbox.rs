@@ -1,6 +1,5 @@
-//! Notices about peers from one thread to another. A peer stands in a mailbox
-//! once however many notices there are for it, so a mailbox is bounded by the
-//! number of peers.
+//! Notices about peers from one thread to another. A mailbox contains a peer at most once, whatever
+//! the number of notices for it, so the number of peers bounds its size.
 
 use std::{
     fmt,
@@ -15,37 +14,38 @@ use packet::Waker;
 
 use crate::peer::Peer;
 
-/// What the control half is asked for.
+/// Work for the control half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlNotice {
-    /// A handshake.
+    /// Start a handshake.
     Handshake = 1,
-    /// To plan the peer's timers anew.
+    /// Replan the peer's timers.
     Replan = 2,
-    /// To note that the peer confirmed a session.
+    /// The peer confirmed a session.
     SessionConfirmed = 4,
-    /// To read what the peer says of its path.
+    /// The peer sent messages about the path MTU.
     ProbeReceived = 8,
-    /// To read what the peer says of a secret against quantum computers.
+    /// The peer sent messages of the post-quantum exchange.
     ExchangeReceived = 16,
 }
 
-/// What the outbound half is asked for.
+/// Work for the outbound half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OutboundNotice {
-    /// To send what is staged.
+    /// Send the staged packets.
     Flush = 1,
-    /// To send what is staged, or a keepalive where nothing is.
+    /// Send the staged packets. Without any, send a keepalive.
     Keepalive = 2,
-    /// To drop what is staged.
+    /// Drop the staged packets.
     Purge = 4,
-    /// To send questions about the path, or answers.
+    /// Send path MTU probes and replies.
     Probe = 8,
-    /// To send messages by which a secret is agreed on.
+    /// Send messages of the post-quantum exchange.
     Exchange = 16,
-    /// To drop what is staged: data needs a secret that the peer does not agree on.
+    /// Drop the staged packets: data requires a post-quantum secret, and the peer does not agree on
+    /// one.
     Refuse = 32,
 }
 
@@ -61,7 +61,7 @@ impl From<OutboundNotice> for u8 {
     }
 }
 
-/// The notices of a peer, taken together.
+/// The pending notices of one peer.
 #[derive(Debug)]
 pub struct Notices<N> {
     bits: u8,
@@ -69,7 +69,7 @@ pub struct Notices<N> {
 }
 
 impl<N: Into<u8>> Notices<N> {
-    /// Whether `notice` is among them.
+    /// Whether `notice` is pending.
     pub fn has(&self, notice: N) -> bool {
         self.bits & notice.into() != 0
     }
@@ -88,10 +88,10 @@ impl<N: Into<u8>> Mailbox<N> {
         Self { bits, peers: Mutex::default(), waker: OnceLock::new(), kind: PhantomData }
     }
 
-    /// Says how to wake the reader. Only the first call counts.
+    /// Sets the waker of the reader. Only the first call has an effect.
     pub fn set_waker(&self, waker: Waker) {
-        // A second waker could only come from a second reader, which would steal
-        // the first one's notices.
+        // A second waker could only come from a second reader, which would take the first reader's
+        // notices.
         let _ = self.waker.set(waker);
     }
 

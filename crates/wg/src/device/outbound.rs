@@ -1,5 +1,5 @@
-//! The steps of the outbound path that need the protocol: assign counters before
-//! sealing, mark timers after.
+//! The protocol's steps of the outbound path: reserve counters before sealing, mark timers after
+//! sending.
 
 use std::{
     net::SocketAddr,
@@ -19,42 +19,41 @@ use crate::{
     time::Time,
 };
 
-/// Counters in a row for packets to one peer, and all that sealing and sending
-/// them takes.
+/// Consecutive counters for packets to one peer, with the key and endpoint for them.
 #[derive(Clone, Debug)]
 pub struct Reservation {
-    /// Whose `send` half seals them.
+    /// The keypair. Its `send` half seals the packets.
     pub keypair: Arc<Keypair>,
-    /// The first counter; each packet has the next.
+    /// The first counter. Each packet uses the next one.
     pub counter: u64,
-    /// Where they go.
+    /// The endpoint to send to.
     pub endpoint: Endpoint,
 }
 
-/// Datagrams that were sent.
+/// Datagrams sent with one reservation.
 #[derive(Clone, Copy, Debug)]
 pub struct SentBatch {
-    /// How many, of one reservation.
+    /// Number of datagrams.
     pub packets: u64,
-    /// Bytes of all of them.
+    /// Total bytes of the datagrams.
     pub bytes: usize,
-    /// Bytes of the longest, which tells whether one was no keepalive.
+    /// Bytes of the longest datagram. A batch of keepalives has [`DATA_OVERHEAD`].
     pub longest: usize,
 }
 
-/// Why nothing can be sent to a peer now.
+/// Reason why a peer cannot be sent data now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReserveError {
-    /// There is no session that carries data; a handshake was asked for, or a secret for one is
-    /// being agreed on. Stage the packets.
+    /// No session can carry data. A handshake was requested, or the exchange of a post-quantum
+    /// secret is in progress. Stage the packets.
     NoSession,
-    /// Nobody knows where the peer is. Drop them.
+    /// The peer has no endpoint. Drop the packets.
     NoEndpoint,
 }
 
 impl Device {
-    /// Reserves counters for `packets` packets to `peer`. Called by one thread,
-    /// so that the order of counters is the order of packets.
+    /// Reserves counters for `packets` packets to `peer`. Only one thread may call this, so that
+    /// the order of counters is the order of packets.
     ///
     /// # Errors
     /// Nothing can be sent now.
@@ -67,7 +66,7 @@ impl Device {
         self.reserve_by(|keypair| keypair.carries_data, peer, packets, now)
     }
 
-    /// Reserves a counter for a keepalive, which any session carries.
+    /// Reserves a counter for a keepalive, which any session may carry.
     ///
     /// # Errors
     /// Nothing can be sent now.
@@ -79,8 +78,8 @@ impl Device {
         self.reserve_by(|_| true, peer, 1, now)
     }
 
-    /// Whether there is a session with `peer` that carries no data: what is staged stays, and a
-    /// keepalive has to confirm the session.
+    /// Whether the session with `peer` must not carry data. Packets stay staged, and a keepalive
+    /// confirms the session.
     pub fn is_data_withheld(&self, peer: &Peer, now: Time) -> bool {
         peer.live_keypair(now).is_some_and(|keypair| !keypair.carries_data)
     }
@@ -94,7 +93,7 @@ impl Device {
     ) -> Result<Reservation, ReserveError> {
         let endpoint = peer.endpoint().ok_or(ReserveError::NoEndpoint)?;
         let keypair = peer.live_keypair(now);
-        // That session is what a secret is agreed on by.
+        // The post-quantum secret is exchanged in this session.
         if keypair.as_ref().is_some_and(|keypair| !carries(keypair)) {
             return Err(ReserveError::NoSession);
         }
@@ -103,22 +102,22 @@ impl Device {
         match reserved {
             Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),
             None => {
-                self.ask_for_handshake(peer, now);
+                self.request_handshake(peer, now);
                 Err(ReserveError::NoSession)
             }
         }
     }
 
-    /// Notes that packets to `peer` were staged behind others, without a try to
-    /// reserve: as long as there is no session, they want one.
+    /// Records that packets were staged behind others without a call of [`Device::reserve`].
+    /// Without a session this requests a handshake.
     pub fn handle_staged(&self, peer: &Arc<Peer>, now: Time) {
         if peer.live_keypair(now).is_none() {
-            self.ask_for_handshake(peer, now);
+            self.request_handshake(peer, now);
         }
     }
 
-    /// Notes that datagrams of a reservation were sent. Asks for a new handshake in time
-    /// (kernel `keep_key_fresh`).
+    /// Records sent datagrams of a reservation. Requests a new handshake in time (kernel
+    /// `keep_key_fresh`).
     pub fn handle_sent(
         &self,
         peer: &Arc<Peer>,
@@ -128,23 +127,23 @@ impl Device {
     ) {
         let SentBatch { packets, bytes, longest } = sent;
         peer.count_tx(bytes);
-        let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, self.events.are_on(), now);
-        plan |= path_mtu::sent_long(peer, longest, now);
+        let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, self.events.is_enabled(), now);
+        plan |= path_mtu::note_long_data_sent(peer, longest, now);
         if plan {
             self.control_mailbox.post(peer, ControlNotice::Replan);
         }
         let keypair = &reservation.keypair;
         let old = keypair.role == Role::Initiator && now.since(keypair.created) >= REKEY_AFTER_TIME;
         if old || reservation.counter.saturating_add(packets) > REKEY_AFTER_MESSAGES {
-            self.ask_for_handshake(peer, now);
+            self.request_handshake(peer, now);
         }
     }
 
-    /// Whether a datagram to `to` is one of our own to `peer`. It must not be sent to
-    /// `peer` again: it would come back, wrapped once more, for ever. The index tells it
-    /// from those of others who reach the same peer through us, and which are theirs.
+    /// Whether `datagram`, addressed to `to`, was sent by this device to `peer`. Sending it to
+    /// `peer` again would wrap it once more, without end. The index distinguishes it from datagrams
+    /// of other hosts that reach the same peer through this host.
     pub fn is_own(&self, peer: &Arc<Peer>, to: SocketAddr, datagram: &[u8]) -> bool {
-        // Other traffic ends here, without a lock.
+        // Other traffic returns here, without a lock.
         let Some(kind) = Kind::of(datagram) else { return false };
         let at = |endpoint: Endpoint| {
             let remote = endpoint.remote.direct();
@@ -169,8 +168,8 @@ impl Device {
             }
     }
 
-    pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {
-        if peer.activity.may_ask_for_handshake(now) {
+    pub(super) fn request_handshake(&self, peer: &Arc<Peer>, now: Time) {
+        if peer.activity.can_request_handshake(now) {
             self.control_mailbox.post(peer, ControlNotice::Handshake);
         }
     }

@@ -1,5 +1,5 @@
-//! Sessions that ended. Their keys are wiped with the keypair; copies are still on the stacks of
-//! the threads that used them, which only these can wipe.
+//! Requests to wipe stacks after sessions ended. A keypair wipes its own keys. Copies remain on the
+//! stacks of the threads that used them, and only these threads can wipe them.
 
 use std::sync::{
     OnceLock,
@@ -17,7 +17,7 @@ pub enum KeyUser {
     Inbound,
 }
 
-/// Which threads have not wiped their stacks since sessions ended, and how to wake them.
+/// Which threads still have to wipe their stacks, and their wakers.
 #[derive(Default)]
 pub struct StackWipes {
     users: [User; 2],
@@ -30,26 +30,26 @@ struct User {
 }
 
 impl StackWipes {
-    /// Says how to wake a thread that uses keys. Only the first call counts.
+    /// Sets the waker of a thread that uses keys. Only the first call has an effect.
     pub fn set_waker(&self, user: KeyUser, waker: Waker) {
-        // Another could only come from a second data plane, which a device does not have.
+        // A second waker could only come from a second data plane, and a device has one.
         let _ = self.users[user as usize].waker.set(waker);
     }
 
-    /// Wipes the stack below the caller's frame where sessions ended since this thread did so last;
-    /// whether they did.
+    /// Wipes the stack below the caller's frame if sessions ended since this thread's last wipe.
+    /// Returns whether it did.
     #[inline(always)]
     pub fn wipe_if_requested(&self, user: KeyUser) -> bool {
         let flag = &self.users[user as usize].is_requested;
-        // Most calls see no session's end, and need no locked instruction.
-        let ended = flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel);
-        if ended {
+        // Most calls find no request. They need only a plain load, not a locked instruction.
+        let requested = flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel);
+        if requested {
             stack::wipe();
         }
-        ended
+        requested
     }
 
-    /// Wakes each thread, unless it was woken and has yet to come to it.
+    /// Requests a wipe from each thread, and wakes it unless a request is already pending.
     pub(super) fn request(&self) {
         for user in &self.users {
             if !user.is_requested.swap(true, Ordering::AcqRel)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_is_woken_and_wipes_once_however_many_sessions_ended() {
+    fn two_requests_wake_each_thread_once_and_cause_one_wipe() {
         let wipes = StackWipes::default();
         let woken = Arc::new(AtomicUsize::new(0));
         for user in [KeyUser::Outbound, KeyUser::Inbound] {

@@ -1,5 +1,5 @@
-//! Recent lookups: each key once in [`LOOKUP_TIMEOUT`], and at most [`LOOKUPS_MOST`] at a
-//! time. All have the same time-out, so the oldest comes first.
+//! Recent lookups: each key once in [`LOOKUP_TIMEOUT`], and at most [`MAX_LOOKUPS`] at a time. All
+//! have the same timeout, so the oldest comes first.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,52 +7,52 @@ use std::{
 };
 
 use crate::{
-    constants::{LOOKUP_TIMEOUT, LOOKUPS_MOST},
+    constants::{LOOKUP_TIMEOUT, MAX_LOOKUPS},
     time::Time,
 };
 
-/// Lookups by `K` that wait for an answer, each with what it is for.
+/// Lookups by `K` that wait for an answer, each with a value.
 #[derive(Debug)]
 pub(crate) struct Lookups<K, V> {
     pending: HashMap<K, (Time, V)>,
-    /// When each was asked, including those already answered.
-    asked: VecDeque<(Time, K)>,
+    /// Time of each request, including answered ones.
+    requested: VecDeque<(Time, K)>,
 }
 
-/// The result of [`Lookups::ask`].
+/// Result of [`Lookups::request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// The subscriber is to be asked.
-    Anew,
-    /// The subscriber was asked already.
-    Again,
-    /// Too many others wait.
+pub(crate) enum LookupState {
+    /// The lookup is new: notify the subscriber.
+    New,
+    /// The subscriber was notified before.
+    Pending,
+    /// Too many lookups are pending.
     Full,
 }
 
 impl<K, V> Default for Lookups<K, V> {
     fn default() -> Self {
-        Self { pending: HashMap::new(), asked: VecDeque::new() }
+        Self { pending: HashMap::new(), requested: VecDeque::new() }
     }
 }
 
 impl<K: Copy + Eq + Hash, V> Lookups<K, V> {
-    /// Asks about `key`, for the sake of `value`, which takes the place of an older one.
-    pub fn ask(&mut self, key: K, value: V, now: Time) -> Asked {
+    /// Requests a lookup of `key`. `value` replaces the value of a pending lookup.
+    pub fn request(&mut self, key: K, value: V, now: Time) -> LookupState {
         self.expire(now);
         if let Some((_, old)) = self.pending.get_mut(&key) {
             *old = value;
-            return Asked::Again;
+            return LookupState::Pending;
         }
-        if self.asked.len() >= LOOKUPS_MOST {
-            return Asked::Full;
+        if self.requested.len() >= MAX_LOOKUPS {
+            return LookupState::Full;
         }
         self.pending.insert(key, (now, value));
-        self.asked.push_back((now, key));
-        Asked::Anew
+        self.requested.push_back((now, key));
+        LookupState::New
     }
 
-    /// The value of a pending lookup, which may have timed out.
+    /// Returns the value of a pending lookup, even if it has timed out.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.pending.get(key).map(|(_, value)| value)
     }
@@ -64,11 +64,11 @@ impl<K: Copy + Eq + Hash, V> Lookups<K, V> {
     }
 
     fn expire(&mut self, now: Time) {
-        while let Some((asked, key)) = self.asked.front().copied()
-            && now.since(asked) >= LOOKUP_TIMEOUT
+        while let Some((requested, key)) = self.requested.front().copied()
+            && now.since(requested) >= LOOKUP_TIMEOUT
         {
-            self.asked.pop_front();
-            if self.pending.get(&key).is_some_and(|(at, _)| *at == asked) {
+            self.requested.pop_front();
+            if self.pending.get(&key).is_some_and(|(at, _)| *at == requested) {
                 self.pending.remove(&key);
             }
         }
@@ -86,30 +86,34 @@ mod tests {
     }
 
     #[test]
-    fn each_is_asked_once_until_it_times_out_and_the_newest_value_is_kept() {
+    fn lookup_is_new_once_until_its_timeout_and_returns_the_newest_value() {
         let mut lookups = Lookups::default();
-        assert_eq!(lookups.ask('a', 1, at(0)), Asked::Anew);
-        assert_eq!(lookups.ask('a', 2, at(4_999)), Asked::Again);
+        assert_eq!(lookups.request('a', 1, at(0)), LookupState::New);
+        assert_eq!(lookups.request('a', 2, at(4_999)), LookupState::Pending);
         assert_eq!(lookups.take(&'a', at(4_999)), Some(2));
         assert_eq!(lookups.take(&'a', at(4_999)), None);
-        assert_eq!(lookups.ask('b', 3, at(4_999)), Asked::Anew);
-        assert_eq!(lookups.ask('a', 4, at(4_999)), Asked::Anew);
+        assert_eq!(lookups.request('b', 3, at(4_999)), LookupState::New);
+        assert_eq!(lookups.request('a', 4, at(4_999)), LookupState::New);
         assert_eq!(lookups.take(&'b', at(9_998)), Some(3));
         assert_eq!(lookups.take(&'a', at(9_999)), None, "too late");
     }
 
     #[test]
-    fn there_are_so_many_at_a_time_and_no_more_even_where_all_are_answered() {
+    fn lookups_are_limited_even_if_all_were_answered() {
         let mut lookups = Lookups::default();
-        for key in 0..LOOKUPS_MOST {
-            assert_eq!(lookups.ask(key, (), at(key as u64)), Asked::Anew);
+        for key in 0..MAX_LOOKUPS {
+            assert_eq!(lookups.request(key, (), at(key as u64)), LookupState::New);
             lookups.take(&key, at(key as u64));
         }
-        let last = LOOKUPS_MOST as u64;
-        assert_eq!(lookups.ask(LOOKUPS_MOST, (), at(last)), Asked::Full);
-        assert_eq!(lookups.ask(LOOKUPS_MOST, (), at(5_000)), Asked::Anew, "the first timed out");
-        assert_eq!(lookups.ask(0, (), at(5_000)), Asked::Full);
-        lookups.ask(0, (), at(20_000));
-        assert_eq!((lookups.asked.len(), lookups.pending.len()), (1, 1));
+        let last = MAX_LOOKUPS as u64;
+        assert_eq!(lookups.request(MAX_LOOKUPS, (), at(last)), LookupState::Full);
+        assert_eq!(
+            lookups.request(MAX_LOOKUPS, (), at(5_000)),
+            LookupState::New,
+            "the first timed out"
+        );
+        assert_eq!(lookups.request(0, (), at(5_000)), LookupState::Full);
+        lookups.request(0, (), at(20_000));
+        assert_eq!((lookups.requested.len(), lookups.pending.len()), (1, 1));
     }
 }

@@ -21,8 +21,8 @@ mod vector {
     pub const RESP_EPHEMERAL: &str =
         "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b";
 
-    /// Payload and ciphertext: initiation, response, then transport messages,
-    /// the initiator's first, in turns.
+    /// Payload and ciphertext of initiation, response and transport messages. The sides alternate,
+    /// starting with the initiator.
     pub const MESSAGES: [(&str, &str); 6] = [
         (
             "4c756477696720766f6e204d69736573",
@@ -61,12 +61,12 @@ fn key(hex: &str) -> [u8; 32] {
     array(&bytes(hex))
 }
 
-/// The vector's keys are raw bytes; clamping them is what X25519 does anyway.
+/// The vector's keys are raw bytes. Clamping them does not change the result of X25519.
 fn private(hex: &str) -> PrivateKey {
     PrivateKey::from_bytes(&key(hex))
 }
 
-/// The initiator's handshake by the vector, up to its message.
+/// The initiator's side of the vector's handshake, up to its first message.
 fn start(identity: &Identity, ephemeral: PrivateKey) -> (Initiator, InitiationParts, Vec<u8>) {
     let remote = PublicKey::from(key(vector::INIT_REMOTE_STATIC));
     let static_static = identity.private.diffie_hellman(&remote).unwrap();
@@ -83,25 +83,25 @@ fn start(identity: &Identity, ephemeral: PrivateKey) -> (Initiator, InitiationPa
     (initiator, parts, sealed)
 }
 
-/// The responder by the vector's prologue.
+/// The vector's responder.
 fn responder() -> Identity {
     Identity::with_prologue(&bytes(vector::PROLOGUE), private(vector::RESP_STATIC))
 }
 
-/// An initiation beside others that are forged.
-fn opened(identity: &Identity, initiation: &[u8]) -> Option<Opened> {
+/// Opens an initiation in one batch with forged ones.
+fn opened(identity: &Identity, initiation: &[u8]) -> Option<OpenedInitiation> {
     let static_key = array(&initiation[32..80]);
     let mut all = [(array::<32>(&initiation[..32]).into(), &static_key); 9];
     let forged = [0; 48];
     (0..9).filter(|at| *at != 5).for_each(|at| all[at].1 = &forged);
-    let mut opened = Opened::of_each(identity, &all);
+    let mut opened = OpenedInitiation::open_each(identity, &all);
     assert!(opened.iter().enumerate().all(|(at, opened)| at == 5 || opened.is_none()));
     opened.swap_remove(5)
 }
 
-/// The vector's claim beside forged ones.
+/// Proves the vector's claim in one batch with forged ones.
 fn proved(
-    opened: &Opened,
+    opened: &OpenedInitiation,
     static_static: &Secret,
     initiation: &[u8],
 ) -> Option<([u8; 16], Responder)> {
@@ -114,7 +114,7 @@ fn proved(
 }
 
 #[test]
-fn the_vectors_names_belong_to_its_keys() {
+fn vector_public_key_matches_its_private_key() {
     assert_eq!(
         *private(vector::RESP_STATIC).public_key().as_bytes(),
         key(vector::INIT_REMOTE_STATIC)
@@ -122,7 +122,7 @@ fn the_vectors_names_belong_to_its_keys() {
 }
 
 #[test]
-fn the_initiator_writes_and_reads_the_vectors_messages() {
+fn initiator_writes_and_reads_the_messages_of_the_vector() {
     let identity = Identity::new(private(vector::INIT_STATIC));
     let (initiator, parts, sealed) = start(&identity, private(vector::INIT_EPHEMERAL));
     let message = [parts.ephemeral.as_bytes(), &parts.static_key[..], &sealed].concat();
@@ -132,14 +132,14 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
-    let answered = initiator.answered(&identity, &ephemeral).unwrap();
+    let answered = initiator.open_response(&identity, &ephemeral).unwrap();
     let keys = answered.finish(&psk, &response[32..], &mut payload).unwrap();
     assert_eq!(payload, bytes(vector::MESSAGES[1].0));
     check_transport(&keys, true);
 }
 
 #[test]
-fn the_responder_reads_and_writes_the_vectors_messages() {
+fn responder_reads_and_writes_the_messages_of_the_vector() {
     let identity = responder();
     let initiation = bytes(vector::MESSAGES[0].1);
     let opened = opened(&identity, &initiation).unwrap();
@@ -154,9 +154,9 @@ fn the_responder_reads_and_writes_the_vectors_messages() {
     let ephemeral = Ephemeral::with(&[(ephemeral, &responder)]).pop().flatten().unwrap();
     for many in [1, 5] {
         let questions = (0..many)
-            .map(|_| Question { responder: &responder, ephemeral: &ephemeral, psk: &psk })
+            .map(|_| ResponseRequest { responder: &responder, ephemeral: &ephemeral, psk: &psk })
             .collect::<Vec<_>>();
-        let answers = Answer::each(&questions, &payload);
+        let answers = SealedResponse::seal_each(&questions, &payload);
         assert_eq!(answers.len(), many);
         for answer in answers {
             let message = [&ephemeral.public.as_bytes()[..], &answer.sealed].concat();
@@ -188,7 +188,7 @@ fn check_transport(keys: &TransportKeys, initiator: bool) {
 }
 
 #[test]
-fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
+fn changed_byte_in_a_message_of_the_vector_is_rejected() {
     let identity = Identity::new(private(vector::INIT_STATIC));
     let (initiator, _, _) = start(&identity, private(vector::INIT_EPHEMERAL));
     let response = bytes(vector::MESSAGES[1].1);
@@ -199,7 +199,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         let mut payload = vec![0; response.len() - 32 - TAG];
         let ephemeral = PublicKey::from(array::<32>(&forged[..32]));
         let keys = initiator
-            .answered(&identity, &ephemeral)
+            .open_response(&identity, &ephemeral)
             .and_then(|answered| answered.finish(&psk, &forged[32..], &mut payload));
         assert!(keys.is_none(), "byte {at}");
     }
@@ -218,20 +218,20 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
 }
 
 #[test]
-fn another_preshared_key_fails_at_the_response() {
+fn response_with_another_preshared_key_is_rejected() {
     let identity = Identity::new(private(vector::INIT_STATIC));
     let (initiator, _, _) = start(&identity, private(vector::INIT_EPHEMERAL));
     let response = bytes(vector::MESSAGES[1].1);
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let psk = PresharedKey::default();
-    let answered = initiator.answered(&identity, &ephemeral);
+    let answered = initiator.open_response(&identity, &ephemeral);
     assert!(answered.is_none_or(|it| it.finish(&psk, &response[32..], &mut payload).is_none()));
 }
 
-/// With a point of low order anyone knows the result, so that a static key can be sealed by it.
+/// With a point of low order anyone can compute the result, and seal any static key with it.
 #[test]
-fn what_was_sealed_by_an_ephemeral_key_of_low_order_is_not_opened() {
+fn initiation_with_a_low_order_ephemeral_key_is_not_opened() {
     let identity = responder();
     let ephemeral = PublicKey::from([0; 32]);
     let mut symmetric = identity.start.clone();
@@ -240,15 +240,16 @@ fn what_was_sealed_by_an_ephemeral_key_of_low_order_is_not_opened() {
     let mut static_key = [0; 32 + TAG];
     symmetric.encrypt(&key, identity.public.as_bytes(), &mut static_key);
     for many in [1, 9] {
-        let opened = Opened::of_each(&identity, &vec![(ephemeral, &static_key); many]);
+        let opened = OpenedInitiation::open_each(&identity, &vec![(ephemeral, &static_key); many]);
         assert_eq!(opened.len(), many);
         assert!(opened.iter().all(Option::is_none));
     }
 }
 
-/// As many as the slow path takes at once: what is deeper than the stack is wiped would stay there.
+/// The slow path handles 64 handshakes at once. Secrets deeper than the wiped part of the stack
+/// would remain.
 #[test]
-fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
+fn sixty_four_handshakes_use_less_stack_than_is_wiped() {
     let identity = responder();
     let initiation = bytes(vector::MESSAGES[0].1);
     let static_key = array(&initiation[32..80]);
@@ -257,7 +258,7 @@ fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let mut answered = 0;
     let deep = stack::tests::depth(|| {
-        let opened = Opened::of_each(&identity, &initiations);
+        let opened = OpenedInitiation::open_each(&identity, &initiations);
         let remote = opened[0].as_ref().unwrap().remote;
         let static_static = &identity.private.diffie_hellman(&remote).unwrap();
         let sealed = &initiation[80..];
@@ -265,20 +266,20 @@ fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
             opened.iter().flatten().map(|opened| Claim { opened, static_static, sealed }).collect();
         let proved = Claim::prove_each::<16>(&claims);
         let responders = proved.iter().flatten().map(|(_, responder)| responder);
-        let ephemerals = Ephemeral::of_each(responders.clone(), &mut rng);
+        let ephemerals = Ephemeral::generate_each(responders.clone(), &mut rng);
         let questions = responders.zip(ephemerals.iter().flatten());
         let questions: Vec<_> = questions
-            .map(|(responder, ephemeral)| Question { responder, ephemeral, psk: &psk })
+            .map(|(responder, ephemeral)| ResponseRequest { responder, ephemeral, psk: &psk })
             .collect();
-        answered = Answer::each(&questions, &[]).len();
+        answered = SealedResponse::seal_each(&questions, &[]).len();
     });
     assert_eq!(answered, 64);
     let (deep, wiped) = (8 * deep, 8 * stack::HANDSHAKE);
     assert!(deep < wiped * 3 / 4, "{deep} of {wiped} bytes");
-    assert!(deep > 4096, "{deep} bytes: the test sees nothing of it");
+    assert!(deep > 4096, "{deep} bytes: the measurement does not work");
 }
 
-/// A private key of the vector. Its bytes are secret for memcheck.
+/// A private key of the vector. Memcheck treats its bytes as secret.
 fn hidden(hex: &str) -> PrivateKey {
     let bytes = key(hex);
     memcheck::hide(&bytes);
@@ -287,14 +288,14 @@ fn hidden(hex: &str) -> PrivateKey {
 
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_that_an_initiator_decides_by_its_verdicts_alone() {
+fn memcheck_finds_only_validity_branches_in_an_initiator() {
     memcheck::begin();
     let identity = Identity::new(hidden(vector::INIT_STATIC));
     let psk = key(vector::PSK);
     memcheck::hide(&psk);
     let psk = PresharedKey::from_bytes(&psk);
 
-    // Each Diffie-Hellman has a verdict: whether the result is zero.
+    // Each Diffie-Hellman has one branch: whether the result is zero.
     let mut started = None;
     let begin = || started = Some(start(&identity, hidden(vector::INIT_EPHEMERAL)));
     assert_eq!(memcheck::decisions(begin), 2);
@@ -303,13 +304,13 @@ fn memcheck_finds_that_an_initiator_decides_by_its_verdicts_alone() {
     memcheck::show(&message);
     assert_eq!(message, bytes(vector::MESSAGES[0].1));
 
-    // So does the response: whether it is authentic.
+    // The response has one more: whether it is authentic.
     let response = bytes(vector::MESSAGES[1].1);
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let mut keys = None;
     let finish = || {
-        let answered = initiator.answered(&identity, &ephemeral).unwrap();
+        let answered = initiator.open_response(&identity, &ephemeral).unwrap();
         keys = answered.finish(&psk, &response[32..], &mut payload);
     };
     assert_eq!(memcheck::decisions(finish), 3);
@@ -320,7 +321,7 @@ fn memcheck_finds_that_an_initiator_decides_by_its_verdicts_alone() {
 
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_no_decision_by_a_secret_in_an_answer() {
+fn memcheck_finds_no_branch_on_a_secret_in_a_response() {
     memcheck::begin();
     let identity = Identity::with_prologue(&bytes(vector::PROLOGUE), hidden(vector::RESP_STATIC));
     let psk = key(vector::PSK);
@@ -332,10 +333,10 @@ fn memcheck_finds_no_decision_by_a_secret_in_an_answer() {
     let (_, responder) = proved(&opened, &static_static, &initiation).unwrap();
     let ephemeral = Ephemeral::with(&[(hidden(vector::RESP_EPHEMERAL), &responder)]);
     let ephemeral = ephemeral.into_iter().next().flatten().unwrap();
-    let question = Question { responder: &responder, ephemeral: &ephemeral, psk: &psk };
+    let question = ResponseRequest { responder: &responder, ephemeral: &ephemeral, psk: &psk };
     let mut answers = Vec::new();
     let payload = bytes(vector::MESSAGES[1].0);
-    let answer = || answers = Answer::each(&[question], &payload);
+    let answer = || answers = SealedResponse::seal_each(&[question], &payload);
     assert_eq!(memcheck::decisions(answer), 0);
     memcheck::show(&answers[0].sealed);
     assert_eq!(answers[0].sealed, bytes(vector::MESSAGES[1].1)[32..]);

@@ -2,42 +2,43 @@
 
 use std::time::Duration;
 
-/// The shortest plaintext that a path's MTU is searched among: IPv4's 576 bytes that every
-/// host takes (RFC 791 section 3.1), less 60 of the outer headers and our own.
-pub(super) const PROBE_FLOOR: u16 = 576 - 60;
-/// What is taken to arrive while nothing else is known: IPv6's least MTU of 1280, less 80
-/// (RFC 8899 `BASE_PLPMTU`).
-pub(super) const PROBE_BASE: u16 = 1280 - 80;
-/// The longest plaintext that is asked about: what one UDP datagram over IPv4 holds.
-pub(super) const PROBE_MOST: u16 = 65_507 - 32;
-/// A search ends when its bounds are no further apart, in bytes.
-pub(super) const PROBE_STEP: u16 = 16;
-/// A peer that did not answer so many short questions knows none (RFC 8899 `MAX_PROBES`).
-pub(super) const PROBE_LOST: u32 = 3;
-/// A length is too long when at least so many questions of it were lost beside short ones that
-/// were answered, and more on a path that loses more ([`super::search`]).
-pub(super) const PROBE_PAIRS_LEAST: usize = 8;
-/// After so many pairs there is a verdict, or none is to be had.
-pub(super) const PROBE_PAIRS_MOST: usize = 64;
-/// How often a pair of a long and a short question is sent once a long one is doubted: with
-/// 1420 bytes that is 760 kbit/s, for 200 ms where nothing is amiss but the length.
-pub(super) const PROBE_PAIR_EVERY: Duration = Duration::from_millis(15);
-/// A long question is doubted when it was not answered for so long beyond twice the round trip.
-/// It is lost only after [`PROBE_TIMEOUT`].
-pub(super) const PROBE_DOUBT_AFTER: Duration = Duration::from_millis(40);
-/// How long an answer is waited for beyond twice the round trip: a busy peer takes so long.
-/// RFC 8899 asks for a second and more of who cannot measure the round trip.
+/// Lower bound of the search, as the length of a plaintext: the 576 bytes of IPv4 that every host
+/// accepts (RFC 791 section 3.1), less 60 for the outer headers and our own.
+pub(super) const MIN_PLPMTU: u16 = 576 - 60;
+/// Length that is assumed to arrive while nothing else is known: the minimum MTU of IPv6, 1280,
+/// less 80 (RFC 8899 `BASE_PLPMTU`).
+pub(super) const BASE_PLPMTU: u16 = 1280 - 80;
+/// Upper bound of the search: the payload of one UDP datagram over IPv4.
+pub(super) const MAX_PLPMTU: u16 = 65_507 - 32;
+/// A search ends if its bounds are at most this far apart, in bytes.
+pub(super) const SEARCH_STEP: u16 = 16;
+/// After this many unanswered short probes the peer does not support probing (RFC 8899
+/// `MAX_PROBES`).
+pub(super) const MAX_PROBES: u32 = 3;
+/// A length is too long if at least this many of its probes were lost while the short probes sent
+/// with them were answered. On a path with loss the number is higher ([`super::search`]).
+pub(super) const MIN_PROBE_PAIRS: usize = 8;
+/// After this many pairs the trial ends, with or without a verdict.
+pub(super) const MAX_PROBE_PAIRS: usize = 64;
+/// Interval between pairs of a long and a short probe after a long probe was not answered in time.
+/// With 1420 bytes that is 760 kbit/s, for 200 ms if only the length is the cause.
+pub(super) const PROBE_PAIR_INTERVAL: Duration = Duration::from_millis(15);
+/// A long probe is suspected lost after this time beyond twice the round trip. It counts as lost
+/// only after [`PROBE_TIMEOUT`].
+pub(super) const PROBE_SUSPECT_AFTER: Duration = Duration::from_millis(40);
+/// A probe is lost after this time beyond twice the round trip, which a busy peer may take. RFC
+/// 8899 requires one second or more only if the round trip is unknown.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long it is waited for where the round trip is not known (RFC 8085 section 3.1.1).
-pub(super) const PROBE_FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it is waited for at most.
-pub(super) const PROBE_TIMEOUT_MOST: Duration = Duration::from_secs(3);
-/// While long data is sent, it is asked this often whether that arrives: with what the
-/// verdict takes it is less than the third retransmission of TCP takes to come, 1.4 s.
-pub(super) const PROBE_CONFIRM_AFTER: Duration = Duration::from_millis(300);
-/// Whether a path carries more than what was found is asked after this long (RFC 8899
+/// A probe is lost after this time if the round trip is unknown (RFC 8085 section 3.1.1).
+pub(super) const INITIAL_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Upper bound of the time after which a probe is lost.
+pub(super) const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// While long data is sent, a probe verifies at this interval that its length arrives. Together
+/// with the time of a verdict, this is less than the 1.4 s until TCP's third retransmission.
+pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_millis(300);
+/// After this time the search is repeated to find out whether the path carries more (RFC 8899
 /// `PMTU_RAISE_TIMER`).
-pub(super) const PROBE_RAISE_AFTER: Duration = Duration::from_secs(600);
-/// After so many trials in a row without any answer the peer is asked no more: it answered
-/// once, but another WireGuard may have its place now.
-pub(super) const PROBE_STRIKES: u32 = 5;
+pub(super) const PMTU_RAISE_INTERVAL: Duration = Duration::from_secs(600);
+/// After this many consecutive trials without a verdict, probing stops: the peer replied before,
+/// but another WireGuard implementation may have replaced it.
+pub(super) const MAX_INCONCLUSIVE_TRIALS: u32 = 5;

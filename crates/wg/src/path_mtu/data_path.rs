@@ -1,13 +1,13 @@
-//! What the data path asks and tells. Timers take questions and answers for keepalives: nothing
-//! has to answer them, and for them no handshake is asked for.
+//! The data path's side. Timers treat probes and replies as keepalives: they need no answer, and
+//! request no handshake.
 
 use std::sync::Arc;
 
 use super::{
     PathLimit,
-    constants::PROBE_FLOOR,
+    constants::MIN_PLPMTU,
     probe::{Probe, ProbeKind},
-    shared::Heard,
+    shared::PathEvent,
 };
 use crate::{
     device::{ControlNotice, Device, OutboundNotice, Reservation},
@@ -16,37 +16,35 @@ use crate::{
     time::Time,
 };
 
-/// A datagram that is longer may be too long for a path.
-const LONG: usize = PROBE_FLOOR as usize + DATA_OVERHEAD;
+/// A longer datagram may exceed the path MTU.
+const LONG: usize = MIN_PLPMTU as usize + DATA_OVERHEAD;
 
-/// Notes that datagrams of data were sent, the `longest` of so many bytes; whether control must
-/// plan the peer's timers anew.
-pub(crate) fn sent_long(peer: &Peer, longest: usize, now: Time) -> bool {
-    longest > LONG && peer.path.note_long(now).is_some_and(|due| peer.activity.plan(due))
+/// Records sent data datagrams, the longest of which has `longest` bytes. Returns whether the
+/// control half must replan the peer's timers.
+pub(crate) fn note_long_data_sent(peer: &Peer, longest: usize, now: Time) -> bool {
+    longest > LONG && peer.path.note_long_data(now).is_some_and(|due| peer.activity.plan(due))
 }
 
 impl Peer {
-    /// What the path to the peer carries; `None` where that is all that the interface
-    /// sends, or nobody knows.
+    /// Returns the path MTU. `None` if it is unknown, or is at least the interface's MTU.
     pub fn path_limit(&self) -> Option<PathLimit> {
         self.path.limit()
     }
 
-    /// Whether a sender may be told now that its packet was too long: rate-limited, for
-    /// all senders of the peer together (RFC 4443 section 2.4 f).
+    /// Whether a sender may be notified now that its packet was too long. The rate limit applies to
+    /// all senders to this peer together (RFC 4443 section 2.4 f).
     pub fn allow_too_big_report(&self, now: Time) -> bool {
         self.path.allow_too_big_report(now)
     }
 }
 
 impl Device {
-    /// Takes what is to be sent to a peer, where there is an
-    /// [`OutboundNotice::Probe`].
+    /// Takes the probes and replies to send to a peer, after an [`OutboundNotice::Probe`].
     pub fn take_probes(&self, peer: &Peer) -> Vec<Probe> {
-        peer.path.take_to_send()
+        peer.path.take_outgoing()
     }
 
-    /// Reserves a counter for a question or an answer.
+    /// Reserves a counter for a probe or a reply.
     pub fn reserve_probe(&self, peer: &Arc<Peer>, now: Time) -> Option<Reservation> {
         let endpoint = peer.endpoint()?;
         let keypair = peer.live_keypair(now)?;
@@ -54,7 +52,7 @@ impl Device {
         Some(Reservation { keypair, counter, endpoint })
     }
 
-    /// Notes that a question or an answer was sent, `bytes` of datagram.
+    /// Records that a probe or a reply was sent in a datagram of `bytes` bytes.
     pub fn handle_probe_sent(&self, peer: &Arc<Peer>, bytes: usize, now: Time) {
         peer.count_tx(bytes);
         if peer.activity.sent(false, false, now) {
@@ -62,20 +60,20 @@ impl Device {
         }
     }
 
-    /// Notes that a question is longer than our own link sends whole.
+    /// Handles that our own link refused a probe as too long.
     pub fn handle_probe_refused(&self, peer: &Arc<Peer>, probe: Probe) {
-        peer.path.hear(Heard::Refused(probe.token));
+        peer.path.push_event(PathEvent::Refused(probe.token));
         self.control_mailbox.post(peer, ControlNotice::ProbeReceived);
     }
 
-    /// Notes that a question or an answer of a peer came, authentic and new. A question is
-    /// answered, whether or not we ask ourselves.
+    /// Handles an authentic, new probe or reply of a peer. A request is answered even if this
+    /// device does not search.
     pub fn handle_probe_received(&self, peer: &Arc<Peer>, probe: Probe, now: Time) {
-        if probe.kind == ProbeKind::Question {
-            peer.path.send(probe.answer());
+        if probe.kind == ProbeKind::Request {
+            peer.path.queue_probe(probe.reply());
             self.outbound_mailbox.post(peer, OutboundNotice::Probe);
         }
-        peer.path.hear(Heard::Came(probe, now));
+        peer.path.push_event(PathEvent::Received(probe, now));
         self.control_mailbox.post(peer, ControlNotice::ProbeReceived);
     }
 }

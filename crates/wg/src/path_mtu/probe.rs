@@ -1,73 +1,71 @@
-//! A question whether a datagram of some length arrives, and its answer: how a path's
-//! MTU is found (docs/decisions/0006).
+//! The probe of a datagram length, and its reply. They find a path's MTU (docs/decisions/0006).
 //!
-//! Both are the plaintext of transport data. Their first byte is that of no version of
-//! IP, so a peer that knows nothing of them drops them, once they are authentic, as what
-//! is no IP packet.
+//! Both are the plaintext of transport data. Their first byte matches no version of IP, so a peer
+//! without support drops them, after authentication, as invalid IP packets.
 //!
 //! ```text
-//!   | \0PATHMTU | kind | 0 | len | token | zeros up to len, in a question |
+//!   | \0PATHMTU | kind | 0 | len | token | zeros up to len, in a request |
 //!   0           8      9   10    12      16
 //! ```
 //!
 //! Numbers are little-endian, as everywhere in the protocol.
 
-/// Bytes of an answer, and the fewest of a question.
+/// Bytes of a reply, and minimum length of a request.
 pub const PROBE_LEN: usize = 16;
-/// The first byte of either: no version of IP.
+/// The first byte of both, which matches no version of IP.
 pub const PROBE_FIRST_BYTE: u8 = MAGIC[0];
 
 const MAGIC: [u8; 8] = *b"\0PATHMTU";
 
-/// Which of the two it is.
+/// The kind of a probe message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ProbeKind {
-    /// Did this arrive?
-    Question = 1,
-    /// It did.
-    Answer = 2,
+    /// A request for a reply if it arrives.
+    Request = 1,
+    /// The reply: the request arrived.
+    Reply = 2,
 }
 
-/// A question or an answer.
+/// A request or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Which of the two.
+    /// Request or reply.
     pub kind: ProbeKind,
-    /// Tells questions apart; an answer has its question's.
+    /// Identifies a request. A reply repeats it.
     pub token: u32,
-    /// Bytes of the question as plaintext.
+    /// Bytes of the request's plaintext.
     pub len: u16,
 }
 
 impl Probe {
-    /// Reads an opened plaintext; `None` where it is neither.
+    /// Parses a decrypted plaintext. `None` if it is not a probe message.
     pub fn parse(plaintext: &[u8]) -> Option<Self> {
         let (magic, rest) = plaintext.split_first_chunk()?;
         let (&[kind, _, len @ .., t0, t1, t2, t3], _) = rest.split_first_chunk::<8>()?;
         let kind = match kind {
-            1 => ProbeKind::Question,
-            2 => ProbeKind::Answer,
+            1 => ProbeKind::Request,
+            2 => ProbeKind::Reply,
             _ => return None,
         };
         let len = u16::from_le_bytes(len);
-        let whole = kind == ProbeKind::Answer || usize::from(len) == plaintext.len();
+        let whole = kind == ProbeKind::Reply || usize::from(len) == plaintext.len();
         let probe = Self { kind, token: u32::from_le_bytes([t0, t1, t2, t3]), len };
         (*magic == MAGIC && whole).then_some(probe)
     }
 
-    /// Bytes of its plaintext.
+    /// Bytes of the plaintext.
     pub fn plaintext_len(&self) -> usize {
         match self.kind {
-            ProbeKind::Question => self.len.into(),
-            ProbeKind::Answer => PROBE_LEN,
+            ProbeKind::Request => self.len.into(),
+            ProbeKind::Reply => PROBE_LEN,
         }
     }
 
-    /// Writes its plaintext.
+    /// Writes the plaintext.
     ///
     /// # Panics
-    /// `plaintext` is not as long as [`Probe::plaintext_len`] says.
+    /// If the length of `plaintext` is not [`Probe::plaintext_len`].
     pub fn write(&self, plaintext: &mut [u8]) {
         assert_eq!(plaintext.len(), self.plaintext_len());
         plaintext[..8].copy_from_slice(&MAGIC);
@@ -77,9 +75,9 @@ impl Probe {
         plaintext[PROBE_LEN..].fill(0);
     }
 
-    /// The answer to a question.
-    pub(crate) fn answer(self) -> Self {
-        Self { kind: ProbeKind::Answer, ..self }
+    /// Returns the reply to a request.
+    pub(crate) fn reply(self) -> Self {
+        Self { kind: ProbeKind::Reply, ..self }
     }
 }
 
@@ -88,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_cut_or_changed_is_not() {
-        for (kind, len) in [(ProbeKind::Question, 1420), (ProbeKind::Answer, 1420)] {
+    fn written_probes_parse_and_truncated_or_changed_ones_do_not() {
+        for (kind, len) in [(ProbeKind::Request, 1420), (ProbeKind::Reply, 1420)] {
             let probe = Probe { kind, token: 0x1234_5678, len };
             let mut plaintext = vec![0xff; probe.plaintext_len()];
             probe.write(&mut plaintext);
@@ -103,9 +101,9 @@ mod tests {
             }
             assert_eq!(Probe::parse(&plaintext[..PROBE_LEN - 1]), None);
         }
-        let question = Probe { kind: ProbeKind::Question, token: 1, len: 100 };
+        let request = Probe { kind: ProbeKind::Request, token: 1, len: 100 };
         let mut plaintext = [0; 100];
-        question.write(&mut plaintext);
-        assert_eq!(Probe::parse(&plaintext[..99]), None, "not all of the question came");
+        request.write(&mut plaintext);
+        assert_eq!(Probe::parse(&plaintext[..99]), None, "a truncated request");
     }
 }

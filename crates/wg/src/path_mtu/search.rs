@@ -1,297 +1,300 @@
-//! How long a datagram may be to arrive whole at a peer: packetization layer path MTU
-//! discovery (RFC 8899) by questions of a length, which the peer answers when they
-//! arrive. No ICMP is needed, and none is believed.
+//! Packetization layer path MTU discovery (RFC 8899): finds the longest datagram that arrives whole
+//! at a peer, by probes of different lengths that the peer answers. It does not use ICMP.
 //!
 //! ```text
-//!   Idle -- long data --> Asking -- no answer --> Silent      a peer that knows nothing of it
-//!     |                     |  answer               |
-//!     |  the peer asks      v                       |  the peer asks
-//!     |        .--->  Trying a length               |
-//!     |        |       | arrived: longer            |
-//!     |        |       | lost: shorter              |
-//!     v        |       v                            v
-//!     `--->  long data <-- Resting, nothing to search for at present
+//!   Idle -- long data --> CheckingSupport -- no reply --> Unresponsive
+//!     |                     |  reply                        |
+//!     |  the peer probes    v                               |  the peer probes
+//!     |        .--->  Searching: a trial of one length      |
+//!     |        |       | arrived: try longer                |
+//!     |        |       | lost: try shorter                  |
+//!     v        |       v                                    v
+//!     `--->  long data <-- Waiting, no trial at present
 //! ```
 //!
-//! Nothing is asked of a peer to which nothing long is sent.
+//! A peer is probed only while long data is sent to it.
 //!
-//! A length counts as too long only when questions of it were lost again and again while
-//! short ones beside them were answered ([`doubt`]): what loses all is congestion or a dead
-//! path, what loses some is a poor one, and neither is a path MTU. All lengths are of
-//! plaintexts, and so of inner packets.
+//! A length is too long only if several of its probes were lost while short probes sent with them
+//! were answered ([`loss`]). If all probes are lost, the cause is congestion or a dead path; if
+//! some are lost, the path has random loss. Neither shows a path MTU. All lengths are those of
+//! plaintexts, which equal those of inner packets.
 //!
-//! Call order: the `handle_*` verbs in any order; after each, [`Search::poll_question`]
-//! until it is empty, then [`Search::poll_timeout`] and [`Search::limit`].
+//! Call order: the `handle_*` methods in any order; after each, [`Search::poll_probe`] until it
+//! returns `None`, then [`Search::poll_timeout`] and [`Search::limit`].
 
-mod doubt;
+mod loss;
 
 use std::{collections::VecDeque, time::Duration};
 
-use doubt::{Loss, Questions, Verdict, Waits};
+use loss::{LossRate, Timeouts, TrialProbes, Verdict};
 
 use super::{
     PathLimit,
     constants::{
-        PROBE_BASE, PROBE_FIRST_TIMEOUT, PROBE_FLOOR, PROBE_LOST, PROBE_RAISE_AFTER, PROBE_STEP,
-        PROBE_STRIKES,
+        BASE_PLPMTU, INITIAL_PROBE_TIMEOUT, MAX_INCONCLUSIVE_TRIALS, MAX_PROBES, MIN_PLPMTU,
+        PMTU_RAISE_INTERVAL, SEARCH_STEP,
     },
     probe::{PROBE_LEN, Probe, ProbeKind},
 };
 use crate::{message::DATA_OVERHEAD, time::Time};
 
-/// MTUs that paths commonly have: jumbo frames' 9000 and 4470, Ethernet's 1500, PPPoE's
-/// 1492, tunnels' from 1480 to 1400, IPv6's least.
+/// Common path MTUs: 9000 and 4470 for jumbo frames, 1500 for Ethernet, 1492 for PPPoE, 1480 to
+/// 1400 for tunnels, 1280 as the minimum of IPv6.
 const COMMON: [u16; 11] = [9000, 4470, 1500, 1492, 1480, 1472, 1460, 1450, 1420, 1400, 1280];
-/// What of a path's MTU is no plaintext, over IPv6; with IPv4 20 bytes stay unused until the
-/// middle of two lengths is tried.
+/// Bytes of headers and tag around a plaintext over IPv6. Over IPv4, 20 bytes remain unused unless
+/// the bisection finds them.
 const OVERHEAD: u16 = 40 + 8 + DATA_OVERHEAD as u16;
 
 /// The search for one peer's path MTU.
 #[derive(Debug)]
 pub(super) struct Search {
     phase: Phase,
-    /// The longest plaintext that there is to send: the interface's MTU.
+    /// The longest plaintext to send: the interface's MTU.
     top: u16,
-    /// The longest known to arrive, or the floor, which is taken to.
+    /// The longest length known to arrive, or the lower bound, which is assumed to arrive.
     low: u16,
-    /// The shortest known not to arrive, or more than `top`.
+    /// The shortest length known not to arrive, or more than `top`.
     high: u16,
     limit: Option<PathLimit>,
-    /// Whether the peer ever answered, or asked.
-    answers: bool,
-    /// Of a question and its answer, smoothed.
+    /// Whether the peer ever replied to a probe, or sent one.
+    peer_replies: bool,
+    /// Smoothed round trip of a probe and its reply.
     rtt: Option<Duration>,
-    loss: Loss,
-    /// Of the trial.
-    asked: Questions,
+    loss: LossRate,
+    /// Probes of the present trial.
+    probes: TrialProbes,
     next_token: u32,
-    /// Trials in a row that ended without a verdict.
-    strikes: u32,
-    /// When a settled limit below `top` is looked at again.
+    /// Consecutive trials without a verdict.
+    inconclusive_trials: u32,
+    /// Time to search above a settled limit below `top`.
     raise_at: Option<Time>,
-    questions: VecDeque<Probe>,
+    outgoing: VecDeque<Probe>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Nothing long was sent yet.
+    /// No long data was sent yet.
     Idle,
-    /// Whether the peer answers at all.
-    Asking(Trial),
-    /// It does not.
-    Silent,
-    /// Whether a length arrives.
-    Trying(Trial),
-    /// Nothing is asked; before a time, where there is one, not even for long data.
-    Resting(Option<Time>),
+    /// Short probes show whether the peer replies at all.
+    CheckingSupport(Trial),
+    /// The peer does not reply.
+    Unresponsive,
+    /// A trial of one length.
+    Searching(Trial),
+    /// No trial. Until the given time, if any, even long data does not start one.
+    Waiting(Option<Time>),
 }
 
-/// Questions of one length.
+/// A trial of one length.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     len: u16,
-    /// The tokens from here on are this trial's; those at an odd distance are of the
-    /// short questions beside it.
+    /// The first token of this trial. Tokens at an odd distance from it belong to the short probes.
     first_token: u32,
-    /// How many followed the first: of a length alone, or in pairs.
+    /// Number of rounds after the first probe: single probes when checking support, otherwise
+    /// pairs.
     rounds: u32,
     due: Time,
 }
 
 impl Search {
-    /// A path of which nothing is known, for an interface's `mtu`.
+    /// Creates the search for an interface's `mtu`. Nothing is known about the path.
     pub fn new(mtu: u16) -> Self {
         Self {
             phase: Phase::Idle,
             top: mtu,
-            low: PROBE_FLOOR.min(mtu),
+            low: MIN_PLPMTU.min(mtu),
             high: mtu.saturating_add(1),
             limit: None,
-            answers: false,
+            peer_replies: false,
             rtt: None,
-            loss: Loss::default(),
-            asked: Questions::default(),
+            loss: LossRate::default(),
+            probes: TrialProbes::default(),
             next_token: 0,
-            strikes: 0,
+            inconclusive_trials: 0,
             raise_at: None,
-            questions: VecDeque::new(),
+            outgoing: VecDeque::new(),
         }
     }
 
-    /// The peer is elsewhere, or the interface has another MTU: what was found is no
-    /// longer true, but is kept to until something else is found.
+    /// Handles a new endpoint of the peer or a new MTU of the interface. The previous limit may be
+    /// wrong, but applies until the search finds another one.
     pub fn handle_change(&mut self, mtu: u16, now: Time) {
         self.top = mtu;
-        if matches!(self.phase, Phase::Trying(_) | Phase::Resting(_)) {
-            self.rest_before_search(now);
+        if matches!(self.phase, Phase::Searching(_) | Phase::Waiting(_)) {
+            self.restart_on_long_data(now);
         }
     }
 
-    /// There is a new session. Who answered once and then was silent for long may be back.
+    /// Handles a new session. A peer that replied before and was unresponsive is probed again.
     pub fn handle_session(&mut self) {
-        if self.answers && matches!(self.phase, Phase::Silent) {
+        if self.peer_replies && matches!(self.phase, Phase::Unresponsive) {
             self.phase = Phase::Idle;
         }
     }
 
-    /// The peer asked, and so it will answer.
-    pub fn handle_question(&mut self, now: Time) {
-        self.answers = true;
+    /// Handles a probe request of the peer, which shows that it will reply to ours.
+    pub fn handle_probe_request(&mut self, now: Time) {
+        self.peer_replies = true;
         match self.phase {
-            Phase::Idle | Phase::Silent => self.rest_before_search(now),
-            Phase::Asking(_) => self.search(PROBE_FLOOR, now),
-            Phase::Trying(_) | Phase::Resting(_) => {}
+            Phase::Idle | Phase::Unresponsive => self.restart_on_long_data(now),
+            Phase::CheckingSupport(_) => self.search(MIN_PLPMTU, now),
+            Phase::Searching(_) | Phase::Waiting(_) => {}
         }
     }
 
-    /// A question was answered.
-    pub fn handle_answer(&mut self, token: u32, now: Time) {
-        self.answers = true;
-        let (Phase::Asking(trial) | Phase::Trying(trial)) = self.phase else { return };
+    /// Handles the reply to a probe.
+    pub fn handle_reply(&mut self, token: u32, now: Time) {
+        self.peer_replies = true;
+        let (Phase::CheckingSupport(trial) | Phase::Searching(trial)) = self.phase else { return };
         let distance = token.wrapping_sub(trial.first_token);
         let (round, is_long) = match self.phase {
-            Phase::Asking(_) => (distance, false),
+            Phase::CheckingSupport(_) => (distance, false),
             _ => (distance.div_ceil(2), distance.is_multiple_of(2)),
         };
         if round > trial.rounds {
             return;
         }
         let round = round as usize;
-        if let Some(sent) = self.asked.sent(round) {
+        if let Some(sent) = self.probes.sent(round) {
             let sample = now.since(sent);
             self.rtt = Some(self.rtt.map_or(sample, |rtt| (7 * rtt + sample) / 8));
         }
         match self.phase {
-            Phase::Asking(_) => self.search(PROBE_FLOOR, now),
+            Phase::CheckingSupport(_) => self.search(MIN_PLPMTU, now),
             _ if is_long => {
-                self.asked.long_answered(&mut self.loss);
-                self.arrived(trial.len, now);
+                self.probes.handle_long_reply(&mut self.loss);
+                self.handle_arrival(trial.len, now);
             }
-            _ => self.asked.short_answered(round, &mut self.loss),
+            _ => self.probes.handle_short_reply(round, &mut self.loss),
         }
     }
 
-    /// Our own link refused a question as too long: nothing was lost, and there is no
-    /// need to wait.
+    /// Handles that our own link refused a probe as too long. The probe was not sent, so there is
+    /// no need to wait for its loss.
     pub fn handle_refusal(&mut self, token: u32, now: Time) {
-        if let Phase::Trying(trial) = self.phase
+        if let Phase::Searching(trial) = self.phase
             && token.wrapping_sub(trial.first_token) <= 2 * trial.rounds
         {
-            self.too_long(trial.len, now);
+            self.handle_too_long(trial.len, now);
         }
     }
 
-    /// Long data was sent, a while ago for the first time since the last question.
+    /// Handles long data, some time after the first such data since the last probe of its length.
     pub fn handle_long_data(&mut self, now: Time) {
         match self.phase {
             Phase::Idle => {
-                let mut trial = self.begin(PROBE_LEN as u16, now);
-                trial.due = now + Waits::new(self.rtt).lost;
-                self.phase = Phase::Asking(trial);
+                let mut trial = self.start_trial(PROBE_LEN as u16, now);
+                trial.due = now + Timeouts::new(self.rtt).lost;
+                self.phase = Phase::CheckingSupport(trial);
             }
-            Phase::Resting(None) if self.raise_at.is_some_and(|at| at <= now) => {
+            Phase::Waiting(None) if self.raise_at.is_some_and(|at| at <= now) => {
                 self.search(self.low, now);
             }
-            Phase::Resting(None) => {
-                let trial = self.begin(self.low, now);
-                self.phase = Phase::Trying(trial);
+            Phase::Waiting(None) => {
+                let trial = self.start_trial(self.low, now);
+                self.phase = Phase::Searching(trial);
             }
-            Phase::Asking(_) | Phase::Silent | Phase::Trying(_) | Phase::Resting(Some(_)) => {}
+            Phase::CheckingSupport(_)
+            | Phase::Unresponsive
+            | Phase::Searching(_)
+            | Phase::Waiting(Some(_)) => {}
         }
     }
 
-    /// Works on what is due.
+    /// Handles timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.poll_timeout().is_none_or(|due| now < due) {
             return;
         }
         match self.phase {
-            Phase::Resting(_) => self.phase = Phase::Resting(None),
-            Phase::Asking(trial) if trial.rounds + 1 == PROBE_LOST => self.phase = Phase::Silent,
-            Phase::Asking(mut trial) => {
-                self.push_question(trial.len);
-                self.asked.push(now);
-                trial.rounds += 1;
-                trial.due = now + Waits::new(self.rtt).lost;
-                self.phase = Phase::Asking(trial);
+            Phase::Waiting(_) => self.phase = Phase::Waiting(None),
+            Phase::CheckingSupport(trial) if trial.rounds + 1 == MAX_PROBES => {
+                self.phase = Phase::Unresponsive
             }
-            Phase::Trying(mut trial) => {
-                let waits = Waits::new(self.rtt);
-                match self.asked.judge(now, waits, &mut self.loss) {
-                    Verdict::TooLong => self.too_long(trial.len, now),
-                    Verdict::Unknown => self.give_up(trial.len, now),
-                    Verdict::Open => {
-                        if self.asked.next_pair(waits).is_some_and(|at| at <= now) {
-                            self.ask_again(&mut trial, now);
+            Phase::CheckingSupport(mut trial) => {
+                self.push_probe(trial.len);
+                self.probes.push(now);
+                trial.rounds += 1;
+                trial.due = now + Timeouts::new(self.rtt).lost;
+                self.phase = Phase::CheckingSupport(trial);
+            }
+            Phase::Searching(mut trial) => {
+                let timeouts = Timeouts::new(self.rtt);
+                match self.probes.judge(now, timeouts, &mut self.loss) {
+                    Verdict::TooLong => self.handle_too_long(trial.len, now),
+                    Verdict::Inconclusive => self.end_without_verdict(trial.len, now),
+                    Verdict::Pending => {
+                        if self.probes.next_pair_due(timeouts).is_some_and(|at| at <= now) {
+                            self.push_pair(&mut trial, now);
                         }
-                        trial.due = self.asked.due(waits);
-                        self.phase = Phase::Trying(trial);
+                        trial.due = self.probes.due(timeouts);
+                        self.phase = Phase::Searching(trial);
                     }
                 }
             }
-            Phase::Idle | Phase::Silent => {}
+            Phase::Idle | Phase::Unresponsive => {}
         }
     }
 
-    /// The next question to send.
-    pub fn poll_question(&mut self) -> Option<Probe> {
-        self.questions.pop_front()
+    /// Returns the next probe to send.
+    pub fn poll_probe(&mut self) -> Option<Probe> {
+        self.outgoing.pop_front()
     }
 
-    /// When [`Search::handle_timeout`] is to be called.
+    /// Returns the time of the next call of [`Search::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.phase {
-            Phase::Asking(trial) | Phase::Trying(trial) => Some(trial.due),
-            Phase::Resting(until) => until,
-            Phase::Idle | Phase::Silent => None,
+            Phase::CheckingSupport(trial) | Phase::Searching(trial) => Some(trial.due),
+            Phase::Waiting(until) => until,
+            Phase::Idle | Phase::Unresponsive => None,
         }
     }
 
-    /// What may be sent; `None` where that is all that the interface sends, or nobody
-    /// knows.
+    /// Returns the path MTU. `None` if it is unknown, or is at least the interface's MTU.
     pub fn limit(&self) -> Option<PathLimit> {
         self.limit
     }
 
-    /// The longest plaintext that was seen to arrive; `None` while nobody knows.
+    /// Returns the longest plaintext that is known to arrive. `None` while unknown.
     pub fn found(&self) -> Option<u16> {
-        (self.low > PROBE_FLOOR).then_some(self.low)
+        (self.low > MIN_PLPMTU).then_some(self.low)
     }
 
-    /// Whether it is to be told when long data is sent next.
-    pub fn wants_long_data(&self) -> bool {
-        matches!(self.phase, Phase::Idle | Phase::Resting(None))
+    /// Whether [`Search::handle_long_data`] should be called for the next long data.
+    pub fn needs_long_data(&self) -> bool {
+        matches!(self.phase, Phase::Idle | Phase::Waiting(None))
     }
 
-    /// Searches anew, but only once long data is sent.
-    fn rest_before_search(&mut self, now: Time) {
-        self.phase = Phase::Resting(None);
-        self.loss = Loss::default();
-        (self.low, self.raise_at) = (PROBE_FLOOR.min(self.top), Some(now));
-        // It is kept to, but nobody is told of it.
+    /// Restarts the search when long data is sent next.
+    fn restart_on_long_data(&mut self, now: Time) {
+        self.phase = Phase::Waiting(None);
+        self.loss = LossRate::default();
+        (self.low, self.raise_at) = (MIN_PLPMTU.min(self.top), Some(now));
+        // The limit applies, but is not reported to senders.
         if let Some(limit) = &mut self.limit {
             limit.settled = false;
         }
     }
 
-    /// Searches anew from a length on that arrives.
+    /// Restarts the search from a length that arrives.
     fn search(&mut self, low: u16, now: Time) {
         self.low = low.min(self.top);
         self.high = self.top.saturating_add(1);
         self.raise_at = None;
-        self.go_on(now);
+        self.continue_search(now);
     }
 
-    /// Tries the next length, or rests where there is none.
-    fn go_on(&mut self, now: Time) {
+    /// Starts a trial of the next length. Without a next length, ends the search.
+    fn continue_search(&mut self, now: Time) {
         match next_length(self.low, self.high, self.top) {
             Some(len) => {
-                let trial = self.begin(len, now);
-                self.phase = Phase::Trying(trial);
+                let trial = self.start_trial(len, now);
+                self.phase = Phase::Searching(trial);
             }
             None => {
-                self.phase = Phase::Resting(None);
-                self.raise_at = (self.low < self.top).then_some(now + PROBE_RAISE_AFTER);
+                self.phase = Phase::Waiting(None);
+                self.raise_at = (self.low < self.top).then_some(now + PMTU_RAISE_INTERVAL);
                 if let Some(limit) = &mut self.limit {
                     limit.settled = true;
                 }
@@ -299,10 +302,10 @@ impl Search {
         }
     }
 
-    fn arrived(&mut self, len: u16, now: Time) {
-        self.strikes = 0;
+    fn handle_arrival(&mut self, len: u16, now: Time) {
+        self.inconclusive_trials = 0;
         if len == self.low {
-            self.phase = Phase::Resting(None);
+            self.phase = Phase::Waiting(None);
             return;
         }
         self.low = len;
@@ -311,75 +314,77 @@ impl Search {
         } else if let Some(limit) = &mut self.limit {
             limit.bytes = limit.bytes.max(len);
         }
-        self.go_on(now);
+        self.continue_search(now);
     }
 
-    fn too_long(&mut self, len: u16, now: Time) {
-        self.strikes = 0;
+    fn handle_too_long(&mut self, len: u16, now: Time) {
+        self.inconclusive_trials = 0;
         self.high = len;
         let shrank = len <= self.low;
         if shrank {
-            self.low = PROBE_FLOOR.min(len);
+            self.low = MIN_PLPMTU.min(len);
         }
-        let bytes = if self.high > PROBE_BASE { self.low.max(PROBE_BASE) } else { self.low };
-        // A look whether a known limit may be raised takes nothing back.
+        let bytes = if self.high > BASE_PLPMTU { self.low.max(BASE_PLPMTU) } else { self.low };
+        // A search above a known limit does not unsettle it.
         if shrank || self.limit.is_none_or(|limit| !limit.settled) {
             self.limit = Some(PathLimit { bytes, settled: false });
         }
-        self.go_on(now);
+        self.continue_search(now);
     }
 
-    /// Nothing at all is answered, or hardly anything: it is asked again later, and in the end no more before
-    /// there is another session.
-    fn give_up(&mut self, len: u16, now: Time) {
-        self.strikes = if self.asked.is_heard() { 1 } else { self.strikes + 1 };
-        if self.strikes > PROBE_STRIKES {
+    /// Ends a trial in which no probe, or hardly any, was answered. It is repeated later. After too
+    /// many such trials, probing stops until the next session.
+    fn end_without_verdict(&mut self, len: u16, now: Time) {
+        self.inconclusive_trials =
+            if self.probes.has_reply() { 1 } else { self.inconclusive_trials + 1 };
+        if self.inconclusive_trials > MAX_INCONCLUSIVE_TRIALS {
             *self = Self {
-                phase: Phase::Silent,
-                answers: self.answers,
+                phase: Phase::Unresponsive,
+                peer_replies: self.peer_replies,
                 next_token: self.next_token,
                 ..Self::new(self.top)
             };
             return;
         }
-        self.phase = Phase::Resting(Some(now + PROBE_FIRST_TIMEOUT * (1 << self.strikes)));
+        self.phase =
+            Phase::Waiting(Some(now + INITIAL_PROBE_TIMEOUT * (1 << self.inconclusive_trials)));
         if len > self.low {
-            // The search goes on then.
+            // The search continues then.
             self.raise_at = Some(now);
         }
     }
 
-    fn begin(&mut self, len: u16, now: Time) -> Trial {
+    fn start_trial(&mut self, len: u16, now: Time) -> Trial {
         let first_token = self.next_token;
-        self.push_question(len);
-        self.asked.begin(now);
-        let due = self.asked.due(Waits::new(self.rtt));
+        self.push_probe(len);
+        self.probes.start(now);
+        let due = self.probes.due(Timeouts::new(self.rtt));
         Trial { len, first_token, rounds: 0, due }
     }
 
-    /// Asks again, a short question first: should a full queue drop one of them, it is
-    /// the longer one's verdict that waits.
-    fn ask_again(&mut self, trial: &mut Trial, now: Time) {
-        self.push_question(PROBE_LEN as u16);
-        self.push_question(trial.len);
-        self.asked.push(now);
+    /// Sends another pair, the short probe first: if a full queue drops one of the two, only the
+    /// verdict on the long one is delayed.
+    fn push_pair(&mut self, trial: &mut Trial, now: Time) {
+        self.push_probe(PROBE_LEN as u16);
+        self.push_probe(trial.len);
+        self.probes.push(now);
         trial.rounds += 1;
     }
 
-    fn push_question(&mut self, len: u16) {
+    fn push_probe(&mut self, len: u16) {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
-        self.questions.push_back(Probe { kind: ProbeKind::Question, token, len });
+        self.outgoing.push_back(Probe { kind: ProbeKind::Request, token, len });
     }
 }
 
-/// The length to try next where `low` arrives and `high` does not: all that there is to
-/// send first, then among the common ones between the two, then the middle.
+/// Returns the next length to try if `low` arrives and `high` does not: first `top`, then the
+/// middle one of the common lengths between them, then the midpoint.
 fn next_length(low: u16, high: u16, top: u16) -> Option<u16> {
     if high > top {
         return (low < top).then_some(top);
     }
-    if high - low <= PROBE_STEP {
+    if high - low <= SEARCH_STEP {
         return None;
     }
     let common = || COMMON.into_iter().map(|mtu| mtu - OVERHEAD);

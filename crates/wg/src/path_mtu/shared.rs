@@ -1,5 +1,4 @@
-//! What both directions of the data path and the control half tell each other of a
-//! peer's path.
+//! State of a peer's path that the data path and the control half share.
 
 use std::{
     mem,
@@ -10,40 +9,40 @@ use std::{
     time::Duration,
 };
 
-use super::{PathLimit, constants::PROBE_CONFIRM_AFTER, probe::Probe};
+use super::{PathLimit, constants::CONFIRM_INTERVAL, probe::Probe};
 use crate::{peer::Mark, time::Time};
 
-/// Questions and answers that wait to be sent, or to be read by the control half. A peer
-/// that asks more at a time has more than that unanswered.
-const MOST: usize = 8;
-/// There is no limit.
+/// Maximum number of probes and replies that wait to be sent, or to be read by the control half.
+/// Further ones are dropped.
+const MAX_WAITING: usize = 8;
+/// No limit.
 const UNLIMITED: u32 = 0;
-/// Beside a limit: it is settled.
+/// Flag of a settled limit.
 const SETTLED: u32 = 1 << 16;
-/// One packet is returned in this time, in the long run.
-const RETURN_EVERY: Duration = Duration::from_millis(10);
-/// How many may be at once.
-const RETURN_BURST: u32 = 20;
+/// Interval between "packet too big" reports in the long run.
+const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of reports at once.
+const REPORT_BURST: u32 = 20;
 
 #[derive(Debug)]
 pub(crate) struct PeerPath {
     limit: AtomicU32,
-    /// When the first long data was sent since its length was last asked about. Off where
-    /// nobody wants to know.
+    /// Time of the first long data since its length was last probed. Off unless the search needs
+    /// it.
     long_since: Mark,
-    to_send: Mutex<Vec<Probe>>,
-    heard: Mutex<Vec<Heard>>,
-    /// When the next return would be due if all came evenly (the virtual scheduling of
-    /// ITU-T I.371's rate algorithm), in nanoseconds.
-    next_return: AtomicU64,
+    outgoing: Mutex<Vec<Probe>>,
+    events: Mutex<Vec<PathEvent>>,
+    /// Time when the next report would be due at a constant rate (the virtual scheduling of ITU-T
+    /// I.371's rate algorithm), in nanoseconds.
+    next_report: AtomicU64,
 }
 
-/// What the control half is told.
+/// An event for the control half.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Heard {
-    /// A question or an answer came, and when.
-    Came(Probe, Time),
-    /// Our own link refused the question with this token as too long.
+pub(super) enum PathEvent {
+    /// A probe or a reply was received at this time.
+    Received(Probe, Time),
+    /// Our own link refused the probe with this token as too long.
     Refused(u32),
 }
 
@@ -52,9 +51,9 @@ impl Default for PeerPath {
         Self {
             limit: AtomicU32::new(UNLIMITED),
             long_since: Mark::off(),
-            to_send: Mutex::default(),
-            heard: Mutex::default(),
-            next_return: AtomicU64::new(0),
+            outgoing: Mutex::default(),
+            events: Mutex::default(),
+            next_report: AtomicU64::new(0),
         }
     }
 }
@@ -74,22 +73,22 @@ impl PeerPath {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Notes that long data was sent; the deadline that this brings, where it is the first.
-    pub(super) fn note_long(&self, now: Time) -> Option<Time> {
-        self.long_since.arm(now).then_some(now + PROBE_CONFIRM_AFTER)
+    /// Records that long data was sent. Returns the new deadline if it is the first such data.
+    pub(super) fn note_long_data(&self, now: Time) -> Option<Time> {
+        self.long_since.arm(now).then_some(now + CONFIRM_INTERVAL)
     }
 
-    /// Says whether the next long data is to be noted.
-    pub(super) fn want_long(&self, wanted: bool) {
+    /// Sets whether the next long data is recorded.
+    pub(super) fn set_long_data_wanted(&self, wanted: bool) {
         self.long_since.switch(wanted);
     }
 
-    /// When the length of long data is asked about.
+    /// Time to probe the length of long data.
     pub(super) fn long_deadline(&self) -> Option<Time> {
-        self.long_since.get().map(|since| since + PROBE_CONFIRM_AFTER)
+        self.long_since.get().map(|since| since + CONFIRM_INTERVAL)
     }
 
-    pub(super) fn take_long(&self, now: Time) -> bool {
+    pub(super) fn take_long_data(&self, now: Time) -> bool {
         let due = self.long_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.long_since.clear();
@@ -97,37 +96,37 @@ impl PeerPath {
         due
     }
 
-    pub(super) fn send(&self, probe: Probe) {
-        push(&self.to_send, probe);
+    pub(super) fn queue_probe(&self, probe: Probe) {
+        push(&self.outgoing, probe);
     }
 
-    pub(super) fn take_to_send(&self) -> Vec<Probe> {
-        take(&self.to_send)
+    pub(super) fn take_outgoing(&self) -> Vec<Probe> {
+        take(&self.outgoing)
     }
 
-    pub(super) fn hear(&self, heard: Heard) {
-        push(&self.heard, heard);
+    pub(super) fn push_event(&self, event: PathEvent) {
+        push(&self.events, event);
     }
 
-    pub(super) fn take_heard(&self) -> Vec<Heard> {
-        take(&self.heard)
+    pub(super) fn take_events(&self) -> Vec<PathEvent> {
+        take(&self.events)
     }
 
-    /// Called by one thread.
+    /// Called by one thread only.
     pub(super) fn allow_too_big_report(&self, now: Time) -> bool {
-        let next = Time::from_nanos(self.next_return.load(Ordering::Relaxed));
-        if next.since(now) >= RETURN_EVERY * RETURN_BURST {
+        let next = Time::from_nanos(self.next_report.load(Ordering::Relaxed));
+        if next.since(now) >= REPORT_INTERVAL * REPORT_BURST {
             return false;
         }
-        let next = next.max(now) + RETURN_EVERY;
-        self.next_return.store(next.as_nanos(), Ordering::Relaxed);
+        let next = next.max(now) + REPORT_INTERVAL;
+        self.next_report.store(next.as_nanos(), Ordering::Relaxed);
         true
     }
 }
 
 fn push<T>(list: &Mutex<Vec<T>>, item: T) {
     let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    if list.len() < MOST {
+    if list.len() < MAX_WAITING {
         list.push(item);
     }
 }
@@ -141,18 +140,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn returns_come_in_a_burst_and_then_a_hundred_a_second() {
+    fn reports_are_allowed_in_a_burst_and_then_at_100_per_second() {
         let path = PeerPath::default();
         let began = Time::from_nanos(5_000_000_000);
         let burst = (0..1_000).filter(|_| path.allow_too_big_report(began)).count();
-        assert_eq!(burst, RETURN_BURST as usize);
+        assert_eq!(burst, REPORT_BURST as usize);
         let later = |ms| began + Duration::from_millis(ms);
         let steady = (0..10_000).filter(|ms| path.allow_too_big_report(later(*ms))).count();
         assert!((999..=1_001).contains(&steady), "{steady}");
     }
 
     #[test]
-    fn a_limit_is_read_as_it_was_set() {
+    fn limit_is_returned_as_it_was_set() {
         let path = PeerPath::default();
         assert_eq!(path.limit(), None);
         for settled in [false, true] {

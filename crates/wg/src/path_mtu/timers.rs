@@ -4,34 +4,34 @@ use std::sync::Arc;
 
 use packet::Remote;
 
-use super::{constants::PROBE_MOST, probe::ProbeKind, search::Search, shared::Heard};
+use super::{constants::MAX_PLPMTU, probe::ProbeKind, search::Search, shared::PathEvent};
 use crate::{
     device::{Device, OutboundNotice},
     peer::Peer,
     time::Time,
 };
 
-/// How far paths are searched: up to the interface's MTU, or not at all.
+/// Upper bound of the path MTU search: the interface's MTU, or `None` for no search.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reach(Option<u16>);
+pub(crate) struct SearchLimit(Option<u16>);
 
-impl Reach {
+impl SearchLimit {
     pub fn new(mtu: Option<u16>) -> Self {
-        Self(mtu.map(|mtu| mtu.min(PROBE_MOST)))
+        Self(mtu.map(|mtu| mtu.min(MAX_PLPMTU)))
     }
 }
 
-/// What the control half keeps of one peer's path. Call order: the verbs in any order;
-/// [`PathSearch::deadline`] says when to call [`PathSearch::handle_timeout`].
+/// State of one peer's path in the control half. Call order: the methods in any order.
+/// [`PathSearch::deadline`] returns the time of the next call of [`PathSearch::handle_timeout`].
 pub(crate) struct PathSearch {
     peer: Arc<Peer>,
-    /// Only while paths are searched, and from the peer's first session on.
-    running: Option<Box<Running>>,
+    /// Present while paths are searched, from the peer's first session on.
+    running: Option<Box<ActiveSearch>>,
 }
 
-struct Running {
+struct ActiveSearch {
     search: Search,
-    /// Where the peer was when it began.
+    /// The peer's remote endpoint when the search began.
     remote: Option<Remote>,
 }
 
@@ -40,81 +40,85 @@ impl PathSearch {
         Self { peer, running: None }
     }
 
-    /// Paths are searched as far as `reach` says from now on; whether there may be another
-    /// deadline.
-    pub fn handle_reach(&mut self, reach: Reach, device: &Device, now: Time) -> bool {
-        match (reach.0, &mut self.running) {
+    /// Sets the upper bound of the search. Returns whether the deadline may have changed.
+    pub fn handle_search_limit(
+        &mut self,
+        search_limit: SearchLimit,
+        device: &Device,
+        now: Time,
+    ) -> bool {
+        match (search_limit.0, &mut self.running) {
             (Some(mtu), Some(running)) => running.search.handle_change(mtu, now),
             (Some(_), None) => return false,
             (None, running) => *running = None,
         }
-        self.show(device);
+        self.publish(device);
         true
     }
 
-    /// There is a session with the peer.
-    pub fn handle_session(&mut self, reach: Reach, device: &Device, now: Time) {
-        let Some(mtu) = reach.0 else { return };
+    /// Handles a new session with the peer.
+    pub fn handle_session(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+        let Some(mtu) = search_limit.0 else { return };
         self.search(mtu).handle_session();
-        self.notice_move(mtu, now);
-        self.show(device);
+        self.check_endpoint(mtu, now);
+        self.publish(device);
     }
 
-    /// Reads what the data path was told by the peer.
-    pub fn handle_probes(&mut self, reach: Reach, device: &Device, now: Time) {
-        let heard = self.peer.path.take_heard();
-        let Some(mtu) = reach.0 else { return };
+    /// Handles the probes and replies that the data path received.
+    pub fn handle_probes(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+        let events = self.peer.path.take_events();
+        let Some(mtu) = search_limit.0 else { return };
         let search = self.search(mtu);
-        for heard in heard {
-            match heard {
-                Heard::Came(probe, _) if probe.kind == ProbeKind::Question => {
-                    search.handle_question(now);
+        for event in events {
+            match event {
+                PathEvent::Received(probe, _) if probe.kind == ProbeKind::Request => {
+                    search.handle_probe_request(now);
                 }
-                Heard::Came(probe, at) => search.handle_answer(probe.token, at),
-                Heard::Refused(token) => search.handle_refusal(token, now),
+                PathEvent::Received(probe, at) => search.handle_reply(probe.token, at),
+                PathEvent::Refused(token) => search.handle_refusal(token, now),
             }
         }
-        self.show(device);
+        self.publish(device);
     }
 
-    /// Works on what is due.
-    pub fn handle_timeout(&mut self, reach: Reach, device: &Device, now: Time) {
-        let Some(mtu) = reach.0 else { return };
-        let long = self.peer.path.take_long(now);
-        self.notice_move(mtu, now);
+    /// Handles timers that are due.
+    pub fn handle_timeout(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+        let Some(mtu) = search_limit.0 else { return };
+        let long = self.peer.path.take_long_data(now);
+        self.check_endpoint(mtu, now);
         let Some(running) = &mut self.running else { return };
         running.search.handle_timeout(now);
         if long {
             running.search.handle_long_data(now);
         }
-        self.show(device);
+        self.publish(device);
     }
 
-    /// When there is something to do next.
+    /// Returns the time of the next action.
     pub fn deadline(&self) -> Option<Time> {
         let search = self.running.as_ref().and_then(|running| running.search.poll_timeout());
         [self.peer.path.long_deadline(), search].into_iter().flatten().min()
     }
 
-    /// The longest inner packet that was seen to arrive whole.
+    /// Returns the longest inner packet that is known to arrive whole.
     pub fn found(&self) -> Option<u16> {
         self.running.as_ref().and_then(|running| running.search.found())
     }
 
-    /// Forgets everything: the interface went down.
+    /// Ends the search, because the interface went down.
     pub fn reset(&mut self) {
         self.running = None;
         self.peer.path.set_limit(None);
-        self.peer.path.want_long(false);
+        self.peer.path.set_long_data_wanted(false);
     }
 
     fn search(&mut self, mtu: u16) -> &mut Search {
         let remote = self.peer.endpoint().map(|endpoint| endpoint.remote);
-        let begin = || Box::new(Running { search: Search::new(mtu), remote });
-        &mut self.running.get_or_insert_with(begin).search
+        let start = || Box::new(ActiveSearch { search: Search::new(mtu), remote });
+        &mut self.running.get_or_insert_with(start).search
     }
 
-    fn notice_move(&mut self, mtu: u16, now: Time) {
+    fn check_endpoint(&mut self, mtu: u16, now: Time) {
         let remote = self.peer.endpoint().map(|endpoint| endpoint.remote);
         if let Some(running) = &mut self.running
             && running.remote != remote
@@ -124,21 +128,21 @@ impl PathSearch {
         }
     }
 
-    /// Lets the data path see what was found, and has questions sent.
-    fn show(&mut self, device: &Device) {
+    /// Publishes the limit to the data path, and queues probes.
+    fn publish(&mut self, device: &Device) {
         let path = &self.peer.path;
         let Some(search) = self.running.as_mut().map(|running| &mut running.search) else {
             path.set_limit(None);
-            path.want_long(false);
+            path.set_long_data_wanted(false);
             return;
         };
         let mut any = false;
-        while let Some(question) = search.poll_question() {
+        while let Some(probe) = search.poll_probe() {
             any = true;
-            path.send(question);
+            path.queue_probe(probe);
         }
         path.set_limit(search.limit());
-        path.want_long(search.wants_long_data());
+        path.set_long_data_wanted(search.needs_long_data());
         if any {
             device.outbound_mailbox.post(&self.peer, OutboundNotice::Probe);
         }

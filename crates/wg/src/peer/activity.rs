@@ -1,9 +1,8 @@
-//! Marks that the data path leaves and the control half reads: the timers that
-//! follow traffic (paper 6.2, 6.5; kernel `timers.c`).
+//! Marks for the timers that follow traffic (paper 6.2, 6.5; kernel `timers.c`). The data path sets
+//! them and the control half reads them.
 //!
-//! Marking costs the data path an atomic load or two a batch. Only where a mark
-//! brings a deadline nearer than the check that is already planned does it have
-//! to tell the control half.
+//! Setting a mark costs the data path one or two atomic loads a batch. It notifies the control half
+//! only if the new deadline is earlier than the scheduled check.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,30 +15,30 @@ use crate::{
     time::Time,
 };
 
-/// No check is planned.
+/// No check is scheduled.
 const UNPLANNED: u64 = u64::MAX;
 
-/// How long sent data may stay unanswered before a new handshake.
+/// Time without an answer to sent data after which a new handshake starts.
 const UNANSWERED_TIMEOUT: Duration =
     Duration::from_secs(KEEPALIVE_TIMEOUT.as_secs() + REKEY_TIMEOUT.as_secs());
 
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// When the first data was sent since anything authentic was received.
+    /// Time of the first data sent since the last authentic packet was received.
     unanswered_since: Mark,
-    /// When a keepalive is due, since data was received and nothing sent.
+    /// Time when a keepalive is due, because data was received and nothing was sent since.
     keepalive_due: Mark,
-    /// Data was received while a keepalive was due already.
+    /// Data was received while a keepalive was already due.
     another_keepalive: AtomicBool,
-    /// The last authenticated packet of either direction.
+    /// Time of the last authentic packet in either direction.
     last_traversal: Mark,
-    /// Before this, the data path asks for no handshake.
+    /// The data path requests no handshake before this time.
     handshake_not_before: AtomicU64,
-    /// The data path would have asked for one meanwhile.
-    asked: AtomicBool,
-    /// A receiving initiator asked for a handshake before its session dies.
+    /// The data path wanted to request a handshake before that time.
+    requested: AtomicBool,
+    /// A receiving initiator requested the handshake that replaces its session before it dies.
     last_minute_handshake: AtomicBool,
-    /// The earliest deadline the control half knows of.
+    /// The earliest deadline that the control half has scheduled.
     planned: AtomicU64,
 }
 
@@ -51,17 +50,17 @@ impl Default for Activity {
             another_keepalive: AtomicBool::new(false),
             last_traversal: Mark::default(),
             handshake_not_before: AtomicU64::new(0),
-            asked: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             last_minute_handshake: AtomicBool::new(false),
             planned: AtomicU64::new(UNPLANNED),
         }
     }
 }
 
-/// The marks of the data path. Each tells whether control must plan anew.
+/// The data path's side. A returned `true` means that the control half must replan.
 impl Activity {
-    /// Something authenticated was sent. Where it is `watched`, it is to be told early that
-    /// nothing comes back.
+    /// Records a sent packet. With `watched`, a subscriber wants an early notice if nothing is
+    /// received.
     #[must_use]
     pub fn sent(&self, data: bool, watched: bool, now: Time) -> bool {
         self.keepalive_due.clear();
@@ -70,7 +69,7 @@ impl Activity {
         data && self.unanswered_since.arm(now) && self.plan(now + timeout)
     }
 
-    /// Something authenticated was received.
+    /// Records an authentic received packet.
     #[must_use]
     pub fn received(&self, data: bool, now: Time) -> bool {
         self.unanswered_since.clear();
@@ -88,23 +87,23 @@ impl Activity {
         false
     }
 
-    /// Whether control must plan anew for a deadline.
+    /// Whether the control half must replan for this deadline.
     pub fn plan(&self, deadline: Time) -> bool {
         deadline.as_nanos() < self.planned.load(Ordering::SeqCst)
     }
 
-    /// Whether a handshake may be asked for. One that may not be, because one is
-    /// on its way, is noted.
-    pub fn may_ask_for_handshake(&self, now: Time) -> bool {
+    /// Whether a handshake may be requested. A refused request, because a handshake is in progress,
+    /// is recorded.
+    pub fn can_request_handshake(&self, now: Time) -> bool {
         let may = self.handshake_not_before.load(Ordering::Relaxed) <= now.as_nanos();
-        if !may && !self.asked.load(Ordering::Relaxed) {
-            self.asked.store(true, Ordering::Relaxed);
+        if !may && !self.requested.load(Ordering::Relaxed) {
+            self.requested.store(true, Ordering::Relaxed);
         }
         may
     }
 
-    /// Whether the one early handshake of a receiving initiator is still to be
-    /// asked for; it counts as asked.
+    /// Whether the early handshake of a receiving initiator was not yet requested. Marks it as
+    /// requested.
     pub fn take_last_minute(&self) -> bool {
         !self.last_minute_handshake.load(Ordering::Relaxed)
             && !self.last_minute_handshake.swap(true, Ordering::Relaxed)
@@ -113,27 +112,27 @@ impl Activity {
 
 /// The control half's side.
 impl Activity {
-    pub fn hold_handshakes(&self, until: Option<Time>) {
+    pub fn block_handshakes_until(&self, until: Option<Time>) {
         let nanos = until.map_or(0, Time::as_nanos);
         self.handshake_not_before.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether the data path would have asked for a handshake since the last
-    /// time: there still is something to send.
-    pub fn take_asked(&self) -> bool {
-        self.asked.swap(false, Ordering::Relaxed)
+    /// Whether the data path wanted a handshake since the last call, which means that there is
+    /// still data to send.
+    pub fn take_requested(&self) -> bool {
+        self.requested.swap(false, Ordering::Relaxed)
     }
 
     pub fn handshake_completed(&self) {
         self.last_minute_handshake.store(false, Ordering::Relaxed);
     }
 
-    /// When unanswered data calls for a new handshake.
+    /// Time when unanswered data causes a new handshake.
     pub fn unanswered_deadline(&self) -> Option<Time> {
         self.unanswered_since.get().map(|since| since + UNANSWERED_TIMEOUT)
     }
 
-    /// When the peer is stale, if nothing comes before.
+    /// Time when the peer becomes stale if nothing is received before.
     pub fn stale_deadline(&self) -> Option<Time> {
         self.unanswered_since.get().map(|since| since + STALE_AFTER)
     }
@@ -150,8 +149,7 @@ impl Activity {
         self.keepalive_due.get()
     }
 
-    /// Whether a keepalive is due. Where data came since it was armed, the next
-    /// one is armed.
+    /// Whether a keepalive is due. If data was received since it was armed, the next one is armed.
     pub fn take_keepalive(&self, now: Time) -> bool {
         let due = self.keepalive_deadline().is_some_and(|deadline| deadline <= now);
         if due {
@@ -163,12 +161,12 @@ impl Activity {
         due
     }
 
-    /// Lets the interval of persistent keepalives begin now.
+    /// Restarts the interval of persistent keepalives now.
     pub fn restart_interval(&self, now: Time) {
         self.last_traversal.set(now);
     }
 
-    /// Whether data passed, and something is still to follow from that.
+    /// Whether data was sent or received recently, so that a timer depends on it.
     pub fn has_data(&self) -> bool {
         self.unanswered_since.get().is_some() || self.keepalive_due.get().is_some()
     }
@@ -177,9 +175,8 @@ impl Activity {
         self.last_traversal.get()
     }
 
-    /// Plans the next check no later than `deadline` says, which reads the marks.
-    /// A mark set meanwhile is either read by it, or finds no check planned and
-    /// tells.
+    /// Schedules the next check at the time that `deadline` derives from the marks. A mark that is
+    /// set meanwhile is either seen by `deadline`, or finds no check scheduled and notifies.
     pub fn replan(&self, deadline: impl FnOnce() -> Option<Time>) -> Option<Time> {
         self.planned.store(UNPLANNED, Ordering::SeqCst);
         let deadline = deadline();
@@ -189,14 +186,14 @@ impl Activity {
         deadline
     }
 
-    /// Forgets everything but what was counted: the interface went down.
+    /// Clears all marks, because the interface went down. Counters remain.
     pub fn reset(&self) {
         for mark in [&self.unanswered_since, &self.keepalive_due, &self.last_traversal] {
             mark.clear();
         }
-        self.hold_handshakes(None);
+        self.block_handshakes_until(None);
         self.another_keepalive.store(false, Ordering::Relaxed);
-        self.asked.store(false, Ordering::Relaxed);
+        self.requested.store(false, Ordering::Relaxed);
         self.last_minute_handshake.store(false, Ordering::Relaxed);
     }
 }
@@ -220,25 +217,25 @@ mod tests {
     }
 
     #[test]
-    fn a_keepalive_is_due_again_where_more_data_came_before_it_was_and_it_was_not_sent() {
+    fn more_data_before_an_unsent_keepalive_makes_a_second_one_due() {
         let activity = received_data_at(&[0, 3]);
         let due = start() + KEEPALIVE_TIMEOUT;
         assert!(!activity.take_keepalive(start() + SECOND * 9));
         assert!(activity.take_keepalive(due));
         assert_eq!(activity.keepalive_deadline(), Some(due + KEEPALIVE_TIMEOUT));
         assert!(activity.take_keepalive(due + KEEPALIVE_TIMEOUT));
-        assert_eq!(activity.keepalive_deadline(), None, "once, not for ever");
+        assert_eq!(activity.keepalive_deadline(), None, "only once");
     }
 
     #[test]
-    fn one_packet_of_data_makes_one_keepalive_due() {
+    fn one_data_packet_makes_one_keepalive_due() {
         let activity = received_data_at(&[0]);
         assert!(activity.take_keepalive(start() + KEEPALIVE_TIMEOUT));
         assert_eq!(activity.keepalive_deadline(), None);
     }
 
     #[test]
-    fn a_further_keepalive_is_not_due_where_one_was_sent() {
+    fn after_a_sent_keepalive_no_second_one_is_due() {
         let activity = received_data_at(&[0, 3]);
         let due = start() + KEEPALIVE_TIMEOUT;
         assert!(activity.take_keepalive(due));

@@ -10,20 +10,20 @@ use std::sync::Arc;
 
 use crate::keypair::{Keypair, Role};
 
-/// What a peer has of keypairs. Data is sent by `current`, received by all.
+/// The keypairs of a peer. `current` sends data; all of them receive.
 #[derive(Debug, Default)]
 pub(crate) struct Keypairs {
     pub current: Option<Arc<Keypair>>,
     previous: Option<Arc<Keypair>>,
-    /// A responder's new keypair, until the initiator shows that it has it too.
+    /// A responder's new keypair, until the initiator proves that it has the keys.
     next: Option<Arc<Keypair>>,
 }
 
-/// Keypairs that are out of use: their indices go.
+/// Keypairs that are out of use. Their indices must be removed.
 pub(crate) type Displaced = [Option<Arc<Keypair>>; 2];
 
 impl Keypairs {
-    /// Puts a new keypair in its place.
+    /// Adds a new keypair.
     pub fn begin(&mut self, new: Arc<Keypair>) -> Displaced {
         match new.role {
             Role::Initiator => {
@@ -37,15 +37,15 @@ impl Keypairs {
         }
     }
 
-    /// Data came by `keypair`: where it is the next one, it becomes current.
-    /// `None` where it was not.
+    /// Handles data received by `keypair`. If it is `next`, it becomes `current`; otherwise returns
+    /// `None`.
     pub fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Displaced> {
         self.next.take_if(|next| Arc::ptr_eq(next, keypair))?;
         let current = self.current.replace(keypair.clone());
         Some([std::mem::replace(&mut self.previous, current), None])
     }
 
-    /// Whether the peer knows one of them by `index`.
+    /// Whether one of them has this remote index.
     pub fn has_remote(&self, index: u32) -> bool {
         let all = [&self.current, &self.previous, &self.next];
         all.into_iter().flatten().any(|keypair| keypair.send.remote_index == index)

@@ -1,15 +1,15 @@
-//! A moment that one thread notes and another one reads.
+//! A time that one thread sets and another one reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::time::Time;
 
-/// No moment: [`Time`] is never zero.
+/// No time: [`Time`] is never zero.
 const CLEAR: u64 = 0;
-/// No moment, and none is to be noted.
+/// No time, and the mark cannot be armed.
 const OFF: u64 = u64::MAX;
 
-/// Armed with a moment, or clear, or switched off. By default it is clear.
+/// An optional time that is armed, clear or off. The default is clear.
 #[derive(Debug, Default)]
 pub(crate) struct Mark(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Mark {
         }
     }
 
-    /// Notes `time` where the mark is clear; whether it was.
+    /// Sets `time` if the mark is clear. Returns whether it was.
     pub fn arm(&self, time: Time) -> bool {
         self.0.load(Ordering::Relaxed) == CLEAR
             && self
@@ -34,19 +34,19 @@ impl Mark {
                 .is_ok()
     }
 
-    /// Notes `time`, whatever the mark is.
+    /// Sets `time` in any state.
     pub fn set(&self, time: Time) {
         self.0.store(time.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Clears a mark, without dirtying its cache line where there is nothing to clear.
+    /// Clears an armed mark. Does not write to its cache line otherwise.
     pub fn clear(&self) {
         if !matches!(self.0.load(Ordering::Relaxed), CLEAR | OFF) {
             self.0.store(CLEAR, Ordering::SeqCst);
         }
     }
 
-    /// Says whether the mark may be armed. It is clear once it is switched on.
+    /// Switches the mark on or off. A mark that is switched on is clear.
     pub fn switch(&self, on: bool) {
         let is_on = self.0.load(Ordering::Relaxed) != OFF;
         if is_on != on {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_moment_stays_until_it_is_cleared_and_one_that_is_off_takes_none() {
+    fn armed_time_remains_until_cleared_and_a_mark_that_is_off_is_not_armed() {
         let mark = Mark::default();
         let [first, second] = [1, 2].map(Time::from_nanos);
         assert!(mark.arm(first) && !mark.arm(second));
@@ -71,7 +71,7 @@ mod tests {
         mark.switch(false);
         assert_eq!((mark.arm(first), mark.get()), (false, None));
         mark.clear();
-        assert!(!mark.arm(first), "to clear it does not switch it on");
+        assert!(!mark.arm(first), "clearing does not switch it on");
         mark.switch(true);
         assert!(mark.arm(first));
     }

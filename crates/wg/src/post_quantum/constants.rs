@@ -2,31 +2,33 @@
 
 use std::time::Duration;
 
-/// A peer that did not answer so many questions supports none of it, as with questions about the
-/// path.
-pub(super) const ASK_MOST: u32 = 3;
-/// How long an answer is waited for: the round trip is not known (RFC 8085 section 3.1.1).
-pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// After so long without an answer a key or a confirmation is sent again, and after twice as long
-/// each time: what is lost is three datagrams, and a path that takes longer has them twice.
-pub(super) const REPEAT_FIRST: Duration = Duration::from_millis(500);
-/// The longest time between two of them.
-pub(super) const REPEAT_LAST: Duration = Duration::from_secs(8);
-/// So often it is sent at most, which takes 40 seconds. Then it waits for the next session.
-pub(super) const REPEAT_MOST: u32 = 8;
-/// A ciphertext is not sent again sooner: three parts of a key that come again are one question.
-pub(super) const CIPHERTEXT_APART: Duration = Duration::from_millis(200);
-/// Parts of a key, or a ciphertext, are kept for so long: longer than they are repeated.
-pub(super) const KEPT: Duration = Duration::from_secs(60);
-/// A peer has no more than one key answered a second, and no more than one made because it asks: each
-/// costs about what a handshake costs.
-pub(super) const ANSWERS_APART: Duration = Duration::from_secs(1);
-/// A secret this old is replaced, once there is another session.
-pub(super) const RENEW_AFTER: Duration = Duration::from_secs(3600);
-/// A peer that begins another handshake within this time could not read the answer: an initiation
-/// that was lost, or its answer, is repeated after five seconds.
+/// After this many unanswered requests the peer does not support the exchange.
+pub(super) const MAX_REQUESTS: u32 = 3;
+/// Time to wait for an answer to a request, because the round trip is unknown (RFC 8085 section
+/// 3.1.1).
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// A key or a confirmation is sent again after this time without an answer, and then after twice
+/// the previous time. That is three datagrams, which a path with a longer round trip carries twice.
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Upper bound of the time between two transmissions.
+pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(8);
+/// Maximum number of transmissions, which take 40 seconds. Then the exchange waits for the next
+/// session.
+pub(super) const MAX_TRANSMISSIONS: u32 = 8;
+/// Minimum interval between two transmissions of a ciphertext, because the three parts of a
+/// repeated key are one request.
+pub(super) const MIN_CIPHERTEXT_INTERVAL: Duration = Duration::from_millis(200);
+/// Parts of a key, and a ciphertext, are stored for this long: longer than they are retransmitted.
+pub(super) const STATE_LIFETIME: Duration = Duration::from_secs(60);
+/// A peer's key is answered at most once in this time, and a key is made for a request of the peer
+/// at most once in this time. Each costs about as much as a handshake.
+pub(super) const MIN_KEY_INTERVAL: Duration = Duration::from_secs(1);
+/// A secret of this age is replaced in the next session.
+pub(super) const SECRET_LIFETIME: Duration = Duration::from_secs(3600);
+/// A peer that starts another handshake within this time could not read the response. A lost
+/// initiation or response is repeated only after five seconds.
 pub(super) const UNREADABLE_WITHIN: Duration = Duration::from_millis(2500);
-/// A response that could not be read may be forged, so where there is a secret the true one has so long
-/// from the initiation on before another initiation replaces it: longer than round trips, and shorter
-/// than [`UNREADABLE_WITHIN`] by one.
-pub(crate) const UNREADABLE_AFTER: Duration = Duration::from_secs(1);
+/// After an unreadable response, which may be forged, a side with a secret waits this long from its
+/// initiation before it sends another one, so that the true response can arrive. This is longer
+/// than usual round trips, and shorter than [`UNREADABLE_WITHIN`] by more than one round trip.
+pub(crate) const UNREADABLE_RETRY_DELAY: Duration = Duration::from_secs(1);

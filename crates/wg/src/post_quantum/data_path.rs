@@ -1,5 +1,5 @@
-//! What the data path does for the exchange. As with questions about the path, timers take its
-//! messages for keepalives, and they go by a session that carries nothing else yet.
+//! The data path's side of the exchange. Like path MTU probes, its messages count as keepalives for
+//! the timers. They are also sent in sessions that must not carry data yet.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::{
 };
 
 impl Device {
-    /// Takes what is to be sent to a peer, where there is an
+    /// Takes the messages to send to a peer, after an
     /// [`OutboundNotice::Exchange`](crate::OutboundNotice::Exchange). Counters are reserved by
     /// [`Device::reserve_probe`].
     pub fn take_exchange(&self, peer: &Peer) -> Vec<ExchangeMessage> {
-        peer.exchange.take_to_send()
+        peer.exchange.take_outgoing()
     }
 
-    /// Notes that a message of a peer came, authentic and new.
+    /// Handles an authentic, new message of a peer.
     pub fn handle_exchange_message(&self, peer: &Arc<Peer>, message: ExchangeMessage) {
-        peer.exchange.hear(message);
+        peer.exchange.push_received(message);
         self.control_mailbox.post(peer, ControlNotice::ExchangeReceived);
     }
 }

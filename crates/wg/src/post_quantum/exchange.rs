@@ -1,22 +1,22 @@
-//! How two peers agree on a secret. Which of them sends a key is settled by their public keys, so
-//! that both may begin at once.
+//! The protocol by which two peers agree on a secret. Their public keys determine which of them
+//! sends a key, so that both may start at the same time.
 //!
 //! ```text
-//!   the lower public key                             the greater
-//!   Asking      -- Ask ------------------------>
-//!               <------------------------ Answer --  or it asks itself
+//!   lower public key                                 greater public key
+//!   Requesting  -- Request -------------------->
+//!               <------------------------ Answer --  or a Request
 //!   Offering    -- Key (3 parts) -------------->     has the secret
 //!               <------------- Ciphertext (3 parts)
-//!   Confirming  -- Done ----------------------->     answers handshakes by it
+//!   Confirming  -- Done ----------------------->     answers handshakes with it
 //!               <------------------------- Ready --
-//!   begins a handshake
+//!   starts a handshake
 //! ```
 //!
-//! Each side repeats what it has no answer to, and gives up after a while. A peer that never
-//! answered is asked a few times, and then left alone.
+//! Each side retransmits unanswered messages, and gives up after some time. A peer that never
+//! answered gets a few requests and then no more.
 //!
-//! Call order: the `handle_*` verbs in any order; after each, [`Exchange::poll_message`] until it
-//! is empty, then [`Exchange::poll_timeout`].
+//! Call order: the `handle_*` methods in any order; after each, [`Exchange::poll_message`] until it
+//! returns `None`, then [`Exchange::poll_timeout`].
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -24,82 +24,82 @@ use rand_core::CryptoRng;
 
 use super::{
     constants::{
-        ANSWERS_APART, ASK_MOST, ASK_TIMEOUT, CIPHERTEXT_APART, KEPT, REPEAT_FIRST, REPEAT_LAST,
-        REPEAT_MOST,
+        FIRST_RETRY, MAX_REQUESTS, MAX_RETRY_INTERVAL, MAX_TRANSMISSIONS, MIN_CIPHERTEXT_INTERVAL,
+        MIN_KEY_INTERVAL, REQUEST_TIMEOUT, STATE_LIFETIME,
     },
     kem::{self, Seed, Shared},
-    message::{ExchangeMessage, Kind, Parts},
+    message::{ExchangeMessage, Kind, Reassembly},
 };
 use crate::time::Time;
 
-/// Which part of the exchange is ours.
+/// Our role in the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// We send a key.
-    Offers,
-    /// We send a ciphertext.
-    Seals,
+    /// We send the key.
+    Offerer,
+    /// We send the ciphertext.
+    Encapsulator,
 }
 
-/// What an exchange came to.
+/// Outcome of a step of the exchange.
 pub(super) enum Outcome {
     /// We have a secret.
     Agreed { id: u32, secret: Shared },
-    /// The peer has it too; the side that offers begins a handshake now.
-    Shared { id: u32 },
-    /// The peer does not support it, or does not answer now.
+    /// The peer has the secret too. The offerer starts a handshake now.
+    Confirmed { id: u32 },
+    /// The peer does not support the exchange, or does not answer now.
     Failed,
 }
 
 pub(super) struct Exchange {
     role: Role,
     phase: Phase,
-    /// Whether the peer ever said anything.
-    answers: bool,
-    /// When we last made a key.
+    /// Whether the peer ever sent a message of the exchange.
+    peer_answers: bool,
+    /// Time when we last made a key.
     offered: Option<Time>,
-    sealing: Sealing,
+    encapsulation: Encapsulation,
     messages: VecDeque<ExchangeMessage>,
 }
 
 enum Phase {
     Idle,
-    Asking(Repeats),
-    /// The peer does not answer questions.
-    Silent,
+    Requesting(Retries),
+    /// The peer does not answer requests.
+    Unresponsive,
     Offering(Box<Offer>),
-    Confirming(u32, Repeats),
+    Confirming(u32, Retries),
 }
 
-/// How often something was sent, and when it is again.
+/// Number of transmissions, and time of the next one.
 #[derive(Clone, Copy)]
-struct Repeats {
+struct Retries {
     sent: u32,
     due: Time,
 }
 
-/// Our key, and what has come of the ciphertext for it.
+/// Our key, and the received parts of the ciphertext for it.
 struct Offer {
     id: u32,
     seed: Seed,
-    ciphertext: Parts,
-    repeats: Repeats,
+    ciphertext: Reassembly,
+    retries: Retries,
 }
 
-/// What the side that sends a ciphertext keeps.
+/// State of the side that sends a ciphertext.
 #[derive(Default)]
-struct Sealing {
-    key: Option<Parts>,
-    sealed: Option<Sealed>,
-    /// The last exchange that was done.
+struct Encapsulation {
+    key: Option<Reassembly>,
+    sealed: Option<SentCiphertext>,
+    /// ID of the last completed exchange.
     done: Option<u32>,
-    /// When the peer's next key may be answered.
+    /// Time from which on the peer's next key may be answered.
     next: Option<Time>,
-    /// When what is kept of an exchange that does not go on is dropped.
+    /// Time when the state of an incomplete exchange is dropped.
     until: Option<Time>,
 }
 
-struct Sealed {
+struct SentCiphertext {
     id: u32,
     ciphertext: Vec<u8>,
     sent: Time,
@@ -110,140 +110,141 @@ impl Exchange {
         Self {
             role,
             phase: Phase::Idle,
-            answers: false,
+            peer_answers: false,
             offered: None,
-            sealing: Sealing::default(),
+            encapsulation: Encapsulation::default(),
             messages: VecDeque::new(),
         }
     }
 
-    /// Whether the peer supports it.
-    pub fn answers(&self) -> bool {
-        self.answers
+    /// Whether the peer is known to support the exchange.
+    pub fn has_answered(&self) -> bool {
+        self.peer_answers
     }
 
-    /// Whether there is a peer that was asked and did not answer.
-    pub fn is_silent(&self) -> bool {
-        matches!(self.phase, Phase::Silent)
+    /// Whether the peer did not answer requests.
+    pub fn is_unresponsive(&self) -> bool {
+        matches!(self.phase, Phase::Unresponsive)
     }
 
-    /// A new secret is wanted. Where it is not `urgent`, the side that seals gives the other one
-    /// time to begin.
-    pub fn handle_want(&mut self, urgent: bool, now: Time, rng: &mut impl CryptoRng) {
-        if !matches!(self.phase, Phase::Idle | Phase::Silent) {
+    /// Starts the exchange of a new secret. Unless `urgent`, the encapsulator first waits for the
+    /// offerer to start.
+    pub fn start(&mut self, urgent: bool, now: Time, rng: &mut impl CryptoRng) {
+        if !matches!(self.phase, Phase::Idle | Phase::Unresponsive) {
             return;
         }
         match self.role {
-            Role::Offers if self.answers => self.offer(now, rng),
-            Role::Seals if !urgent => {
-                self.phase = Phase::Asking(Repeats { sent: 0, due: now + ASK_TIMEOUT });
+            Role::Offerer if self.peer_answers => self.offer(now, rng),
+            Role::Encapsulator if !urgent => {
+                self.phase = Phase::Requesting(Retries { sent: 0, due: now + REQUEST_TIMEOUT });
             }
-            _ => self.ask(0, now),
+            _ => self.push_request(0, now),
         }
     }
 
-    /// A message of the peer came.
+    /// Handles a message of the peer.
     pub fn handle_message(
         &mut self,
         message: &ExchangeMessage,
         now: Time,
         rng: &mut impl CryptoRng,
     ) -> Option<Outcome> {
-        self.answers = true;
+        self.peer_answers = true;
         let id = message.id;
         match (self.role, message.kind) {
-            (Role::Offers, Kind::Ask) if self.may_offer(now) => self.offer(now, rng),
-            (Role::Offers, Kind::Answer) if matches!(self.phase, Phase::Asking(_)) => {
+            (Role::Offerer, Kind::Request) if self.can_offer(now) => self.offer(now, rng),
+            (Role::Offerer, Kind::Answer) if matches!(self.phase, Phase::Requesting(_)) => {
                 self.offer(now, rng);
             }
-            (Role::Offers, Kind::Ciphertext) => return self.handle_ciphertext(message, now),
-            (Role::Offers, Kind::Ready) => {
+            (Role::Offerer, Kind::Ciphertext) => return self.handle_ciphertext(message, now),
+            (Role::Offerer, Kind::Ready) => {
                 if matches!(self.phase, Phase::Confirming(with, _) if with == id) {
                     self.phase = Phase::Idle;
-                    return Some(Outcome::Shared { id });
+                    return Some(Outcome::Confirmed { id });
                 }
             }
-            (Role::Seals, Kind::Ask) => self.say(Kind::Answer, 0),
-            (Role::Seals, Kind::Key) => return self.handle_key(message, now, rng),
-            (Role::Seals, Kind::Done) => return self.handle_done(id),
+            (Role::Encapsulator, Kind::Request) => self.push_message(Kind::Answer, 0),
+            (Role::Encapsulator, Kind::Key) => return self.handle_key(message, now, rng),
+            (Role::Encapsulator, Kind::Done) => return self.handle_done(id),
             _ => {}
         }
         None
     }
 
-    /// Works on what is due.
+    /// Handles timers that are due.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Outcome> {
-        if self.sealing.until.is_some_and(|until| until <= now) {
-            self.sealing = Sealing { done: self.sealing.done, ..Sealing::default() };
+        if self.encapsulation.until.is_some_and(|until| until <= now) {
+            self.encapsulation =
+                Encapsulation { done: self.encapsulation.done, ..Encapsulation::default() };
         }
         if self.due().is_none_or(|due| now < due) {
             return None;
         }
-        let again = match &mut self.phase {
-            Phase::Asking(repeats) if repeats.sent < ASK_MOST => {
-                let sent = repeats.sent;
-                self.ask(sent, now);
+        let retry = match &mut self.phase {
+            Phase::Requesting(retries) if retries.sent < MAX_REQUESTS => {
+                let sent = retries.sent;
+                self.push_request(sent, now);
                 return None;
             }
-            Phase::Asking(_) => {
-                self.phase = Phase::Silent;
+            Phase::Requesting(_) => {
+                self.phase = Phase::Unresponsive;
                 return Some(Outcome::Failed);
             }
-            Phase::Offering(offer) => offer.repeats.again(now),
-            Phase::Confirming(_, repeats) => repeats.again(now),
-            Phase::Idle | Phase::Silent => return None,
+            Phase::Offering(offer) => offer.retries.retry(now),
+            Phase::Confirming(_, retries) => retries.retry(now),
+            Phase::Idle | Phase::Unresponsive => return None,
         };
-        if again {
-            self.repeat();
+        if retry {
+            self.resend();
             return None;
         }
         self.phase = Phase::Idle;
-        // Another WireGuard may have its place now.
-        self.answers = false;
+        // Another WireGuard implementation may have replaced the peer.
+        self.peer_answers = false;
         Some(Outcome::Failed)
     }
 
-    fn repeat(&mut self) {
+    fn resend(&mut self) {
         match &self.phase {
             Phase::Offering(offer) => {
                 let key = offer.seed.key();
                 self.messages.extend(ExchangeMessage::parts(Kind::Key, offer.id, &key));
             }
-            &Phase::Confirming(id, _) => self.say(Kind::Done, id),
-            Phase::Idle | Phase::Asking(_) | Phase::Silent => {}
+            &Phase::Confirming(id, _) => self.push_message(Kind::Done, id),
+            Phase::Idle | Phase::Requesting(_) | Phase::Unresponsive => {}
         }
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub fn poll_message(&mut self) -> Option<ExchangeMessage> {
         self.messages.pop_front()
     }
 
-    /// When [`Exchange::handle_timeout`] is to be called.
+    /// Returns the time of the next call of [`Exchange::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
-        [self.due(), self.sealing.until].into_iter().flatten().min()
+        [self.due(), self.encapsulation.until].into_iter().flatten().min()
     }
 
     fn due(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Asking(repeats) | Phase::Confirming(_, repeats) => Some(repeats.due),
-            Phase::Offering(offer) => Some(offer.repeats.due),
-            Phase::Idle | Phase::Silent => None,
+            Phase::Requesting(retries) | Phase::Confirming(_, retries) => Some(retries.due),
+            Phase::Offering(offer) => Some(offer.retries.due),
+            Phase::Idle | Phase::Unresponsive => None,
         }
     }
 
-    fn say(&mut self, kind: Kind, id: u32) {
+    fn push_message(&mut self, kind: Kind, id: u32) {
         self.messages.push_back(ExchangeMessage::short(kind, id));
     }
 
-    fn ask(&mut self, sent: u32, now: Time) {
-        self.say(Kind::Ask, 0);
-        self.phase = Phase::Asking(Repeats { sent: sent + 1, due: now + ASK_TIMEOUT });
+    fn push_request(&mut self, sent: u32, now: Time) {
+        self.push_message(Kind::Request, 0);
+        self.phase = Phase::Requesting(Retries { sent: sent + 1, due: now + REQUEST_TIMEOUT });
     }
 
-    /// Whether a peer that asks is sent another key.
-    fn may_offer(&self, now: Time) -> bool {
-        let is_paced = self.offered.is_some_and(|offered| now.since(offered) < ANSWERS_APART);
+    /// Whether another key may be sent on request.
+    fn can_offer(&self, now: Time) -> bool {
+        let is_paced = self.offered.is_some_and(|offered| now.since(offered) < MIN_KEY_INTERVAL);
         !is_paced && !matches!(self.phase, Phase::Offering(_))
     }
 
@@ -251,17 +252,17 @@ impl Exchange {
         self.offered = Some(now);
         let (id, seed) = (rng.next_u32(), Seed::generate(rng));
         self.messages.extend(ExchangeMessage::parts(Kind::Key, id, &seed.key()));
-        let ciphertext = Parts::new(Kind::Ciphertext, id);
-        let repeats = Repeats::begin(now);
-        self.phase = Phase::Offering(Box::new(Offer { id, seed, ciphertext, repeats }));
+        let ciphertext = Reassembly::new(Kind::Ciphertext, id);
+        let retries = Retries::start(now);
+        self.phase = Phase::Offering(Box::new(Offer { id, seed, ciphertext, retries }));
     }
 
     fn handle_ciphertext(&mut self, message: &ExchangeMessage, now: Time) -> Option<Outcome> {
         let Phase::Offering(offer) = &mut self.phase else { return None };
-        let (id, ciphertext) = (offer.id, offer.ciphertext.take(message)?);
+        let (id, ciphertext) = (offer.id, offer.ciphertext.add(message)?);
         let secret = offer.seed.open(ciphertext)?;
-        self.say(Kind::Done, id);
-        self.phase = Phase::Confirming(id, Repeats::begin(now));
+        self.push_message(Kind::Done, id);
+        self.phase = Phase::Confirming(id, Retries::start(now));
         Some(Outcome::Agreed { id, secret })
     }
 
@@ -271,67 +272,70 @@ impl Exchange {
         now: Time,
         rng: &mut impl CryptoRng,
     ) -> Option<Outcome> {
-        if let Phase::Asking(_) | Phase::Silent = self.phase {
+        if let Phase::Requesting(_) | Phase::Unresponsive = self.phase {
             self.phase = Phase::Idle;
         }
-        let Sealing { key, sealed, done, next, until } = &mut self.sealing;
+        let Encapsulation { key, sealed, done, next, until } = &mut self.encapsulation;
         let id = message.id;
         if *done == Some(id) {
             return None;
         }
         if let Some(sealed) = sealed.as_mut().filter(|sealed| sealed.id == id) {
-            if now.since(sealed.sent) >= CIPHERTEXT_APART {
+            if now.since(sealed.sent) >= MIN_CIPHERTEXT_INTERVAL {
                 sealed.sent = now;
                 let parts = ExchangeMessage::parts(Kind::Ciphertext, id, &sealed.ciphertext);
                 self.messages.extend(parts);
             }
             return None;
         }
-        *until = Some(now + KEPT);
+        *until = Some(now + STATE_LIFETIME);
         if key.as_ref().is_none_or(|key| key.id != id) {
-            *key = Some(Parts::new(Kind::Key, id));
+            *key = Some(Reassembly::new(Kind::Key, id));
         }
-        let whole = key.as_mut()?.take(message)?;
+        let whole = key.as_mut()?.add(message)?;
         if next.is_some_and(|next| now < next) {
             return None;
         }
-        *next = Some(now + ANSWERS_APART);
+        *next = Some(now + MIN_KEY_INTERVAL);
         let answer = kem::seal(whole, rng);
         *key = None;
         let (ciphertext, secret) = answer?;
         self.messages.extend(ExchangeMessage::parts(Kind::Ciphertext, id, &ciphertext));
-        *sealed = Some(Sealed { id, ciphertext, sent: now });
+        *sealed = Some(SentCiphertext { id, ciphertext, sent: now });
         Some(Outcome::Agreed { id, secret })
     }
 
     fn handle_done(&mut self, id: u32) -> Option<Outcome> {
-        let sealed = self.sealing.sealed.take_if(|sealed| sealed.id == id);
-        if sealed.is_none() && self.sealing.done != Some(id) {
-            // It was forgotten here: to begin anew is quicker than to be silent.
-            self.say(Kind::Ask, 0);
+        let sealed = self.encapsulation.sealed.take_if(|sealed| sealed.id == id);
+        if sealed.is_none() && self.encapsulation.done != Some(id) {
+            // The state was dropped here. Starting again is faster than not answering.
+            self.push_message(Kind::Request, 0);
             return None;
         }
-        self.say(Kind::Ready, id);
+        self.push_message(Kind::Ready, id);
         if sealed.is_some() {
-            self.sealing =
-                Sealing { done: Some(id), next: self.sealing.next, ..Sealing::default() };
-            return Some(Outcome::Shared { id });
+            self.encapsulation = Encapsulation {
+                done: Some(id),
+                next: self.encapsulation.next,
+                ..Encapsulation::default()
+            };
+            return Some(Outcome::Confirmed { id });
         }
         None
     }
 }
 
-impl Repeats {
-    fn begin(now: Time) -> Self {
-        Self { sent: 1, due: now + REPEAT_FIRST }
+impl Retries {
+    fn start(now: Time) -> Self {
+        Self { sent: 1, due: now + FIRST_RETRY }
     }
 
-    /// Whether it is sent once more.
-    fn again(&mut self, now: Time) -> bool {
-        let may = self.sent < REPEAT_MOST;
-        let doubled: Duration = REPEAT_FIRST * (1 << self.sent.min(REPEAT_MOST));
+    /// Whether to transmit once more. Schedules the next transmission.
+    fn retry(&mut self, now: Time) -> bool {
+        let may = self.sent < MAX_TRANSMISSIONS;
+        let doubled: Duration = FIRST_RETRY * (1 << self.sent.min(MAX_TRANSMISSIONS));
         self.sent += 1;
-        self.due = now + doubled.min(REPEAT_LAST);
+        self.due = now + doubled.min(MAX_RETRY_INTERVAL);
         may
     }
 }

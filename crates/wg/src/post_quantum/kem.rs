@@ -1,4 +1,4 @@
-//! ML-KEM-768 (FIPS 203). It leaves secrets on the stack, which its callers wipe
+//! ML-KEM-768 (FIPS 203). It leaves secrets on the stack, which callers must wipe
 //! ([`crate::stack`]).
 
 use ml_kem::{
@@ -13,10 +13,10 @@ pub(super) const KEY_LEN: usize = 1184;
 /// Bytes of a ciphertext.
 pub(super) const CIPHERTEXT_LEN: usize = 1088;
 
-/// A shared secret, boxed: what is moved leaves no copy.
+/// A shared secret, boxed so that a move leaves no copy.
 pub(super) type Shared = Box<Zeroizing<[u8; 32]>>;
 
-/// A private key as the seed that it is made of, boxed.
+/// A private key in the form of its seed, boxed.
 pub(super) struct Seed(Box<Zeroizing<[u8; 64]>>);
 
 impl Seed {
@@ -31,8 +31,8 @@ impl Seed {
         self.private().encapsulation_key().to_bytes().to_vec()
     }
 
-    /// The secret in a ciphertext. One that was not made for this key gives another secret, which
-    /// no handshake succeeds with.
+    /// Returns the secret in a ciphertext. A ciphertext for another key gives another secret, with
+    /// which every handshake fails.
     pub fn open(&self, ciphertext: &[u8]) -> Option<Shared> {
         let ciphertext = ciphertext.try_into().ok()?;
         let secret = Zeroizing::new(self.private().decapsulate(&ciphertext));
@@ -45,7 +45,8 @@ impl Seed {
     }
 }
 
-/// A ciphertext for the owner of a public key, and the secret in it. `None` where it is no key.
+/// Returns a ciphertext for the owner of a public key, and the secret in it. `None` if `key` is
+/// invalid.
 pub(super) fn seal(key: &[u8], rng: &mut impl CryptoRng) -> Option<(Vec<u8>, Shared)> {
     let key = EncapsulationKey::<MlKem768>::new(key.try_into().ok()?).ok()?;
     let mut random = Zeroizing::new(ml_kem::B32::default());

@@ -1,9 +1,8 @@
-//! What is said inside a session until both sides have a secret (docs/decisions/0016).
+//! Messages by which both sides agree on a secret inside a session (docs/decisions/0016).
 //!
-//! Each message is the plaintext of transport data. As with questions about the path
-//! ([`crate::Probe`]), the first byte is that of no version of IP, so a peer that knows nothing of
-//! it drops it, once it is authentic. None is longer than what any path carries: a key and a
-//! ciphertext are in three parts.
+//! Each message is the plaintext of transport data. As with path MTU probes ([`crate::Probe`]), the
+//! first byte matches no version of IP, so a peer without support drops it after authentication.
+//! Every message fits every path: a key and a ciphertext are sent in three parts.
 //!
 //! ```text
 //!   | \0PQ-KEM1 | kind | part | 0 | id | body |
@@ -18,72 +17,72 @@ use super::kem::{CIPHERTEXT_LEN, KEY_LEN};
 
 const MAGIC: [u8; 8] = *b"\0PQ-KEM1";
 const HEADER_LEN: usize = 16;
-/// Bytes of a part, but the last: three are a key. With header and all around it, it is below the
-/// 576 bytes that every host takes.
+/// Bytes of a part except the last one. Three of them hold a key. With all headers a part is
+/// shorter than the 576 bytes that every host accepts.
 const PART_LEN: usize = 400;
-/// Parts of a key, and of a ciphertext.
+/// Number of parts of a key and of a ciphertext.
 pub(super) const PARTS: u8 = 3;
 
-/// What a message says.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Do you support it? Begin, if it is yours to begin.
-    Ask = 1,
-    /// Yes.
+    /// Asks whether the peer supports the exchange, and to start if the peer is the offerer.
+    Request = 1,
+    /// The answer to a request: the peer supports it.
     Answer = 2,
     /// A part of a public key.
     Key = 3,
     /// A part of a ciphertext.
     Ciphertext = 4,
-    /// The ciphertext came: the secret may be used.
+    /// The ciphertext arrived. Its secret may be used.
     Done = 5,
-    /// So it is, from now on.
+    /// The answer to `Done`: the secret is in use from now on.
     Ready = 6,
 }
 
 impl Kind {
     const ALL: [Self; 6] =
-        [Self::Ask, Self::Answer, Self::Key, Self::Ciphertext, Self::Done, Self::Ready];
+        [Self::Request, Self::Answer, Self::Key, Self::Ciphertext, Self::Done, Self::Ready];
 
-    /// Bytes of what is sent in parts.
+    /// Total bytes of a key or ciphertext that is sent in parts. 0 for other kinds.
     pub fn whole_len(self) -> usize {
         match self {
             Self::Key => KEY_LEN,
             Self::Ciphertext => CIPHERTEXT_LEN,
-            Self::Ask | Self::Answer | Self::Done | Self::Ready => 0,
+            Self::Request | Self::Answer | Self::Done | Self::Ready => 0,
         }
     }
 
-    /// Where a part stands in the whole.
+    /// The range of a part in the whole.
     fn range(self, part: u8) -> Range<usize> {
         let at = |part: usize| (part * PART_LEN).min(self.whole_len());
         at(part.into())..at(usize::from(part) + 1)
     }
 }
 
-/// A message of the exchange that peers agree on a secret by.
+/// A message of the exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExchangeMessage {
     pub(super) kind: Kind,
     pub(super) part: u8,
-    /// Tells exchanges apart; 0 where there is none yet.
+    /// Identifies the exchange. 0 before there is one.
     pub(super) id: u32,
     pub(super) body: Box<[u8]>,
 }
 
 impl ExchangeMessage {
-    /// One without a body.
+    /// Creates a message without a body.
     pub(super) fn short(kind: Kind, id: u32) -> Self {
         Self { kind, part: 0, id, body: Box::default() }
     }
 
-    /// A key or a ciphertext in its parts.
+    /// Splits a key or a ciphertext into messages.
     pub(super) fn parts(kind: Kind, id: u32, whole: &[u8]) -> impl Iterator<Item = Self> {
         (0..PARTS).map(move |part| Self { kind, part, id, body: whole[kind.range(part)].into() })
     }
 
-    /// Reads an opened plaintext; `None` where it is none.
+    /// Parses a decrypted plaintext. `None` if it is not a message of the exchange.
     pub fn parse(plaintext: &[u8]) -> Option<Self> {
         let (header, body) = plaintext.split_first_chunk::<HEADER_LEN>()?;
         let (magic, &[kind, part, 0, 0, i0, i1, i2, i3]) = header.split_first_chunk()? else {
@@ -96,15 +95,15 @@ impl ExchangeMessage {
         (*magic == MAGIC && fits).then(|| Self { kind, part, id, body: body.into() })
     }
 
-    /// Bytes of its plaintext.
+    /// Bytes of the plaintext.
     pub fn plaintext_len(&self) -> usize {
         HEADER_LEN + self.body.len()
     }
 
-    /// Writes its plaintext.
+    /// Writes the plaintext.
     ///
     /// # Panics
-    /// `plaintext` is not as long as [`ExchangeMessage::plaintext_len`] says.
+    /// If the length of `plaintext` is not [`ExchangeMessage::plaintext_len`].
     pub fn write(&self, plaintext: &mut [u8]) {
         assert_eq!(plaintext.len(), self.plaintext_len());
         plaintext[..8].copy_from_slice(&MAGIC);
@@ -114,27 +113,27 @@ impl ExchangeMessage {
     }
 }
 
-/// A key or a ciphertext of which parts have come, in any order.
-pub(super) struct Parts {
+/// A key or a ciphertext in reassembly. Its parts may arrive in any order.
+pub(super) struct Reassembly {
     kind: Kind,
     pub id: u32,
     whole: Box<[u8]>,
-    come: u8,
+    received: u8,
 }
 
-impl Parts {
+impl Reassembly {
     pub fn new(kind: Kind, id: u32) -> Self {
-        Self { kind, id, whole: vec![0; kind.whole_len()].into(), come: 0 }
+        Self { kind, id, whole: vec![0; kind.whole_len()].into(), received: 0 }
     }
 
-    /// Takes a part; the whole once all have come.
-    pub fn take(&mut self, message: &ExchangeMessage) -> Option<&[u8]> {
+    /// Adds a part. Returns the whole once all parts have arrived.
+    pub fn add(&mut self, message: &ExchangeMessage) -> Option<&[u8]> {
         if (message.kind, message.id) != (self.kind, self.id) {
             return None;
         }
         self.whole[self.kind.range(message.part)].copy_from_slice(&message.body);
-        self.come |= 1 << message.part;
-        (self.come == (1 << PARTS) - 1).then_some(&self.whole)
+        self.received |= 1 << message.part;
+        (self.received == (1 << PARTS) - 1).then_some(&self.whole)
     }
 }
 
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_is_longer_than_every_path_carries() {
+    fn every_part_fits_in_a_576_byte_packet() {
         for kind in [Kind::Key, Kind::Ciphertext] {
             let whole = vec![7; kind.whole_len()];
             for part in ExchangeMessage::parts(kind, 1, &whole) {
@@ -175,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_what_is_cut_or_longer_is_not(
+        fn written_messages_parse_and_truncated_or_longer_ones_do_not(
             message in any_message(), cut in any::<prop::sample::Index>()
         ) {
             let mut plaintext = written(&message);
@@ -189,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_of_any_bytes_is_written_as_it_was(
+        fn messages_parsed_from_random_bytes_are_written_identically(
             mut bytes in prop::collection::vec(any::<u8>(), 0..500), kind in 0u8..9, part in 0u8..5
         ) {
             if bytes.len() >= HEADER_LEN {
@@ -204,20 +203,20 @@ mod tests {
         }
 
         #[test]
-        fn parts_make_the_whole_in_any_order_and_however_often_they_come(
+        fn parts_in_any_order_and_with_duplicates_give_the_whole(
             whole in prop::collection::vec(any::<u8>(), KEY_LEN),
             order in Just([0, 1, 2, 0, 1, 2]).prop_shuffle()
         ) {
             let sent: Vec<_> = ExchangeMessage::parts(Kind::Key, 5, &whole).collect();
-            let mut parts = Parts::new(Kind::Key, 5);
+            let mut parts = Reassembly::new(Kind::Key, 5);
             let mut come = [false; 3];
             for part in order {
                 come[part] = true;
-                let taken = parts.take(&sent[part]).map(<[u8]>::to_vec);
+                let taken = parts.add(&sent[part]).map(<[u8]>::to_vec);
                 prop_assert_eq!(taken, (come == [true; 3]).then(|| whole.clone()));
             }
             let other = ExchangeMessage::parts(Kind::Key, 6, &whole).next().expect("a part");
-            prop_assert!(parts.take(&other).is_none(), "of another exchange");
+            prop_assert!(parts.add(&other).is_none(), "of another exchange");
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The secrets of a pair, and by which of them handshakes are answered and read.
+//! The secrets of a pair of peers, and the choice of the secret for each handshake.
 //!
-//! An initiation depends on no preshared key, so the responder chooses: the newest secret that it
-//! knows the peer to have. The initiator reads the response by each that it has, and last by none.
-//! A peer that lost its secrets cannot read the response. It begins another handshake soon, and that
-//! is answered without a secret; one that does not do so is given in after two.
+//! An initiation does not depend on a preshared key, so the responder chooses: the newest secret
+//! that the peer is known to have. The initiator tries each of its secrets on the response, and
+//! last none. A peer that lost its secrets cannot read the response. It soon starts another
+//! handshake, which is answered without a secret. If it does not, the third response is sent
+//! without one.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use blake2s::{Job, derive};
 use zeroize::Zeroizing;
 
 use super::{
-    constants::{RENEW_AFTER, UNREADABLE_WITHIN},
+    constants::{SECRET_LIFETIME, UNREADABLE_WITHIN},
     kem::Shared,
 };
 use crate::{
@@ -21,37 +22,37 @@ use crate::{
 
 const LABEL: &[u8; 24] = b"linerate post-quantum v1";
 
-/// After so many responses by a secret that no session followed, one goes without.
-const UNREAD_MOST: u32 = 2;
+/// After this many responses with a secret without a session, one is sent without a secret.
+const MAX_UNCONFIRMED_RESPONSES: u32 = 2;
 
 #[derive(Default)]
 pub(super) struct Secrets {
-    current: Option<Held>,
-    /// Agreed on, and no session was made with it yet.
-    fresh: Option<Held>,
-    /// Responses by a secret since the last session.
-    unread: u32,
+    current: Option<StoredSecret>,
+    /// A secret that was agreed on, but no session uses it yet.
+    pending: Option<StoredSecret>,
+    /// Responses with a secret since the last session.
+    unconfirmed_responses: u32,
     last_response: Option<Time>,
 }
 
-/// A secret that both sides have, or will have.
-pub(super) struct Held {
+/// A secret that both sides have or will have.
+pub(super) struct StoredSecret {
     pub id: u32,
     secret: Shared,
-    /// Whether the peer is known to have it.
+    /// Whether the peer is known to have the secret.
     is_shared: bool,
     agreed: Time,
-    /// The same since the Unix epoch.
+    /// Time of the agreement since the Unix epoch.
     agreed_wall: Duration,
 }
 
-impl Held {
+impl StoredSecret {
     pub fn new(id: u32, secret: Shared, now: Now) -> Self {
         Self { id, secret, is_shared: false, agreed: now.time, agreed_wall: now.wall }
     }
 
-    /// The preshared key of a handshake: the configured one and the secret in one, of which an
-    /// attacker needs both, and which is bound to this pair.
+    /// Returns the preshared key of a handshake: a combination of the configured key and the
+    /// secret, bound to this pair. An attacker needs both.
     fn combined(&self, configured: &PresharedKey, pair: [&PublicKey; 2]) -> PresharedKey {
         let mut pair = pair;
         pair.sort();
@@ -66,76 +67,79 @@ impl Held {
 }
 
 impl Secrets {
-    pub fn add(&mut self, held: Held) {
-        self.fresh = Some(held);
+    pub fn add(&mut self, secret: StoredSecret) {
+        self.pending = Some(secret);
     }
 
-    /// The peer has it too.
-    pub fn shared(&mut self, id: u32) {
-        if let Some(fresh) = self.fresh.as_mut().filter(|fresh| fresh.id == id) {
-            fresh.is_shared = true;
+    /// Handles that the peer has the secret too.
+    pub fn mark_shared(&mut self, id: u32) {
+        if let Some(pending) = self.pending.as_mut().filter(|pending| pending.id == id) {
+            pending.is_shared = true;
         }
     }
 
-    /// A session was made, by the secret with this number or without; whether a former one is lost
-    /// by it.
+    /// Handles a new session, with the ID of its secret if it has one. Returns whether the session
+    /// shows that the previous secret was lost.
     pub fn handle_session(&mut self, id: Option<u32>) -> bool {
-        (self.unread, self.last_response) = (0, None);
+        (self.unconfirmed_responses, self.last_response) = (0, None);
         match id {
             Some(id) => {
-                if let Some(fresh) = self.fresh.take_if(|fresh| fresh.id == id) {
-                    self.current = Some(fresh);
+                if let Some(pending) = self.pending.take_if(|pending| pending.id == id) {
+                    self.current = Some(pending);
                 }
                 false
             }
             None => {
-                let unused = self.fresh.take_if(|fresh| fresh.is_shared).is_some();
+                let unused = self.pending.take_if(|pending| pending.is_shared).is_some();
                 self.current.take().is_some() | unused
             }
         }
     }
 
-    /// By what a response is made: the number of the secret, and the preshared key.
-    pub fn for_response(
+    /// Chooses the secret for a response. Returns its ID and the preshared key.
+    pub fn choose_for_response(
         &mut self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
         now: Time,
     ) -> Option<(u32, PresharedKey)> {
-        let held =
-            [&self.fresh, &self.current].into_iter().flatten().find(|held| held.is_shared)?;
+        let secret =
+            [&self.pending, &self.current].into_iter().flatten().find(|secret| secret.is_shared)?;
         let last = self.last_response.replace(now);
         let unreadable = last.is_some_and(|last| now.since(last) < UNREADABLE_WITHIN);
-        if self.unread >= UNREAD_MOST || unreadable && self.unread > 0 {
+        if self.unconfirmed_responses >= MAX_UNCONFIRMED_RESPONSES
+            || unreadable && self.unconfirmed_responses > 0
+        {
             return None;
         }
-        self.unread += 1;
-        Some((held.id, held.combined(configured, pair)))
+        self.unconfirmed_responses += 1;
+        Some((secret.id, secret.combined(configured, pair)))
     }
 
-    /// By what a response may have been made, the likeliest first.
+    /// Returns the secrets with which a response may have been made, the most likely first.
     pub fn candidates(
         &self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
     ) -> impl Iterator<Item = (u32, PresharedKey)> {
-        let held = [&self.fresh, &self.current].into_iter().flatten();
-        held.map(move |held| (held.id, held.combined(configured, pair)))
+        let secret = [&self.pending, &self.current].into_iter().flatten();
+        secret.map(move |secret| (secret.id, secret.combined(configured, pair)))
     }
 
-    pub fn is_none(&self) -> bool {
-        self.current.is_none() && self.fresh.is_none()
+    pub fn is_empty(&self) -> bool {
+        self.current.is_empty() && self.pending.is_empty()
     }
 
-    /// Whether the secret that is in use is to be replaced.
-    pub fn is_old(&self, now: Time) -> bool {
-        self.current.as_ref().is_some_and(|current| now.since(current.agreed) >= RENEW_AFTER)
+    /// Whether the secret in use must be replaced.
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.current.as_ref().is_some_and(|current| now.since(current.agreed) >= SECRET_LIFETIME)
     }
 
-    /// When the secret with this number was agreed on.
+    /// Returns the time when the secret with this ID was agreed on.
     pub fn agreed(&self, id: u32) -> Option<Duration> {
-        let held = [&self.fresh, &self.current].into_iter().flatten().find(|held| held.id == id);
-        held.map(|held| held.agreed_wall)
+        let secret =
+            [&self.pending, &self.current].into_iter().flatten().find(|secret| secret.id == id);
+        secret.map(|secret| secret.agreed_wall)
     }
 }
 
@@ -149,9 +153,9 @@ mod tests {
         Now { time: Time::from_nanos(1) + since, wall: since }
     }
 
-    fn held(id: u32, is_shared: bool) -> Held {
+    fn secret(id: u32, is_shared: bool) -> StoredSecret {
         let secret = Box::new(Zeroizing::new([id as u8; 32]));
-        Held { is_shared, ..Held::new(id, secret, now(0)) }
+        StoredSecret { is_shared, ..StoredSecret::new(id, secret, now(0)) }
     }
 
     fn keys() -> [PublicKey; 2] {
@@ -161,20 +165,20 @@ mod tests {
     fn chosen(secrets: &mut Secrets, ms: u64) -> Option<u32> {
         let [one, other] = keys();
         let none = PresharedKey::default();
-        secrets.for_response(&none, [&one, &other], now(ms).time).map(|(id, _)| id)
+        secrets.choose_for_response(&none, [&one, &other], now(ms).time).map(|(id, _)| id)
     }
 
     #[test]
-    fn both_sides_combine_alike_and_each_part_of_it_matters() {
+    fn combined_key_is_symmetric_and_depends_on_each_input() {
         let [one, other] = keys();
         let none = PresharedKey::default();
         let some = PresharedKey::from_bytes(&[7; 32]);
-        let combined = held(1, true).combined(&some, [&one, &other]);
-        assert_eq!(combined, held(1, true).combined(&some, [&other, &one]));
+        let combined = secret(1, true).combined(&some, [&one, &other]);
+        assert_eq!(combined, secret(1, true).combined(&some, [&other, &one]));
         for different in [
-            held(2, true).combined(&some, [&one, &other]),
-            held(1, true).combined(&none, [&one, &other]),
-            held(1, true).combined(&some, [&one, &one]),
+            secret(2, true).combined(&some, [&one, &other]),
+            secret(1, true).combined(&none, [&one, &other]),
+            secret(1, true).combined(&some, [&one, &one]),
             some.clone(),
         ] {
             assert_ne!(combined, different);
@@ -182,18 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_by_the_newest_secret_that_the_peer_is_known_to_have() {
+    fn response_uses_the_newest_secret_that_the_peer_is_known_to_have() {
         let mut secrets = Secrets::default();
         assert_eq!(chosen(&mut secrets, 0), None);
-        secrets.add(held(1, false));
+        secrets.add(secret(1, false));
         assert_eq!(chosen(&mut secrets, 0), None, "the peer may not have it yet");
-        secrets.shared(1);
+        secrets.mark_shared(1);
         assert_eq!(chosen(&mut secrets, 0), Some(1));
         assert!(!secrets.handle_session(Some(1)));
-        secrets.add(held(2, false));
+        secrets.add(secret(2, false));
         assert_eq!(chosen(&mut secrets, 10_000), Some(1));
         secrets.handle_session(Some(1));
-        secrets.shared(2);
+        secrets.mark_shared(2);
         assert_eq!(chosen(&mut secrets, 20_000), Some(2));
         let candidates = |secrets: &Secrets| {
             let [one, other] = keys();
@@ -203,19 +207,19 @@ mod tests {
         };
         assert_eq!(candidates(&secrets), [2, 1]);
         secrets.handle_session(Some(2));
-        assert_eq!(candidates(&secrets), [2], "an older one is of no use any more");
+        assert_eq!(candidates(&secrets), [2], "the older one is removed");
     }
 
     #[test]
-    fn a_peer_that_cannot_read_a_response_has_the_next_one_without_a_secret() {
+    fn after_an_unreadable_response_the_next_one_has_no_secret() {
         let mut secrets = Secrets::default();
-        secrets.add(held(1, true));
+        secrets.add(secret(1, true));
         assert_eq!(chosen(&mut secrets, 0), Some(1));
-        assert_eq!(chosen(&mut secrets, 1_060), None, "it began anew soon");
-        assert!(secrets.handle_session(None), "it has none");
+        assert_eq!(chosen(&mut secrets, 1_060), None, "an early new handshake");
+        assert!(secrets.handle_session(None), "the peer lost the secret");
         assert_eq!(chosen(&mut secrets, 100_000), None);
 
-        secrets.add(held(2, true));
+        secrets.add(secret(2, true));
         let choices = [0, 5_200, 10_400].map(|ms| chosen(&mut secrets, ms));
         assert_eq!(choices, [Some(2), Some(2), None], "one may have been lost, but not all");
         secrets.handle_session(Some(2));

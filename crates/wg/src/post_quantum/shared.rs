@@ -1,4 +1,4 @@
-//! What the data path and the control half hand each other of a peer's exchange.
+//! Messages of a peer's exchange between the data path and the control half.
 
 use std::{
     mem,
@@ -7,41 +7,41 @@ use std::{
 
 use super::message::ExchangeMessage;
 
-/// Messages that wait to be sent, or to be read by the control half. What finds no room is
-/// repeated.
-const MOST: usize = 8;
+/// Maximum number of messages that wait to be sent, or to be read by the control half. Others are
+/// dropped, and retransmitted later.
+const MAX_WAITING: usize = 8;
 
-/// It is allocated only while messages wait.
+/// The queues, allocated only while messages wait.
 #[derive(Debug, Default)]
 pub(crate) struct PeerExchange(Mutex<Option<Box<Waiting>>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    to_send: Vec<ExchangeMessage>,
-    heard: Vec<ExchangeMessage>,
+    outgoing: Vec<ExchangeMessage>,
+    received: Vec<ExchangeMessage>,
 }
 
 impl PeerExchange {
     pub(super) fn send(&self, message: ExchangeMessage) {
-        push(&mut self.lock().get_or_insert_default().to_send, message);
+        push(&mut self.lock().get_or_insert_default().outgoing, message);
     }
 
-    pub(super) fn hear(&self, message: ExchangeMessage) {
-        push(&mut self.lock().get_or_insert_default().heard, message);
+    pub(super) fn push_received(&self, message: ExchangeMessage) {
+        push(&mut self.lock().get_or_insert_default().received, message);
     }
 
-    pub(super) fn take_to_send(&self) -> Vec<ExchangeMessage> {
-        self.take(|waiting| mem::take(&mut waiting.to_send))
+    pub(super) fn take_outgoing(&self) -> Vec<ExchangeMessage> {
+        self.take(|waiting| mem::take(&mut waiting.outgoing))
     }
 
-    pub(super) fn take_heard(&self) -> Vec<ExchangeMessage> {
-        self.take(|waiting| mem::take(&mut waiting.heard))
+    pub(super) fn take_received(&self) -> Vec<ExchangeMessage> {
+        self.take(|waiting| mem::take(&mut waiting.received))
     }
 
     fn take(&self, of: fn(&mut Waiting) -> Vec<ExchangeMessage>) -> Vec<ExchangeMessage> {
         let mut guard = self.lock();
         let taken = guard.as_deref_mut().map(of).unwrap_or_default();
-        guard.take_if(|waiting| waiting.to_send.is_empty() && waiting.heard.is_empty());
+        guard.take_if(|waiting| waiting.outgoing.is_empty() && waiting.received.is_empty());
         taken
     }
 
@@ -51,7 +51,7 @@ impl PeerExchange {
 }
 
 fn push(list: &mut Vec<ExchangeMessage>, message: ExchangeMessage) {
-    if list.len() < MOST {
+    if list.len() < MAX_WAITING {
         list.push(message);
     }
 }

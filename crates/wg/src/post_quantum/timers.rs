@@ -1,6 +1,6 @@
-//! The exchange with each peer as one of its timers, and its secrets.
+//! The exchange with each peer as one of its timers, and the peer's secrets.
 //!
-//! Nothing is kept of a peer until data passes, and of one that does not answer one byte.
+//! State is allocated only for peers with data that answer. Every other peer takes one byte.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use rand_core::CryptoRng;
 use super::{
     PostQuantum,
     exchange::{Exchange, Outcome, Role},
-    secrets::{Held, Secrets},
+    secrets::{Secrets, StoredSecret},
 };
 use crate::{
     PresharedKey, PublicKey,
@@ -21,8 +21,8 @@ use crate::{
     time::{Now, Time},
 };
 
-/// What the control half keeps of one peer. Call order: the verbs in any order;
-/// [`Agreement::deadline`] says when to call [`Agreement::handle_timeout`].
+/// State of the exchange with one peer in the control half. Call order: the methods in any order.
+/// [`Agreement::deadline`] returns the time of the next call of [`Agreement::handle_timeout`].
 #[derive(Default)]
 pub(crate) struct Agreement {
     state: State,
@@ -33,21 +33,21 @@ pub(crate) struct Agreement {
 enum State {
     #[default]
     Idle,
-    /// There is a session, and the exchange begins with the first data.
+    /// There is a session, and the exchange starts with the first data.
     AwaitsData,
-    /// The peer was asked, and does not answer.
-    Silent,
+    /// The peer did not answer requests.
+    Unresponsive,
 }
 
 struct Running {
     exchange: Exchange,
     secrets: Secrets,
-    /// When we begin a handshake, if the peer's that is to bring a new secret in use did not
+    /// Time to start a handshake ourselves, if the peer's handshake with a new secret did not
     /// succeed.
-    begin_at: Option<Time>,
+    handshake_at: Option<Time>,
 }
 
-/// What an exchange needs of the control half.
+/// Values of the control half that an exchange uses.
 pub(crate) struct Tools<'a, R> {
     pub mode: PostQuantum,
     pub own: &'a PublicKey,
@@ -57,105 +57,110 @@ pub(crate) struct Tools<'a, R> {
     pub rng: &'a mut R,
 }
 
-/// What the control half has to do next.
+/// Next step of the control half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Step {
     Nothing,
-    /// To begin a handshake, by which a new secret comes in use.
+    /// Start a handshake with the new secret.
     Handshake,
 }
 
 impl Agreement {
-    /// There is a session that both sides have.
+    /// Handles a session that both sides have.
     pub fn handle_session<R: CryptoRng>(&mut self, session: &Keypair, tools: &mut Tools<'_, R>) {
         let was_lost = self.running.as_mut().is_some_and(|running| {
-            running.begin_at = None;
+            running.handshake_at = None;
             running.secrets.handle_session(session.secret)
         });
         let is_renewed = session.secret.is_some();
         match tools.mode {
             PostQuantum::Off => return self.reset(),
             _ if is_renewed => self.state = State::Idle,
-            PostQuantum::Require => return self.want(tools),
-            PostQuantum::On if was_lost || self.answers() => return self.want(tools),
-            PostQuantum::On if self.state == State::Silent => {}
+            PostQuantum::Require => return self.start_exchange(tools),
+            PostQuantum::On if was_lost || self.has_answered() => {
+                return self.start_exchange(tools);
+            }
+            PostQuantum::On if self.state == State::Unresponsive => {}
             PostQuantum::On => self.state = State::AwaitsData,
         }
-        let is_old = |it: &Running| it.secrets.is_old(tools.now.time);
-        if is_renewed && self.running.as_deref().is_some_and(is_old) {
-            self.want(tools);
+        let is_expired = |it: &Running| it.secrets.is_expired(tools.now.time);
+        if is_renewed && self.running.as_deref().is_some_and(is_expired) {
+            self.start_exchange(tools);
         }
     }
 
-    /// Begins where it waits for data, and there was some.
+    /// Starts an exchange that waited for data, if there was some.
     pub fn handle_activity<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) {
         if self.state == State::AwaitsData && tools.peer.activity.has_data() {
-            self.want(tools);
+            self.start_exchange(tools);
         }
     }
 
-    /// Reads what the peer said.
+    /// Handles the received messages.
     pub fn handle_messages<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
-        let heard = tools.peer.exchange.take_heard();
-        if heard.is_empty() || tools.mode == PostQuantum::Off {
+        let received = tools.peer.exchange.take_received();
+        if received.is_empty() || tools.mode == PostQuantum::Off {
             return Step::Nothing;
         }
         self.state = State::Idle;
         let mut step = Step::Nothing;
-        for message in heard {
+        for message in received {
             let running = self.running(tools);
             let (time, rng) = (tools.now.time, &mut *tools.rng);
-            let done = wiped(|| {
+            let done = run_and_wipe(|| {
                 running.handle(tools.now, |exchange| exchange.handle_message(&message, time, rng))
             });
             match role(tools) {
-                Role::Offers if done == Done::Shared => step = Step::Handshake,
-                Role::Seals if done == Done::Shared => {
-                    running.begin_at = Some(time + REKEY_TIMEOUT)
+                Role::Offerer if done == Progress::Shared => step = Step::Handshake,
+                Role::Encapsulator if done == Progress::Shared => {
+                    running.handshake_at = Some(time + REKEY_TIMEOUT)
                 }
-                Role::Offers | Role::Seals => {}
+                Role::Offerer | Role::Encapsulator => {}
             }
         }
-        self.show(tools);
+        self.send_messages(tools);
         step
     }
 
-    /// Works on what is due.
+    /// Handles timers that are due.
     pub fn handle_timeout<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
         self.handle_activity(tools);
         let Some(running) = &mut self.running else { return Step::Nothing };
         let time = tools.now.time;
-        let begins = running.begin_at.take_if(|at| *at <= time).is_some();
-        let done = wiped(|| running.handle(tools.now, |exchange| exchange.handle_timeout(time)));
-        if running.exchange.is_silent() {
-            self.state = State::Silent;
+        let starts_handshake = running.handshake_at.take_if(|at| *at <= time).is_some();
+        let done =
+            run_and_wipe(|| running.handle(tools.now, |exchange| exchange.handle_timeout(time)));
+        if running.exchange.is_unresponsive() {
+            self.state = State::Unresponsive;
         }
-        self.show(tools);
-        if done == Done::Failed && tools.mode == PostQuantum::Require {
+        self.send_messages(tools);
+        if done == Progress::Failed && tools.mode == PostQuantum::Require {
             tools.device.outbound_mailbox.post(tools.peer, OutboundNotice::Refuse);
         }
-        self.running.take_if(|running| running.exchange.is_silent() && running.secrets.is_none());
-        if begins { Step::Handshake } else { Step::Nothing }
+        self.running
+            .take_if(|running| running.exchange.is_unresponsive() && running.secrets.is_empty());
+        if starts_handshake { Step::Handshake } else { Step::Nothing }
     }
 
-    /// When there is something to do next.
+    /// Returns the time of the next action.
     pub fn deadline(&self) -> Option<Time> {
         let running = self.running.as_ref()?;
-        [running.begin_at, running.exchange.poll_timeout()].into_iter().flatten().min()
+        [running.handshake_at, running.exchange.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// By what a response is made: the number of a secret, and the preshared key with it in it.
-    pub fn for_response(
+    /// Chooses the secret for a response. Returns its ID, and the preshared key that includes it.
+    pub fn choose_for_response(
         &mut self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
         now: Time,
     ) -> Option<(u32, PresharedKey)> {
-        self.running.as_mut()?.secrets.for_response(configured, pair, now)
+        self.running.as_mut()?.secrets.choose_for_response(configured, pair, now)
     }
 
-    /// By what a response may have been made, beside the configured key alone.
+    /// Returns the secrets with which a response may have been made, except the configured key
+    /// alone.
     pub fn candidates(
         &self,
         configured: &PresharedKey,
@@ -165,44 +170,44 @@ impl Agreement {
         running.flat_map(move |running| running.secrets.candidates(configured, pair))
     }
 
-    /// Whether a response may have been made by anything but the configured key alone.
+    /// Whether a response may have been made with a secret.
     pub fn has_secret(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| !running.secrets.is_none())
+        self.running.as_ref().is_some_and(|running| !running.secrets.is_empty())
     }
 
-    /// When the secret of a session was agreed on, since the Unix epoch.
+    /// Returns the time when the session's secret was agreed on, since the Unix epoch.
     pub fn agreed(&self, session: &Keypair) -> Option<Duration> {
         self.running.as_ref()?.secrets.agreed(session.secret?)
     }
 
-    /// Forgets everything.
+    /// Drops all state and secrets.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    fn answers(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.exchange.answers())
+    fn has_answered(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.exchange.has_answered())
     }
 
-    fn want<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) {
+    fn start_exchange<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) {
         self.state = State::Idle;
         let urgent = tools.mode == PostQuantum::Require;
         let running = self.running(tools);
         let (time, rng) = (tools.now.time, &mut *tools.rng);
-        wiped(|| running.exchange.handle_want(urgent, time, rng));
-        self.show(tools);
+        run_and_wipe(|| running.exchange.start(urgent, time, rng));
+        self.send_messages(tools);
     }
 
     fn running<R>(&mut self, tools: &Tools<'_, R>) -> &mut Running {
         let begin = || {
             let exchange = Exchange::new(role(tools));
-            Box::new(Running { exchange, secrets: Secrets::default(), begin_at: None })
+            Box::new(Running { exchange, secrets: Secrets::default(), handshake_at: None })
         };
         self.running.get_or_insert_with(begin)
     }
 
-    /// Has messages sent.
-    fn show<R>(&mut self, tools: &Tools<'_, R>) {
+    /// Queues the exchange's messages for the data path.
+    fn send_messages<R>(&mut self, tools: &Tools<'_, R>) {
         let Some(running) = &mut self.running else { return };
         let mut any = false;
         while let Some(message) = running.exchange.poll_message() {
@@ -215,40 +220,44 @@ impl Agreement {
     }
 }
 
-/// What an outcome was, without the secret in it: this may be copied.
+/// An outcome without its secret, which may be copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Done {
+enum Progress {
     Nothing,
     Shared,
     Failed,
 }
 
 impl Running {
-    /// Does something to the exchange, and keeps what comes of it.
-    fn handle(&mut self, now: Now, action: impl FnOnce(&mut Exchange) -> Option<Outcome>) -> Done {
+    /// Applies `action` to the exchange and stores its result.
+    fn handle(
+        &mut self,
+        now: Now,
+        action: impl FnOnce(&mut Exchange) -> Option<Outcome>,
+    ) -> Progress {
         match action(&mut self.exchange) {
             Some(Outcome::Agreed { id, secret }) => {
-                self.secrets.add(Held::new(id, secret, now));
-                Done::Nothing
+                self.secrets.add(StoredSecret::new(id, secret, now));
+                Progress::Nothing
             }
-            Some(Outcome::Shared { id }) => {
-                self.secrets.shared(id);
-                Done::Shared
+            Some(Outcome::Confirmed { id }) => {
+                self.secrets.mark_shared(id);
+                Progress::Shared
             }
-            Some(Outcome::Failed) => Done::Failed,
-            None => Done::Nothing,
+            Some(Outcome::Failed) => Progress::Failed,
+            None => Progress::Nothing,
         }
     }
 }
 
 /// Wipes the stack that a step of the exchange used.
-fn wiped<T>(step: impl FnOnce() -> T) -> T {
+fn run_and_wipe<T>(step: impl FnOnce() -> T) -> T {
     stack::run_and_wipe_words::<{ stack::EXCHANGE }, T>(step)
 }
 
-/// Whose public key is lower offers.
+/// The side with the lower public key offers.
 fn role<R>(tools: &Tools<'_, R>) -> Role {
-    if tools.own < tools.peer.public_key() { Role::Offers } else { Role::Seals }
+    if tools.own < tools.peer.public_key() { Role::Offerer } else { Role::Encapsulator }
 }
 
 #[cfg(test)]

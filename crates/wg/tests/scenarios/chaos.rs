@@ -1,4 +1,4 @@
-//! Long runs over bad networks, with what must hold whatever they do.
+//! Long runs over bad networks, and invariants that must hold in all of them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,13 +17,13 @@ fn bad_links() -> [Link; 4] {
     [link(5, 200, 0, 0), link(1, 1, 3000, 0), link(40, 3000, 1000, 2000), link(300, 50, 5000, 5000)]
 }
 
-/// Both hosts send for 20 minutes; then the network heals.
+/// Both hosts send for 20 minutes. Then the network becomes good.
 fn run(seed: u64, link: Link) -> (World, HashSet<u32>) {
     let mut world = World::pair(seed);
     world.network.set_link(link);
     let mut sent = HashSet::new();
     for round in 0..1200u64 {
-        // Now and then there is silence, long enough for sessions to die.
+        // Sometimes both are silent until their sessions die.
         if round / 100 % 4 != seed % 4 {
             sent.insert(world.send(A, B));
             if round % 3 != 0 {
@@ -38,14 +38,14 @@ fn run(seed: u64, link: Link) -> (World, HashSet<u32>) {
 }
 
 #[test]
-fn no_packet_is_delivered_twice_or_changed_and_nothing_is_left_broken() {
+fn packets_arrive_at_most_once_unchanged_and_both_hosts_recover() {
     for (seed, link) in (0..).zip(bad_links().into_iter().cycle().take(12)) {
         let (mut world, sent) = run(seed, link);
         for host in [A, B] {
             let received = world.received(host);
             let distinct: HashSet<u32> = received.iter().copied().collect();
             assert_eq!(distinct.len(), received.len(), "a duplicate, seed {seed}");
-            assert!(distinct.is_subset(&sent), "an invention, seed {seed}");
+            assert!(distinct.is_subset(&sent), "a packet that was not sent, seed {seed}");
             assert!(received.len() > 100, "{} received, seed {seed}", received.len());
         }
         world.send(A, B);
@@ -56,7 +56,7 @@ fn no_packet_is_delivered_twice_or_changed_and_nothing_is_left_broken() {
 }
 
 #[test]
-fn no_counter_of_a_session_is_ever_used_twice() {
+fn no_counter_of_a_session_is_used_twice() {
     for (seed, link) in (100..).zip(bad_links()) {
         let (world, _) = run(seed, link);
         let mut next: HashMap<(bool, [u8; 4]), u64> = HashMap::new();
@@ -74,7 +74,7 @@ fn no_counter_of_a_session_is_ever_used_twice() {
 }
 
 #[test]
-fn initiations_stay_apart_whatever_the_network_does() {
+fn initiations_are_at_least_a_rekey_timeout_apart_on_bad_networks() {
     for (seed, link) in (200..).zip(bad_links()) {
         let (world, _) = run(seed, link);
         for host in [A, B] {
@@ -86,7 +86,7 @@ fn initiations_stay_apart_whatever_the_network_does() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     let wire = |seed| {
         let (world, _) = run(seed, bad_links()[2]);
         world.wire.iter().map(|sent| (sent.at, sent.bytes.clone())).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Commands of whoever chooses the paths to peers.
+//! Commands of a program that chooses the paths to peers.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,7 +23,7 @@ fn handshake_now(world: &mut World, host: Id, peer: Id) -> Result<(), CommandErr
 }
 
 #[test]
-fn a_handshake_is_begun_now_beside_a_session_that_still_works() {
+fn commanded_handshake_starts_at_once_and_the_old_session_works_meanwhile() {
     let mut world = World::connected(1);
     world.run(secs(1));
     let before = world.hosts[A].handshakes().0;
@@ -35,22 +35,22 @@ fn a_handshake_is_begun_now_beside_a_session_that_still_works() {
     world.assert_flows(B, A);
 }
 
-/// A path was found: whoever waits for the next retransmission loses five seconds.
+/// The program found a path: waiting for the next retransmission would cost five seconds.
 #[test]
-fn a_handshake_now_does_not_wait_for_an_initiation_that_was_lost() {
+fn commanded_handshake_does_not_wait_for_a_lost_initiation() {
     let mut world = World::pair(2);
     world.lose_next(What::Initiation);
     world.send(A, B);
     world.run(secs(1));
     handshake_now(&mut world, A, B).unwrap();
     world.run(millis(100));
-    assert_eq!(world.received(B).len(), 1, "what was staged went");
+    assert_eq!(world.received(B).len(), 1, "the staged packet was sent");
     world.run(secs(20));
     assert_eq!(world.sent(A, What::Initiation).len(), 2, "and nothing is retransmitted");
 }
 
 #[test]
-fn commands_in_a_row_send_no_more_initiations_than_a_peer_takes() {
+fn repeated_commands_send_no_more_initiations_than_a_peer_accepts() {
     let mut world = World::pair(3);
     for _ in 0..1_000 {
         handshake_now(&mut world, A, B).unwrap();
@@ -64,7 +64,7 @@ fn commands_in_a_row_send_no_more_initiations_than_a_peer_takes() {
 }
 
 #[test]
-fn a_handshake_that_cannot_be_begun_is_refused_and_says_why() {
+fn impossible_handshake_is_refused_with_a_reason() {
     let mut world = World::pair(4);
     let c = world.add_host();
     let change = world.peer_change(c);
@@ -77,7 +77,7 @@ fn a_handshake_that_cannot_be_begun_is_refused_and_says_why() {
 }
 
 #[test]
-fn an_endpoint_is_set_under_traffic_and_nothing_else_changes() {
+fn endpoint_set_under_traffic_changes_nothing_else() {
     let mut world = World::connected(5);
     world.assert_flows(B, A);
     let before = world.hosts[A].state(&world.key(B));
@@ -93,13 +93,13 @@ fn an_endpoint_is_set_under_traffic_and_nothing_else_changes() {
     assert_eq!(after.allowed_ips, before.allowed_ips);
     assert_eq!(after.last_handshake, before.last_handshake, "by the same session");
 
-    let nobody = [9; 32].into();
-    let refused = world.act(A, |host, _| host.control.set_endpoint(&nobody, endpoint));
-    assert_eq!(refused, Err(CommandError::UnknownPeer(nobody)));
+    let unknown = [9; 32].into();
+    let refused = world.act(A, |host, _| host.control.set_endpoint(&unknown, endpoint));
+    assert_eq!(refused, Err(CommandError::UnknownPeer(unknown)));
 }
 
 #[test]
-fn an_endpoint_that_is_the_first_begins_persistent_keepalives() {
+fn first_endpoint_starts_persistent_keepalives() {
     let mut world = World::pair(6);
     let c = world.add_host();
     world.introduce(c, A);
@@ -117,7 +117,7 @@ fn nets() -> [ipnet::IpNet; 2] {
     ["10.7.0.0/16", "10.8.0.0/16"].map(|net| net.parse().unwrap())
 }
 
-/// A with the peers B and C, of which B has both networks.
+/// A with the peers B and C. B owns both networks.
 fn with_nets(seed: u64) -> World {
     let mut world = World::pair(seed);
     let c = world.add_host();
@@ -135,7 +135,7 @@ fn move_all(world: &mut World, to: Id) -> Result<(), CommandError> {
 }
 
 #[test]
-fn networks_move_to_another_peer_and_the_state_shows_it() {
+fn moved_networks_belong_to_the_other_peer_in_the_state() {
     let mut world = with_nets(7);
     let own = |world: &World, peer| {
         let nets: Vec<String> = world.hosts[A]
@@ -155,16 +155,18 @@ fn networks_move_to_another_peer_and_the_state_shows_it() {
     assert_eq!(own(&world, C).len(), 3, "it has them already");
 
     let [first, second] = nets();
-    let nobody = [9; 32].into();
-    let moves =
-        [AllowedIpMove { net: first, to: world.key(B) }, AllowedIpMove { net: second, to: nobody }];
+    let unknown = [9; 32].into();
+    let moves = [
+        AllowedIpMove { net: first, to: world.key(B) },
+        AllowedIpMove { net: second, to: unknown },
+    ];
     let refused = world.act(A, |host, _| host.control.move_allowed_ips(&moves));
-    assert_eq!(refused, Err(CommandError::UnknownPeer(nobody)));
-    assert_eq!(own(&world, B), ["10.0.0.2/32"], "none is moved where not all can be");
+    assert_eq!(refused, Err(CommandError::UnknownPeer(unknown)));
+    assert_eq!(own(&world, B), ["10.0.0.2/32"], "a refused move changes nothing");
 }
 
 #[test]
-fn no_packet_finds_nobody_or_half_of_a_move() {
+fn concurrent_lookups_see_either_all_moves_or_none() {
     let mut world = with_nets(8);
     let device = world.hosts[A].device.clone();
     let addresses: [IpAddr; 2] = [[10, 7, 0, 1].into(), [10, 8, 0, 1].into()];
@@ -175,7 +177,7 @@ fn no_packet_finds_nobody_or_half_of_a_move() {
         while !ended.load(Ordering::Relaxed) {
             let routes = device.routes();
             let [first, second] = addresses.map(|address| {
-                *routes.lookup(address).expect("it is always somebody's").public_key()
+                *routes.lookup(address).expect("the address always has an owner").public_key()
             });
             assert_eq!(first, second, "both moved, or none");
             owners.insert(first);

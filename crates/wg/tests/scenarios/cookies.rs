@@ -1,5 +1,4 @@
-//! A device under load: who is worked for, and who has to prove his address
-//! first.
+//! A device under load demands that senders prove their addresses.
 
 use wg::{
     DropReason,
@@ -8,7 +7,7 @@ use wg::{
 
 use crate::support::*;
 
-/// Runs for `seconds`, all the while with a host under load.
+/// Runs for `seconds` with a host under load.
 pub fn run_loaded(world: &mut World, host: Id, seconds: u64) {
     for _ in 0..seconds * 2 {
         world.act(host, |host, now| host.control.set_under_load(now.time));
@@ -21,14 +20,18 @@ pub fn has_mac2(message: &Sent) -> bool {
 }
 
 #[test]
-fn an_initiator_proves_its_address_to_a_loaded_responder() {
+fn initiator_proves_its_address_to_a_responder_under_load() {
     let mut world = World::pair(1);
     let number = world.send(A, B);
     run_loaded(&mut world, B, 2);
     assert_eq!(world.sent(B, What::CookieReply).len(), 1);
     assert!(world.sent(B, What::Response).is_empty());
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeCookieSent), 1);
-    assert_eq!(world.sent(A, What::Initiation).len(), 1, "a reply is no reason to hurry");
+    assert_eq!(
+        world.sent(A, What::Initiation).len(),
+        1,
+        "a cookie reply causes no early retransmission"
+    );
     run_loaded(&mut world, B, 4);
     assert_eq!(world.received(B), [number]);
     let initiations = world.sent(A, What::Initiation);
@@ -38,7 +41,7 @@ fn an_initiator_proves_its_address_to_a_loaded_responder() {
 }
 
 #[test]
-fn a_responder_proves_its_address_to_a_loaded_initiator() {
+fn responder_proves_its_address_to_an_initiator_under_load() {
     let mut world = World::pair(2);
     let number = world.send(A, B);
     run_loaded(&mut world, A, 6);
@@ -49,7 +52,7 @@ fn a_responder_proves_its_address_to_a_loaded_initiator() {
 }
 
 #[test]
-fn a_calm_device_asks_for_no_cookie_and_a_second_after_the_load_is_calm() {
+fn no_cookie_is_demanded_one_second_after_the_load() {
     let mut world = World::pair(3);
     world.act(B, |host, now| host.control.set_under_load(now.time));
     world.run(secs(1));
@@ -60,7 +63,7 @@ fn a_calm_device_asks_for_no_cookie_and_a_second_after_the_load_is_calm() {
 }
 
 #[test]
-fn a_cookie_is_not_used_for_longer_than_it_lives() {
+fn cookie_is_not_used_after_its_lifetime() {
     let mut world = World::pair(4);
     world.send(A, B);
     run_loaded(&mut world, B, 1);
@@ -81,7 +84,7 @@ fn a_cookie_is_not_used_for_longer_than_it_lives() {
 }
 
 #[test]
-fn a_responder_does_not_take_a_cookie_of_an_old_secret() {
+fn cookie_of_an_old_secret_is_refused() {
     let mut world = World::pair(5);
     world.send(A, B);
     run_loaded(&mut world, B, 1);
@@ -93,13 +96,13 @@ fn a_responder_does_not_take_a_cookie_of_an_old_secret() {
     let replies = world.sent(B, What::CookieReply).len();
     world.inject(&stamped.bytes, stamped.from, B);
     run_loaded(&mut world, B, 1);
-    assert_eq!(world.sent(B, What::CookieReply).len(), replies + 1, "it has to ask anew");
+    assert_eq!(world.sent(B, What::CookieReply).len(), replies + 1, "it needs a new cookie");
     assert!(world.sent(B, What::Response).is_empty());
 }
 
-/// Field note: cookie MAC without the port.
+/// Known bug elsewhere: a cookie that does not cover the port.
 #[test]
-fn a_cookie_holds_for_one_address_and_port_only() {
+fn cookie_is_valid_for_one_address_and_port_only() {
     for other in ["192.0.2.1:51821", "192.0.2.77:51820", "[2001:db8::1]:51820"] {
         let mut world = World::pair(6);
         world.send(A, B);
@@ -117,9 +120,9 @@ fn a_cookie_holds_for_one_address_and_port_only() {
     }
 }
 
-/// Field note: one global rate limiter that puts everyone in cookie mode.
+/// Known bug elsewhere: one global rate limiter that puts every peer in cookie mode.
 #[test]
-fn a_source_that_floods_with_valid_cookies_uses_up_its_own_share_only() {
+fn flood_with_a_valid_cookie_is_limited_to_its_source() {
     let mut world = World::new(7);
     let (a, b, flooder) = (world.add_host(), world.add_host(), world.add_host());
     for (one, other) in [(a, b), (b, a), (b, flooder), (flooder, b)] {
@@ -128,7 +131,7 @@ fn a_source_that_floods_with_valid_cookies_uses_up_its_own_share_only() {
     world.send(flooder, b);
     let number = world.send(a, b);
     run_loaded(&mut world, b, 1);
-    // Both have cookies now. The next initiation of each is caught.
+    // Both have cookies now. The next initiation of each is dropped.
     world.gate(|sent| sent.what != What::Initiation);
     run_loaded(&mut world, b, 6);
     let stamped = world.sent(flooder, What::Initiation)[1].clone();
@@ -140,15 +143,15 @@ fn a_source_that_floods_with_valid_cookies_uses_up_its_own_share_only() {
         world.act(b, |host, now| host.control.set_under_load(now.time));
         world.run(millis(1));
     }
-    assert_eq!(world.received(b), [number], "the other source got through in mid flood");
+    assert_eq!(world.received(b), [number], "the other source succeeds during the flood");
     let worked = 6001 - world.hosts[b].dropped(DropReason::HandshakeRateLimited);
     let allowed = u64::from(HANDSHAKE_BURST) + 6 * 20;
     assert!((allowed - 5..=allowed + 5).contains(&worked), "{worked}");
 }
 
-/// Field note: one global rate limiter that puts everyone in cookie mode.
+/// Known bug elsewhere: one global rate limiter that puts every peer in cookie mode.
 #[test]
-fn a_source_with_a_cookie_gets_through_a_flood_of_sources_without() {
+fn source_with_a_cookie_succeeds_during_a_flood_without_cookies() {
     let mut world = World::pair(8);
     let number = world.send(A, B);
     let first = world.sent(A, What::Initiation)[0].bytes.clone();
@@ -159,7 +162,7 @@ fn a_source_with_a_cookie_gets_through_a_flood_of_sources_without() {
         world.run(millis(1));
     }
     assert_eq!(world.received(B), [number]);
-    assert_eq!(world.sent(B, What::Response).len(), 1, "nothing was computed for the flood");
+    assert_eq!(world.sent(B, What::Response).len(), 1, "no handshake was computed for the flood");
 }
 
 /// Field note: roaming on cookie replies.

@@ -1,4 +1,4 @@
-//! What a subscriber is told of peers.
+//! Events about peers for a subscriber.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ fn elsewhere() -> SocketAddr {
     "203.0.113.9:4444".parse().unwrap()
 }
 
-/// Subscribes to a host's events; how often its waker was called.
+/// Subscribes to a host's events. Returns the count of waker calls.
 fn subscribe(world: &mut World, host: Id) -> Arc<AtomicUsize> {
     let woken = Arc::new(AtomicUsize::new(0));
     let counter = woken.clone();
@@ -28,18 +28,18 @@ fn subscribe(world: &mut World, host: Id) -> Arc<AtomicUsize> {
     woken
 }
 
-/// All but that handshakes are wanted.
+/// Takes all events except [`Event::HandshakeWanted`].
 fn events(world: &World, host: Id) -> Vec<Event> {
-    let mut told = all_events(world, host);
-    told.retain(|event| !matches!(event, Event::HandshakeWanted(_)));
-    told
+    let mut events = all_events(world, host);
+    events.retain(|event| !matches!(event, Event::HandshakeWanted(_)));
+    events
 }
 
 fn all_events(world: &World, host: Id) -> Vec<Event> {
     std::iter::from_fn(|| world.hosts[host].device.events.poll()).collect()
 }
 
-/// A subscriber at A, which has a session with B and sent nothing that is unanswered.
+/// A host A with a subscriber, a session with B and no unanswered data.
 fn connected(seed: u64) -> World {
     let mut world = World::pair(seed);
     subscribe(&mut world, A);
@@ -53,7 +53,7 @@ fn new_path(world: &World, peer: Id, address: SocketAddr) -> Event {
 }
 
 #[test]
-fn whoever_has_something_to_send_is_told_at_once_that_a_handshake_is_wanted() {
+fn data_without_a_session_posts_handshake_wanted_at_once() {
     let mut world = World::pair(9);
     let woken = subscribe(&mut world, A);
     world.gate(|_| false);
@@ -63,11 +63,11 @@ fn whoever_has_something_to_send_is_told_at_once_that_a_handshake_is_wanted() {
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     world.send(A, B);
     world.run(secs(1));
-    assert_eq!(all_events(&world, A), [], "it has begun");
+    assert_eq!(all_events(&world, A), [], "the handshake is in progress");
 }
 
 #[test]
-fn both_sides_are_told_that_a_handshake_is_done_and_where_the_other_was_heard_first() {
+fn completed_handshake_posts_its_event_and_the_path_on_both_sides() {
     let mut world = World::pair(1);
     let woken = [A, B].map(|host| subscribe(&mut world, host));
     world.send(A, B);
@@ -76,14 +76,14 @@ fn both_sides_are_told_that_a_handshake_is_done_and_where_the_other_was_heard_fi
         assert!(woken[host].load(Ordering::Relaxed) > 0);
         let address = world.hosts[peer].address;
         let expected = [Event::HandshakeDone(world.key(peer)), new_path(&world, peer, address)];
-        let mut told = events(&world, host);
-        told.sort_by_key(|event| matches!(event, Event::NewPath { .. }));
-        assert_eq!(told, expected);
+        let mut events = events(&world, host);
+        events.sort_by_key(|event| matches!(event, Event::NewPath { .. }));
+        assert_eq!(events, expected);
     }
 }
 
 #[test]
-fn without_a_subscriber_nothing_is_noted() {
+fn without_a_subscriber_no_event_is_recorded() {
     let mut world = World::pair(2);
     world.assert_flows(A, B);
     world.gate(|_| false);
@@ -93,7 +93,7 @@ fn without_a_subscriber_nothing_is_noted() {
 }
 
 #[test]
-fn the_first_packet_from_elsewhere_is_told_and_the_next_ones_are_not() {
+fn only_the_first_packet_from_a_new_address_posts_an_event() {
     for roaming in [true, false] {
         let mut world = connected(3);
         let change = PeerChange { roaming: Some(roaming), ..PeerChange::new(world.key(B)) };
@@ -111,7 +111,7 @@ fn the_first_packet_from_elsewhere_is_told_and_the_next_ones_are_not() {
 }
 
 #[test]
-fn what_is_not_authentic_is_no_path() {
+fn replayed_and_forged_packets_post_no_path() {
     let mut world = connected(4);
     for sent in world.wire.clone() {
         let mut forged = sent.bytes.clone();
@@ -125,7 +125,7 @@ fn what_is_not_authentic_is_no_path() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_data_for_five_seconds_is_stale_once_until_it_is_heard() {
+fn unanswered_data_posts_stale_once_until_a_packet_arrives() {
     let mut world = connected(5);
     world.gate(|_| false);
     world.send(A, B);
@@ -137,7 +137,7 @@ fn a_peer_that_does_not_answer_data_for_five_seconds_is_stale_once_until_it_is_h
         world.send(A, B);
         world.run(secs(1));
     }
-    assert_eq!(events(&world, A), [], "it was told");
+    assert_eq!(events(&world, A), [], "the event was posted before");
 
     world.open_gate();
     world.run(secs(6));
@@ -150,7 +150,7 @@ fn a_peer_that_does_not_answer_data_for_five_seconds_is_stale_once_until_it_is_h
 }
 
 #[test]
-fn a_peer_that_does_not_answer_an_initiation_is_stale() {
+fn unanswered_initiation_posts_stale() {
     let mut world = World::pair(6);
     subscribe(&mut world, A);
     world.gate(|_| false);
@@ -164,7 +164,7 @@ fn a_peer_that_does_not_answer_an_initiation_is_stale() {
 }
 
 #[test]
-fn who_answers_is_not_stale_and_neither_is_who_is_sent_nothing() {
+fn answering_and_idle_peers_are_not_stale() {
     let mut world = connected(7);
     for _ in 0..400 {
         world.send(A, B);
@@ -174,12 +174,12 @@ fn who_answers_is_not_stale_and_neither_is_who_is_sent_nothing() {
     }
     world.run(secs(200));
     let stale = Event::Stale(world.key(B));
-    let told = events(&world, A);
-    assert!(!told.contains(&stale), "{told:?}");
+    let events = events(&world, A);
+    assert!(!events.contains(&stale), "{events:?}");
 }
 
 #[test]
-fn a_subscriber_that_comes_later_hears_of_what_is_unanswered_then() {
+fn late_subscriber_gets_stale_for_earlier_unanswered_data() {
     let mut world = World::connected(8);
     world.gate(|_| false);
     world.run(secs(11));
@@ -191,7 +191,7 @@ fn a_subscriber_that_comes_later_hears_of_what_is_unanswered_then() {
 }
 
 #[test]
-fn a_subscriber_that_never_polls_has_one_place_a_peer_and_none_for_those_removed() {
+fn unpolled_events_take_one_entry_a_peer_until_it_is_removed() {
     let mut world = connected(9);
     for _ in 0..20 {
         for address in [elsewhere(), world.hosts[B].address] {

@@ -1,4 +1,4 @@
-//! Datagrams that nobody honest sent: none of them changes anything.
+//! Forged and malformed datagrams, none of which changes anything.
 
 use rand_chacha::{
     ChaCha20Rng,
@@ -13,7 +13,7 @@ fn elsewhere() -> std::net::SocketAddr {
 }
 
 #[test]
-fn a_forged_response_does_not_end_the_pending_handshake() {
+fn forged_response_does_not_end_the_pending_handshake() {
     let mut world = World::pair(1);
     world.gate(|sent| sent.what != What::Response);
     let number = world.send(A, B);
@@ -28,7 +28,7 @@ fn a_forged_response_does_not_end_the_pending_handshake() {
     }
     world.run(millis(1));
     assert_eq!(world.hosts[A].dropped(DropReason::HandshakeInvalidMac), 52);
-    // Bytes 8 to 11 are the index by which A knows its initiation.
+    // Bytes 8 to 11 are A's index.
     assert_eq!(world.hosts[A].dropped(DropReason::HandshakeUnexpected), 4);
     assert_eq!(world.hosts[A].dropped(DropReason::HandshakeForged), 48);
 
@@ -39,7 +39,7 @@ fn a_forged_response_does_not_end_the_pending_handshake() {
 }
 
 #[test]
-fn a_forged_initiation_leaves_the_responder_as_it_was() {
+fn forged_initiation_does_not_change_the_responder() {
     let mut world = World::pair(2);
     world.gate(|sent| sent.what != What::Initiation);
     world.send(A, B);
@@ -63,7 +63,7 @@ fn a_forged_initiation_leaves_the_responder_as_it_was() {
 }
 
 #[test]
-fn forged_data_leaves_the_session_as_it_was() {
+fn forged_data_does_not_change_the_session() {
     let mut world = World::connected(3);
     world.gate(|sent| sent.what != What::Data);
     let number = world.send(A, B);
@@ -87,7 +87,7 @@ fn forged_data_leaves_the_session_as_it_was() {
 }
 
 #[test]
-fn forged_data_confirms_no_session() {
+fn forged_data_does_not_confirm_a_session() {
     let mut world = World::pair(4);
     world.gate(|sent| !matches!(sent.what, What::Data));
     world.send(A, B);
@@ -101,7 +101,7 @@ fn forged_data_confirms_no_session() {
 }
 
 #[test]
-fn a_message_for_another_device_fails_at_its_first_mac() {
+fn message_for_another_device_has_an_invalid_mac1() {
     let mut world = World::pair(5);
     let c = world.add_host();
     world.introduce(A, c);
@@ -114,7 +114,7 @@ fn a_message_for_another_device_fails_at_its_first_mac() {
 }
 
 #[test]
-fn an_initiation_by_a_key_that_is_no_peers_is_not_answered() {
+fn initiation_of_an_unknown_key_is_not_answered() {
     let mut world = World::pair(6);
     let c = world.add_host();
     world.introduce(c, B);
@@ -125,7 +125,7 @@ fn an_initiation_by_a_key_that_is_no_peers_is_not_answered() {
 }
 
 #[test]
-fn an_initiation_that_only_names_a_peer_is_not_answered() {
+fn initiation_with_a_peers_name_but_not_its_secret_is_not_answered() {
     let mut world = World::pair(7);
     let to = world.key(B);
     let name = *world.key(A).as_bytes();
@@ -136,10 +136,10 @@ fn an_initiation_that_only_names_a_peer_is_not_answered() {
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeForged), 1);
     world.inject(&initiation_by(&name, proof, &to, (1, stamp)), elsewhere(), B);
     world.run(millis(1));
-    assert_eq!(world.sent(B, What::Response).len(), 1, "with the secret it is");
+    assert_eq!(world.sent(B, What::Response).len(), 1, "with the secret it is answered");
 }
 
-/// All seven points of low order, each with and without its unused bit.
+/// All seven points of low order, each with and without the unused bit.
 fn low_order() -> impl Iterator<Item = [u8; 32]> {
     LOW_ORDER.into_iter().flat_map(|point| {
         let mut high = point;
@@ -149,7 +149,7 @@ fn low_order() -> impl Iterator<Item = [u8; 32]> {
 }
 
 #[test]
-fn an_initiation_with_an_ephemeral_key_of_low_order_is_refused() {
+fn initiation_with_a_low_order_ephemeral_key_is_refused() {
     let mut world = World::pair(8);
     let to = world.key(B);
     let name = *world.key(A).as_bytes();
@@ -165,7 +165,7 @@ fn an_initiation_with_an_ephemeral_key_of_low_order_is_refused() {
 }
 
 #[test]
-fn a_response_with_an_ephemeral_key_of_low_order_is_refused_and_the_handshake_goes_on() {
+fn response_with_a_low_order_ephemeral_key_does_not_end_the_handshake() {
     let mut world = World::pair(9);
     world.gate(|sent| sent.what == What::Initiation);
     let number = world.send(A, B);
@@ -180,11 +180,15 @@ fn a_response_with_an_ephemeral_key_of_low_order_is_refused_and_the_handshake_go
     assert!(world.sent(A, What::Data).is_empty());
     world.inject(&responder.response(&initiation, 7, None), from, A);
     world.run(millis(1));
-    assert_eq!(world.sent(A, What::Data).len(), 1, "with an honest key it ends, {number}");
+    assert_eq!(
+        world.sent(A, What::Data).len(),
+        1,
+        "a valid response completes the handshake, {number}"
+    );
 }
 
 #[test]
-fn a_peer_whose_key_is_of_low_order_is_never_talked_to_in_either_role() {
+fn peer_with_a_low_order_key_gets_no_message_in_either_role() {
     for point in low_order() {
         let mut world = World::new(10);
         world.add_host();
@@ -206,9 +210,9 @@ fn a_peer_whose_key_is_of_low_order_is_never_talked_to_in_either_role() {
     }
 }
 
-/// Field note: an oversized datagram panics the receive task.
+/// Known bug elsewhere: an oversized datagram panics the receive task.
 #[test]
-fn datagrams_of_every_length_and_type_are_refused_and_harm_nothing() {
+fn datagrams_of_every_length_and_type_are_refused() {
     let mut world = World::connected(11);
     let from = world.hosts[A].address;
     let lens = (0..300).chain([1500, 9000, 65_507, 65_535, 65_536, 200_000]);
@@ -228,9 +232,9 @@ fn datagrams_of_every_length_and_type_are_refused_and_harm_nothing() {
     world.assert_flows(A, B);
 }
 
-/// Field note: an oversized datagram panics the receive task.
+/// Known bug elsewhere: an oversized datagram panics the receive task.
 #[test]
-fn a_true_message_with_bytes_behind_it_or_missing_is_refused() {
+fn valid_message_with_extra_or_missing_bytes_is_refused() {
     for what in [What::Initiation, What::Response] {
         let mut world = World::pair(12);
         world.gate(move |sent| sent.what != what);
@@ -251,7 +255,7 @@ fn a_true_message_with_bytes_behind_it_or_missing_is_refused() {
 }
 
 #[test]
-fn random_datagrams_harm_nothing() {
+fn mutated_datagrams_change_nothing() {
     let mut world = World::connected(13);
     let mut rng = ChaCha20Rng::seed_from_u64(13);
     let templates: Vec<Vec<u8>> = world.wire.iter().map(|sent| sent.bytes.clone()).collect();

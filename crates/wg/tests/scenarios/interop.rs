@@ -1,5 +1,5 @@
-//! Whole handshakes with `snow`, an independent implementation of Noise, in both
-//! roles. WireGuard's part around it (indices, timestamp, MACs) is done by hand.
+//! Complete handshakes with `snow`, an independent implementation of Noise, in both roles.
+//! WireGuard's additions (indices, timestamp, MACs) are written by hand.
 
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use wg::{PresharedKey, PrivateKey, PublicKey, config::PeerChange, message::DataHeader};
@@ -8,7 +8,7 @@ use crate::support::*;
 
 const PROLOGUE: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 const PSK: [u8; 32] = [0x5a; 32];
-/// The index by which `snow`'s side knows each session.
+/// The session index of `snow`'s side.
 const INDEX: u32 = 0x0403_0201;
 
 struct Theirs {
@@ -44,7 +44,7 @@ impl Theirs {
     }
 }
 
-/// One host of ours, which knows `snow`'s side as a peer at `address()`.
+/// One host with `snow`'s side as a peer at `address()`.
 fn world(theirs: &Theirs) -> World {
     let mut world = World::new(1);
     world.add_host();
@@ -76,7 +76,7 @@ fn open(transport: &StatelessTransportState, datagram: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Data both ways by an established session, with counters beyond 32 bits.
+/// Sends data both ways in an established session, with counters beyond 32 bits.
 fn exchange(world: &mut World, transport: &StatelessTransportState, ours: u32) {
     for counter in [0, 1, 1 << 33] {
         let number = counter as u32 + 100;

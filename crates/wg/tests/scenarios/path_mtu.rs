@@ -1,4 +1,4 @@
-//! The search for the path MTU between two hosts whose link loses what is too long.
+//! The path MTU search between two hosts on a link that drops long datagrams.
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::support::{A, B, What, World};
 const MTU: u16 = 1420;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A link that loses plaintexts that are longer than it says at the time.
+/// Sets a link that drops plaintexts longer than the returned limit.
 fn narrow(world: &mut World, plaintext: usize) -> Rc<Cell<usize>> {
     let carries = Rc::new(Cell::new(plaintext));
     let gate = carries.clone();
@@ -41,16 +41,16 @@ fn path_mtu(world: &World, of: usize, to: usize) -> Option<u16> {
 
 /// Sends long packets for a time.
 fn send_long(world: &mut World, duration: Duration) {
-    const APART: Duration = Duration::from_millis(10);
+    const INTERVAL: Duration = Duration::from_millis(10);
     let end = world.elapsed() + duration;
     while world.elapsed() < end {
         world.send_padded(A, B, MTU.into());
-        world.run(APART);
+        world.run(INTERVAL);
     }
 }
 
 #[test]
-fn both_hosts_find_what_a_narrow_link_carries_and_then_are_silent() {
+fn both_hosts_find_the_mtu_of_a_narrow_link_and_stop_probing() {
     let (mut world, _) = probing(&[A, B], 1340);
     for (of, to) in [(A, B), (B, A)] {
         assert_eq!(limit(&world, of, to), Some(PathLimit { bytes: 1340, settled: true }));
@@ -61,32 +61,32 @@ fn both_hosts_find_what_a_narrow_link_carries_and_then_are_silent() {
     world.run(100 * SECOND);
     let keepalives =
         [A, B].map(|host| world.sent(host, What::Keepalive).len()).iter().sum::<usize>();
-    assert!(world.wire.len() - sent <= keepalives, "no more questions");
+    assert!(world.wire.len() - sent <= keepalives, "no more probes");
 }
 
 #[test]
-fn a_link_that_carries_all_limits_nothing() {
+fn link_with_the_full_mtu_has_no_limit() {
     let (world, _) = probing(&[A, B], MTU.into());
     assert_eq!(limit(&world, A, B), None);
     assert_eq!((path_mtu(&world, A, B), path_mtu(&world, B, A)), (Some(MTU), Some(MTU)));
 }
 
 #[test]
-fn who_does_not_search_answers_all_the_same() {
+fn host_without_a_search_answers_probes() {
     let (world, _) = probing(&[A], 1340);
     assert_eq!((path_mtu(&world, A, B), path_mtu(&world, B, A)), (Some(1340), None));
     assert_eq!(limit(&world, B, A), None);
 }
 
 #[test]
-fn without_probing_nothing_is_asked() {
+fn without_a_search_no_probe_is_sent() {
     let (world, _) = probing(&[], 1340);
     assert_eq!([A, B].map(|host| world.sent(host, What::Data).len()), [1, 1]);
     assert_eq!(path_mtu(&world, A, B), None);
 }
 
 #[test]
-fn an_idle_session_asks_nothing() {
+fn session_with_short_data_sends_no_probe() {
     let mut world = World::pair(1);
     for host in [A, B] {
         world.act(host, |host, now| host.control.probe_paths(Some(MTU), now.time));
@@ -99,7 +99,7 @@ fn an_idle_session_asks_nothing() {
 }
 
 #[test]
-fn a_link_that_shrinks_under_way_is_noticed_within_a_second() {
+fn narrowed_link_is_noticed_within_a_second() {
     let (mut world, carries) = probing(&[A, B], MTU.into());
     send_long(&mut world, 2 * SECOND);
     carries.set(1240);
@@ -112,28 +112,28 @@ fn a_link_that_shrinks_under_way_is_noticed_within_a_second() {
 }
 
 #[test]
-fn long_data_is_asked_about_now_and_then_and_short_data_never() {
+fn long_data_is_probed_at_an_interval_and_short_data_never() {
     let (mut world, _) = probing(&[A, B], MTU.into());
-    let questions = |world: &World| {
+    let probes = |world: &World| {
         let long = usize::from(MTU) + DATA_OVERHEAD;
         world.sent(A, What::Data).iter().filter(|sent| sent.bytes.len() == long).count()
     };
-    let before = questions(&world);
+    let before = probes(&world);
     for _ in 0..100 {
         world.send(A, B);
         world.run(SECOND / 100);
     }
-    assert_eq!(questions(&world), before);
+    assert_eq!(probes(&world), before);
     for _ in 0..1_000 {
         world.send_padded(A, B, 1000);
         world.run(SECOND / 100);
     }
-    let asked = questions(&world) - before;
-    assert!((25..=34).contains(&asked), "{asked} in ten seconds");
+    let probed = probes(&world) - before;
+    assert!((25..=34).contains(&probed), "{probed} in ten seconds");
 }
 
 #[test]
-fn a_peer_that_moves_is_searched_anew() {
+fn moved_peer_is_searched_again() {
     let (mut world, carries) = probing(&[A, B], 1340);
     carries.set(MTU.into());
     let new: SocketAddr = ([198, 51, 100, 7], 4).into();
@@ -146,7 +146,7 @@ fn a_peer_that_moves_is_searched_anew() {
 }
 
 #[test]
-fn an_interface_that_goes_down_forgets_and_probing_that_is_ended_frees() {
+fn interface_down_or_disabled_search_clears_the_limit() {
     let (mut world, _) = probing(&[A, B], 1340);
     world.act(B, |host, now| host.control.probe_paths(None, now.time));
     assert_eq!((limit(&world, B, A), path_mtu(&world, B, A)), (None, None));
@@ -158,7 +158,7 @@ fn an_interface_that_goes_down_forgets_and_probing_that_is_ended_frees() {
 }
 
 #[test]
-fn an_interface_with_a_larger_mtu_is_searched_up_to_it() {
+fn larger_interface_mtu_extends_the_search() {
     let (mut world, carries) = probing(&[A, B], MTU.into());
     carries.set(8_000);
     world.act(A, |host, now| host.control.probe_paths(Some(8_920), now.time));

@@ -1,4 +1,4 @@
-//! The exchange of a secret against quantum computers between two hosts, and what passes before.
+//! The exchange of a post-quantum secret between two hosts, and the traffic before it.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::support::*;
 
 const BOTH_ON: [PostQuantum; 2] = [PostQuantum::On; 2];
 const BOTH_REQUIRE: [PostQuantum; 2] = [PostQuantum::Require; 2];
-/// What a datagram of these tests' data is long, and none of the exchange.
+/// Length of a data datagram in these tests. No message of the exchange has it.
 const DATA: usize = 32 + DATA_OVERHEAD;
-/// A question, and all else that has no body.
+/// Length of a request, and of all other messages without a body.
 const SHORT: usize = 16 + DATA_OVERHEAD;
 
 fn pair(seed: u64, modes: [PostQuantum; 2]) -> World {
@@ -29,7 +29,7 @@ fn set(world: &mut World, host: Id, mode: PostQuantum) {
     world.act(host, |host, _| host.control.set_post_quantum(mode));
 }
 
-/// A pair that has agreed.
+/// A pair that has agreed on a secret.
 fn agreed(seed: u64, modes: [PostQuantum; 2]) -> World {
     let mut world = pair(seed, modes);
     world.send(A, B);
@@ -38,7 +38,7 @@ fn agreed(seed: u64, modes: [PostQuantum; 2]) -> World {
     world
 }
 
-/// When each side agreed on the secret of its session.
+/// Time when each side agreed on the secret of its session.
 fn since(world: &World) -> [Option<Duration>; 2] {
     [(A, B), (B, A)].map(|(host, peer)| world.hosts[host].state(&world.key(peer)).post_quantum)
 }
@@ -47,13 +47,13 @@ fn data_sent(world: &World, from: usize) -> usize {
     world.wire[from..].iter().filter(|sent| sent.bytes.len() == DATA).count()
 }
 
-/// How often a host sent a first part of a key.
+/// Number of keys that a host sent.
 fn keys_sent(world: &World, host: Id) -> usize {
     let last = 384 + 16 + DATA_OVERHEAD;
     world.sent(host, What::Data).iter().filter(|sent| sent.bytes.len() == last).count()
 }
 
-/// Another process has the host's place, with the same key and nothing of what it knew.
+/// Replaces a host by a new process with the same key and no other state.
 fn restart(world: &mut World, host: Id, mode: PostQuantum) {
     let (key, seed) = (world.hosts[host].key.clone(), 1_000 + world.wire.len() as u64);
     let mut other = Host::new(host, seed);
@@ -66,7 +66,7 @@ fn restart(world: &mut World, host: Id, mode: PostQuantum) {
 }
 
 #[test]
-fn two_hosts_agree_once_data_passes_and_no_packet_waits_for_it() {
+fn hosts_agree_after_the_first_data_and_delay_no_packet() {
     for seed in 0..6 {
         let mut world = pair(seed, BOTH_ON);
         let mut sent = Vec::new();
@@ -83,7 +83,7 @@ fn two_hosts_agree_once_data_passes_and_no_packet_waits_for_it() {
 }
 
 #[test]
-fn hosts_that_only_keep_alive_or_only_shook_hands_agree_on_nothing() {
+fn keepalives_and_handshakes_alone_start_no_exchange() {
     let mut world = pair(1, BOTH_ON);
     let change = PeerChange { persistent_keepalive: Some(20), ..PeerChange::new(world.key(B)) };
     world.change_peer(A, change);
@@ -93,7 +93,7 @@ fn hosts_that_only_keep_alive_or_only_shook_hands_agree_on_nothing() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_asked_three_times_and_left_alone() {
+fn peer_without_an_answer_gets_three_requests_only() {
     for seed in 0..4 {
         let mut world = pair(seed, [PostQuantum::On, PostQuantum::Off]);
         for _ in 0..3_600 {
@@ -101,8 +101,9 @@ fn a_peer_that_does_not_answer_is_asked_three_times_and_left_alone() {
             world.send(B, A);
             world.run(secs(1));
         }
-        let asked = world.sent(A, What::Data).iter().filter(|it| it.bytes.len() == SHORT).count();
-        assert_eq!(asked, 3);
+        let requests =
+            world.sent(A, What::Data).iter().filter(|it| it.bytes.len() == SHORT).count();
+        assert_eq!(requests, 3);
         let all = world.sent(A, What::Data).len() + world.sent(B, What::Data).len();
         assert_eq!(all, 7_203, "and nothing else is sent");
         assert_eq!(since(&world), [None, None]);
@@ -111,7 +112,7 @@ fn a_peer_that_does_not_answer_is_asked_three_times_and_left_alone() {
 }
 
 #[test]
-fn a_peer_that_supports_it_later_makes_itself_known() {
+fn peer_that_enables_the_exchange_later_starts_it() {
     let mut world = pair(1, [PostQuantum::On, PostQuantum::Off]);
     world.send(A, B);
     world.run(secs(60));
@@ -123,7 +124,7 @@ fn a_peer_that_supports_it_later_makes_itself_known() {
 }
 
 #[test]
-fn where_it_is_required_no_byte_of_data_passes_before_the_secret_and_none_is_lost() {
+fn require_delays_data_until_the_secret_and_loses_none() {
     for seed in 0..6 {
         let mut world = pair(seed, BOTH_REQUIRE);
         let sent = world.send_many(A, B, 5);
@@ -142,7 +143,7 @@ fn where_it_is_required_no_byte_of_data_passes_before_the_secret_and_none_is_los
 }
 
 #[test]
-fn where_it_is_required_a_peer_that_does_not_support_it_is_sent_nothing() {
+fn require_sends_no_data_to_a_peer_without_support() {
     for seed in 0..4 {
         let mut world = pair(seed, [PostQuantum::Require, PostQuantum::Off]);
         for _ in 0..1_000 {
@@ -151,9 +152,12 @@ fn where_it_is_required_a_peer_that_does_not_support_it_is_sent_nothing() {
         }
         assert_eq!((data_sent(&world, 0), world.received(B).len()), (0, 0));
         assert!(world.hosts[A].dropped(DropReason::OutNotPostQuantum) > 0);
-        let asked = world.sent(A, What::Data).len();
+        let requests = world.sent(A, What::Data).len();
         let sessions = world.sent(A, What::Keepalive).len();
-        assert!(asked >= 3 && asked <= 3 * sessions, "{asked} questions in {sessions} sessions");
+        assert!(
+            requests >= 3 && requests <= 3 * sessions,
+            "{requests} requests in {sessions} sessions"
+        );
         world.send(B, A);
         world.run(secs(1));
         assert!(world.received(A).is_empty());
@@ -167,7 +171,7 @@ fn where_it_is_required_a_peer_that_does_not_support_it_is_sent_nothing() {
 }
 
 #[test]
-fn a_host_that_requires_it_and_one_that_would_agree_to_understand_each_other() {
+fn hosts_with_require_and_on_can_communicate() {
     for (seed, modes) in [
         (1, [PostQuantum::Require, PostQuantum::On]),
         (2, [PostQuantum::On, PostQuantum::Require]),
@@ -180,7 +184,7 @@ fn a_host_that_requires_it_and_one_that_would_agree_to_understand_each_other() {
 }
 
 #[test]
-fn hosts_that_begin_at_once_agree_on_one_secret() {
+fn hosts_that_start_simultaneously_agree_on_one_secret() {
     for (seed, modes) in (0..20).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         let mut world = pair(seed, modes);
         world.send(A, B);
@@ -193,7 +197,7 @@ fn hosts_that_begin_at_once_agree_on_one_secret() {
 }
 
 #[test]
-fn a_link_that_loses_reorders_and_repeats_only_takes_longer() {
+fn bad_link_only_delays_the_agreement() {
     let bad = Link { jitter: millis(80), loss: 3_000, duplication: 2_000, ..LINK };
     for (seed, modes) in (0..20).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         let mut world = pair(seed, modes);
@@ -215,7 +219,7 @@ fn a_link_that_loses_reorders_and_repeats_only_takes_longer() {
 }
 
 #[test]
-fn whichever_single_datagram_of_the_exchange_is_lost_they_agree() {
+fn loss_of_any_single_datagram_does_not_prevent_the_agreement() {
     for seed in [1, 2] {
         for lost in 0..24 {
             for modes in [BOTH_ON, BOTH_REQUIRE] {
@@ -236,7 +240,7 @@ fn whichever_single_datagram_of_the_exchange_is_lost_they_agree() {
 }
 
 #[test]
-fn a_side_that_restarts_is_understood_again_within_round_trips() {
+fn restarted_side_communicates_again_within_round_trips() {
     let modes = [BOTH_ON, BOTH_REQUIRE].into_iter().cycle();
     for (seed, modes) in (0..6).zip(modes) {
         for (host, delay) in [(A, LINK.delay), (B, LINK.delay), (A, millis(50)), (B, millis(50))] {
@@ -245,7 +249,7 @@ fn a_side_that_restarts_is_understood_again_within_round_trips() {
             restart(&mut world, host, modes[host]);
             let from = world.wire.len();
             let sent = world.send_many(host, 1 - host, 3);
-            // With `require` they agree anew before anything else.
+            // With `require` they first agree on a new secret.
             world.run(if modes == BOTH_ON { millis(50) + 6 * delay } else { secs(1) });
             assert!(world.received(1 - host).ends_with(&sent), "seed {seed}, host {host}");
             if modes == BOTH_REQUIRE {
@@ -259,15 +263,15 @@ fn a_side_that_restarts_is_understood_again_within_round_trips() {
     }
 }
 
-/// An attacker who sees an initiation and can inject, but cannot hold back the true response.
+/// An attacker that sees an initiation and can inject packets, but cannot delay the true response.
 #[test]
-fn a_forged_response_does_not_have_a_session_made_without_the_secret() {
+fn forged_response_does_not_cause_a_session_without_the_secret() {
     for (seed, host) in [(1, A), (2, B)] {
         let mut world = agreed(seed, BOTH_ON);
         world.network.set_link(Link { delay: millis(50), ..LINK });
         let from = world.wire.len();
-        for moment in 0..20_000 {
-            if moment % 50 == 0 {
+        for step in 0..20_000 {
+            if step % 50 == 0 {
                 world.send(host, 1 - host);
             }
             world.run(millis(20));
@@ -280,7 +284,7 @@ fn a_forged_response_does_not_have_a_session_made_without_the_secret() {
                     world.inject(&forged, sent.to, initiator);
                 }
             }
-            assert!(since(&world).iter().all(Option::is_some), "seed {seed}, {moment} times 20 ms");
+            assert!(since(&world).iter().all(Option::is_some), "seed {seed}, {step} times 20 ms");
         }
         let forged = [A, B].map(|it| world.hosts[it].dropped(DropReason::HandshakeForged));
         assert!(forged.iter().sum::<u64>() >= 3, "{forged:?}");
@@ -290,7 +294,7 @@ fn a_forged_response_does_not_have_a_session_made_without_the_secret() {
 }
 
 #[test]
-fn a_response_by_a_secret_that_a_restart_lost_is_not_counted_as_forged() {
+fn response_with_a_secret_lost_by_a_restart_is_not_counted_as_forged() {
     for (seed, modes) in (0..6).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         for host in [A, B] {
             let mut world = agreed(seed, modes);
@@ -308,7 +312,7 @@ fn a_response_by_a_secret_that_a_restart_lost_is_not_counted_as_forged() {
 }
 
 #[test]
-fn responses_by_another_preshared_key_are_counted_as_forged() {
+fn responses_with_another_preshared_key_are_counted_as_forged() {
     let mut world = pair(1, BOTH_ON);
     let other = PresharedKey::from_bytes(&[7; 32]);
     let change = PeerChange { preshared_key: Some(other), ..PeerChange::new(world.key(B)) };
@@ -319,13 +323,13 @@ fn responses_by_another_preshared_key_are_counted_as_forged() {
     assert!(responses > 3, "{responses}");
     let dropped = |reason| world.hosts[A].dropped(reason);
     assert_eq!(dropped(DropReason::HandshakeLostSecret), 0);
-    // A last response that no other one followed is not counted yet.
+    // The last response is not counted until another one follows.
     let forged = dropped(DropReason::HandshakeForged);
     assert!(forged == responses || forged == responses - 1, "{forged} of {responses}");
 }
 
 #[test]
-fn a_side_that_restarts_and_is_only_sent_to_is_found_again() {
+fn restarted_side_that_only_receives_recovers() {
     for (seed, modes) in (0..4).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         for host in [A, B] {
             let mut world = agreed(seed, modes);
@@ -341,7 +345,7 @@ fn a_side_that_restarts_and_is_only_sent_to_is_found_again() {
 }
 
 #[test]
-fn a_peer_whose_place_another_wireguard_took_is_understood_again() {
+fn peer_replaced_by_a_standard_wireguard_can_communicate() {
     for seed in 0..4 {
         for host in [A, B] {
             let mut world = agreed(seed, BOTH_ON);
@@ -350,7 +354,7 @@ fn a_peer_whose_place_another_wireguard_took_is_understood_again() {
             world.run(secs(16));
             world.assert_flows(A, B);
             assert_eq!(since(&world), [None, None]);
-            // From the next handshake on, nothing is tried in vain.
+            // From the next handshake on, no secret is tried.
             world.run(secs(200));
             world.send(host, 1 - host);
             world.run(millis(100));
@@ -360,7 +364,7 @@ fn a_peer_whose_place_another_wireguard_took_is_understood_again() {
 }
 
 #[test]
-fn a_secret_is_replaced_each_hour_and_every_session_has_it() {
+fn secret_is_replaced_each_hour_and_every_session_has_one() {
     for (seed, modes) in (0..4).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
         let mut world = agreed(seed, modes);
         let mut renewed = vec![since(&world)[0]];
@@ -382,7 +386,7 @@ fn a_secret_is_replaced_each_hour_and_every_session_has_it() {
 }
 
 #[test]
-fn wall_clocks_that_step_renew_nothing_and_break_nothing() {
+fn stepping_wall_clocks_do_not_affect_the_secret() {
     let mut world = agreed(1, BOTH_ON);
     for skew in [7_200, -90_000, 400_000, 0] {
         world.clock_skew[B] = skew;
@@ -396,7 +400,7 @@ fn wall_clocks_that_step_renew_nothing_and_break_nothing() {
 }
 
 #[test]
-fn a_pair_that_was_idle_for_hours_needs_no_new_secret_to_begin() {
+fn pair_idle_for_hours_starts_with_its_old_secret() {
     let mut world = agreed(1, BOTH_REQUIRE);
     world.run(secs(5 * 3600));
     let from = world.wire.len();
@@ -409,7 +413,7 @@ fn a_pair_that_was_idle_for_hours_needs_no_new_secret_to_begin() {
 }
 
 #[test]
-fn a_configured_key_is_combined_with_the_secret_and_still_has_to_fit() {
+fn configured_preshared_keys_must_match_with_a_secret_too() {
     let mut world = pair(1, BOTH_ON);
     let give = |world: &mut World, host: Id, key: &[u8; 32]| {
         let preshared_key = Some(PresharedKey::from_bytes(key));
@@ -427,14 +431,14 @@ fn a_configured_key_is_combined_with_the_secret_and_still_has_to_fit() {
     let before = world.received(B).len();
     world.send(A, B);
     world.run(secs(60));
-    assert_eq!(world.received(B).len(), before, "another key is not understood");
+    assert_eq!(world.received(B).len(), before, "different keys do not communicate");
     give(&mut world, B, &[8; 32]);
     world.run(secs(20));
     world.assert_flows(A, B);
 }
 
 #[test]
-fn an_interface_that_goes_down_or_has_another_key_forgets_the_secret() {
+fn interface_down_or_disabled_exchange_drops_the_secret() {
     let mut world = agreed(1, BOTH_ON);
     world.act(A, |host, _| {
         host.control.down();
@@ -444,7 +448,7 @@ fn an_interface_that_goes_down_or_has_another_key_forgets_the_secret() {
     world.run(millis(200));
     world.assert_flows(A, B);
     world.run(secs(3));
-    assert!(since(&world).iter().all(Option::is_some), "they agreed anew");
+    assert!(since(&world).iter().all(Option::is_some), "they agreed on a new secret");
     set(&mut world, A, PostQuantum::Off);
     world.send(A, B);
     world.run(secs(16));
@@ -452,9 +456,9 @@ fn an_interface_that_goes_down_or_has_another_key_forgets_the_secret() {
     assert_eq!(since(&world), [None, None]);
 }
 
-/// Whatever is lost and whoever restarts: once the network is calm, all is well.
+/// After any losses and restarts, the pair recovers once the network is good.
 #[test]
-fn after_any_disorder_a_calm_network_heals_the_pair() {
+fn pair_recovers_after_random_losses_and_restarts() {
     for seed in 0..24 {
         let modes = if seed % 2 == 0 { BOTH_ON } else { BOTH_REQUIRE };
         let mut world = pair(seed, modes);

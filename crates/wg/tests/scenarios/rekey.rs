@@ -1,4 +1,4 @@
-//! When a session is renewed, and what happens to packets meanwhile.
+//! Renewal of sessions, and packets during it.
 
 use wg::{
     DropReason,
@@ -8,7 +8,7 @@ use wg::{
 use crate::support::*;
 
 #[test]
-fn the_initiator_renews_a_session_that_is_old_when_it_sends() {
+fn initiator_renews_an_old_session_when_it_sends() {
     let mut world = World::connected(1);
     world.run(REKEY_AFTER_TIME - secs(1));
     world.assert_flows(A, B);
@@ -17,7 +17,11 @@ fn the_initiator_renews_a_session_that_is_old_when_it_sends() {
     let old = world.sent(A, What::Data)[0].bytes[4..8].to_vec();
     let number = world.send(A, B);
     assert_eq!(world.sent(A, What::Initiation).len(), 2);
-    assert_eq!(world.sent(A, What::Data).last().unwrap().bytes[4..8], old, "nothing waits for it");
+    assert_eq!(
+        world.sent(A, What::Data).last().unwrap().bytes[4..8],
+        old,
+        "data does not wait for the handshake"
+    );
     world.run(millis(100));
     assert!(world.received(B).contains(&number));
     world.assert_flows(A, B);
@@ -25,7 +29,7 @@ fn the_initiator_renews_a_session_that_is_old_when_it_sends() {
 }
 
 #[test]
-fn the_responder_renews_no_session_for_its_age() {
+fn responder_does_not_renew_an_old_session() {
     let mut world = World::connected(2);
     world.run(REKEY_AFTER_TIME);
     for _ in 0..30 {
@@ -33,12 +37,16 @@ fn the_responder_renews_no_session_for_its_age() {
         world.run(secs(1));
     }
     assert!(world.sent(B, What::Initiation).is_empty());
-    assert_eq!(world.sent(A, What::Initiation).len(), 2, "its keepalive shows it the age");
+    assert_eq!(
+        world.sent(A, What::Initiation).len(),
+        2,
+        "its keepalive is sent in the old session"
+    );
     assert_eq!(world.received(A).len(), 30);
 }
 
 #[test]
-fn an_idle_session_is_renewed_by_nobody() {
+fn idle_session_is_not_renewed() {
     let mut world = World::connected(3);
     world.run(secs(170));
     for host in [A, B] {
@@ -49,7 +57,7 @@ fn an_idle_session_is_renewed_by_nobody() {
 
 /// Paper 6.2: 165 s = REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT.
 #[test]
-fn an_initiator_that_only_receives_renews_its_session_once_before_it_dies() {
+fn initiator_that_only_receives_renews_its_session_before_it_dies() {
     let mut world = World::connected(4);
     world.run(secs(164));
     world.send(B, A);
@@ -69,7 +77,7 @@ fn an_initiator_that_only_receives_renews_its_session_once_before_it_dies() {
 }
 
 #[test]
-fn either_side_renews_a_session_that_sent_too_many_messages() {
+fn either_side_renews_a_session_after_too_many_messages() {
     for host in [A, B] {
         let mut world = World::connected(5);
         world.assert_flows(A, B);
@@ -89,7 +97,7 @@ fn either_side_renews_a_session_that_sent_too_many_messages() {
 }
 
 #[test]
-fn a_run_of_packets_that_crosses_the_limit_of_messages_renews_the_session() {
+fn batch_that_crosses_the_message_limit_renews_the_session() {
     let mut world = World::connected(6);
     world.run(secs(6));
     let session = world.hosts[A].last.clone().unwrap();
@@ -98,10 +106,10 @@ fn a_run_of_packets_that_crosses_the_limit_of_messages_renews_the_session() {
     assert_eq!(world.sent(A, What::Initiation).len(), 2);
 }
 
-/// Data of the old session that is on its way, or is sent by a side that has not
-/// changed yet, is not lost.
+/// Data of the old session is not lost, whether it is in flight or sent by a side that has not
+/// switched yet.
 #[test]
-fn the_old_session_receives_while_the_new_one_takes_over_in_both_roles() {
+fn old_session_receives_during_a_renewal_in_both_roles() {
     let mut world = World::connected(7);
     world.run(REKEY_AFTER_TIME);
     world.gate(|sent| sent.what != What::Data);
@@ -127,7 +135,7 @@ fn the_old_session_receives_while_the_new_one_takes_over_in_both_roles() {
 }
 
 #[test]
-fn a_session_two_handshakes_old_receives_no_more() {
+fn session_two_handshakes_old_receives_nothing() {
     let mut world = World::connected(8);
     world.gate(|sent| sent.what != What::Data);
     world.send(A, B);
@@ -148,7 +156,7 @@ fn a_session_two_handshakes_old_receives_no_more() {
 }
 
 #[test]
-fn a_renewal_at_full_rate_loses_and_reorders_nothing() {
+fn renewal_under_traffic_loses_and_reorders_nothing() {
     let mut world = World::connected(9);
     world.run(REKEY_AFTER_TIME - millis(500));
     let numbers: Vec<u32> = (0..1000)
@@ -164,7 +172,7 @@ fn a_renewal_at_full_rate_loses_and_reorders_nothing() {
 }
 
 #[test]
-fn a_dead_sessions_secrets_are_wiped_and_its_index_stands_for_nothing() {
+fn dead_session_is_wiped_and_its_index_removed() {
     let mut world = World::connected(10);
     world.gate(|sent| sent.what != What::Data);
     world.send(A, B);
@@ -193,10 +201,9 @@ fn a_dead_sessions_secrets_are_wiped_and_its_index_stands_for_nothing() {
     world.assert_flows(A, B);
 }
 
-/// The secrets of an attempt that was given up are wiped too: its initiation's
-/// answer stands for nothing.
+/// The secrets of an abandoned attempt are wiped too, so a late response is refused.
 #[test]
-fn an_initiation_that_was_given_up_is_wiped() {
+fn abandoned_initiation_is_wiped() {
     let mut world = World::pair(11);
     world.gate(|sent| sent.what == What::Initiation);
     world.send(A, B);

@@ -1,15 +1,14 @@
-//! What came before is refused: initiations by their timestamp, data by its
-//! counter.
+//! Replays are refused: initiations by their timestamp, data by its counter.
 
 use wg::{DropReason, constants::REPLAY_WINDOW};
 
 use crate::support::*;
 
-/// The wall clock of every host at the world's start, in seconds.
+/// The wall clock at the world's start, in seconds.
 const EPOCH: u64 = 1_800_000_000;
 
 #[test]
-fn a_replayed_initiation_is_refused_and_moves_nothing() {
+fn replayed_initiation_is_refused_and_does_not_move_the_peer() {
     let mut world = World::connected(1);
     let initiation = world.sent(A, What::Initiation)[0].bytes.clone();
     world.run(secs(10));
@@ -23,14 +22,14 @@ fn a_replayed_initiation_is_refused_and_moves_nothing() {
 }
 
 #[test]
-fn an_initiation_with_an_older_or_the_same_timestamp_is_refused() {
+fn initiation_without_a_newer_timestamp_is_refused() {
     let mut world = World::pair(2);
     let from = world.hosts[A].address;
-    let thief = Stranger::with(&world.hosts[A].key);
+    let forger = Stranger::with(&world.hosts[A].key);
     let to = world.key(B);
     let mut try_stamp = |seconds, nanos| {
         let before = world.sent(B, What::Response).len();
-        let message = thief.initiation(&to, 5, stamp(seconds, nanos));
+        let message = forger.initiation(&to, 5, stamp(seconds, nanos));
         world.inject(&message, from, B);
         world.run(secs(1));
         world.sent(B, What::Response).len() > before
@@ -45,9 +44,9 @@ fn an_initiation_with_an_older_or_the_same_timestamp_is_refused() {
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeReplayed), 4);
 }
 
-/// Field note: a clock that steps back.
+/// Known bug elsewhere: a clock that steps back.
 #[test]
-fn an_initiator_whose_clock_steps_back_is_not_locked_out() {
+fn initiator_with_a_clock_stepping_back_is_answered() {
     let mut world = World::connected(3);
     for step in [-1, -3600, -86_400 * 365, 3600, -86_400 * 3650] {
         world.clock_skew[A] = step;
@@ -59,9 +58,9 @@ fn an_initiator_whose_clock_steps_back_is_not_locked_out() {
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeReplayed), 0);
 }
 
-/// Field note: a clock that steps back.
+/// Known bug elsewhere: a clock that steps back.
 #[test]
-fn a_clock_that_steps_back_survives_the_device_going_down_and_up() {
+fn clock_step_back_and_device_restart_do_not_block_handshakes() {
     let mut world = World::connected(4);
     world.clock_skew[A] = -1_000_000;
     world.act(A, |host, _| host.control.down());
@@ -70,13 +69,13 @@ fn a_clock_that_steps_back_survives_the_device_going_down_and_up() {
 }
 
 #[test]
-fn of_a_flood_of_one_peers_initiations_fifty_a_second_are_answered() {
+fn flood_of_one_peers_initiations_gets_fifty_responses_a_second() {
     let mut world = World::pair(5);
     let from = world.hosts[A].address;
-    let thief = Stranger::with(&world.hosts[A].key);
+    let forger = Stranger::with(&world.hosts[A].key);
     let to = world.key(B);
     for number in 0..1000u32 {
-        let message = thief.initiation(&to, number, stamp(EPOCH, number));
+        let message = forger.initiation(&to, number, stamp(EPOCH, number));
         world.inject(&message, from, B);
         world.run(millis(3));
     }
@@ -87,37 +86,36 @@ fn of_a_flood_of_one_peers_initiations_fifty_a_second_are_answered() {
 }
 
 #[test]
-fn an_initiation_every_twenty_milliseconds_is_always_answered() {
+fn initiations_every_twenty_milliseconds_are_all_answered() {
     let mut world = World::pair(6);
     let from = world.hosts[A].address;
-    let thief = Stranger::with(&world.hosts[A].key);
+    let forger = Stranger::with(&world.hosts[A].key);
     let to = world.key(B);
     for number in 0..50u32 {
-        world.inject(&thief.initiation(&to, number, stamp(EPOCH, number)), from, B);
+        world.inject(&forger.initiation(&to, number, stamp(EPOCH, number)), from, B);
         world.run(millis(20));
     }
     assert_eq!(world.sent(B, What::Response).len(), 50);
 }
 
 #[test]
-fn a_flood_of_one_peers_initiations_does_not_hinder_another_peer() {
+fn flood_of_one_peers_initiations_does_not_affect_another_peer() {
     let mut world = World::pair(7);
     let c = world.add_host();
     world.introduce(B, c);
     world.introduce(c, B);
     let from = world.hosts[A].address;
-    let thief = Stranger::with(&world.hosts[A].key);
+    let forger = Stranger::with(&world.hosts[A].key);
     let to = world.key(B);
     let number = world.send(c, B);
     for number in 0..50 {
-        world.inject(&thief.initiation(&to, number, stamp(EPOCH, number)), from, B);
+        world.inject(&forger.initiation(&to, number, stamp(EPOCH, number)), from, B);
         world.run(millis(1));
     }
     assert_eq!(world.received(B), [number]);
 }
 
-/// Delivers data of A's session with B by counter, and tells whether each came
-/// through.
+/// Delivers data of A's session with B by counter. Returns whether it was accepted.
 struct Counters {
     world: World,
     session: wg::Reservation,
@@ -141,9 +139,9 @@ impl Counters {
 }
 
 #[test]
-fn duplicates_of_data_are_refused_however_late() {
+fn duplicate_data_is_refused() {
     let mut counters = Counters::new(8);
-    assert!(!counters.deliver(0), "came already");
+    assert!(!counters.deliver(0), "a duplicate");
     for counter in [1, 2, 3, 50, 10, 11] {
         assert!(counters.deliver(counter));
         assert!(!counters.deliver(counter));
@@ -152,9 +150,9 @@ fn duplicates_of_data_are_refused_however_late() {
     assert_eq!(counters.world.hosts[B].dropped(DropReason::InReplayed), 8);
 }
 
-/// Field note: a replay window of 1024.
+/// Known bug elsewhere: a replay window of 1024.
 #[test]
-fn the_replay_window_holds_what_the_field_uses_and_its_edges_are_exact() {
+fn replay_window_is_large_and_its_edges_are_exact() {
     const { assert!(REPLAY_WINDOW > 8000) };
     let mut counters = Counters::new(9);
     let top = 50_000;
@@ -170,7 +168,7 @@ fn the_replay_window_holds_what_the_field_uses_and_its_edges_are_exact() {
 }
 
 #[test]
-fn a_whole_window_in_reverse_order_is_received() {
+fn full_window_in_reverse_order_is_received() {
     let mut counters = Counters::new(10);
     for counter in (1000..1000 + REPLAY_WINDOW).rev() {
         assert!(counters.deliver(counter), "{counter}");

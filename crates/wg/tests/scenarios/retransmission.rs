@@ -1,4 +1,4 @@
-//! How an initiation is repeated, and when it is given up.
+//! Retransmission and abandonment of initiations.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ fn gaps(times: &[Duration]) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
-/// Field note: missing jitter.
+/// Known bug elsewhere: no jitter.
 #[test]
-fn an_unanswered_initiation_is_repeated_every_rekey_timeout_plus_a_jitter_that_varies() {
+fn unanswered_initiation_is_repeated_after_rekey_timeout_plus_jitter() {
     let mut world = World::pair(1);
     world.gate(|_| false);
     world.send(A, B);
@@ -32,7 +32,7 @@ fn an_unanswered_initiation_is_repeated_every_rekey_timeout_plus_a_jitter_that_v
 }
 
 #[test]
-fn every_repetition_is_a_new_initiation() {
+fn every_retransmission_is_a_new_initiation() {
     let mut world = World::pair(2);
     world.gate(|_| false);
     world.send(A, B);
@@ -45,7 +45,7 @@ fn every_repetition_is_a_new_initiation() {
 }
 
 #[test]
-fn an_attempt_is_given_up_after_its_time_and_what_was_staged_is_dropped_and_counted() {
+fn attempt_ends_after_its_time_and_staged_packets_are_dropped() {
     let mut world = World::pair(3);
     world.gate(|_| false);
     world.send_many(A, B, 5);
@@ -57,16 +57,16 @@ fn an_attempt_is_given_up_after_its_time_and_what_was_staged_is_dropped_and_coun
     assert!(*times.last().unwrap() < REKEY_ATTEMPT_TIME);
     let count = times.len();
     world.run(secs(600));
-    assert_eq!(world.sent(A, What::Initiation).len(), count, "and then there is silence");
+    assert_eq!(world.sent(A, What::Initiation).len(), count, "no more initiations");
 
     world.open_gate();
     let number = world.send(A, B);
     world.run(millis(100));
-    assert_eq!(world.received(B), [number], "the next packet begins anew, at once");
+    assert_eq!(world.received(B), [number], "the next packet starts an attempt at once");
 }
 
 #[test]
-fn an_attempt_goes_on_as_long_as_there_is_new_data_to_send() {
+fn attempt_continues_while_there_is_new_data_to_send() {
     let mut world = World::pair(5);
     world.gate(|_| false);
     for _ in 0..150 {
@@ -77,11 +77,11 @@ fn an_attempt_goes_on_as_long_as_there_is_new_data_to_send() {
     world.open_gate();
     world.run(secs(6));
     let newest = world.received(B).len();
-    assert_eq!(newest, wg::constants::MAX_STAGED_PACKETS, "the newest packets were kept");
+    assert_eq!(newest, wg::constants::MAX_STAGED_PACKETS, "the newest packets remain");
 }
 
 #[test]
-fn a_new_packet_after_the_attempt_was_given_up_has_an_attempt_of_full_length() {
+fn packet_after_an_abandoned_attempt_starts_a_full_attempt() {
     let mut world = World::pair(4);
     world.gate(|_| false);
     world.send(A, B);
@@ -92,10 +92,10 @@ fn a_new_packet_after_the_attempt_was_given_up_has_an_attempt_of_full_length() {
     assert_eq!(world.sent(A, What::Initiation).len(), 2 * before);
 }
 
-/// The initiations and responses of a peer whose every trouble asks for a
-/// handshake: unanswered data, a session too old, a busy sender.
+/// Initiations and responses of peers with every cause for a handshake: unanswered data, an old
+/// session, a busy sender.
 #[test]
-fn no_two_initiations_are_closer_than_the_rekey_timeout() {
+fn initiations_are_never_closer_than_the_rekey_timeout() {
     for seed in 0..6 {
         let mut world = World::connected(seed);
         for round in 0..400u64 {
@@ -116,7 +116,7 @@ fn no_two_initiations_are_closer_than_the_rekey_timeout() {
 }
 
 #[test]
-fn an_initiation_too_soon_after_a_response_waits_and_is_then_sent() {
+fn initiation_soon_after_a_response_is_delayed() {
     let mut world = World::pair(5);
     world.gate(|sent| !matches!(sent.what, What::Data | What::Keepalive));
     world.send(A, B);
@@ -130,7 +130,7 @@ fn an_initiation_too_soon_after_a_response_waits_and_is_then_sent() {
 }
 
 #[test]
-fn without_an_endpoint_no_initiation_is_sent_and_packets_are_dropped_and_counted() {
+fn without_an_endpoint_packets_are_dropped_and_no_initiation_is_sent() {
     let mut world = World::new(6);
     world.add_host();
     world.add_host();
@@ -144,7 +144,7 @@ fn without_an_endpoint_no_initiation_is_sent_and_packets_are_dropped_and_counted
 }
 
 #[test]
-fn without_a_private_key_no_initiation_is_sent_and_one_that_comes_is_counted() {
+fn without_a_private_key_no_initiation_is_sent_and_received_ones_are_counted() {
     let mut world = World::pair(7);
     world.apply(A, DeviceChange { private_key: Some(None), ..Default::default() });
     world.send(A, B);

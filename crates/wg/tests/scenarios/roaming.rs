@@ -1,4 +1,4 @@
-//! Where a peer is: moved by what it authenticated, and by nothing else.
+//! A peer's endpoint moves only by its authentic packets.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ fn endpoint(world: &World, host: Id, peer: Id) -> SocketAddr {
 }
 
 #[test]
-fn data_from_a_new_address_moves_the_peer_there() {
+fn data_from_a_new_address_moves_the_peer() {
     for host in [A, B] {
         let mut world = World::connected(1);
         world.assert_flows(A, B);
@@ -30,14 +30,14 @@ fn data_from_a_new_address_moves_the_peer_there() {
     }
 }
 
-/// Field note: a client that never roams.
+/// Known bug elsewhere: a client that never roams.
 #[test]
-fn an_initiator_follows_a_responder_that_moved() {
+fn initiator_follows_a_moved_responder() {
     let mut world = World::connected(2);
     world.hosts[B].address = elsewhere();
     world.send(A, B);
     world.run(secs(1));
-    assert_eq!(world.received(B).len(), 1, "sent to the old place, and lost");
+    assert_eq!(world.received(B).len(), 1, "sent to the old address, and lost");
     world.send(B, A);
     world.run(millis(100));
     assert_eq!(endpoint(&world, A, B), elsewhere());
@@ -45,7 +45,7 @@ fn an_initiator_follows_a_responder_that_moved() {
 }
 
 #[test]
-fn a_keepalive_moves_the_peer_as_well() {
+fn keepalive_moves_the_peer() {
     let mut world = World::connected(3);
     world.hosts[B].address = elsewhere();
     world.run(secs(11));
@@ -54,7 +54,7 @@ fn a_keepalive_moves_the_peer_as_well() {
 }
 
 #[test]
-fn an_initiation_and_a_response_move_the_peer() {
+fn initiation_and_response_move_the_peer() {
     let mut world = World::pair(4);
     world.hosts[A].address = elsewhere();
     world.send(A, B);
@@ -72,7 +72,7 @@ fn an_initiation_and_a_response_move_the_peer() {
 }
 
 #[test]
-fn replayed_forged_and_changed_datagrams_move_nobody() {
+fn replayed_and_forged_datagrams_do_not_move_a_peer() {
     let mut world = World::connected(6);
     world.assert_flows(A, B);
     let homes = [A, B].map(|host| world.hosts[host].address);
@@ -92,7 +92,7 @@ fn replayed_forged_and_changed_datagrams_move_nobody() {
 }
 
 #[test]
-fn data_of_an_old_session_moves_nobody() {
+fn data_of_an_old_session_does_not_move_the_peer() {
     let mut world = World::connected(7);
     world.gate(|sent| sent.what != What::Data);
     world.send(A, B);
@@ -104,10 +104,10 @@ fn data_of_an_old_session_moves_nobody() {
     assert_eq!(endpoint(&world, B, A), world.hosts[A].address);
 }
 
-/// Answers leave by the address and interface the peer reached, until the routes
-/// change or there is no answer.
+/// Answers leave from the address and interface that the peer reached, until the routes change or
+/// data is unanswered.
 #[test]
-fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
+fn local_source_address_remains_until_it_is_cleared_or_unanswered() {
     let mut world = World::connected(8);
     let from = world.hosts[A].address;
     let local = Some(Local { addr: [192, 0, 2, 2].into(), interface: 3 });
@@ -133,7 +133,7 @@ fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
     assert_eq!(source(&mut world), None);
     reach(&mut world);
     assert_eq!(source(&mut world), local);
-    // The second waits for some milliseconds.
+    // The second one is delayed by some milliseconds.
     let key = world.key(A);
     for _ in 0..2 {
         world.act(B, |host, now| host.control.handshake_now(&key, now)).unwrap();
@@ -144,5 +144,5 @@ fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
     world.run(secs(16));
     assert_eq!(source(&mut world), None, "unanswered for 15 s");
     let remote = world.hosts[B].last.as_ref().unwrap().endpoint.remote;
-    assert_eq!(remote.direct(), Some(from), "the peer itself stays where it is");
+    assert_eq!(remote.direct(), Some(from), "the remote endpoint does not change");
 }

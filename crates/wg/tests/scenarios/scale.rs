@@ -1,5 +1,5 @@
-//! Thousands of peers. The cost is counted, not timed: planning a peer's timers
-//! draws its jitter once, so the draws count the work.
+//! Thousands of peers. The cost is counted, not timed: planning a peer's timers draws its jitter
+//! once, so the number of draws measures the work.
 
 use std::{cell::Cell, convert::Infallible, rc::Rc};
 
@@ -50,7 +50,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// A device with peers that all are somewhere and never answer.
+    /// A device with peers that have endpoints and never answer.
     fn new() -> Self {
         let draws = Rc::new(Cell::new(0));
         let inner = ChaCha20Rng::seed_from_u64(1);
@@ -72,8 +72,7 @@ impl Crowd {
         Now { time: self.time, wall: secs(1_800_000_000) }
     }
 
-    /// What the data path does for each notice: it has no session, so it asks for
-    /// a handshake.
+    /// Does the data path's work for each notice: without a session it requests a handshake.
     fn work(&mut self) -> Vec<Endpoint> {
         let now = self.now();
         let device = self.control.device().clone();
@@ -99,7 +98,7 @@ impl Crowd {
 }
 
 #[test]
-fn two_thousand_peers_plan_and_fire_their_timers_at_a_cost_for_each_of_its_own() {
+fn timer_cost_of_two_thousand_peers_is_linear() {
     let mut crowd = Crowd::new();
     crowd.control.up();
     let sent = crowd.work();
@@ -116,7 +115,7 @@ fn two_thousand_peers_plan_and_fire_their_timers_at_a_cost_for_each_of_its_own()
 }
 
 #[test]
-fn an_event_of_one_peer_costs_the_others_nothing() {
+fn event_of_one_peer_does_not_replan_the_others() {
     let mut crowd = Crowd::new();
     crowd.control.up();
     crowd.work();
@@ -132,7 +131,7 @@ fn an_event_of_one_peer_costs_the_others_nothing() {
 }
 
 #[test]
-fn the_timers_of_many_peers_do_not_all_fire_at_one_moment() {
+fn timers_of_many_peers_are_spread_by_jitter() {
     let mut crowd = Crowd::new();
     crowd.control.up();
     crowd.work();
@@ -147,7 +146,7 @@ fn the_timers_of_many_peers_do_not_all_fire_at_one_moment() {
 }
 
 #[test]
-fn two_thousand_peers_that_are_removed_leave_no_timer_behind() {
+fn removed_peers_leave_no_timer() {
     let mut crowd = Crowd::new();
     crowd.control.up();
     crowd.work();

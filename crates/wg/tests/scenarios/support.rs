@@ -14,10 +14,10 @@ pub use host::{Host, allowed, inner, inner_packet, seal_one};
 pub use sim::Link;
 pub use world::{LINK, Sent, What, World};
 
-/// The number of a host in its world.
+/// Index of a host in its world.
 pub type Id = usize;
 
-/// The hosts of most scenarios, by number.
+/// Hosts of most scenarios.
 pub const A: Id = 0;
 pub const B: Id = 1;
 pub const C: Id = 2;

@@ -1,4 +1,4 @@
-//! No step of an exchange leaves a secret on the stack.
+//! Steps of an exchange leave no secret on the stack.
 #![expect(deprecated, reason = "nothing else shows a private key's vector")]
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ use crate::{
     stack::tests::{depth, left},
 };
 
-/// One side: what it has of the other, and its randomness.
+/// One side: its state of the peer, and its randomness.
 struct Side {
     own: PublicKey,
     peer: Arc<Peer>,
@@ -31,7 +31,7 @@ struct Side {
     rng: ChaCha20Rng,
 }
 
-/// The side that offers, and the one that seals.
+/// The offerer and the encapsulator.
 fn pair() -> [Side; 2] {
     let mut keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]).public_key());
     keys.sort();
@@ -62,19 +62,19 @@ impl Side {
         step(&mut self.agreement, &mut tools)
     }
 
-    /// Hears messages, and says what the stack below is then.
-    fn hear(&mut self, ms: u64, messages: Vec<ExchangeMessage>) -> Vec<u64> {
-        messages.into_iter().for_each(|message| self.peer.exchange.hear(message));
+    /// Handles messages. Returns the stack below.
+    fn receive(&mut self, ms: u64, messages: Vec<ExchangeMessage>) -> Vec<u64> {
+        messages.into_iter().for_each(|message| self.peer.exchange.push_received(message));
         left(|| self.step(ms, |agreement, tools| agreement.handle_messages(tools)))
     }
 
-    /// What is due then, and the stack below.
+    /// Handles the timers that are due. Returns the stack below.
     fn wait(&mut self, ms: u64) -> Vec<u64> {
         left(|| self.step(ms, |agreement, tools| agreement.handle_timeout(tools)))
     }
 
-    fn said(&self) -> Vec<ExchangeMessage> {
-        self.peer.exchange.take_to_send()
+    fn sent(&self) -> Vec<ExchangeMessage> {
+        self.peer.exchange.take_outgoing()
     }
 }
 
@@ -87,8 +87,8 @@ impl Pieces {
         Self(secret.as_chunks().0.iter().copied().collect())
     }
 
-    /// Of a private key: the seed `d || z`, the seed `sigma` that is made of `d`, and the vector that
-    /// is made of that (FIPS 203, algorithms 13 and 16).
+    /// Pieces of a private key: the seed `d || z`, the seed `sigma` derived from `d`, and the
+    /// vector derived from that (FIPS 203, algorithms 13 and 16).
     fn of_key(seed: [u8; 64]) -> Self {
         let sigma = &Sha3_512::digest([&seed[..32], &[3]].concat())[32..];
         let key = DecapsulationKey::<MlKem768>::from_seed(seed.into());
@@ -103,7 +103,7 @@ impl Pieces {
         [&seed[..], sigma, &vector].map(Self::of).into_iter().collect()
     }
 
-    /// Whether any of them is there.
+    /// Whether the stack contains any of them.
     fn are_in(&self, stack: &[u64]) -> bool {
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.array_windows().any(|piece| self.0.contains(piece))
@@ -117,47 +117,50 @@ impl FromIterator<Self> for Pieces {
 }
 
 #[test]
-fn no_step_of_an_exchange_leaves_a_secret_on_the_stack() {
+fn steps_of_an_exchange_leave_no_secret_on_the_stack() {
     let [mut one, mut other] = pair();
     let (mut rng, mut drawn) = (one.rng.clone(), [0; 64]);
     let _id = rng.next_u32();
     let seed = Seed::generate(&mut rng.clone());
     rng.fill_bytes(&mut drawn);
     let offer = Pieces::of_key(drawn);
-    assert!(offer.are_in(&left(|| seed.key())), "the test does not see what is left");
+    assert!(offer.are_in(&left(|| seed.key())), "the test does not find the key");
 
-    let stack = one.hear(0, vec![ExchangeMessage::short(Kind::Ask, 0)]);
-    assert!(!offer.are_in(&stack), "an offer leaves its key");
-    assert!(!offer.are_in(&one.wait(500)), "an offer that is repeated leaves its key");
-    let key = one.said();
+    let stack = one.receive(0, vec![ExchangeMessage::short(Kind::Request, 0)]);
+    assert!(!offer.are_in(&stack), "a new offer leaves its key");
+    assert!(!offer.are_in(&one.wait(500)), "a repeated offer leaves its key");
+    let key = one.sent();
     let mut random = [0; 32];
     other.rng.clone().fill_bytes(&mut random);
     let sealing = Pieces::of(&random);
-    assert!(!sealing.are_in(&other.hear(501, key[..3].to_vec())), "an answer leaves what it drew");
-    let ciphertext = other.said();
+    assert!(
+        !sealing.are_in(&other.receive(501, key[..3].to_vec())),
+        "encapsulation leaves its randomness"
+    );
+    let ciphertext = other.sent();
     assert_eq!(ciphertext.len(), 3);
-    assert!(!offer.are_in(&one.hear(502, ciphertext)), "what opens an answer leaves the key");
-    assert_eq!(one.said().pop().map(|message| message.kind), Some(Kind::Done));
+    assert!(!offer.are_in(&one.receive(502, ciphertext)), "decapsulation leaves the key");
+    assert_eq!(one.sent().pop().map(|message| message.kind), Some(Kind::Done));
 }
 
 #[test]
-fn no_step_of_an_exchange_reaches_below_what_is_wiped_behind_it() {
+fn every_step_of_an_exchange_uses_less_stack_than_is_wiped() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let now = Time::from_nanos(1_000_000_000);
-    let mut offers = Exchange::new(Role::Offers);
-    let mut seals = Exchange::new(Role::Seals);
-    let said = |exchange: &mut Exchange| -> Vec<_> {
+    let mut offers = Exchange::new(Role::Offerer);
+    let mut seals = Exchange::new(Role::Encapsulator);
+    let sent = |exchange: &mut Exchange| -> Vec<_> {
         std::iter::from_fn(|| exchange.poll_message()).collect()
     };
-    let ask = ExchangeMessage::short(Kind::Ask, 0);
-    let mut deepest = vec![("offer", depth(|| offers.handle_message(&ask, now, &mut rng)))];
-    let due = offers.poll_timeout().expect("it is repeated");
+    let request = ExchangeMessage::short(Kind::Request, 0);
+    let mut deepest = vec![("offer", depth(|| offers.handle_message(&request, now, &mut rng)))];
+    let due = offers.poll_timeout().expect("the key is retransmitted");
     deepest.push(("repeat", depth(|| offers.handle_timeout(due))));
-    let key = said(&mut offers);
+    let key = sent(&mut offers);
     for part in &key[..3] {
         deepest.push(("seal", depth(|| seals.handle_message(part, now, &mut rng))));
     }
-    for part in said(&mut seals) {
+    for part in sent(&mut seals) {
         deepest.push(("open", depth(|| offers.handle_message(&part, due, &mut rng))));
     }
     // A few frames of the control half are above these.

@@ -1,5 +1,5 @@
-//! Handshake messages made by hand, written from the paper and on purpose apart
-//! from the library: so a scenario can send what no honest host would.
+//! Handshake messages written from the paper, independent of the library, so that a scenario can
+//! send messages that no correct implementation sends.
 
 use blake2::{Blake2s256, Blake2sMac, Digest, digest::consts::U16};
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
@@ -7,8 +7,8 @@ use hmac::{Mac, SimpleHmac};
 use wg::{PrivateKey, PublicKey};
 use x25519_dalek::StaticSecret;
 
-/// The points of small order and their other encodings below 2^255 (Bernstein,
-/// "Curve25519: new Diffie-Hellman speed records", and libsodium's list).
+/// The points of small order and their other encodings below 2^255 (Bernstein, "Curve25519: new
+/// Diffie-Hellman speed records", and libsodium's list).
 pub const LOW_ORDER: [[u8; 32]; 7] = [
     [0; 32],
     first_byte(0, 1, 0),
@@ -43,28 +43,27 @@ const fn hex(text: &[u8; 64]) -> [u8; 32] {
     bytes
 }
 
-/// Somebody with a key who keeps to no rule.
+/// A sender with a key that may violate the protocol.
 pub struct Stranger {
     secret: StaticSecret,
 }
 
 impl Stranger {
-    /// Somebody who has this key.
+    /// Creates the sender with this key.
     pub fn with(key: &PrivateKey) -> Self {
         let text = key.to_hex();
         Self { secret: hex(text.as_bytes().try_into().unwrap()).into() }
     }
 
-    /// An initiation as the protocol has it, with this timestamp.
+    /// A valid initiation with this timestamp.
     pub fn initiation(&self, to: &PublicKey, sender: u32, stamp: [u8; 12]) -> Vec<u8> {
         let name = x25519_dalek::PublicKey::from(&self.secret).to_bytes();
         let static_static = diffie_hellman(&self.secret, to.as_bytes());
         initiation_by(&name, static_static, to, (sender, stamp))
     }
 
-    /// The answer to an initiation that was sent to us, without a preshared key.
-    /// With `point` as our ephemeral key: one of low order, whose every
-    /// Diffie-Hellman result is zero.
+    /// The response to an initiation to this key, without a preshared key. With `point` as the
+    /// ephemeral key of low order, every Diffie-Hellman result is zero.
     pub fn response(&self, initiation: &[u8], sender: u32, point: Option<[u8; 32]>) -> Vec<u8> {
         let own = x25519_dalek::PublicKey::from(&self.secret).to_bytes();
         let remote_ephemeral: [u8; 32] = initiation[8..40].try_into().unwrap();
@@ -94,7 +93,7 @@ impl Stranger {
     }
 }
 
-/// An initiation by whoever calls himself `name`.
+/// An initiation that claims the public key `name`.
 pub fn initiation_by(
     name: &[u8; 32],
     static_static: [u8; 32],
@@ -114,8 +113,7 @@ pub fn initiation_by(
     with_macs(message, to.as_bytes())
 }
 
-/// An initiation whose ephemeral key is of low order: all that follows is made
-/// with a result of zero.
+/// An initiation with an ephemeral key of low order, made with a Diffie-Hellman result of zero.
 pub fn initiation_with_ephemeral(
     point: [u8; 32],
     name: &[u8; 32],
@@ -134,7 +132,7 @@ pub fn initiation_with_ephemeral(
     with_macs(message, to.as_bytes())
 }
 
-/// The result of both static keys.
+/// The Diffie-Hellman result of both static keys.
 pub fn static_static(one: &PrivateKey, other: &PublicKey) -> [u8; 32] {
     diffie_hellman(&Stranger::with(one).secret, other.as_bytes())
 }
@@ -147,7 +145,7 @@ pub fn stamp(seconds: u64, nanos: u32) -> [u8; 12] {
     bytes
 }
 
-/// The message with a mac1 for `receiver`, and no mac2.
+/// Appends a mac1 for `receiver`, and an empty mac2.
 pub fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     let key = Blake2s256::new().chain_update(b"mac1----").chain_update(receiver).finalize();
     let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(&key).unwrap();
@@ -157,7 +155,7 @@ pub fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     message
 }
 
-/// The message with its macs made anew, after it was changed.
+/// Replaces the MACs of a changed message.
 pub fn restamped(message: &[u8], receiver: &PublicKey) -> Vec<u8> {
     with_macs(message[..message.len() - 32].to_vec(), receiver.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! One host: a device, and in one thread what the engine does with it.
+//! One host: a device, and the engine's work in one thread.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -22,21 +22,21 @@ pub struct Host {
     pub control: Control<ChaCha20Rng>,
     pub device: Arc<Device>,
     pub key: PrivateKey,
-    /// Where the host sends from and is reached.
+    /// The host's address.
     pub address: SocketAddr,
-    /// Inner packets that left the tunnel, without padding.
+    /// Received inner packets, without padding.
     pub received: Vec<Vec<u8>>,
-    /// Datagrams to be sent.
+    /// Datagrams to send.
     pub out: Vec<(Vec<u8>, Endpoint)>,
-    /// What the last packets that were sealed were reserved by.
+    /// Reservation of the last sealed packets.
     pub last: Option<Reservation>,
-    /// How often a timer woke the host.
+    /// Number of timeouts.
     pub wakeups: usize,
     staged: StagedPackets,
 }
 
 impl Host {
-    /// A host that is up and has a key, but no peers.
+    /// Creates a host with a key and without peers. Its interface is up.
     pub fn new(id: Id, seed: u64) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(seed ^ (id as u64) << 32);
         let key = PrivateKey::generate(&mut rng);
@@ -65,7 +65,7 @@ impl Host {
         self.control.peers().find(|state| state.public_key == *peer).expect("a peer of the host")
     }
 
-    /// How many handshakes it began were answered, and the milliseconds of all.
+    /// Number of answered handshakes that it started, and the sum of their milliseconds.
     pub fn handshakes(&self) -> (u64, u64) {
         let handshakes = &self.device.handshakes;
         (handshakes.answered(), handshakes.micros() / 1000)
@@ -75,7 +75,7 @@ impl Host {
         self.device.drops.get(reason)
     }
 
-    /// Takes an inner packet.
+    /// Sends inner packets to one peer.
     pub fn send(&mut self, packets: &[Vec<u8>], now: Now) {
         let Some(peer) = IpHeader::parse(&packets[0])
             .ok()
@@ -97,7 +97,7 @@ impl Host {
         self.work(now);
     }
 
-    /// Takes a datagram.
+    /// Receives a datagram.
     pub fn receive(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
         if Kind::of(datagram) == Some(Kind::Data) {
             if let Err(reason) = self.receive_data(datagram, from, now) {
@@ -115,7 +115,7 @@ impl Host {
         self.work(now);
     }
 
-    /// Works on all that one half asks of the other.
+    /// Handles the notices of both halves until there are no more.
     pub fn work(&mut self, now: Now) {
         loop {
             self.control.handle_notices(now);
@@ -168,7 +168,7 @@ impl Host {
             if let Some(reservation) = self.device.reserve_probe(peer, now.time) {
                 let mut plaintext = vec![0; probe.plaintext_len()];
                 probe.write(&mut plaintext);
-                // Nothing is padded: the length is what is asked about.
+                // Not padded, because the probe tests this exact length.
                 let datagram = seal_exactly(&reservation, reservation.counter, &plaintext);
                 self.device.handle_probe_sent(peer, datagram.len(), now.time);
                 self.out.push((datagram, reservation.endpoint));
@@ -193,7 +193,7 @@ impl Host {
         self.seal(peer, packets, reserved, now)
     }
 
-    /// Seals packets, and sends them; whether there was a session.
+    /// Seals and sends packets. Returns whether there was a session.
     fn seal(
         &mut self,
         peer: &Arc<Peer>,
@@ -248,8 +248,8 @@ impl Host {
         data.truncate(datagram.len() - DATA_OVERHEAD);
         let probe = Probe::parse(&data);
         let exchange = ExchangeMessage::parse(&data);
-        let carries = !data.is_empty() && probe.is_none() && exchange.is_none();
-        let received = ReceivedBatch { bytes: datagram.len(), has_data: carries, endpoint: from };
+        let has_data = !data.is_empty() && probe.is_none() && exchange.is_none();
+        let received = ReceivedBatch { bytes: datagram.len(), has_data, endpoint: from };
         self.device.handle_received(&session, received, now.time);
         if let Some(probe) = probe {
             self.device.handle_probe_received(&session.peer, probe, now.time);
@@ -257,10 +257,10 @@ impl Host {
         if let Some(message) = exchange {
             self.device.handle_exchange_message(&session.peer, message);
         }
-        if carries && !session.keypair.carries_data {
+        if has_data && !session.keypair.carries_data {
             return Err(DropReason::InNotPostQuantum);
         }
-        if carries { self.unwrap_packet(&session.peer, data) } else { Ok(()) }
+        if has_data { self.unwrap_packet(&session.peer, data) } else { Ok(()) }
     }
 
     fn unwrap_packet(&mut self, peer: &Arc<Peer>, mut packet: Vec<u8>) -> Result<(), DropReason> {
@@ -275,14 +275,14 @@ impl Host {
     }
 }
 
-/// A datagram of transport data, padded.
+/// Makes a datagram of transport data, padded.
 pub fn seal_one(reservation: &Reservation, counter: u64, packet: &[u8]) -> Vec<u8> {
     let mut padded = packet.to_vec();
     padded.resize(packet.len().next_multiple_of(PADDING), 0);
     seal_exactly(reservation, counter, &padded)
 }
 
-/// A datagram of transport data, not padded.
+/// Makes a datagram of transport data, not padded.
 fn seal_exactly(reservation: &Reservation, counter: u64, plaintext: &[u8]) -> Vec<u8> {
     let send = &reservation.keypair.send;
     let mut datagram = DataHeader { receiver: send.remote_index, counter }.encode().to_vec();
@@ -302,7 +302,7 @@ pub fn allowed(net: &str) -> AllowedIpChange {
     AllowedIpChange { net: net.parse().unwrap(), remove: false }
 }
 
-/// An IPv4 packet that carries a number.
+/// An IPv4 packet with a number as its payload.
 pub fn inner_packet(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) else {
         panic!("the scenarios' inner packets are IPv4");

@@ -1,4 +1,4 @@
-//! Hosts, what they send each other, and when.
+//! Hosts, the datagrams between them, and their times.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,7 +18,7 @@ use super::{
     host::{inner, inner_packet},
 };
 
-/// What is between hosts at first.
+/// The initial link between hosts.
 pub const LINK: Link = Link { delay: Duration::from_millis(10), ..Link::CLEAN };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum What {
     CookieReply,
     Keepalive,
     Data,
-    /// No WireGuard message.
+    /// Not a WireGuard message.
     Other,
 }
 
@@ -43,7 +43,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The counter of transport data.
+    /// Counter of transport data.
     pub fn counter(&self) -> u64 {
         u64::from_le_bytes(self.bytes[8..16].try_into().unwrap())
     }
@@ -54,7 +54,7 @@ pub struct World {
     pub network: Network,
     /// Every datagram that a host sent, in order.
     pub wire: Vec<Sent>,
-    /// Added to each host's wall clock, by its number.
+    /// Seconds added to each host's wall clock, by its index.
     pub clock_skew: Vec<i64>,
     seed: u64,
     began: Duration,
@@ -62,7 +62,7 @@ pub struct World {
     number: u32,
 }
 
-/// Hosts see this wall clock at the world's start.
+/// The wall clock at the world's start.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 impl World {
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Two hosts that know of each other.
+    /// Two hosts that are peers of each other.
     pub fn pair(seed: u64) -> Self {
         let mut world = Self::new(seed);
         let (a, b) = (world.add_host(), world.add_host());
@@ -89,7 +89,7 @@ impl World {
         world
     }
 
-    /// Two hosts with a session that the first one began.
+    /// Two hosts with a session that the first one started.
     pub fn connected(seed: u64) -> Self {
         let mut world = Self::pair(seed);
         world.send(super::A, super::B);
@@ -105,14 +105,14 @@ impl World {
         id
     }
 
-    /// Makes `peer` a peer of `host`, with its endpoint and its inner address.
+    /// Adds `peer` to `host`, with its endpoint and its inner address.
     pub fn introduce(&mut self, host: Id, peer: Id) {
         let endpoint = self.hosts[peer].address;
         let change = PeerChange { endpoint: Some(endpoint), ..self.peer_change(peer) };
         self.change_peer(host, change);
     }
 
-    /// The change that makes `peer` a peer, without an endpoint.
+    /// The change that adds `peer` without an endpoint.
     pub fn peer_change(&self, peer: Id) -> PeerChange {
         let net = IpAddr::from(inner(peer)).into();
         PeerChange {
@@ -129,7 +129,7 @@ impl World {
         self.act(host, |host, _| host.control.apply(change).unwrap());
     }
 
-    /// Does something to a host, and what follows from it.
+    /// Runs `action` on a host, then handles the resulting notices and datagrams.
     pub fn act<T>(&mut self, host: Id, action: impl FnOnce(&mut Host, Now) -> T) -> T {
         let now = self.now(host);
         let result = action(&mut self.hosts[host], now);
@@ -154,17 +154,17 @@ impl World {
         Now { time: time(self.network.now()), wall }
     }
 
-    /// How long the world has been running.
+    /// Virtual time since the world's start.
     pub fn elapsed(&self) -> Duration {
         self.network.now() - self.began
     }
 
-    /// Sends an inner packet, and returns its number.
+    /// Sends an inner packet. Returns its number.
     pub fn send(&mut self, from: Id, to: Id) -> u32 {
         self.send_many(from, to, 1)[0]
     }
 
-    /// Sends inner packets as one run.
+    /// Sends several inner packets with one reservation.
     pub fn send_many(&mut self, from: Id, to: Id, count: u32) -> Vec<u32> {
         let numbers: Vec<u32> = (self.number..self.number + count).collect();
         self.number += count;
@@ -185,13 +185,13 @@ impl World {
         self.act(from, |host, now| host.send(&[packet], now));
     }
 
-    /// The numbers of the inner packets that a host received, in order.
+    /// Numbers of the inner packets that a host received, in order.
     pub fn received(&self, host: Id) -> Vec<u32> {
         let number = |packet: &Vec<u8>| u32::from_be_bytes(packet[20..24].try_into().unwrap());
         self.hosts[host].received.iter().map(number).collect()
     }
 
-    /// Whether packets pass both ways, now and in order.
+    /// Asserts that packets arrive in both directions, now and in order.
     #[track_caller]
     pub fn assert_flows(&mut self, one: Id, other: Id) {
         for (from, to) in [(one, other), (other, one)] {
@@ -202,12 +202,12 @@ impl World {
         }
     }
 
-    /// Has a datagram arrive as if `from` had sent it.
+    /// Delivers a datagram with the source `from`.
     pub fn inject(&mut self, bytes: &[u8], from: SocketAddr, to: Id) {
         self.network.deliver(Datagram::new(from, self.hosts[to].address, bytes));
     }
 
-    /// Lets only those datagrams pass for which `gate` says so.
+    /// Drops the datagrams for which `gate` returns `false`.
     pub fn gate(&mut self, gate: impl FnMut(&Sent) -> bool + 'static) {
         self.gate = Box::new(gate);
     }
@@ -216,32 +216,32 @@ impl World {
         self.gate(|_| true);
     }
 
-    /// Loses the next datagram of a kind.
+    /// Drops the next datagram of a kind.
     pub fn lose_next(&mut self, what: What) {
         let mut lost = false;
         self.gate(move |sent| sent.what != what || std::mem::replace(&mut lost, true));
     }
 
-    /// What `host` sent, from its present address.
+    /// Datagrams that `host` sent from its present address.
     pub fn sent(&self, host: Id, what: What) -> Vec<&Sent> {
         let from = self.hosts[host].address;
         self.wire.iter().filter(|sent| sent.from == from && sent.what == what).collect()
     }
 
-    /// When `host` sent something, since the world's start.
+    /// Times of these datagrams, since the world's start.
     pub fn times(&self, host: Id, what: What) -> Vec<Duration> {
         let began = time(self.began);
         self.sent(host, what).iter().map(|sent| sent.at.since(began)).collect()
     }
 
-    /// Runs for a time.
+    /// Advances the world by `duration`.
     pub fn run(&mut self, duration: Duration) {
         let end = self.network.now() + duration;
         while self.step(end) {}
         self.network.pass_until(end);
     }
 
-    /// Works on the next event up to `end`: what arrived, before timers of the same time.
+    /// Handles the next event up to `end`. An arrival comes before a timer of the same time.
     fn step(&mut self, end: Duration) -> bool {
         if let Some(datagram) = self.network.poll_arrival() {
             self.receive(&datagram);
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// Puts on the wire what a host wants to send.
+    /// Sends the datagrams of a host.
     fn collect(&mut self, host: Id) {
         let (at, from) = (time(self.network.now()), self.hosts[host].address);
         for (bytes, endpoint) in std::mem::take(&mut self.hosts[host].out) {

@@ -1,4 +1,4 @@
-//! Peers that do not roam: only configuration says where they are, as where another program
+//! Peers that do not roam: only configuration sets their endpoints, for example if another program
 //! chooses the paths.
 
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ fn neither_data_nor_keepalives_move_a_peer_that_does_not_roam() {
         world.send(host, 1 - host);
         world.run(secs(11));
         assert_eq!(endpoint(&world, 1 - host, host), Some(home));
-        assert!(world.received(1 - host).len() >= 2, "what it sends is taken all the same");
+        assert!(world.received(1 - host).len() >= 2, "its packets are accepted");
         world.hosts[host].address = home;
         world.assert_flows(1 - host, host);
     }
@@ -54,7 +54,7 @@ fn neither_initiations_nor_responses_move_a_peer_that_does_not_roam() {
     assert_eq!(endpoint(&world, B, A), Some(home));
     let responses = world.sent(B, What::Response);
     assert_eq!(responses.len(), 1);
-    assert_eq!(responses[0].to, home, "answered where it is known to be");
+    assert_eq!(responses[0].to, home, "answered at the configured endpoint");
 
     let mut world = fixed(3);
     world.gate(|sent| sent.what != What::Response);
@@ -69,7 +69,7 @@ fn neither_initiations_nor_responses_move_a_peer_that_does_not_roam() {
 }
 
 #[test]
-fn cookies_and_what_proves_to_have_them_move_nobody_that_does_not_roam() {
+fn cookies_do_not_move_a_peer_that_does_not_roam() {
     let mut world = fixed(4);
     let home = world.hosts[A].address;
     world.hosts[A].address = elsewhere();
@@ -78,7 +78,7 @@ fn cookies_and_what_proves_to_have_them_move_nobody_that_does_not_roam() {
     world.run(millis(100));
     let cookies = world.sent(B, What::CookieReply);
     assert_eq!(cookies.len(), 1);
-    assert_eq!(cookies[0].to, elsewhere(), "nobody knows yet whose initiation it was");
+    assert_eq!(cookies[0].to, elsewhere(), "the cookie reply goes to the source address");
     world.run(secs(5));
     world.act(B, |host, now| host.control.set_under_load(now.time));
     world.run(secs(1));
@@ -87,7 +87,7 @@ fn cookies_and_what_proves_to_have_them_move_nobody_that_does_not_roam() {
 }
 
 #[test]
-fn an_initiation_is_not_answered_where_nobody_knows_where_the_peer_is() {
+fn initiation_of_a_fixed_peer_without_an_endpoint_is_not_answered() {
     let mut world = World::new(5);
     let (a, b) = (world.add_host(), world.add_host());
     world.introduce(a, b);
@@ -106,7 +106,7 @@ fn an_initiation_is_not_answered_where_nobody_knows_where_the_peer_is() {
 }
 
 #[test]
-fn a_peer_that_may_roam_again_does() {
+fn peer_allowed_to_roam_again_moves() {
     let mut world = fixed(6);
     world.assert_flows(A, B);
     let change = PeerChange { roaming: Some(true), ..PeerChange::new(world.key(A)) };

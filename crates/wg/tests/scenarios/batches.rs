@@ -1,4 +1,4 @@
-//! Many initiations at a time: each is answered as if it had come alone.
+//! Batches of initiations: each is handled as if it had arrived alone.
 
 use packet::Endpoint;
 use wg::DropReason;
@@ -7,7 +7,7 @@ use crate::support::*;
 
 const PEERS: usize = 21;
 
-/// A hub with peers that have begun handshakes with it, and what they said; none of that arrived.
+/// A hub, its peers, and one undelivered initiation of each peer.
 fn crowd(seed: u64) -> (World, Id, Vec<Vec<u8>>) {
     let mut world = World::new(seed);
     let hub = world.add_host();
@@ -27,8 +27,8 @@ fn crowd(seed: u64) -> (World, Id, Vec<Vec<u8>>) {
     (world, hub, begun)
 }
 
-/// Has the hub take these at once.
-fn take(world: &mut World, hub: Id, datagrams: &[(Vec<u8>, Id)]) {
+/// Passes these to the hub in one batch.
+fn handle_batch(world: &mut World, hub: Id, datagrams: &[(Vec<u8>, Id)]) {
     let from: Vec<Endpoint> =
         datagrams.iter().map(|(_, from)| Endpoint::new(world.hosts[*from].address)).collect();
     let datagrams = datagrams.iter().map(|(bytes, _)| &bytes[..]).zip(from);
@@ -36,20 +36,20 @@ fn take(world: &mut World, hub: Id, datagrams: &[(Vec<u8>, Id)]) {
 }
 
 #[test]
-fn all_peers_that_begin_at_once_get_a_session() {
+fn all_initiations_of_a_batch_get_a_session() {
     let (mut world, hub, begun) = crowd(1);
     let all: Vec<_> = begun.into_iter().zip(hub + 1..).collect();
-    take(&mut world, hub, &all);
+    handle_batch(&mut world, hub, &all);
     assert_eq!(world.sent(hub, What::Response).len(), PEERS);
     world.run(millis(100));
     for peer in hub + 1..=PEERS {
         assert_eq!(world.hosts[peer].handshakes().0, 1, "{peer}");
     }
-    assert_eq!(world.received(hub).len(), PEERS, "what waited arrives");
+    assert_eq!(world.received(hub).len(), PEERS, "staged packets arrive");
 }
 
 #[test]
-fn forged_repeated_and_foreign_ones_among_others_are_each_counted_and_the_rest_is_answered() {
+fn invalid_initiations_of_a_batch_are_counted_and_the_rest_answered() {
     let (mut world, hub, begun) = crowd(2);
     let name = world.key(hub);
     let stranger = world.add_host();
@@ -76,7 +76,7 @@ fn forged_repeated_and_foreign_ones_among_others_are_each_counted_and_the_rest_i
         }
         all.push((initiation, peer));
     }
-    take(&mut world, hub, &all);
+    handle_batch(&mut world, hub, &all);
     let dropped = |reason| world.hosts[hub].dropped(reason);
     assert_eq!(dropped(DropReason::HandshakeInvalidMac), 1);
     assert_eq!(dropped(DropReason::HandshakeForged), 6);

@@ -1,4 +1,4 @@
-//! Peers that are looked up when they come, or when somebody sends to them.
+//! Peer lookup: unknown senders and unknown destinations.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     support::*,
 };
 
-/// A host B that looks peers up, of which it has none, and A, to which it is one.
+/// A host B with peer lookup and without peers, and a host A that has B as a peer.
 fn world(seed: u64) -> World {
     let mut world = World::new(seed);
     let (a, b) = (world.add_host(), world.add_host());
@@ -26,7 +26,7 @@ fn world(seed: u64) -> World {
     world
 }
 
-fn asked(world: &World) -> Vec<PublicKey> {
+fn unknown_peers(world: &World) -> Vec<PublicKey> {
     let events = std::iter::from_fn(|| world.hosts[B].device.events.poll());
     let keys = events.filter_map(|event| match event {
         Event::UnknownPeer { key, .. } => Some(key),
@@ -35,7 +35,7 @@ fn asked(world: &World) -> Vec<PublicKey> {
     keys.collect()
 }
 
-fn admit(world: &mut World, peer: Id) {
+fn add_peer(world: &mut World, peer: Id) {
     let change = world.peer_change(peer);
     world.change_peer(B, change);
 }
@@ -50,14 +50,14 @@ fn address(number: u32) -> SocketAddr {
 }
 
 #[test]
-fn who_becomes_a_peer_in_time_is_answered_without_another_try() {
+fn sender_added_in_time_is_answered_without_a_retry() {
     let mut world = world(1);
     world.send(A, B);
     world.run(millis(15));
-    assert_eq!(asked(&world), [world.key(A)]);
+    assert_eq!(unknown_peers(&world), [world.key(A)]);
     assert_eq!(world.sent(B, What::Response).len(), 0);
     world.run(millis(500));
-    admit(&mut world, A);
+    add_peer(&mut world, A);
     world.run(millis(100));
     assert_eq!(world.sent(A, What::Initiation).len(), 1);
     assert_eq!(world.received(B).len(), 1);
@@ -65,7 +65,7 @@ fn who_becomes_a_peer_in_time_is_answered_without_another_try() {
 }
 
 #[test]
-fn who_becomes_a_peer_too_late_is_answered_at_its_next_try() {
+fn sender_added_too_late_is_answered_at_its_next_try() {
     let mut world = world(2);
     world.gate(|_| false);
     world.send(A, B);
@@ -73,21 +73,21 @@ fn who_becomes_a_peer_too_late_is_answered_at_its_next_try() {
     let home = world.hosts[A].address;
     world.inject(&initiation, home, B);
     world.run(millis(5_050));
-    admit(&mut world, A);
+    add_peer(&mut world, A);
     world.run(millis(50));
-    assert_eq!(world.sent(B, What::Response).len(), 0, "that session would be of nobody");
+    assert_eq!(world.sent(B, What::Response).len(), 0, "the stored initiation has expired");
     world.open_gate();
     world.run(secs(6));
     assert_eq!(world.received(B).len(), 1);
 }
 
 #[test]
-fn who_is_nobodys_peer_is_asked_about_once_a_try_and_never_answered() {
+fn unknown_sender_posts_one_event_a_try_and_is_not_answered() {
     let mut world = world(3);
     world.send(A, B);
     world.run(secs(21));
     let tries = world.sent(A, What::Initiation).len();
-    assert_eq!((tries, asked(&world).len()), (5, 5));
+    assert_eq!((tries, unknown_peers(&world).len()), (5, 5));
     assert_eq!(world.hosts[B].dropped(DropReason::HandshakeUnknownPeer), 5);
     let initiation = world.sent(A, What::Initiation)[4].bytes.clone();
     let home = world.hosts[A].address;
@@ -95,14 +95,14 @@ fn who_is_nobodys_peer_is_asked_about_once_a_try_and_never_answered() {
         world.inject(&initiation, home, B);
     }
     world.run(millis(100));
-    assert_eq!(asked(&world), [], "it is asked about already");
+    assert_eq!(unknown_peers(&world), [], "the event was posted before");
     assert_eq!(world.times(B, What::Response), []);
     assert!(!world.wire.iter().any(|sent| sent.from == world.hosts[B].address));
 }
 
-/// Else whoever recorded an initiation would have its answer sent to himself.
+/// Otherwise an attacker with a recorded initiation could redirect the response.
 #[test]
-fn an_initiation_that_is_repeated_does_not_take_the_place_of_a_newer_one() {
+fn replayed_initiation_does_not_replace_a_newer_one() {
     let mut world = world(14);
     world.gate(|_| false);
     world.send(A, B);
@@ -115,7 +115,7 @@ fn an_initiation_that_is_repeated_does_not_take_the_place_of_a_newer_one() {
         world.inject(bytes, from, B);
         world.run(millis(1));
     }
-    admit(&mut world, A);
+    add_peer(&mut world, A);
     world.run(millis(100));
     let responses = world.sent(B, What::Response);
     assert_eq!((responses.len(), responses[0].to), (1, home));
@@ -123,7 +123,7 @@ fn an_initiation_that_is_repeated_does_not_take_the_place_of_a_newer_one() {
 }
 
 #[test]
-fn nobody_is_asked_about_where_that_is_off() {
+fn disabled_peer_lookup_posts_no_events() {
     let mut world = world(4);
     world.act(B, |host, _| host.control.set_peer_lookup(false));
     world.send(A, B);
@@ -134,13 +134,13 @@ fn nobody_is_asked_about_where_that_is_off() {
 }
 
 #[test]
-fn what_was_kept_ends_with_the_interface() {
+fn stored_initiation_is_dropped_when_the_interface_goes_down() {
     let mut world = world(13);
     world.send(A, B);
     world.run(millis(15));
     world.act(B, |host, _| host.control.down());
     world.act(B, |host, _| host.control.up());
-    admit(&mut world, A);
+    add_peer(&mut world, A);
     world.run(millis(100));
     assert_eq!(world.sent(B, What::Response).len(), 0);
     world.run(secs(6));
@@ -148,7 +148,7 @@ fn what_was_kept_ends_with_the_interface() {
 }
 
 #[test]
-fn a_name_without_its_private_key_and_a_wrong_mac_are_not_asked_about() {
+fn claimed_key_without_proof_or_with_invalid_mac_posts_no_event() {
     let mut world = world(5);
     let (victim, to) = (world.key(A), world.key(B));
     let low_order = PublicKey::from(LOW_ORDER[1]);
@@ -160,14 +160,14 @@ fn a_name_without_its_private_key_and_a_wrong_mac_are_not_asked_about() {
     changed[120] ^= 1;
     world.inject(&changed, address(1), B);
     world.run(millis(10));
-    assert_eq!(asked(&world), []);
+    assert_eq!(unknown_peers(&world), []);
     let dropped = |reason| world.hosts[B].dropped(reason);
     assert_eq!(dropped(DropReason::HandshakeForged), 3);
     assert_eq!(dropped(DropReason::HandshakeInvalidMac), 1);
 }
 
 #[test]
-fn a_flood_from_made_up_addresses_is_bounded_and_its_answers_are_shorter() {
+fn flood_from_forged_addresses_posts_few_events_and_gets_short_replies() {
     const FLOOD: u32 = 2_000;
     let mut world = world(6);
     let to = world.key(B);
@@ -175,16 +175,16 @@ fn a_flood_from_made_up_addresses_is_bounded_and_its_answers_are_shorter() {
         world.inject(&stranger.initiation(&to, number, stamp(1, 0)), address(number), B);
     }
     world.run(millis(10));
-    let told = asked(&world).len();
-    assert!((1..=21).contains(&told), "{told} of {FLOOD} at one moment");
+    let events = unknown_peers(&world).len();
+    assert!((1..=21).contains(&events), "{events} of {FLOOD} at one time");
     let replies = world.sent(B, What::CookieReply);
-    assert_eq!(replies.len() + told, FLOOD as usize, "one each for all others");
+    assert_eq!(replies.len() + events, FLOOD as usize, "one reply for each other sender");
     assert!(replies.iter().all(|reply| reply.bytes.len() < INITIATION_LEN));
     assert_eq!(world.sent(B, What::Response).len(), 0);
 }
 
 #[test]
-fn a_flood_keeps_out_neither_peers_nor_a_newcomer_that_answers_from_its_address() {
+fn flood_blocks_neither_peers_nor_a_new_sender_with_a_cookie() {
     let mut world = world(7);
     let c = world.add_host();
     for (host, peer) in [(c, B), (B, c)] {
@@ -206,20 +206,20 @@ fn a_flood_keeps_out_neither_peers_nor_a_newcomer_that_answers_from_its_address(
     world.send(c, B);
     flood_for(&mut world, 100);
     let received = world.received(B).len();
-    assert_eq!(received, 1, "a peer has no part in it");
+    assert_eq!(received, 1, "a peer is not affected");
     let replies = world.sent(B, What::CookieReply);
     let home = world.hosts[A].address;
     assert_eq!(replies.iter().filter(|reply| reply.to == home).count(), 1);
 
     flood_for(&mut world, 6_000);
-    assert!(asked(&world).contains(&world.key(A)), "it has proved its address");
-    admit(&mut world, A);
+    assert!(unknown_peers(&world).contains(&world.key(A)), "its address is proved");
+    add_peer(&mut world, A);
     flood_for(&mut world, 100);
     assert_eq!(world.received(B).len(), 2);
 }
 
 #[test]
-fn a_newcomer_that_floods_with_a_valid_cookie_uses_up_its_own_share_only() {
+fn unknown_sender_flooding_with_a_valid_cookie_is_rate_limited() {
     let mut world = world(13);
     world.send(A, B);
     run_loaded(&mut world, B, 7);
@@ -237,7 +237,7 @@ fn a_newcomer_that_floods_with_a_valid_cookie_uses_up_its_own_share_only() {
 }
 
 #[test]
-fn newcomers_in_number_need_no_peer_before_they_come() {
+fn sixty_unknown_senders_become_peers_on_demand() {
     let mut world = world(8);
     let guests: Vec<Id> = (0..60).map(|_| world.add_host()).collect();
     for &guest in &guests {
@@ -247,8 +247,8 @@ fn newcomers_in_number_need_no_peer_before_they_come() {
     for &guest in &guests {
         world.send(guest, B);
         world.run(millis(12));
-        assert_eq!(asked(&world), [world.key(guest)]);
-        admit(&mut world, guest);
+        assert_eq!(unknown_peers(&world), [world.key(guest)]);
+        add_peer(&mut world, guest);
     }
     world.run(millis(100));
     assert_eq!(world.received(B).len(), guests.len());
@@ -256,7 +256,7 @@ fn newcomers_in_number_need_no_peer_before_they_come() {
 }
 
 #[test]
-fn what_was_kept_ends_with_the_key_that_it_was_for() {
+fn stored_initiation_is_dropped_when_the_private_key_changes() {
     let mut world = world(9);
     world.send(A, B);
     world.run(millis(15));
@@ -266,20 +266,20 @@ fn what_was_kept_ends_with_the_key_that_it_was_for() {
     let drops =
         |world: &World| DropReason::ALL.iter().map(|r| world.hosts[B].dropped(*r)).sum::<u64>();
     let before = drops(&world);
-    admit(&mut world, A);
+    add_peer(&mut world, A);
     world.run(millis(100));
-    assert_eq!(drops(&world), before, "it is not even looked at");
+    assert_eq!(drops(&world), before, "the initiation is not handled");
 }
 
 #[test]
-fn an_address_of_nobody_is_asked_about_once_in_a_while() {
+fn unknown_address_posts_one_event_per_lookup_timeout() {
     let mut world = world(10);
     let packet_to = |world: &mut World, last: u8| {
         world.act(B, |host, now| {
             host.device.report_unknown_address([10, 9, 0, last].into(), now.time)
         });
     };
-    let asked = |world: &World| {
+    let address_events = |world: &World| {
         std::iter::from_fn(|| world.hosts[B].device.events.poll()).collect::<Vec<_>>()
     };
     for _ in 0..1_000 {
@@ -288,25 +288,25 @@ fn an_address_of_nobody_is_asked_about_once_in_a_while() {
         world.run(millis(4));
     }
     let once = [1, 2].map(|last| Event::UnknownAddress([10, 9, 0, last].into()));
-    assert_eq!(asked(&world), once);
+    assert_eq!(address_events(&world), once);
     world.run(secs(2));
     packet_to(&mut world, 1);
-    assert_eq!(asked(&world), once[..1]);
+    assert_eq!(address_events(&world), once[..1]);
 }
 
 #[test]
-fn a_scan_of_addresses_asks_so_many_questions_and_no_more() {
+fn scan_of_addresses_posts_a_limited_number_of_events() {
     let mut world = world(11);
     for number in 0..100_000_u32 {
         let address = std::net::Ipv4Addr::from(0x0a00_0000 | number).into();
         world.act(B, |host, now| host.device.report_unknown_address(address, now.time));
     }
-    let asked = std::iter::from_fn(|| world.hosts[B].device.events.poll()).count();
-    assert_eq!(asked, wg::constants::LOOKUPS_MOST);
+    let events = std::iter::from_fn(|| world.hosts[B].device.events.poll()).count();
+    assert_eq!(events, wg::constants::MAX_LOOKUPS);
 }
 
 #[test]
-fn a_peer_that_is_removed_while_its_initiation_waits_is_no_peer() {
+fn peer_removed_while_its_initiation_waits_is_not_answered() {
     let mut world = world(12);
     world.send(A, B);
     world.run(millis(15));
