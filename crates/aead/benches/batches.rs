@@ -1,14 +1,13 @@
-//! Every variant for batches of equal packets, beside the library.
+//! Measures every variant and the library with batches of packets of equal length.
 //!
 //! ```text
 //!   cargo bench -p linerate-aead                        all of it, some minutes
 //!   cargo bench -p linerate-aead -- seal 16 1420        one operation, batch, length
 //! ```
 //!
-//! A round times every variant once, one after the other. What is printed are medians
-//! over the rounds: of the time of a packet, and of the ratio of the library's time to
-//! the variant's in the same round. Cycles are those of the time-stamp counter, which
-//! runs at one pace, whatever the core's.
+//! A round times every variant once. The output shows medians over the rounds: of the time of a
+//! packet, and of the ratio of the library's time to the variant's in the same round. Cycles are
+//! those of the time-stamp counter, which has a constant rate, independent of the core's clock.
 
 use std::{env, hint::black_box, time::Instant};
 
@@ -17,18 +16,19 @@ use aead::{Key, Open, Seal, TAG_LEN, Variant};
 const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 45, 64, 128];
 const LENGTHS: [usize; 10] = [0, 64, 128, 256, 512, 1024, 1420, 1452, 4096, 9000];
 
-/// Rounds of a measurement.
+/// Number of rounds of a measurement.
 const ROUNDS: usize = 31;
 
-/// Bytes that one sample goes through, about: enough for the clock, and in the cache.
+/// Approximate number of bytes in a sample: enough for the clock's resolution, and within the
+/// cache.
 const SAMPLE: usize = 64 << 10;
 
-/// Bytes before a packet's text, as before a datagram's.
+/// Number of bytes before a packet's text, like the header of a datagram.
 const HEADER: usize = 16;
 
 fn main() {
-    let asked: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let wanted = |name: &str, place: usize| asked.get(place).is_none_or(|asked| asked == name);
+    let args: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let wanted = |name: &str, place: usize| args.get(place).is_none_or(|args| args == name);
     let contenders = contenders();
     let mut worst = (f64::MAX, String::new());
     for operation in [Operation::Seal, Operation::Open] {
@@ -48,7 +48,7 @@ fn main() {
             }
         }
     }
-    println!("\nleast of what is chosen: {:.2} ({})", worst.0, worst.1);
+    println!("\nlowest ratio of the chosen variant: {:.2} ({})", worst.0, worst.1);
 }
 
 #[derive(Clone, Copy)]
@@ -66,10 +66,10 @@ impl Operation {
     }
 }
 
-/// Who is measured: a variant, or what `aead::seal` and `aead::open` choose.
+/// The measured implementation: a variant, or the choice of `aead::seal` and `aead::open`.
 type Contender = Option<Variant>;
 
-/// The library first, what is chosen last.
+/// Returns the library first and the choice last.
 fn contenders() -> Vec<Contender> {
     let variants = Variant::ALL.into_iter().filter(|variant| variant.is_available());
     variants.map(Some).chain([None]).collect()
@@ -112,13 +112,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What one batch took.
+/// Cost of one batch.
 struct Sample {
     nanos: f64,
     cycles: f64,
 }
 
-/// Equal packets, several batches of them, so that a sample is not too short.
+/// Several batches of packets of equal length, so that a sample is not too short.
 struct Batch {
     key: Key,
     packets: usize,
@@ -209,7 +209,7 @@ fn time(repeats: usize, work: impl FnOnce()) -> Sample {
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "the time-stamp counter")]
 fn cycles() -> u64 {
-    // SAFETY: every processor of 64 bits has the counter.
+    // SAFETY: every 64-bit processor has the counter.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     poly1305,
 };
 
-/// The proof that this processor has what is needed.
+/// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 

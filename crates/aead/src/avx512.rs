@@ -16,7 +16,7 @@ use crate::{
     group::{Keystream, Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
 };
 
-/// The proof that this processor has what is needed.
+/// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -99,7 +99,7 @@ impl Simd for Avx512 {
     }
 }
 
-/// The packets' texts. A lane that has no packet does what the last one does.
+/// The packets' texts. A lane without a packet repeats the last packet.
 fn texts<'a>(packets: &'a [Packet<'_>]) -> [[&'a [u8]; poly1305::LANES]; 2] {
     let mut texts = [[&[][..]; poly1305::LANES]; 2];
     let mut packets = packets.iter();

@@ -8,11 +8,11 @@
 //!   lanes      k k k 1 2 3 4 1 2 1 2 3        runs: packet 0 from block 1, ...
 //! ```
 //!
-//! A lane does not mind whose block it has, so short packets fill lanes as well as
-//! long ones. The keys are first. Packets of one length go on side by side, a lane each.
+//! A lane can process a block of any packet, so short packets fill lanes as well as long ones. The
+//! key blocks come first. Packets of equal length are processed side by side, one lane each.
 //!
-//! Sealing encrypts all and then authenticates; opening authenticates and then decrypts
-//! what is authentic, so a forged packet's plaintext never exists.
+//! Sealing encrypts all packets and then authenticates them. Opening authenticates first and
+//! decrypts only authentic packets, so the plaintext of a forged packet never exists.
 
 mod cost;
 mod queue;
@@ -26,30 +26,30 @@ use zeroize::optimization_barrier;
 
 use crate::{Key, Open, Seal, TAG_LEN, Variant, variant::Take};
 
-/// Packets of a group, at most.
+/// Maximum number of packets in a group.
 pub(crate) const PACKETS: usize = 16;
 
-/// Lanes of a cipher, at most.
+/// Maximum number of lanes of a cipher.
 pub(crate) const LANES: usize = 32;
 
 /// Bytes of a ChaCha20 block.
 pub(crate) const BLOCK: usize = 64;
 
-/// What a variant brings. A value is the proof that the processor can do it.
+/// The operations of a variant. A value proves that the processor supports it.
 pub(crate) trait Simd: Copy {
-    /// About what a group takes, in the unit of [`Load`].
+    /// Approximate cost of a group, in the unit of [`Load`].
     fn cost(self, load: &Load) -> usize;
 
-    /// Lanes for so many blocks: as few as will do, or as many as there are.
+    /// Number of lanes for `blocks` blocks: the smallest sufficient number, or the maximum.
     fn lanes(self, blocks: usize) -> usize;
 
-    /// ChaCha20: of each lane of the runs, the block, a row each.
+    /// ChaCha20: computes the block of each lane of the runs, one row each.
     fn keystream(self, packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows);
 
-    /// Text and keystream to text, as far as the text goes.
+    /// XORs the keystream into the texts, up to the end of each text.
     fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows);
 
-    /// ChaCha20 of packets of one length, a lane for each: the one-time keys, and the
+    /// ChaCha20 of packets of equal length, one lane each: computes the one-time keys and the
     /// keystream of the first block.
     fn keys(
         self,
@@ -58,10 +58,10 @@ pub(crate) trait Simd: Copy {
         first: &mut Keystream,
     );
 
-    /// Text and keystream to text of packets of one length, a lane for each.
+    /// Encrypts or decrypts packets of equal length, one lane each.
     fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream);
 
-    /// Poly1305: the tag of each packet's text.
+    /// Poly1305: computes the tag of each packet's text.
     fn tags(self, packets: &[Packet<'_>], keys: &[OneTimeKey; PACKETS])
     -> [[u8; TAG_LEN]; PACKETS];
 }
@@ -69,7 +69,7 @@ pub(crate) trait Simd: Copy {
 /// Poly1305's r and s.
 pub(crate) type OneTimeKey = [u8; 32];
 
-/// A block of keystream in each. Wiped.
+/// One block of keystream in each row. Wiped on drop.
 #[repr(C, align(64))]
 pub(crate) struct Rows(pub(crate) [[u8; BLOCK]; LANES]);
 
@@ -86,7 +86,7 @@ impl Drop for Rows {
     }
 }
 
-/// One block of keystream for each packet. Wiped.
+/// One block of keystream for each packet. Wiped on drop.
 #[repr(C, align(64))]
 pub(crate) struct Keystream(pub(crate) [[u8; BLOCK]; PACKETS]);
 
@@ -116,7 +116,7 @@ pub(crate) struct Packet<'a> {
 pub(crate) struct Run {
     /// Index in the group.
     pub(crate) packet: usize,
-    /// The first block's counter; 0 for the one that is the key.
+    /// Counter of the first block. 0 for the key block.
     pub(crate) block: usize,
     pub(crate) lane: usize,
     pub(crate) blocks: usize,
@@ -174,14 +174,14 @@ pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], take: Take) {
 }
 
 fn is_worth<S: Simd>(simd: S, lens: impl ExactSizeIterator<Item = usize>) -> bool {
-    // A lone packet never is.
+    // A single packet is never worth it.
     lens.len() > 1 && {
         let load = Load::new(lens.map(|len| len.saturating_sub(TAG_LEN)));
         load.is_worth(simd.cost(&load))
     }
 }
 
-/// What a batch leaves in memory. Wiped.
+/// Secrets of a batch in memory. Wiped on drop.
 struct State<S: Simd> {
     simd: S,
     keys: [OneTimeKey; PACKETS],
@@ -248,8 +248,8 @@ impl<S: Simd> State<S> {
         })
     }
 
-    /// Takes the one-time keys, by the first of the runs, and what lanes there are left
-    /// for data: those runs are yet to be applied.
+    /// Computes the one-time keys in the first lanes, and keystream for data in the remaining
+    /// lanes. The caller applies the runs of that keystream.
     fn begin(
         &mut self,
         packets: &[Packet<'_>],
@@ -282,21 +282,22 @@ impl<S: Simd> State<S> {
     }
 }
 
-/// A full group of packets of one length: they go side by side, a lane for each.
+/// Returns the packets if they are a full group of equal length, which is processed with one lane
+/// for each packet.
 fn abreast<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>; PACKETS]> {
     let packets = packets.as_mut_array()?;
     let len = packets[0].text.len();
     packets.iter().all(|packet| packet.text.len() == len).then_some(packets)
 }
 
-/// A verdict is no secret, which memcheck cannot know.
+/// Declares a verdict as public: it is not a secret, which memcheck cannot know.
 fn public(verdict: bool) -> bool {
     #[cfg(test)]
     let verdict = memcheck::shown(verdict);
     verdict
 }
 
-/// In constant time.
+/// Compares in constant time.
 pub(crate) fn same(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     let difference = u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
     black_box(difference) == 0

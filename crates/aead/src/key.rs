@@ -1,4 +1,4 @@
-//! One key: as the library holds it, and as words for our own variants.
+//! A key, in the library's form and as words for our own variants.
 #![expect(unsafe_code, reason = "wiping a key that its library does not wipe")]
 
 use std::{
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::{TAG_LEN, stack};
 
-/// Words of the stack, 8 KiB: several times what a key is made in.
+/// Words of the stack to wipe, 8 KiB: several times the stack use of making a key.
 const WIPED: usize = 1024;
 
 /// A ChaCha20-Poly1305 key. Wiped on drop.
@@ -24,13 +24,13 @@ pub struct Key(Box<Forms>);
 
 struct Forms {
     words: Zeroizing<[u32; 8]>,
-    /// Made when it is first used: it is half a kilobyte, most of it room for keys of AES, and
-    /// of thousands of idle sessions few use it.
+    /// Created on first use. It takes half a kilobyte, mostly room for AES keys, and few of
+    /// thousands of idle sessions use it.
     library: OnceLock<Library>,
 }
 
 impl Key {
-    /// The key with these bytes.
+    /// Creates the key with these bytes.
     pub fn new(bytes: &[u8; 32]) -> Self {
         let mut forms = Box::new(Forms { words: Zeroizing::default(), library: OnceLock::new() });
         for (word, bytes) in forms.words.iter_mut().zip(bytes.as_chunks().0) {
@@ -39,8 +39,7 @@ impl Key {
         Self(forms)
     }
 
-    /// Seals the plaintext in all of `data` but the last [`TAG_LEN`] bytes, which
-    /// take the tag.
+    /// Seals the plaintext in `data` and writes the tag to the last [`TAG_LEN`] bytes.
     pub(crate) fn seal(&self, counter: u64, data: &mut [u8]) {
         let (plaintext, room) =
             data.split_last_chunk_mut::<TAG_LEN>().expect("the caller left room for the tag");
@@ -51,7 +50,7 @@ impl Key {
         room.copy_from_slice(tag.as_ref());
     }
 
-    /// Opens ciphertext and tag; whether it was authentic.
+    /// Opens ciphertext and tag. Returns whether it was authentic.
     pub(crate) fn open(&self, counter: u64, data: &mut [u8]) -> bool {
         self.library().open_in_place(nonce(counter), Aad::empty(), data).is_ok()
     }
@@ -60,20 +59,20 @@ impl Key {
         self.0.library.get_or_init(|| Library::new(&self.0.words)).key()
     }
 
-    /// ChaCha20's eight words.
+    /// The eight key words of ChaCha20.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn words(&self) -> &[u32; 8] {
         &self.0.words
     }
 }
 
-/// The key as the library holds it. Wiped on drop.
+/// The key in the library's form. Wiped on drop.
 struct Library(Box<MaybeUninit<LessSafeKey>>);
 
 impl Library {
-    /// Leaves no copy on the stack, and takes none along: ring's form has room for the round keys of
-    /// AES, which ChaCha20 leaves as it is. What lay there, such as the secrets of the handshake,
-    /// would be kept for as long as there is the key.
+    /// Creates the key without leaving a copy on the stack, and without copying old stack contents
+    /// into the key: ring's type has room for the round keys of AES, which ChaCha20 leaves
+    /// uninitialized. Handshake secrets there would remain for the lifetime of the key.
     fn new(words: &[u32; 8]) -> Self {
         stack::wipe::<WIPED>();
         let made = Self::made(words);
@@ -81,7 +80,7 @@ impl Library {
         made
     }
 
-    /// In a frame of its own, so that all it moves lies in what is wiped.
+    /// Runs in its own frame, so that all its moves are within the wiped stack.
     #[inline(never)]
     fn made(words: &[u32; 8]) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
@@ -94,7 +93,7 @@ impl Library {
     }
 
     fn key(&self) -> &LessSafeKey {
-        // SAFETY: `made` initialised it, and only `drop` takes that back.
+        // SAFETY: `made` initialised it, and only `drop` ends that.
         unsafe { self.0.assume_init_ref() }
     }
 }
@@ -106,8 +105,8 @@ impl Drop for Library {
         for at in 0..size_of::<LessSafeKey>() {
             // SAFETY: `at` is below the size of the allocation.
             let byte = unsafe { bytes.add(at) };
-            // SAFETY: the byte is ours, and the key in it is used no more: its
-            // type has no drop glue, which the assertion below holds it to.
+            // SAFETY: the byte is ours, and this is the last use of the key: its type has no drop
+            // glue, as asserted below.
             unsafe { ptr::write_volatile(byte, MaybeUninit::new(0)) };
         }
         compiler_fence(Ordering::SeqCst);
@@ -135,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_takes_along_nothing_of_what_lay_on_the_stack() {
+    fn new_key_contains_no_old_stack_contents() {
         let memory = File::open("/proc/self/mem").unwrap();
         leave();
         let key = Key::new(&[1; 32]);
         let mut bytes = [0; size_of::<LessSafeKey>()];
         memory.read_exact_at(&mut bytes, ptr::from_ref(key.library()).addr() as u64).unwrap();
-        assert!(bytes.windows(32).any(|bytes| bytes == [1; 32]), "the test does not see the key");
+        assert!(bytes.windows(32).any(|bytes| bytes == [1; 32]), "the test does not find the key");
         assert!(!bytes.windows(8).any(|bytes| bytes == [0xa5; 8]));
     }
 

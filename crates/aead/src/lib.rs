@@ -1,9 +1,9 @@
 //! Floor 0: ChaCha20-Poly1305 (RFC 8439) over a batch of packets, in place.
 //!
-//! A packet of a batch has its own key, counter, length and result. The nonce
-//! is WireGuard's: 32 zero bits, then the counter in little-endian (paper
-//! section 5.4.6). There is no associated data, and nothing is allocated.
-//! The first variant of this processor's that wins is chosen, once ([`Variant`]).
+//! Each packet of a batch has its own key, counter, length and result. The nonce is WireGuard's: 32
+//! zero bits, then the counter in little-endian (paper section 5.4.6). There is no associated data,
+//! and nothing is allocated. On first use, the best implementation that this processor supports is
+//! chosen ([`Variant`]).
 #![deny(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -23,8 +23,9 @@ pub use key::Key;
 use variant::Take;
 pub use variant::{ForceError, Variant, force, variant};
 
-/// Whether packets are sealed at all. Not in a build with `--cfg linerate_without_crypto`, which shows
-/// what everything else costs (`make ceiling`): it hides nothing, and believes everything.
+/// Whether packets are encrypted and authenticated. `false` only in a build with `--cfg
+/// linerate_without_crypto`, which measures the cost of everything else (`make ceiling`). Such a
+/// build encrypts nothing and accepts every packet.
 pub const IS_SECURE: bool = !cfg!(linerate_without_crypto);
 
 /// Bytes of the authentication tag behind the ciphertext.
@@ -33,32 +34,32 @@ pub const TAG_LEN: usize = 16;
 /// A packet to seal.
 #[derive(Debug)]
 pub struct Seal<'a> {
-    /// The key; packets of one batch may have different ones.
+    /// The key. Packets of one batch may have different keys.
     pub key: &'a Key,
-    /// The nonce. Never twice with one key.
+    /// The nonce. Must not be used twice with one key.
     pub counter: u64,
-    /// The plaintext and, behind it, [`TAG_LEN`] bytes of room for the tag.
+    /// The plaintext, followed by [`TAG_LEN`] bytes of room for the tag.
     pub data: &'a mut [u8],
 }
 
 /// A packet to open.
 #[derive(Debug)]
 pub struct Open<'a> {
-    /// The key; packets of one batch may have different ones.
+    /// The key. Packets of one batch may have different keys.
     pub key: &'a Key,
-    /// The nonce it was sealed with.
+    /// The nonce with which the packet was sealed.
     pub counter: u64,
-    /// The ciphertext and its tag. Plaintext and tag room after success; after
-    /// failure whatever, but not plaintext.
+    /// The ciphertext and its tag. On success it contains the plaintext and the tag's room; on
+    /// failure unspecified bytes, but no plaintext.
     pub data: &'a mut [u8],
-    /// Whether the tag fits: the result.
+    /// The result: whether the tag is valid.
     pub authentic: bool,
 }
 
 /// Seals every packet in place.
 ///
 /// # Panics
-/// A packet's data is shorter than a tag.
+/// If a packet's data is shorter than a tag.
 pub fn seal(batch: &mut [Seal<'_>]) {
     match batch {
         _ if !IS_SECURE => {}
@@ -67,8 +68,8 @@ pub fn seal(batch: &mut [Seal<'_>]) {
     }
 }
 
-/// Opens every packet in place, and says of each whether it is authentic. A
-/// forged one fails alone.
+/// Opens every packet in place, and sets whether each is authentic. A forged packet does not affect
+/// the others.
 pub fn open(batch: &mut [Open<'_>]) {
     match batch {
         _ if !IS_SECURE => batch.iter_mut().for_each(|packet| packet.authentic = true),

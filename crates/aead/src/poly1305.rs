@@ -1,5 +1,5 @@
-//! Poly1305 (RFC 8439 section 2.5) of one packet, without SIMD: limbs of 64 bits, the
-//! third of which holds what is at and above 2^128, a few bits.
+//! Poly1305 (RFC 8439 section 2.5) of one packet, without SIMD. Limbs have 64 bits; the third limb
+//! contains the few bits at and above 2^128.
 
 use zeroize::optimization_barrier;
 
@@ -8,16 +8,16 @@ use crate::{TAG_LEN, group::OneTimeKey};
 /// Bytes of a block.
 const BLOCK: usize = 16;
 
-/// The sum so far, and the packet's key. Wiped.
+/// The accumulator and the packet's key. Wiped on drop.
 struct Poly1305 {
     h: [u64; 3],
-    /// r in two limbs, and 5/4 of the second: a product with it has the weight 2^128, and
-    /// 2^130 is 5. r is clamped, so that is a whole number.
+    /// r in two limbs, and 5/4 of the second limb. A product of two second limbs has the weight
+    /// 2^128, which is 5/4 modulo p, because 2^130 is 5. r is clamped, so 5/4 of it is an integer.
     r: [u64; 3],
     s: u128,
 }
 
-/// The tag of a text.
+/// Computes the tag of a text.
 pub(crate) fn tag(key: &OneTimeKey, text: &[u8]) -> [u8; TAG_LEN] {
     let mut poly = Poly1305::new(key);
     let (blocks, partial) = text.as_chunks();
@@ -47,8 +47,8 @@ impl Poly1305 {
         Self { h: [0; 3], r: [r0, r1, r1.wrapping_add(r1 >> 2)], s }
     }
 
-    /// `h = (h + block + 2^128) r`. h stays below 2^131, and no sum overflows. Nothing here
-    /// checks that, since it would decide by a secret.
+    /// `h = (h + block + 2^128) r`. h remains below 2^131, and no sum overflows. This is not
+    /// checked at run time, because the check would branch on a secret.
     #[inline]
     fn absorb(&mut self, block: u128) {
         let ([h0, h1, h2], [r0, r1, s1]) = (self.h, self.r);
@@ -61,21 +61,21 @@ impl Poly1305 {
         let (d1, carry) =
             halves(d1.wrapping_add(wide(top.wrapping_mul(s1))).wrapping_add(wide(carry)));
         let d2 = top.wrapping_mul(r0).wrapping_add(carry);
-        // What is beyond 2^130 comes back as 5.
+        // Bits at and above 2^130 wrap around with a factor of 5.
         let (h0, carry) = halves(wide(d0).wrapping_add(wide((d2 >> 2).wrapping_mul(5))));
         let (h1, carry) = halves(wide(d1).wrapping_add(wide(carry)));
         self.h = [h0, h1, (d2 & 3).wrapping_add(carry)];
     }
 
-    /// h modulo 2^130 - 5, plus s modulo 2^128.
+    /// Returns h modulo 2^130 - 5, plus s, modulo 2^128.
     #[inline]
     fn tag(&self) -> [u8; TAG_LEN] {
         let [h0, h1, h2] = self.h;
         let h = wide(h0) | wide(h1) << 64;
-        // Below 2^130 after this.
+        // h is below 2^130 after this.
         let (h, carry) = h.overflowing_add(wide((h2 >> 2).wrapping_mul(5)));
         let h2 = (h2 & 3).wrapping_add(carry.into());
-        // h + 5 - 2^130 in its place if that is not negative.
+        // Replaces h by h + 5 - 2^130 unless that is negative.
         let (reduced, carry) = h.overflowing_add(5);
         let mask = wide(h2.wrapping_add(carry.into()) >> 2).wrapping_neg();
         let h = (reduced & mask) | (h & !mask);
@@ -91,7 +91,7 @@ fn product(a: u64, b: u64) -> u128 {
     wide(a).wrapping_mul(wide(b))
 }
 
-/// A limb, and what is above it.
+/// Splits into the lower and the upper 64 bits.
 fn halves(wide: u128) -> (u64, u64) {
     (wide as u64, (wide >> 64) as u64)
 }

@@ -1,12 +1,12 @@
-//! The specification: RFC 8439, step by step and as plainly as it goes. Every variant is
-//! tested against it. Neither fast nor in constant time: for tests only.
+//! The specification: RFC 8439, step by step and as simple as possible. Every variant is tested
+//! against it. It is neither fast nor constant-time, and for tests only.
 
 use crate::TAG_LEN;
 
 /// A ChaCha20-Poly1305 key.
 pub type Key = [u8; 32];
 
-/// The nonce. WireGuard's is [`nonce`].
+/// A nonce. [`nonce`] makes WireGuard's.
 pub type Nonce = [u8; 12];
 
 /// WireGuard's nonce: 32 zero bits, then the counter (paper section 5.4.6).
@@ -25,7 +25,7 @@ pub fn seal(key: &Key, nonce: &Nonce, associated: &[u8], plaintext: &[u8]) -> Ve
     sealed
 }
 
-/// Section 2.8: the plaintext, if the tag fits.
+/// Section 2.8: the plaintext, if the tag is valid.
 pub fn open(key: &Key, nonce: &Nonce, associated: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
     let (ciphertext, received) = sealed.split_last_chunk::<TAG_LEN>()?;
     if tag(key, nonce, associated, ciphertext) != *received {
@@ -123,8 +123,7 @@ pub fn poly1305(key: &[u8; 32], message: &[u8]) -> [u8; TAG_LEN] {
     accumulator.modulo_2_128().wrapping_add(s).to_le_bytes()
 }
 
-/// A number modulo P = 2^130 - 5, in five digits of 26 bits, the lowest first. Always
-/// below P.
+/// A number modulo P = 2^130 - 5, in five digits of 26 bits, the lowest first. Always less than P.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Number(pub(crate) [u64; 5]);
 
@@ -132,7 +131,7 @@ const DIGIT: u64 = 1 << 26;
 const P: [u64; 5] = [DIGIT - 5, DIGIT - 1, DIGIT - 1, DIGIT - 1, DIGIT - 1];
 
 impl Number {
-    /// Of 17 bytes at most, and below 2^130.
+    /// Converts at most 17 bytes with a value below 2^130.
     pub(crate) fn from_le_bytes(bytes: &[u8]) -> Self {
         let mut digits = [0; 5];
         for bit in 0..8 * bytes.len() {
@@ -155,7 +154,7 @@ impl Number {
         let mut digits = [0; 5];
         for (i, a) in self.0.iter().enumerate() {
             for (j, b) in other.0.iter().enumerate() {
-                // What is at or above 2^130 comes back times 5.
+                // Digits at or above 2^130 wrap around with a factor of 5.
                 let product = if i + j < 5 { a * b } else { 5 * a * b };
                 digits[(i + j) % 5] += product;
             }
@@ -175,7 +174,7 @@ impl Number {
                 }
             }
         }
-        // P has the greatest digits but for the lowest.
+        // All digits of P except the lowest are maximal.
         if digits[1..] == P[1..] && digits[0] >= P[0] {
             digits = [digits[0] - P[0], 0, 0, 0, 0];
         }

@@ -1,13 +1,12 @@
-//! What a computation with secrets leaves on the stack: copies that the compiler makes of values it
-//! moves, and what libraries spill. No destructor reaches these.
+//! Wipes secrets that a computation leaves on the stack: copies of moved values, and values that
+//! libraries spill. No destructor wipes these.
 
 use std::hint::black_box;
 
-/// Wipes so many words of the stack below the caller's frame, where functions were that it called
-/// before.
+/// Wipes `WORDS` words of the stack below the caller's frame, which earlier callees used.
 #[inline(never)]
 pub fn wipe<const WORDS: usize>() {
     let room = [0_u64; WORDS];
-    // Keeps the compiler from leaving out zeros that no code reads.
+    // Prevents the compiler from removing zeros that no code reads.
     black_box(&room);
 }

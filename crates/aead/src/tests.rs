@@ -1,4 +1,4 @@
-//! The specification against published vectors and a second implementation; every
+//! Tests of the specification against published vectors and a second implementation, and of every
 //! variant against the specification, the vectors and the library.
 
 mod batch;
@@ -14,19 +14,19 @@ mod vectors;
 
 use super::*;
 
-/// All that this machine can run.
+/// The variants that this machine supports.
 fn variants() -> impl Iterator<Item = Variant> {
     Variant::ALL.into_iter().filter(|variant| variant.is_available())
 }
 
-/// One packet sealed: ciphertext, then tag.
+/// Seals one packet. Returns the ciphertext and its tag.
 fn sealed(variant: Variant, key: &[u8; 32], counter: u64, plaintext: &[u8]) -> Vec<u8> {
     let mut data = [plaintext, &[0; TAG_LEN]].concat();
     variant.seal(&mut [Seal { key: &Key::new(key), counter, data: &mut data }]);
     data
 }
 
-/// One packet opened: the plaintext, where it is authentic.
+/// Opens one packet. Returns the plaintext if it is authentic.
 fn opened(variant: Variant, key: &[u8; 32], counter: u64, sealed: &[u8]) -> Option<Vec<u8>> {
     let mut data = sealed.to_vec();
     let mut batch = [Open { key: &Key::new(key), counter, data: &mut data, authentic: false }];
@@ -37,13 +37,13 @@ fn opened(variant: Variant, key: &[u8; 32], counter: u64, sealed: &[u8]) -> Opti
 }
 
 #[test]
-fn what_this_processor_lacks_is_told() {
+fn unsupported_variants_are_reported_as_skipped() {
     let lacking = Variant::ALL.into_iter().filter(|variant| !variant.is_available());
     lacking.for_each(|variant| skips::skip(&variant.to_string()));
 }
 
 #[test]
-fn an_empty_batch_is_fine() {
+fn empty_batch_is_accepted() {
     seal(&mut []);
     open(&mut []);
     for variant in variants() {
@@ -53,7 +53,7 @@ fn an_empty_batch_is_fine() {
 }
 
 #[test]
-fn a_changed_bit_anywhere_is_found() {
+fn changed_bit_at_any_position_is_rejected() {
     let key = [9; 32];
     for variant in variants() {
         for len in [0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 1420] {
@@ -69,7 +69,7 @@ fn a_changed_bit_anywhere_is_found() {
 }
 
 #[test]
-fn a_tag_of_a_wrong_length_is_not_authentic() {
+fn truncated_or_extended_data_is_rejected() {
     for variant in variants() {
         let data = sealed(variant, &[1; 32], 0, b"text");
         for len in 0..data.len() {
@@ -80,7 +80,7 @@ fn a_tag_of_a_wrong_length_is_not_authentic() {
     }
 }
 
-/// Field note: 32-bit nonce counter.
+/// Known bug elsewhere: a 32-bit nonce counter.
 #[test]
 fn all_64_bits_of_the_counter_are_in_the_nonce() {
     for variant in variants() {
@@ -93,7 +93,7 @@ fn all_64_bits_of_the_counter_are_in_the_nonce() {
 }
 
 #[test]
-fn the_chosen_variant_is_one_that_is_available() {
+fn chosen_variant_is_available() {
     assert!(variant().is_available());
     assert_eq!(force(variant()), Ok(()));
     for other in variants().filter(|other| *other != variant()) {

@@ -1,4 +1,4 @@
-//! Which code does the work.
+//! Selection of the implementation.
 
 use std::{env, error, fmt, sync::OnceLock};
 
@@ -6,35 +6,34 @@ use crate::{IS_SECURE, Open, Seal};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2::Avx2, avx512::Avx512, group};
 
-/// Names a variant, or `auto`. What is no name, and what this processor cannot do, means
-/// `library`.
+/// Name of a variant, or `auto`. An unknown name, or a variant that this processor does not
+/// support, selects `library`.
 const ENV: &str = "LINERATE_AEAD";
 
-/// Code that seals and opens. All of it does the same.
+/// An implementation. All of them have the same results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
-    /// ring, one packet after the other.
+    /// ring, one packet at a time.
     Library,
-    /// Our own, for AVX2.
+    /// Our implementation for AVX2.
     Avx2,
-    /// Our own, for AVX-512 with IFMA and VBMI2: Intel's Ice Lake, AMD's Zen 4, and what
-    /// came after.
+    /// Our implementation for AVX-512 with IFMA and VBMI2: Intel's Ice Lake, AMD's Zen 4 and later.
     Avx512,
 }
 
-/// Which groups of a batch a variant is to do. The library does the others.
+/// Groups of a batch that a variant processes. The library processes the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
     All,
-    /// Those that it is worth it for.
+    /// Those that the variant processes faster than the library.
     Worth,
 }
 
 impl Variant {
-    /// All of them, the best one last.
+    /// All variants, the best one last.
     pub const ALL: [Self; 3] = [Self::Library, Self::Avx2, Self::Avx512];
 
-    /// Whether this processor can do it.
+    /// Whether this processor supports it.
     pub fn is_available(self) -> bool {
         match self {
             Self::Library => true,
@@ -47,21 +46,21 @@ impl Variant {
         }
     }
 
-    /// Seals the whole batch with this variant, be it worth it or not.
+    /// Seals the whole batch with this variant, even if the library is faster.
     ///
     /// # Panics
-    /// The processor cannot do it, or a packet's data is shorter than a tag.
+    /// If the processor does not support it, or a packet's data is shorter than a tag.
     pub fn seal(self, batch: &mut [Seal<'_>]) {
-        assert!(self.is_available(), "this processor has no {self}");
+        assert!(self.is_available(), "this processor does not support {self}");
         self.seal_some(batch, Take::All);
     }
 
-    /// Opens the whole batch with this variant, be it worth it or not.
+    /// Opens the whole batch with this variant, even if the library is faster.
     ///
     /// # Panics
-    /// The processor cannot do it.
+    /// If the processor does not support it.
     pub fn open(self, batch: &mut [Open<'_>]) {
-        assert!(self.is_available(), "this processor has no {self}");
+        assert!(self.is_available(), "this processor does not support {self}");
         self.open_some(batch, Take::All);
     }
 
@@ -107,8 +106,8 @@ impl fmt::Display for Variant {
 
 static CHOSEN: OnceLock<Variant> = OnceLock::new();
 
-/// The variant in use: what was forced, or what the environment names, or the best that
-/// the processor can do. Where it is not worth it, the library does the work.
+/// Returns the variant in use: the one set by [`force`], or by the environment, or the best one
+/// that the processor supports. Groups that it would slow down are left to the library.
 pub fn variant() -> Variant {
     *CHOSEN.get_or_init(|| by_name(env::var(ENV)))
 }
@@ -124,10 +123,10 @@ fn by_name(name: Result<String, env::VarError>) -> Variant {
     variant.unwrap_or(Variant::Library)
 }
 
-/// Takes this variant from now on. To be called before anything is sealed or opened.
+/// Uses this variant from now on. Must be called before anything is sealed or opened.
 ///
 /// # Errors
-/// The processor cannot do it, or another one is in use already.
+/// The processor does not support it, or another variant is in use already.
 pub fn force(variant: Variant) -> Result<(), ForceError> {
     if !variant.is_available() {
         return Err(ForceError::NotAvailable(variant));
@@ -138,19 +137,19 @@ pub fn force(variant: Variant) -> Result<(), ForceError> {
     }
 }
 
-/// Why a variant was not forced.
+/// Reason why a variant was not forced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForceError {
-    /// This processor cannot do it.
+    /// This processor does not support it.
     NotAvailable(Variant),
-    /// This one is in use already.
+    /// This other variant is in use already.
     InUse(Variant),
 }
 
 impl fmt::Display for ForceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAvailable(variant) => write!(f, "this processor has no {variant}"),
+            Self::NotAvailable(variant) => write!(f, "this processor does not support {variant}"),
             Self::InUse(variant) => write!(f, "{variant} is in use already"),
         }
     }
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_none_means_the_library() {
+    fn unknown_variant_name_selects_the_library() {
         let named = |name: &str| by_name(Ok(name.to_owned()));
         assert_eq!(named("library"), Variant::Library);
         for wrong in ["", "libary", "AVX2", "avx512 ", "ring"] {

@@ -1,4 +1,4 @@
-//! What a derivation of two keys and a hash of one block cost, one at a time and among so many:
+//! Cost of a derivation of two keys and of a hash of one block, alone and in batches:
 //!
 //! ```text
 //!   cargo bench -p linerate-blake2s
@@ -17,17 +17,17 @@ fn main() {
 }
 
 fn derivations() {
-    let among = |many| -> Batch<'_> {
+    let batch_of = |many| -> Batch<'_> {
         let jobs = vec![Job { key: &[7; 32], input: &[9; 32] }; many];
-        (format!("among {many}"), many, work(move || derive_each::<2>(&jobs)))
+        (format!("batch of {many}"), many, work(move || derive_each::<2>(&jobs)))
     };
-    show("derivations of two keys", MANY.map(among));
+    show("derivations of two keys", MANY.map(batch_of));
 }
 
 fn hashes() {
-    let among = |many| -> Batch<'_> {
+    let batch_of = |many| -> Batch<'_> {
         let messages = vec![[&[7_u8; 32][..], &[9; 32]]; many];
-        (format!("among {many}"), many, work(move || hash_each(&messages)))
+        (format!("batch of {many}"), many, work(move || hash_each(&messages)))
     };
-    show("hashes of a block", MANY.map(among));
+    show("hashes of a block", MANY.map(batch_of));
 }

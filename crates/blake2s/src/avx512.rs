@@ -1,5 +1,5 @@
-//! Sixteen BLAKE2s at once, one in each lane of 32 bits: the compression function of RFC 7693 section
-//! 3.2, with the same steps in each lane.
+//! Sixteen BLAKE2s at once, one in each lane of 32 bits: the compression function of RFC 7693
+//! section 3.2, with the same steps in each lane.
 #![expect(unsafe_code, reason = "SIMD intrinsics")]
 
 use std::arch::x86_64::{
@@ -11,15 +11,15 @@ use zeroize::Zeroizing;
 
 use crate::{Job, Secret, derive, hash};
 
-/// In a register of 512 bits.
+/// Number of lanes in a register of 512 bits.
 const LANES: usize = 16;
 
-/// Fewer than these cost less one after the other (`cargo bench -p linerate-blake2s`).
+/// Smaller batches are faster one by one (`cargo bench -p linerate-blake2s`).
 const FEWEST: usize = 3;
 
 const BLOCK_LEN: usize = 64;
 
-/// Words in memory: the first of each lane, the second ones, and so on.
+/// Words in memory: the first words of all lanes, the second words, and so on.
 type Words<const N: usize> = [[u32; LANES]; N];
 /// A chaining value, or a hash, in each lane.
 type State = [__m512i; 8];
@@ -37,7 +37,7 @@ const IV: [u32; 8] = [
     0x1f83_d9ab,
     0x5be0_cd19,
 ];
-/// Of no key, and 32 bytes of output (section 2.8).
+/// Parameters for no key and 32 bytes of output (section 2.8).
 const PARAMETERS: u32 = 0x0101_0020;
 
 /// Section 2.7.
@@ -54,11 +54,11 @@ const SIGMA: [[usize; 16]; 10] = [
     [10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0],
 ];
 
-/// HMAC's (RFC 2104 section 2).
+/// Padding bytes of HMAC (RFC 2104 section 2).
 const INNER: u8 = 0x36;
 const OUTER: u8 = 0x5c;
 
-/// The proof that this processor has what is needed.
+/// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
 pub struct Lanes(());
 
@@ -67,7 +67,7 @@ impl Lanes {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
 
-    /// All are of the same length.
+    /// All messages must have the same length.
     pub fn hash_each(self, messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
         let mut hashes = Vec::with_capacity(messages.len());
         for messages in messages.chunks(LANES) {
@@ -82,7 +82,7 @@ impl Lanes {
         hashes
     }
 
-    /// All inputs are of the same length, and of one block at most.
+    /// All inputs must have the same length, at most one block.
     pub fn derive_each<const N: usize>(self, jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
         let mut derived = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(LANES) {
@@ -119,7 +119,7 @@ fn hash_lanes(messages: &[[&[u8]; 2]]) -> Words<8> {
     }
 }
 
-/// A message's bytes from `start` to `end`, and zeros.
+/// Returns a message's bytes from `start` to `end`, padded with zeros.
 fn block(message: &[&[u8]; 2], start: usize, end: usize) -> [u8; BLOCK_LEN] {
     let mut block = [0; BLOCK_LEN];
     let mut before = 0;
@@ -156,7 +156,7 @@ fn derive_lanes<const N: usize>(jobs: &[Job<'_>]) -> [Words<8>; N] {
     derived
 }
 
-/// A key of HMAC, of 32 bytes.
+/// An HMAC key of 32 bytes.
 struct Key {
     inner: Block,
     outer: State,
@@ -169,7 +169,7 @@ impl Key {
         Self { inner: padded(key, INNER), outer }
     }
 
-    /// The HMAC of a message that is in one block.
+    /// Returns the HMAC of a message of at most one block.
     #[target_feature(enable = "avx512f")]
     fn mac(&self, message: &Block, len: usize) -> State {
         let mut inner = compress(&initial(), &self.inner, BLOCK_LEN as u32, len == 0);
@@ -182,7 +182,7 @@ impl Key {
     }
 }
 
-/// The key and zeros, with each byte changed by `pad`.
+/// Returns the key padded with zeros, XORed with `pad`.
 #[target_feature(enable = "avx512f")]
 fn padded(key: &State, pad: u8) -> Block {
     let pad = _mm512_set1_epi32(i32::from_ne_bytes([pad; 4]));
@@ -200,7 +200,7 @@ fn initial() -> State {
     words.map(|word| _mm512_set1_epi32(word as i32))
 }
 
-/// `end` is how many bytes of the message there are up to the end of this block, which is below 2^32.
+/// `end` is the number of message bytes up to the end of this block, which must be below 2^32.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn compress(state: &State, block: &Block, end: u32, is_last: bool) -> State {
@@ -261,7 +261,7 @@ fn gather(words: &Words<8>, lane: usize) -> Secret {
 fn load<const N: usize>(words: &Words<N>) -> [__m512i; N] {
     const { assert!(size_of::<[u32; LANES]>() == size_of::<__m512i>()) };
     words.each_ref().map(|words| {
-        // SAFETY: what is read is the array, by the assertion; it need not be aligned.
+        // SAFETY: the read bytes are the array, by the assertion, and may be unaligned.
         unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
     })
 }
@@ -270,7 +270,8 @@ fn load<const N: usize>(words: &Words<N>) -> [__m512i; N] {
 fn store(state: &State) -> Words<8> {
     let mut words = Words::default();
     for (words, value) in words.iter_mut().zip(state) {
-        // SAFETY: what is written is the array, by the assertion in `load`; it need not be aligned.
+        // SAFETY: the written bytes are the array, by the assertion in `load`, and may be
+        // unaligned.
         unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), *value) };
     }
     words

@@ -1,13 +1,13 @@
-//! BLAKE2s (RFC 7693) with 32 bytes of output, and HKDF (RFC 5869) by its HMAC (RFC 2104), as Noise has
-//! them.
+//! BLAKE2s (RFC 7693) with 32 bytes of output, and HKDF (RFC 5869) with its HMAC (RFC 2104), as
+//! used by Noise.
 //!
 //! ```text
 //!   one at a time    the crate blake2
-//!   several at once  sixteen lanes of AVX-512 (avx512), where the processor has that
+//!   several at once  sixteen lanes of AVX-512 (avx512) if the processor supports it
 //! ```
 //!
-//! Which of these computes a result is never seen in it. All leave secrets on the stack, which the
-//! caller wipes (`wg`'s `stack`).
+//! Both have the same results. Both leave secrets on the stack, which the caller must wipe (`wg`'s
+//! `stack`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -18,20 +18,20 @@ use blake2::{Blake2s256, Digest};
 use hmac::{KeyInit, Mac, SimpleHmac};
 use zeroize::Zeroizing;
 
-/// A key, or what is derived.
+/// A key, or a derived output.
 pub type Secret = Zeroizing<[u8; 32]>;
 
-/// Bytes of what [`derive_each`] derives from at most.
+/// Maximum number of input bytes of [`derive_each`].
 pub const INPUT_MOST: usize = 64;
 
 static LIBRARY_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// From now on the crate blake2 alone computes all results in this process.
+/// Makes this process compute all further results with the crate blake2 only.
 pub fn use_library() {
     LIBRARY_ONLY.store(true, Relaxed);
 }
 
-/// A derivation to be computed.
+/// The inputs of a derivation.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
     /// HKDF's salt.
@@ -40,17 +40,17 @@ pub struct Job<'a> {
     pub input: &'a [u8],
 }
 
-/// The hash of the parts, one behind the other.
+/// Returns the hash of the concatenated parts.
 pub fn hash(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Blake2s256::new();
     parts.iter().for_each(|part| hash.update(part));
     hash.finalize().into()
 }
 
-/// [`hash`] of each of these, in their order.
+/// Returns [`hash`] of each message, in order.
 ///
 /// # Panics
-/// They are not of the same length.
+/// If the messages differ in length.
 pub fn hash_each(messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
     let len = |message: &[&[u8]; 2]| message[0].len() + message[1].len();
     assert!(messages.windows(2).all(|two| len(&two[0]) == len(&two[1])), "of different lengths");
@@ -61,7 +61,7 @@ pub fn hash_each(messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
     messages.iter().map(|message| hash(message)).collect()
 }
 
-/// `N` outputs of 32 bytes, without HKDF's `info` (WireGuard's paper 5.4, `Kdf_n`).
+/// Derives `N` outputs of 32 bytes, without HKDF's `info` (WireGuard's paper 5.4, `Kdf_n`).
 pub fn derive<const N: usize>(job: Job<'_>) -> [Secret; N] {
     let secret = hmac(job.key, &[job.input]);
     let mut previous = Secret::default();
@@ -74,10 +74,10 @@ pub fn derive<const N: usize>(job: Job<'_>) -> [Secret; N] {
     })
 }
 
-/// [`derive`] for each of these, in their order.
+/// Returns [`derive`] of each job, in order.
 ///
 /// # Panics
-/// Their inputs are not of the same length, or longer than [`INPUT_MOST`].
+/// If the inputs differ in length or are longer than [`INPUT_MOST`].
 pub fn derive_each<const N: usize>(jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
     let fits = |job: &Job<'_>| job.input.len() == jobs[0].input.len();
     assert!(jobs.iter().all(fits), "of different lengths");
@@ -98,7 +98,7 @@ fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Secret {
     Zeroizing::new(mac.finalize().into_bytes().into())
 }
 
-/// What computes several at once, if this processor can and it is not switched off.
+/// Returns the lanes if this processor supports them and they are not disabled.
 #[cfg(target_arch = "x86_64")]
 fn lanes() -> Option<avx512::Lanes> {
     avx512::Lanes::new().filter(|_| !LIBRARY_ONLY.load(Relaxed))

@@ -2,7 +2,8 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// Says so loudly where the processor has no lanes: the library is all that is tested then.
+/// Reports a skip if the processor does not support the lanes, because then only the library is
+/// tested.
 fn needs_lanes() {
     #[cfg(target_arch = "x86_64")]
     if avx512::Lanes::new().is_none() {
@@ -12,7 +13,7 @@ fn needs_lanes() {
 
 /// RFC 7693, appendix B.
 #[test]
-fn the_rfcs_example_comes_out() {
+fn example_of_the_rfc_has_the_expected_hash() {
     needs_lanes();
     let expected = "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982";
     let hex = |hash: &[u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -30,7 +31,7 @@ fn messages_of_different_lengths_are_refused() {
 
 #[test]
 #[should_panic(expected = "too long")]
-fn an_input_of_more_than_a_block_is_refused() {
+fn input_longer_than_a_block_is_refused() {
     derive_each::<1>(&[Job { key: &[0; 32], input: &[0; INPUT_MOST + 1] }]);
 }
 
@@ -44,7 +45,7 @@ fn derived<const N: usize>(keys: &[[u8; 32]], inputs: &[Vec<u8>]) -> Result<(), 
 
 proptest! {
     #[test]
-    fn several_at_once_are_what_one_is(
+    fn results_of_a_batch_equal_those_of_single_calls(
         (keys, inputs, other) in (0usize..40, 0usize..=INPUT_MOST, 0usize..200).prop_flat_map(
             |(many, len, longer)| (
                 vec(any::<[u8; 32]>(), many),
@@ -64,10 +65,10 @@ proptest! {
     }
 }
 
-/// It tests the crate blake2, because valgrind emulates a processor without AVX-512.
+/// Tests the crate blake2, because valgrind emulates a processor without AVX-512.
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_no_decision_by_a_key_or_a_message() {
+fn memcheck_finds_no_branch_on_a_key_or_a_message() {
     memcheck::begin();
     let (key, input) = ([7; 32], [9; INPUT_MOST]);
     let expected = (hash(&[&key, &input]), derive::<3>(Job { key: &key, input: &input }));

@@ -1,4 +1,4 @@
-//! X25519MLKEM768. In each share, and in the secret, ML-KEM's part comes first.
+//! X25519MLKEM768. ML-KEM's part comes first, in each share and in the secret.
 //!
 //! ```text
 //!   client                                        server
@@ -6,8 +6,8 @@
 //!   complete   <- ML-KEM ciphertext, X25519 key
 //! ```
 //!
-//! A server that knows only X25519 takes that part of the client's share, and there is no second
-//! round.
+//! A server that supports only X25519 uses that part of the client's share, so no second round is
+//! needed.
 
 use ml_kem::{
     DecapsulationKey, EncapsulationKey, MlKem768,
@@ -67,7 +67,7 @@ impl SupportedKxGroup for X25519MlKem768 {
     }
 }
 
-/// A client's side until the server's share is there.
+/// A client's state until it receives the server's share.
 struct Started {
     classical: Box<dyn ActiveKeyExchange>,
     private: Box<DecapsulationKey<MlKem768>>,
@@ -108,7 +108,7 @@ fn split(share: &[u8], first: usize) -> Result<(&[u8], &[u8]), Error> {
 }
 
 fn both(post_quantum: &[u8], classical: &SharedSecret) -> SharedSecret {
-    // It is wiped with the secret that it becomes.
+    // Wiped with the secret that it becomes.
     [post_quantum, classical.secret_bytes()].concat().into()
 }
 

@@ -1,4 +1,5 @@
-//! Whole handshakes in memory, of ours with ours and with sides that know less.
+//! Complete handshakes in memory, between our implementation and itself, and with sides without
+//! X25519MLKEM768.
 
 use std::io::Read;
 
@@ -40,24 +41,24 @@ fn shake_hands(client: Arc<CryptoProvider>, server: Arc<CryptoProvider>) -> [Nam
         client.read_tls(&mut &sent[..]).expect("it is memory");
         client.process_new_packets().expect("the server's messages");
         rounds += 1;
-        assert!(rounds <= 2, "no round is asked for again");
+        assert!(rounds <= 2, "no second round is needed");
     }
-    // Both have the same keys where what one says is understood.
+    // Both have the same keys if one can decrypt the other's data.
     use std::io::Write;
     client.writer().write_all(b"word").expect("it is memory");
     let mut sent = Vec::new();
     client.write_tls(&mut sent).expect("it is memory");
     server.read_tls(&mut &sent[..]).expect("it is memory");
     server.process_new_packets().expect("data");
-    let mut heard = [0; 4];
-    server.reader().read_exact(&mut heard).expect("data");
-    assert_eq!(&heard, b"word");
+    let mut received = [0; 4];
+    server.reader().read_exact(&mut received).expect("data");
+    assert_eq!(&received, b"word");
     let client = client.negotiated_key_exchange_group().expect("it is over").name();
     [client, server.negotiated_key_exchange_group().expect("it is over").name()]
 }
 
 #[test]
-fn two_that_know_it_take_it_and_all_others_have_x25519_in_one_round() {
+fn hybrid_group_is_used_if_both_support_it_otherwise_x25519_in_one_round() {
     let plain = || Arc::new(ring::default_provider());
     assert_eq!(shake_hands(provider(), provider()), [NamedGroup::X25519MLKEM768; 2]);
     assert_eq!(shake_hands(provider(), plain()), [NamedGroup::X25519; 2]);
@@ -65,7 +66,7 @@ fn two_that_know_it_take_it_and_all_others_have_x25519_in_one_round() {
 }
 
 #[test]
-fn shares_of_another_length_or_that_are_no_key_are_refused() {
+fn shares_of_wrong_length_or_invalid_keys_are_refused() {
     let client = X25519MlKem768.start().expect("randomness");
     let share = client.pub_key().to_vec();
     let answer = |share: &[u8]| X25519MlKem768.start_and_complete(share);

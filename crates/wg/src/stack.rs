@@ -78,7 +78,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn run_and_wipe_removes_what_a_function_left_on_the_stack() {
+    fn run_and_wipe_clears_the_stack_of_a_function() {
         // Two adjacent words: in an optimized build, one word can be in a register that functions
         // save.
         let word = u64::from_ne_bytes([0xa5; 8]);

@@ -1,11 +1,12 @@
-//! graviola's: the assembly of s2n-bignum, for one at a time.
+//! graviola's assembly of s2n-bignum, for one operation at a time.
 
 use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
 use zeroize::Zeroizing;
 
 use crate::Secret;
 
-/// All that graviola asks for, whatever is used of it: without, it panics.
+/// Whether the processor has all features that graviola requires. Without any of them it panics,
+/// even if the called code does not use the feature.
 pub fn is_supported() -> bool {
     is_x86_feature_detected!("adx")
         && is_x86_feature_detected!("aes")

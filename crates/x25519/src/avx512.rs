@@ -1,10 +1,11 @@
-//! Eight X25519 at once, one in each lane of 64 bits, with the same steps whatever the keys are:
+//! Eight X25519 operations at once, one in each lane of 64 bits. The steps do not depend on the
+//! keys:
 //!
 //! ```text
 //!   product of any point          ladder::product   Montgomery's ladder, RFC 7748 section 5
 //!   product of the base point     base::product     a ladder of its known multiples
 //!                                      |
-//!                                 Fraction x / z    all divided at once
+//!                                 Fraction x / z    divided together
 //! ```
 #![expect(unsafe_code, reason = "SIMD intrinsics")]
 
@@ -19,23 +20,23 @@ use zeroize::{Zeroize, Zeroizing};
 use self::field::Field;
 use crate::{Job, Secret, diffie_hellman, public_key};
 
-/// In a register of 512 bits.
+/// Number of lanes in a register of 512 bits.
 const LANES: usize = 8;
 
-/// Fewer than these cost less one after the other (`cargo bench -p linerate-x25519`).
+/// Smaller batches are faster one by one (`cargo bench -p linerate-x25519`).
 const FEWEST_PRODUCTS: usize = 4;
 const FEWEST_PUBLIC_KEYS: usize = 5;
 
-/// Registers of results that are divided at once, which takes 20 KiB of the stack.
+/// Number of registers of results that are divided at once, which takes 20 KiB of stack.
 const ROUNDS: usize = 8;
 
-/// Words of 64 bits in a key.
+/// Number of 64-bit words in a key.
 const WORDS: usize = 4;
 
-/// A key of each lane: the first words, the second ones, and so on.
+/// A key in each lane: the first words of all keys, the second words, and so on.
 type Words = [[u64; LANES]; WORDS];
 
-/// The proof that this processor has what is needed.
+/// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
 pub struct Lanes(());
 
@@ -76,13 +77,14 @@ impl Lanes {
     }
 }
 
-/// Of so many, those that are computed in lanes, where fewer than `fewest` cost less without.
+/// Number of jobs out of `count` to compute in lanes, if a remainder smaller than `fewest` is
+/// faster one by one.
 fn in_lanes(count: usize, fewest: usize) -> usize {
     let rest = count % LANES;
     if rest < fewest { count - rest } else { count }
 }
 
-/// The first coordinate of a point in each lane: `x / z`.
+/// The first coordinate of a point in each lane, as `x / z`.
 #[derive(Clone, Copy)]
 struct Fraction {
     x: Field,
@@ -102,7 +104,7 @@ fn compute_public(privates: &[&[u8; 32]]) -> [Words; ROUNDS] {
     compute(privates, |privates| base::product(&clamped(privates.iter().copied())))
 }
 
-/// What `product` makes of each [`LANES`] of the jobs, divided.
+/// Applies `product` to each [`LANES`] jobs, and divides the results.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 fn compute<J>(jobs: &[J], product: impl Fn(&[J]) -> Fraction) -> [Words; ROUNDS] {
     let mut results = [Words::default(); ROUNDS];
@@ -122,7 +124,7 @@ fn compute<J>(jobs: &[J], product: impl Fn(&[J]) -> Fraction) -> [Words; ROUNDS]
     results
 }
 
-/// The private keys as scalars; a lane without one has the first.
+/// The private keys as scalars. A lane without a key repeats one of the keys.
 fn clamped<'a>(privates: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) -> Zeroizing<Words> {
     let mut scalars = scattered(privates);
     scalars[0].iter_mut().for_each(|word| *word &= !7);
@@ -130,7 +132,7 @@ fn clamped<'a>(privates: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) ->
     scalars
 }
 
-/// A key in each lane; a lane without one has the first.
+/// A key in each lane. A lane without a key repeats one of the keys.
 fn scattered<'a>(keys: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) -> Zeroizing<Words> {
     let mut words = Zeroizing::new(Words::default());
     for (lane, key) in keys.cycle().take(LANES).enumerate() {
@@ -141,7 +143,7 @@ fn scattered<'a>(keys: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) -> Z
     words
 }
 
-/// The key with this number.
+/// Returns the key at index `at`.
 fn gather(rounds: &[Words], at: usize) -> Secret {
     let mut key = Zeroizing::new([0; 32]);
     for (word, bytes) in rounds[at / LANES].iter().zip(key.as_chunks_mut().0) {
@@ -150,7 +152,7 @@ fn gather(rounds: &[Words], at: usize) -> Secret {
     key
 }
 
-/// The lanes whose scalar has this bit.
+/// Returns the lanes in which this bit of the scalar is set.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn is_set(scalars: &[__m512i; WORDS], bit: usize) -> __mmask8 {

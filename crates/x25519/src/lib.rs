@@ -1,12 +1,12 @@
-//! X25519 (RFC 7748), which is most of what a handshake costs.
+//! X25519 (RFC 7748), which is most of the cost of a handshake.
 //!
 //! ```text
-//!   one at a time    graviola's assembly, where the processor has what it needs; else dalek's
-//!   several at once  eight lanes of AVX-512 IFMA (avx512), where the processor has that
+//!   one at a time    graviola's assembly if the processor supports it, otherwise x25519-dalek
+//!   several at once  eight lanes of AVX-512 IFMA (avx512) if the processor supports it
 //! ```
 //!
-//! Which of these computes a result is never seen in it. All leave secrets on the stack, which the
-//! caller wipes (`wg`'s `stack`), and the lanes in registers until these are used again.
+//! All of them have the same results. All leave secrets on the stack, which the caller must wipe
+//! (`wg`'s `stack`). The lanes also leave secrets in registers until these are overwritten.
 
 #[cfg(target_arch = "x86_64")]
 mod assembly;
@@ -18,26 +18,26 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use zeroize::Zeroizing;
 
-/// What two parties share, or a private key.
+/// A shared secret, or a private key.
 pub type Secret = Zeroizing<[u8; 32]>;
 
 static LIBRARY_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// From now on x25519-dalek alone computes all results in this process.
+/// Makes this process compute all further results with x25519-dalek only.
 pub fn use_library() {
     LIBRARY_ONLY.store(true, Relaxed);
 }
 
-/// A Diffie-Hellman to be computed.
+/// The inputs of a Diffie-Hellman operation.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
-    /// A private key of ours.
+    /// Our private key.
     pub private: &'a [u8; 32],
-    /// A public key of the other party.
+    /// The public key of the other party.
     pub public: &'a [u8; 32],
 }
 
-/// The public key of a private one.
+/// Returns the public key of a private key.
 pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
     #[cfg(target_arch = "x86_64")]
     if has_assembly() {
@@ -46,7 +46,8 @@ pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
     portable::public_key(private)
 }
 
-/// What both parties share, or `None` where it is zero, as it is for public keys of low order only.
+/// Returns the shared secret. `None` if it is zero, which happens only for public keys of low
+/// order.
 pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
     #[cfg(target_arch = "x86_64")]
     if has_assembly() {
@@ -55,7 +56,7 @@ pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
     portable::diffie_hellman(private, public)
 }
 
-/// The results of [`diffie_hellman`] for all of these, in their order.
+/// Returns the results of [`diffie_hellman`] for all jobs, in order.
 pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = lanes() {
@@ -64,7 +65,7 @@ pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
     jobs.iter().map(|job| diffie_hellman(job.private, job.public)).collect()
 }
 
-/// The public keys of these private ones, in their order.
+/// Returns the public keys of these private keys, in order.
 pub fn public_key_each(privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = lanes() {
@@ -73,7 +74,7 @@ pub fn public_key_each(privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
     privates.iter().map(|private| public_key(private)).collect()
 }
 
-/// What computes several at once, if this processor can and it is not switched off.
+/// Returns the lanes if this processor supports them and they are not disabled.
 #[cfg(target_arch = "x86_64")]
 fn lanes() -> Option<avx512::Lanes> {
     avx512::Lanes::new().filter(|_| !LIBRARY_ONLY.load(Relaxed))

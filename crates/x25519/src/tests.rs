@@ -8,12 +8,13 @@ use super::*;
 
 type Pair = ([u8; 32], [u8; 32]);
 
-/// What is made of a private and a public key.
+/// A function of a private and a public key.
 type Way = fn(&[u8; 32], &[u8; 32]) -> Option<Secret>;
 
 const WAYS: [Way; 2] = [diffie_hellman, portable::diffie_hellman];
 
-/// Says so loudly where the processor has no lanes: the library is all that is tested then.
+/// Computes with the lanes. Reports a skip if the processor does not support them, because then
+/// only the library is tested.
 fn each(pairs: &[Pair]) -> Vec<Option<Secret>> {
     #[cfg(target_arch = "x86_64")]
     if avx512::Lanes::new().is_none() {
@@ -39,12 +40,12 @@ fn vectors() -> Vec<Test> {
     tests
 }
 
-/// The keys of a vector.
+/// Returns the keys of a vector.
 fn keys(test: &Test) -> Pair {
     (test.private_key[..].try_into().unwrap(), test.public_key[..].try_into().unwrap())
 }
 
-/// What a vector says: nothing where the result is zero.
+/// Returns the expected result of a vector. `None` if the result is zero.
 fn expected(test: &Test) -> Option<[u8; 32]> {
     let zero = test.shared_secret.iter().all(|byte| *byte == 0);
     assert_eq!(zero, test.flags.contains(&TestFlag::ZeroSharedSecret), "{}", test.tc_id);
@@ -52,9 +53,9 @@ fn expected(test: &Test) -> Option<[u8; 32]> {
     (!zero).then(|| test.shared_secret[..].try_into().unwrap())
 }
 
-/// Where the processor has nothing better both are the same.
+/// Without assembly support both are the same code.
 #[test]
-fn public_keys_are_dalek_s() {
+fn public_key_agrees_with_dalek() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     for _ in 0..500 {
         let (private, _) = random_pair(&mut rng);
@@ -63,7 +64,7 @@ fn public_keys_are_dalek_s() {
 }
 
 #[test]
-fn public_keys_of_several_at_once_are_dalek_s() {
+fn public_key_each_agrees_with_dalek() {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let edges = (0..256).map(|bit| {
         let mut private = [0; 32];
@@ -86,10 +87,10 @@ fn public_keys_of_several_at_once_are_dalek_s() {
     }
 }
 
-/// A result of zero is refused, and nothing else is: not a point on the twist, not a key with a second
+/// Only a result of zero is refused: not a point on the twist, and not a key with a second
 /// encoding.
 #[test]
-fn one_at_a_time_agrees_with_wycheproof() {
+fn diffie_hellman_agrees_with_wycheproof() {
     for test in vectors() {
         let (private, public) = keys(&test);
         for way in WAYS {
@@ -100,7 +101,7 @@ fn one_at_a_time_agrees_with_wycheproof() {
 }
 
 #[test]
-fn several_at_once_agree_with_wycheproof_in_every_lane_and_company() {
+fn diffie_hellman_each_agrees_with_wycheproof_in_random_batches() {
     let vectors = vectors();
     let mut rng = ChaCha20Rng::seed_from_u64(2);
     for _ in 0..20 {
@@ -121,7 +122,7 @@ fn several_at_once_agree_with_wycheproof_in_every_lane_and_company() {
 }
 
 #[test]
-fn several_at_once_are_what_dalek_has_of_any_keys() {
+fn diffie_hellman_each_agrees_with_dalek_on_random_keys() {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
     for many in (0..150).cycle().take(300) {
         let pairs: Vec<Pair> = (0..many).map(|_| random_pair(&mut rng)).collect();
@@ -131,10 +132,9 @@ fn several_at_once_are_what_dalek_has_of_any_keys() {
     }
 }
 
-/// Numbers next to the prime, to powers of two and to the limits of limbs are where a carry could be
-/// lost.
+/// A carry could be lost for numbers next to the prime, to powers of two and to limb boundaries.
 #[test]
-fn points_at_the_edges_of_limbs_are_what_dalek_has_of_them() {
+fn diffie_hellman_each_agrees_with_dalek_at_limb_boundaries() {
     let mut rng = ChaCha20Rng::seed_from_u64(4);
     let mut points = Vec::new();
     for bit in 0..256 {
@@ -151,7 +151,7 @@ fn points_at_the_edges_of_limbs_are_what_dalek_has_of_them() {
     }
 }
 
-/// Less so much, modulo 2^256.
+/// Returns `number - less`, modulo 2^256.
 fn minus(mut number: [u8; 32], less: u8) -> [u8; 32] {
     let mut borrow = less;
     for byte in &mut number {
@@ -161,17 +161,17 @@ fn minus(mut number: [u8; 32], less: u8) -> [u8; 32] {
     number
 }
 
-/// It tests dalek, because valgrind emulates a processor without ADX and AVX-512.
+/// Tests x25519-dalek, because valgrind emulates a processor without ADX and AVX-512.
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_no_decision_by_a_private_key() {
+fn memcheck_finds_no_branch_on_a_private_key() {
     memcheck::begin();
     let (private, public) = random_pair(&mut ChaCha20Rng::seed_from_u64(6));
     let expected = (portable::public_key(&private), portable::diffie_hellman(&private, &public));
     memcheck::hide(&private);
     let (mut own, mut shared) = ([0; 32], None);
     assert_eq!(memcheck::decisions(|| own = public_key(&private)), 0);
-    // The decision is whether the result is zero, which the caller learns, too.
+    // The branch is on whether the result is zero, which the caller learns too.
     assert_eq!(memcheck::decisions(|| shared = diffie_hellman(&private, &public)), 1);
     memcheck::show(&own);
     shared.iter().for_each(|shared| memcheck::show(&shared[..]));

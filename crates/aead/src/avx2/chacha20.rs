@@ -1,5 +1,5 @@
-//! ChaCha20 (RFC 8439 section 2.3), eight blocks at a time: a register holds one word of
-//! eight blocks, and after the rounds it is transposed.
+//! ChaCha20 (RFC 8439 section 2.3), eight blocks at a time. A register contains one word of eight
+//! blocks. After the rounds the result is transposed.
 
 use std::{
     arch::x86_64::{
@@ -22,7 +22,7 @@ pub(super) const STATE: usize = 8;
 /// "expand 32-byte k".
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// The states before the rounds, word by word, a lane for each block. Wiped.
+/// The initial states, word by word, one lane for each block. Wiped on drop.
 struct Lanes([[u32; LANES]; 16]);
 
 impl Lanes {
@@ -37,7 +37,7 @@ impl Lanes {
         lanes
     }
 
-    /// A lane for each packet.
+    /// Assigns one lane to each packet.
     #[inline]
     fn abreast(packets: &[Packet<'_>; PACKETS]) -> Self {
         let mut lanes = Self([[0; LANES]; 16]);
@@ -80,7 +80,7 @@ impl Drop for Lanes {
     }
 }
 
-/// Bytes to shuffle, so that words rotate by 16 and by 8.
+/// Shuffle masks that rotate words by 16 and by 8 bits.
 static ROTATE_16: [u8; 32] = rotation(2);
 static ROTATE_8: [u8; 32] = rotation(1);
 
@@ -106,8 +106,8 @@ macro_rules! rotate {
     };
 }
 
-// Two quarter rounds side by side. With four, what does not fit the 16 registers is
-// what is waited for.
+// Two quarter rounds side by side. With four, the 16 registers do not suffice, and the spills cost
+// more than the parallelism gains.
 macro_rules! quarter_rounds {
     ($x:ident $by_16:ident $by_8:ident; $($a:literal $b:literal $c:literal $d:literal),+) => {
         quarter_rounds!(@ $x $by_16 $by_8 16; $($a $b $d),+);
@@ -122,7 +122,7 @@ macro_rules! quarter_rounds {
     };
 }
 
-/// The keystream of as many states as there are runs in.
+/// Computes the keystream of the states that contain runs.
 #[target_feature(enable = "avx2")]
 pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
     let lanes = Lanes::new(packets, runs);
@@ -134,7 +134,7 @@ pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
     }
 }
 
-/// The one-time key of each packet, and its keystream for the first block.
+/// Computes the one-time key of each packet, and its keystream for the first block.
 #[target_feature(enable = "avx2")]
 pub(super) fn keys(
     packets: &[Packet<'_>; PACKETS],
@@ -152,7 +152,7 @@ pub(super) fn keys(
     }
 }
 
-/// All blocks of each packet, which are of one length: text and keystream to text.
+/// Encrypts or decrypts all blocks of packets of equal length.
 #[target_feature(enable = "avx2")]
 pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     xor_abreast(packets, 1, first);
@@ -184,7 +184,7 @@ fn block_abreast(lanes: &Lanes, rows: &mut Keystream) {
 
 #[target_feature(enable = "avx2")]
 fn blocks(before: [__m256i; 16], rows: &mut [[u8; BLOCK]; STATE]) {
-    // The compiler is not to know the places: it makes two instructions of one.
+    // Hides the masks from the compiler, which would otherwise replace one instruction by two.
     let (by_16, by_8) = (load(black_box(&ROTATE_16)), load(black_box(&ROTATE_8)));
     let mut x = before;
     for _ in 0..10 {
@@ -206,7 +206,7 @@ fn blocks(before: [__m256i; 16], rows: &mut [[u8; BLOCK]; STATE]) {
     }
 }
 
-/// Eight words of eight blocks to eight blocks of eight words.
+/// Transposes eight words of eight blocks to eight blocks of eight words.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transpose(x: [__m256i; 8]) -> [__m256i; 8] {
@@ -225,8 +225,8 @@ fn transpose(x: [__m256i; 8]) -> [__m256i; 8] {
     ]
 }
 
-/// Four words of eight blocks to four times four words of two blocks: of blocks 0 and 4
-/// in the first register, of 1 and 5 in the second.
+/// Transposes four words of eight blocks to four registers with four words of two blocks each:
+/// blocks 0 and 4 in the first register, 1 and 5 in the second.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn quarters(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
@@ -240,7 +240,7 @@ fn quarters(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
     ]
 }
 
-/// Text and keystream to text, as far as the text goes.
+/// XORs the keystream into the texts, up to the end of each text.
 #[target_feature(enable = "avx2")]
 pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
     for run in runs {
@@ -266,20 +266,20 @@ fn xor_blocks(text: &mut [u8], rows: &[[u8; BLOCK]]) {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(chunk: &[u8; 32]) -> __m256i {
-    // SAFETY: the array is 32 bytes; the load needs no alignment.
+    // SAFETY: the array is 32 bytes, and the load may be unaligned.
     unsafe { _mm256_loadu_si256(chunk.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(chunk: &mut [u8; 32], value: __m256i) {
-    // SAFETY: the array is 32 bytes; the store needs no alignment.
+    // SAFETY: the array is 32 bytes, and the store may be unaligned.
     unsafe { _mm256_storeu_si256(chunk.as_mut_ptr().cast(), value) };
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_words(words: &[u32; 8]) -> __m256i {
-    // SAFETY: the array is 32 bytes; the load needs no alignment.
+    // SAFETY: the array is 32 bytes, and the load may be unaligned.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }

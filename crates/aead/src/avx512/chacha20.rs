@@ -1,9 +1,7 @@
-//! ChaCha20 (RFC 8439 section 2.3), 16 or 32 blocks at a time: a register holds one
-//! word of 16 blocks, and after the rounds it is transposed, one block of keystream a
-//! register.
+//! ChaCha20 (RFC 8439 section 2.3), 16 or 32 blocks at a time. A register contains one word of 16
+//! blocks. After the rounds the result is transposed to one block of keystream in each register.
 //!
-//! Two states side by side fill all 32 registers and leave none free, which no round
-//! needs.
+//! Two states side by side use all 32 registers. The rounds need no further register.
 
 use std::{
     arch::x86_64::{
@@ -31,9 +29,9 @@ pub(super) const STATE: usize = 16;
 /// "expand 32-byte k".
 const CONSTANTS: [i32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// Of the lanes of two states, what is not the same in all of them.
+/// The values that differ between the lanes of two states.
 struct Lanes<'a> {
-    /// The key of all of them, or its words lane by lane.
+    /// The key of all lanes, or its words by lane.
     one_key: &'a Key,
     keys: Option<&'a Keys>,
     /// The block counter.
@@ -43,7 +41,7 @@ struct Lanes<'a> {
     high: Words,
 }
 
-/// A word of each lane, and room to write 16 of them from any lane on.
+/// A word of each lane, with room to write 16 of them from any lane on.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Words([u32; 3 * STATE]);
@@ -51,7 +49,7 @@ struct Words([u32; 3 * STATE]);
 const NO_WORDS: Words = Words([0; 3 * STATE]);
 
 impl Words {
-    /// Sets this lane and the 15 behind it.
+    /// Sets this lane and the next 15.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn set(&mut self, lane: usize, words: __m512i) {
@@ -71,8 +69,8 @@ impl<'a> Lanes<'a> {
         Self { one_key, keys, block: NO_WORDS, low: NO_WORDS, high: NO_WORDS }
     }
 
-    /// Assigns lanes to what is to run in them. Later runs overwrite what earlier ones
-    /// set too far.
+    /// Assigns lanes to runs. A later run overwrites the lanes that an earlier one set beyond its
+    /// end.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn assign(&mut self, packets: &[Packet<'_>], runs: &[Run]) {
@@ -123,7 +121,7 @@ impl<'a> Lanes<'a> {
         ]
     }
 
-    /// The first state with all lanes at one block.
+    /// The first state, with the same block counter in all lanes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn at(&self, block: usize) -> [__m512i; 16] {
@@ -149,8 +147,8 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// The state after the first round of the columns, but for what depends on the block:
-/// of that column, only the first sum is taken. Wiped.
+/// The state after the first column round, except the column that depends on the block counter: of
+/// that, only the first sum is computed. Wiped on drop.
 #[repr(C, align(64))]
 struct Start([[u32; STATE]; 16]);
 
@@ -171,7 +169,7 @@ impl Start {
         start
     }
 
-    /// After the first round of the columns.
+    /// The state of a block after the first column round.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn at(&self, block: usize) -> [__m512i; 16] {
@@ -195,7 +193,7 @@ impl Drop for Start {
     }
 }
 
-/// The words of keys that differ, lane by lane. Wiped.
+/// The words of different keys, by lane. Wiped on drop.
 struct Keys([Words; 8]);
 
 impl Keys {
@@ -229,7 +227,7 @@ fn one_key(packets: &[Packet<'_>]) -> bool {
     packets.iter().all(|packet| ptr::eq(packet.key, packets[0].key))
 }
 
-/// The keystream of 16 lanes, or of 32 if there are runs in so many.
+/// Computes the keystream of 16 lanes, or of 32 if there are runs in the upper ones.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
     if one_key(packets) {
@@ -260,7 +258,7 @@ fn keystream_with(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows, keys: O
     }
 }
 
-/// A one-time key for each packet, and its keystream for the first block.
+/// Computes the one-time key of each packet, and its keystream for the first block.
 #[target_feature(enable = "avx512f")]
 pub(super) fn one_time_keys(
     packets: &[Packet<'_>; PACKETS],
@@ -284,7 +282,8 @@ pub(super) fn one_time_keys(
     }
 }
 
-/// A full block of each packet. A macro, since as a function it had its registers passed in memory.
+/// XORs a full block of each packet. A macro, because a function would pass the registers in
+/// memory.
 macro_rules! xor_block {
     ($packets:expr, $block:expr, $x:expr) => {{
         let blocks = transpose($x);
@@ -295,7 +294,7 @@ macro_rules! xor_block {
     }};
 }
 
-/// All blocks of each packet, which are of one length: text and keystream to text.
+/// Encrypts or decrypts all blocks of packets of equal length.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     let len = packets[0].text.len();
@@ -338,7 +337,7 @@ pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     }
 }
 
-/// What is behind the last full block of each packet.
+/// XORs the bytes after the last full block of each packet.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn xor_last(packets: &mut [Packet<'_>; PACKETS], x: [__m512i; 16]) {
@@ -348,7 +347,7 @@ fn xor_last(packets: &mut [Packet<'_>; PACKETS], x: [__m512i; 16]) {
     }
 }
 
-/// Adds the state from before the rounds.
+/// Adds the initial state.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sum(mut a: [__m512i; 16], b: [__m512i; 16]) -> [__m512i; 16] {
@@ -367,7 +366,7 @@ fn store_blocks(rows: &mut [[u8; BLOCK]; STATE], x: [__m512i; 16]) {
     }
 }
 
-/// Word by word to block by block.
+/// Transposes words to blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transpose(x: [__m512i; 16]) -> [__m512i; 16] {
@@ -383,8 +382,8 @@ fn transpose(x: [__m512i; 16]) -> [__m512i; 16] {
     [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15]
 }
 
-/// Four words of 16 blocks to four times the same quarter of four blocks: of blocks 0,
-/// 4, 8 and 12 in the first register, of the next four in the second.
+/// Transposes four words of 16 blocks to four registers with the same quarter of four blocks each:
+/// blocks 0, 4, 8 and 12 in the first register, 1, 5, 9 and 13 in the second.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn quarters(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
@@ -398,7 +397,7 @@ fn quarters(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
     ]
 }
 
-/// Four quarters of four blocks to four blocks.
+/// Combines four quarters of four blocks to four blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn rows(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {

@@ -1,8 +1,8 @@
-//! Poly1305 (RFC 8439 section 2.5) of eight packets: a lane each of registers of
-//! 64-bit lanes, numbers in limbs of 44, 44 and 42 bits, products by IFMA.
+//! Poly1305 (RFC 8439 section 2.5) of eight packets, one in each 64-bit lane. Numbers have limbs of
+//! 44, 44 and 42 bits, and products use IFMA.
 //!
-//! A step takes four blocks of each packet, and carries once: `h = (h + a) r^4 + b r^3 +
-//! c r^2 + d r`.
+//! A step processes four blocks of each packet and carries once: `h = (h + a) r^4 + b r^3 + c r^2 +
+//! d r`.
 
 #![expect(clippy::needless_range_loop, reason = "a lane is an index")]
 
@@ -25,19 +25,19 @@ use zeroize::optimization_barrier;
 use super::register::{load_longs, store_longs};
 use crate::{TAG_LEN, group::OneTimeKey};
 
-/// Packets at a time.
+/// Number of packets processed at a time.
 pub(super) const LANES: usize = 8;
 
 const LOW_44: i64 = (1 << 44) - 1;
 const LOW_42: i64 = (1 << 42) - 1;
 
-/// A number below 2^130 and little more, a lane each of three limbs.
+/// A number below about 2^130 in each lane, in three limbs.
 type Limbs = [__m512i; 3];
 
-/// The same in memory.
+/// [`Limbs`] in memory.
 type Stored = [[i64; LANES]; 3];
 
-/// The tags of eight packets.
+/// Computes the tags of eight packets.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512ifma,avx512vbmi2")]
 pub(super) fn tags(
     texts: &[&[u8]; LANES],
@@ -52,8 +52,8 @@ pub(super) fn tags(
     write_tags(loaded(&octet.h), &octet.s, tags);
 }
 
-/// The tags of twice eight packets, stage by stage: within a stage there is much to wait
-/// for.
+/// Computes the tags of two times eight packets, stage by stage, because each stage has long
+/// latencies.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512ifma,avx512vbmi2")]
 pub(super) fn tags_two(
     texts: &[[&[u8]; LANES]; 2],
@@ -72,7 +72,7 @@ pub(super) fn tags_two(
     write_tags(loaded(&second.h), &second.s, &mut tags[1]);
 }
 
-/// Eight packets' sums so far and keys. Wiped.
+/// Accumulators and keys of eight packets. Wiped on drop.
 #[repr(C, align(64))]
 struct Octet {
     h: Stored,
@@ -81,15 +81,15 @@ struct Octet {
     s: [[i64; LANES]; 2],
 }
 
-/// A power of r, and 20 times its second and third limb: what is beyond the third limb
-/// has the weight 2^132, and 2^130 is 5.
+/// A power of r, and 20 times its second and third limb: a product beyond the third limb has the
+/// weight 2^132, which is 20, because 2^130 is 5.
 #[derive(Clone, Copy)]
 struct Factor {
     limbs: Stored,
     by_20: [[i64; LANES]; 2],
 }
 
-/// Sums of products, low and high halves of 52 bits.
+/// Sums of products, in low and high halves of 52 bits.
 struct Sums {
     low: Limbs,
     high: Limbs,
@@ -144,11 +144,11 @@ impl Octet {
         self.h = stored(self.absorb(&loaded(&self.h), &blocks));
     }
 
-    /// One step. What needs `h` comes last.
+    /// One step. The product that depends on `h` comes last.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn absorb(&self, h: &Limbs, blocks: &[Limbs; 4]) -> Limbs {
-        // Loaded anew for each step: no copy is left on the stack.
+        // Loaded in each step, so that no copy remains on the stack.
         let [r4, r3, r2, r] = &black_box(self).powers;
         let mut sums = Sums::new();
         sums.add(&blocks[3], r);
@@ -199,8 +199,8 @@ impl Sums {
         Self { low: [zero; 3], high: [zero; 3] }
     }
 
-    /// Adds the product. The limbs are below 2^46, 20 times a limb of a factor below
-    /// 2^49: 12 products leave 8 bits of the sums.
+    /// Adds the product. The limbs are below 2^46, and 20 times a limb of a factor is below 2^49:
+    /// 12 products leave 8 bits of the sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn add(&mut self, a: &Limbs, b: &Factor) {
@@ -216,13 +216,14 @@ impl Sums {
         }
     }
 
-    /// The sum in limbs again, the second and the third a few bits too long.
+    /// Carries the sum into limbs. The second and third limb may exceed their size by a few bits.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn carry(self) -> Limbs {
         let (mask_44, mask_42) = (_mm512_set1_epi64(LOW_44), _mm512_set1_epi64(LOW_42));
         let [low, middle, high] = self.low;
-        // 2^52 is 2^8 times the weight of the limb above; the highest is 2^10 times 2^130.
+        // 2^52 is 2^8 times the weight of the next limb. For the highest limb it is 2^10 times
+        // 2^130.
         let middle = _mm512_add_epi64(middle, _mm512_slli_epi64::<8>(self.high[0]));
         let high = _mm512_add_epi64(high, _mm512_slli_epi64::<8>(self.high[1]));
         let over = _mm512_slli_epi64::<10>(self.high[2]);
@@ -238,7 +239,7 @@ impl Sums {
     }
 }
 
-/// r of each key, and s in two words.
+/// Returns r of each key, and s in two words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vbmi2")]
 fn key_limbs(keys: &[OneTimeKey; LANES]) -> (Limbs, [[i64; LANES]; 2]) {
@@ -251,18 +252,18 @@ fn key_limbs(keys: &[OneTimeKey; LANES]) -> (Limbs, [[i64; LANES]; 2]) {
     (steps::limbs(low, high), s)
 }
 
-/// h modulo 2^130 - 5, plus s modulo 2^128.
+/// Writes h modulo 2^130 - 5, plus s, modulo 2^128.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn write_tags(h: Limbs, s: &[[i64; LANES]; 2], tags: &mut [[u8; TAG_LEN]; LANES]) {
     let h = normalize(normalize(h));
-    // h + 5 - 2^130 in its place if that is not negative.
+    // Replaces h by h + 5 - 2^130 unless that is negative.
     let five = [_mm512_set1_epi64(5), _mm512_setzero_si512(), _mm512_setzero_si512()];
     let g = propagate(plus(&h, &five));
     let reduce = _mm512_cmpge_epi64_mask(g[2], _mm512_set1_epi64(1 << 42));
     let h0 = _mm512_mask_blend_epi64(reduce, h[0], g[0]);
     let h1 = _mm512_mask_blend_epi64(reduce, h[1], g[1]);
-    // What is beyond 2^128 is shifted out.
+    // Bits at and above 2^128 are shifted out.
     let h2 = _mm512_mask_blend_epi64(reduce, h[2], g[2]);
     let low = _mm512_or_si512(h0, _mm512_slli_epi64::<44>(h1));
     let high = _mm512_or_si512(_mm512_srli_epi64::<20>(h1), _mm512_slli_epi64::<24>(h2));
@@ -287,7 +288,7 @@ fn plus(a: &Limbs, b: &Limbs) -> Limbs {
     [_mm512_add_epi64(a[0], b[0]), _mm512_add_epi64(a[1], b[1]), _mm512_add_epi64(a[2], b[2])]
 }
 
-/// Carries upward; the third limb keeps what is beyond 2^130.
+/// Carries upward. The third limb retains bits at and above 2^130.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn propagate([h0, h1, h2]: Limbs) -> Limbs {
@@ -297,7 +298,7 @@ fn propagate([h0, h1, h2]: Limbs) -> Limbs {
     [_mm512_and_si512(h0, mask), _mm512_and_si512(h1, mask), h2]
 }
 
-/// Carries upward, and what is beyond 2^130 once around.
+/// Carries upward, and wraps bits at and above 2^130 around once.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn normalize(h: Limbs) -> Limbs {

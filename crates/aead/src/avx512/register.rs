@@ -1,4 +1,4 @@
-//! Registers from memory and to it.
+//! Loads and stores of registers.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm_storeu_si128,
@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 
 use crate::group::{BLOCK, Packet, Rows, Run};
 
-// Each of these is one instruction; none needs alignment.
+// Each of these is one instruction. None requires alignment.
 macro_rules! loads {
     ($($name:ident $chunk:ty: $register:ty = $load:ident,)+) => {
         $(
@@ -16,7 +16,7 @@ macro_rules! loads {
             #[target_feature(enable = "avx512f")]
             pub(super) fn $name(chunk: &$chunk) -> $register {
                 const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
-                // SAFETY: what is read is the array, by the assertion.
+                // SAFETY: the read bytes are the array, by the assertion.
                 unsafe { $load(chunk.as_ptr().cast()) }
             }
         )+
@@ -29,7 +29,7 @@ macro_rules! stores {
             #[target_feature(enable = "avx512f")]
             pub(super) fn $name(chunk: &mut $chunk, value: $register) {
                 const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
-                // SAFETY: what is written is the array, by the assertion.
+                // SAFETY: the written bytes are the array, by the assertion.
                 unsafe { $store(chunk.as_mut_ptr().cast(), value) };
             }
         )+
@@ -51,12 +51,12 @@ stores! {
     store_16 [u8; 16]: __m128i = _mm_storeu_si128,
 }
 
-/// At most 16 bytes, and zeros behind them.
+/// Loads at most 16 bytes, followed by zeros.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl")]
 pub(super) fn load_some(bytes: &[u8]) -> __m128i {
     let mask = if bytes.len() < 16 { (1 << bytes.len()) - 1 } else { 0xffff };
-    // SAFETY: the mask names only bytes that there are.
+    // SAFETY: the mask selects only bytes of the slice.
     unsafe { _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn xor_chunk(chunk: &mut [u8; 64], value: __m512i) {
     store(chunk, _mm512_xor_si512(load(chunk), value));
 }
 
-/// Text and keystream to text, as far as the text goes.
+/// XORs the keystream into the texts, up to the end of each text.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
     for run in runs {
@@ -82,15 +82,15 @@ pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
     }
 }
 
-/// Fewer than 64 bytes.
+/// XORs fewer than 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn xor_some(bytes: &mut [u8], value: __m512i) {
     assert!(bytes.len() < 64);
     let mask = (1 << bytes.len()) - 1;
-    // SAFETY: the mask names only bytes that there are, by the assertion.
+    // SAFETY: the mask selects only bytes of the slice, by the assertion.
     let part = unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) };
     let part = _mm512_xor_si512(part, value);
-    // SAFETY: the mask names only bytes that there are, by the assertion.
+    // SAFETY: the mask selects only bytes of the slice, by the assertion.
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, part) };
 }

@@ -1,9 +1,9 @@
-//! ChaCha20's rounds on words of 16 blocks. Macros, since a function around so many
-//! registers spilled them.
+//! ChaCha20's rounds on words of 16 blocks. Macros, because functions with this many registers
+//! spilled them.
 
-// One line of two quarter rounds, on words a, b and d of each. Which instructions stand
-// side by side matters more than it should: with the quarter rounds of two states all in
-// one line, 16 blocks take 535 cycles instead of 500 (Zen 4).
+// One step of two quarter rounds, on words a, b and d of each. The order of the instructions
+// matters: with the quarter rounds of two states all in one line, 16 blocks take 535 cycles instead
+// of 500 (Zen 4).
 macro_rules! line {
     ($by:literal; $($x:ident $a:literal $b:literal $d:literal),+) => {
         $($x[$a] = _mm512_add_epi32($x[$a], $x[$b]);)+
@@ -40,7 +40,7 @@ macro_rules! rounds {
     };
 }
 
-// All but the first of the columns.
+// All rounds except the first column round.
 macro_rules! rounds_but_one {
     ($($x:ident),+) => {
         diagonals!($($x),+);

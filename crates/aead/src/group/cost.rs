@@ -1,23 +1,24 @@
-//! Whether a group is worth a variant, by what it takes there and with the library.
+//! Decides whether a variant processes a group faster than the library, by an estimate of both
+//! costs.
 //!
-//! The costs are nanoseconds of a Zen 4 at 3.7 GHz, fitted to what `cargo bench -p
-//! linerate-aead` prints; its last column is what comes of them. Only their ratios
-//! matter, so they need not fit another processor as well.
+//! The costs are nanoseconds of a Zen 4 at 3.7 GHz, fitted to the output of `cargo bench -p
+//! linerate-aead`. Its last column shows the result. Only the ratios matter, so they need not fit
+//! other processors as well.
 
 use super::{BLOCK, PACKETS};
 
-/// What there is to do for a group.
+/// The work of a group.
 pub(crate) struct Load {
     pub(crate) packets: usize,
-    /// Blocks of ChaCha20, without those of the keys.
+    /// ChaCha20 blocks, without the key blocks.
     pub(crate) blocks: usize,
-    /// Blocks of Poly1305: of all packets, and of the longest of each eight.
+    /// Poly1305 blocks: of all packets, and of the longest packet of each eight.
     pub(crate) small_blocks: usize,
     pub(crate) longest: [usize; 2],
 }
 
 impl Load {
-    /// Of texts of these lengths, 16 at most.
+    /// Computes the load of texts with these lengths, at most 16.
     pub(crate) fn new(mut lens: impl ExactSizeIterator<Item = usize>) -> Self {
         let mut load = Self { packets: lens.len(), blocks: 0, small_blocks: 0, longest: [0; 2] };
         let first = load.add(lens.by_ref().take(PACKETS / 2));
@@ -26,7 +27,7 @@ impl Load {
         load
     }
 
-    /// Adds eight packets, and returns the small blocks of the longest.
+    /// Adds eight packets. Returns the Poly1305 blocks of the longest one.
     #[inline]
     fn add(&mut self, lens: impl Iterator<Item = usize>) -> usize {
         let (mut blocks, mut small_blocks, mut longest) = (0, 0, 0);
@@ -41,12 +42,12 @@ impl Load {
         longest
     }
 
-    /// What the library takes.
+    /// Cost of the library.
     fn library(&self) -> usize {
         145 * self.packets + 24 * self.blocks
     }
 
-    /// Whether a variant that takes so long is the better choice, by 5 % at least.
+    /// Whether a variant with this cost is better by at least 5 %.
     pub(crate) fn is_worth(&self, cost: usize) -> bool {
         20 * self.library() > 21 * cost
     }

@@ -9,11 +9,11 @@ use super::{BLOCK, LANES, PACKETS, Packet, Run};
 pub(super) type Runs = ArrayVec<Run, LANES>;
 
 pub(super) struct Queue {
-    /// Of each packet, the block that is next, and one more than the last.
+    /// The remaining blocks of each packet.
     packets: ArrayVec<Range<usize>, PACKETS>,
-    /// All that wait.
+    /// Number of all waiting blocks.
     blocks: usize,
-    /// The first packet that may have any.
+    /// The first packet that may have waiting blocks.
     first: usize,
 }
 
@@ -29,7 +29,7 @@ impl Queue {
         self.blocks
     }
 
-    /// Fills lanes with what is next.
+    /// Assigns the next blocks to lanes.
     pub(super) fn fill(&mut self, runs: &mut Runs, lanes: Range<usize>) {
         let mut lane = lanes.start;
         while lane < lanes.end && self.blocks > 0 {
@@ -47,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// Leaves the other packets as they are.
+    /// Removes the blocks of all packets except these.
     pub(super) fn retain(&mut self, packets: &[bool; PACKETS]) {
         for (waiting, retain) in self.packets.iter_mut().zip(packets) {
             if !retain {

@@ -1,19 +1,19 @@
-//! A batch of packets, each in a buffer of its own.
+//! A batch of packets, each in its own buffer.
 
 use super::*;
 
-/// One packet: what it is sealed with, and its data between bytes that nobody is to touch.
+/// One packet: its key and counter, and its data between guard bytes that must not change.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Packet {
-    /// Which of the batch's keys.
+    /// Index of its key in the batch.
     pub(super) key: usize,
     pub(super) counter: u64,
-    /// Bytes before the data: what the data's address is beyond an aligned one.
+    /// Offset of the data from an aligned address.
     pub(super) offset: usize,
     pub(super) buffer: Vec<u8>,
 }
 
-/// Bytes before the offset and behind the data.
+/// Number of guard bytes before the offset and after the data.
 const GUARD: usize = 64;
 
 impl Packet {
@@ -38,12 +38,12 @@ impl Packet {
     }
 }
 
-/// Keys by number.
+/// Returns the key with this number.
 pub(super) fn key(number: usize) -> [u8; 32] {
     std::array::from_fn(|at| (at * 37 + number * 101 + 7) as u8)
 }
 
-/// Who seals and opens.
+/// An implementation under test.
 pub(super) trait Aead {
     fn seal(&self, batch: &mut [Seal<'_>]);
     fn open(&self, batch: &mut [Open<'_>]);
@@ -59,7 +59,7 @@ impl Aead for Variant {
     }
 }
 
-/// `aead::seal` and `aead::open`, which choose.
+/// `aead::seal` and `aead::open`, which choose the implementation.
 pub(super) struct Chosen;
 
 impl Aead for Chosen {
@@ -76,7 +76,7 @@ pub(super) fn seal_all(aead: &impl Aead, packets: &mut [Packet]) {
     seal_with(aead, &keys(packets), packets);
 }
 
-/// Seals the packets as one batch, with those of `keys` that they name.
+/// Seals the packets as one batch, with the keys that they refer to.
 pub(super) fn seal_with(aead: &impl Aead, keys: &[Key], packets: &mut [Packet]) {
     let mut batch: Vec<Seal<'_>> = packets
         .iter_mut()
@@ -92,14 +92,14 @@ pub(super) fn open_all(aead: &impl Aead, packets: &mut [Packet]) -> Vec<bool> {
     open_with(aead, &keys(packets), packets)
 }
 
-/// Opens the packets as one batch, with those of `keys` that they name.
+/// Opens the packets as one batch, with the keys that they refer to.
 pub(super) fn open_with(aead: &impl Aead, keys: &[Key], packets: &mut [Packet]) -> Vec<bool> {
     let mut batch: Vec<Open<'_>> = packets
         .iter_mut()
         .enumerate()
         .map(|(index, packet)| {
             let (key, counter) = (&keys[packet.key], packet.counter);
-            // What stood there before says nothing.
+            // The previous value must not matter.
             Open { key, counter, data: packet.data_mut(), authentic: index % 2 == 0 }
         })
         .collect();
@@ -112,15 +112,15 @@ fn keys(packets: &[Packet]) -> Vec<Key> {
     (0..=most).map(|number| Key::new(&key(number))).collect()
 }
 
-/// By the library, which the variants are compared with where the specification would take
-/// too long.
+/// Seals with the library. The variants are compared with it if the specification would take too
+/// long.
 pub(super) fn by_the_library(plain: &[Packet]) -> Vec<Packet> {
     let mut packets = plain.to_vec();
     seal_all(&Variant::Library, &mut packets);
     packets
 }
 
-/// Seals and opens the batch, with every variant and with what is chosen.
+/// Seals and opens the batch with every variant and with the chosen one.
 pub(super) fn check(plain: &[Packet], sealed: &[Packet]) {
     for variant in variants().filter(|variant| *variant != Variant::Library) {
         check_one(&variant, &variant.to_string(), plain, sealed);
@@ -143,7 +143,7 @@ fn check_one(aead: &impl Aead, name: &str, plain: &[Packet], sealed: &[Packet]) 
     }
 }
 
-/// Text by number, without a pattern that a variant's steps could share.
+/// Returns text by number, without a pattern that a variant's steps could share.
 pub(super) fn text(number: usize, len: usize) -> Vec<u8> {
     let mut state = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = Vec::with_capacity(len + 8);
@@ -157,7 +157,7 @@ pub(super) fn text(number: usize, len: usize) -> Vec<u8> {
     text
 }
 
-/// A batch of these lengths with so many keys, counters far apart and addresses of all
+/// Makes a batch of these lengths with `keys` keys, counters far apart and addresses of all
 /// alignments.
 pub(super) fn batch(lens: impl IntoIterator<Item = usize>, keys: usize) -> Vec<Packet> {
     let packet = |(index, len): (usize, usize)| {

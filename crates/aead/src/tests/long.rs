@@ -1,4 +1,4 @@
-//! What takes too long for every day:
+//! Tests that take too long to run every time:
 //!
 //! ```text
 //!   cargo test --release -p linerate-aead --lib -- --ignored --nocapture random_bytes
@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{batch::*, *};
 
-/// Bytes that each variant seals and opens.
+/// Number of bytes that each variant seals and opens.
 const BYTES: usize = 500_000_000;
 
-/// A small generator: what is random here need not be secret.
+/// A small generator. Its random values need not be secret.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -62,7 +62,7 @@ impl Random {
 
 #[test]
 #[ignore = "takes minutes; see the module"]
-#[expect(clippy::disallowed_methods, reason = "a seed that is another one each time")]
+#[expect(clippy::disallowed_methods, reason = "a different seed each time")]
 fn hundreds_of_millions_of_random_bytes() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = now.as_nanos() as u64 | 1;

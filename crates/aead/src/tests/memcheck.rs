@@ -1,5 +1,6 @@
-//! No branch and no address of AVX2 code, of Poly1305 without SIMD and of the library depends on a secret.
-//! [`timing`](super::timing) measures AVX-512, which valgrind cannot run.
+//! Checks that no branch and no address in the AVX2 code, in Poly1305 without SIMD and in the
+//! library depends on a secret. [`timing`](super::timing) tests AVX-512, which valgrind does not
+//! support.
 
 use std::hint::black_box;
 
@@ -9,7 +10,7 @@ use super::{batch::*, *};
 
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_no_decision_by_a_secret() {
+fn memcheck_finds_no_branch_on_a_secret() {
     ::memcheck::begin();
     for variant in variants() {
         for lens in [vec![200; 16], vec![64; 20], (0..13).map(|index| 51 * index).collect()] {
@@ -27,7 +28,7 @@ fn memcheck_finds_no_decision_by_a_secret() {
     }
 }
 
-/// Opens with keys, texts and tags that are hidden.
+/// Opens with hidden keys, texts and tags.
 fn open_hidden(
     variant: Variant,
     plain: &[Packet],
@@ -47,7 +48,7 @@ fn open_hidden(
         let keys: Vec<Key> = bytes.iter().map(Key::new).collect();
         authentic = open_with(&variant, &keys, &mut packets);
     });
-    // The library decides by its verdicts, which it does not declare to be public.
+    // The library branches on its verdicts, which it does not declare as public.
     let verdicts = if variant == Variant::Library { packets.len() } else { 0 };
     assert_eq!(decisions, verdicts, "{variant}, {} packets", packets.len());
     packets.iter().for_each(|packet| show(packet.data()));
@@ -57,7 +58,7 @@ fn open_hidden(
     }
 }
 
-/// Seals with keys and texts that are hidden.
+/// Seals with hidden keys and texts.
 fn seal_hidden(variant: Variant, packets: &mut [Packet], keys: usize) -> usize {
     let bytes: Vec<[u8; 32]> = (0..keys).map(key).collect();
     bytes.iter().for_each(|bytes| hide(bytes));
@@ -70,10 +71,10 @@ fn seal_hidden(variant: Variant, packets: &mut [Packet], keys: usize) -> usize {
     decisions
 }
 
-/// Tags are compared without a decision but the last, about the whole of them.
+/// The comparison of tags branches only on the final result.
 #[test]
 #[ignore = "by make memcheck, under valgrind"]
-fn memcheck_finds_one_decision_about_tags() {
+fn memcheck_finds_no_branch_in_the_comparison_of_tags() {
     ::memcheck::begin();
     for differs in 0..=TAG_LEN {
         let (ours, mut theirs) = ([7u8; TAG_LEN], [7u8; TAG_LEN]);

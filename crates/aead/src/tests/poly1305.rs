@@ -1,10 +1,10 @@
-//! Poly1305 of every variant with keys and texts that a cipher does not make: the edges
-//! of its carries.
+//! Tests Poly1305 of every variant with keys and texts that a cipher does not produce: the edge
+//! cases of carries.
 
 use super::*;
 use crate::spec::Number;
 
-/// The tags of texts with these one-time keys, by every way there is.
+/// Computes the tags of texts with these one-time keys.
 type Tags = fn(&[Vec<u8>], &[[u8; 32]]) -> Vec<[u8; TAG_LEN]>;
 
 #[cfg(target_arch = "x86_64")]
@@ -71,8 +71,8 @@ fn one_time_key(r: u128, s: u128) -> [u8; 32] {
     [r.to_le_bytes(), s.to_le_bytes()].concat().try_into().unwrap()
 }
 
-/// r with all bits that clamping leaves, with the lowest, the highest, those beside the
-/// limbs' borders, and those that clamping is to take away.
+/// Values of r: all bits that clamping retains, the lowest, the highest, bits next to limb
+/// boundaries, and bits that clamping clears.
 fn edge_rs() -> Vec<u128> {
     let clamped: u128 = 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
     let mut rs = vec![0, 1, 2, 4, 5, clamped, u128::MAX, !clamped, clamped - 1, clamped >> 1];
@@ -83,7 +83,7 @@ fn edge_rs() -> Vec<u128> {
 }
 
 #[test]
-fn edge_keys_and_edge_texts() {
+fn edge_keys_and_edge_texts_agree_with_the_specification() {
     let edge_texts = |len: usize| {
         let mut alternating = vec![0; len];
         alternating.chunks_mut(16).step_by(2).for_each(|block| block.fill(0xff));
@@ -98,23 +98,22 @@ fn edge_keys_and_edge_texts() {
     }
 }
 
-/// With r = 1 the sum is that of the blocks, so that the last block of text puts it where
-/// it is wanted: around 0, 2^128, 2^129 and 2^130 - 5, which is where the last reduction
-/// has to be right to the bit.
+/// With r = 1 the accumulator is the sum of the blocks, so the last block sets it to any value:
+/// around 0, 2^128, 2^129 and 2^130 - 5, where the final reduction must be exact.
 #[test]
-fn sums_next_to_the_modulus() {
+fn sums_next_to_the_modulus_are_reduced_exactly() {
     for blocks in 1..=12 {
         let mut texts = Vec::new();
         let mut keys = Vec::new();
         for near in -8..=8i128 {
             for fill in [0, 0xff, 0x5a] {
-                // All blocks but one, the bits above all of them, and the lengths.
+                // All blocks except one, the bits at 2^128 of all of them, and the lengths.
                 let mut text = vec![fill; 16 * blocks];
                 let (others, last) = text.split_last_chunk_mut::<16>().unwrap();
                 let others = others.as_chunks().0.iter().map(|block| u128::from_le_bytes(*block));
                 let lens = (16 * blocks as u128) << 64;
                 let sum = others.fold(lens, u128::wrapping_add);
-                // What makes the sum's lowest 128 bits what is wanted.
+                // Sets the lowest 128 bits of the sum to the wanted value.
                 *last = (near as u128).wrapping_sub(sum).to_le_bytes();
                 texts.push(text);
                 keys.push(one_time_key(1, 0));
@@ -126,10 +125,10 @@ fn sums_next_to_the_modulus() {
     }
 }
 
-/// Texts for which the last product is what is wanted, whatever r: small sums come of it
-/// as 2^130 and more, if r is great, and sums a little below the modulus as they are.
+/// Texts with a given last product for any r. With a large r, small results arise from products of
+/// 2^130 and more. Results just below the modulus arise without a reduction.
 #[test]
-fn last_products_next_to_the_modulus() {
+fn last_products_next_to_the_modulus_are_reduced_exactly() {
     let mut tried = 0;
     for r in edge_rs() {
         let key = one_time_key(r, 0);
@@ -139,7 +138,7 @@ fn last_products_next_to_the_modulus() {
             for first in 0..8u128 {
                 let Some(text) = text_with_sum(clamped, &inverse, first, &target) else { continue };
                 let expected = target.modulo_2_128().to_le_bytes();
-                assert_eq!(self::expected(&text, &key), expected, "the text was made for it");
+                assert_eq!(self::expected(&text, &key), expected, "the text has the wanted tag");
                 check(&[text], &[key]);
                 tried += 1;
             }
@@ -149,7 +148,7 @@ fn last_products_next_to_the_modulus() {
 }
 
 impl Number {
-    /// Small numbers, then those just below the modulus.
+    /// Returns small numbers, then those just below the modulus.
     fn from_target(target: u64) -> Self {
         if target < 24 {
             return Self::from_le_bytes(&target.to_le_bytes());
@@ -157,7 +156,7 @@ impl Number {
         Self::from_le_bytes(&(target - 24 + 1).to_le_bytes()).minus()
     }
 
-    /// 0 less this.
+    /// Returns the negative of this number.
     fn minus(&self) -> Self {
         // -1 is 2^130 - 6.
         let mut bytes = [0xff; 17];
@@ -166,7 +165,7 @@ impl Number {
     }
 }
 
-/// By Fermat: r^(p - 2).
+/// Computes the inverse by Fermat's theorem: r^(p - 2).
 fn inverse(r: u128) -> Option<Number> {
     let r = Number::from_le_bytes(&r.to_le_bytes());
     // p - 2 is 2^130 - 7.
@@ -180,7 +179,7 @@ fn inverse(r: u128) -> Option<Number> {
     (power.times(&r) == Number::from_le_bytes(&[1])).then_some(power)
 }
 
-/// Two blocks, the first of which is given, and with which the sum is `target`.
+/// Returns two blocks, with a given first one, for which the accumulator is `target`.
 fn text_with_sum(r: u128, inverse: &Number, first: u128, target: &Number) -> Option<Vec<u8>> {
     let block = |block: u128| Number::from_le_bytes(&[&block.to_le_bytes()[..], &[1]].concat());
     let r = Number::from_le_bytes(&r.to_le_bytes());
@@ -194,7 +193,7 @@ fn text_with_sum(r: u128, inverse: &Number, first: u128, target: &Number) -> Opt
 }
 
 #[test]
-fn lanes_with_different_keys_and_lengths() {
+fn lanes_with_different_keys_and_lengths_agree_with_the_specification() {
     for rotate in 0..16 {
         let mut rs = edge_rs().into_iter().cycle().skip(rotate);
         let lens = [1420, 0, 64, 16, 1, 500, 64, 63, 1424, 15, 128, 17, 48, 49, 0, 1000];

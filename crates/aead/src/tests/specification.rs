@@ -1,4 +1,4 @@
-//! The specification against RFC 8439, Wycheproof and a second implementation.
+//! Tests of the specification against RFC 8439, Wycheproof and a second implementation.
 
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 
@@ -62,7 +62,7 @@ fn rfc_8439_section_2_6_2_a_one_time_key() {
 }
 
 #[test]
-fn rfc_8439_section_2_8_2_the_whole() {
+fn rfc_8439_section_2_8_2_aead() {
     let key = std::array::from_fn(|at| 0x80 + at as u8);
     let nonce = array(&hex("070000004041424344454647"));
     let associated = hex("50515253c0c1c2c3c4c5c6c7");
@@ -138,7 +138,7 @@ fn every_wycheproof_vector() {
 }
 
 #[test]
-fn another_implementation_does_the_same() {
+fn second_implementation_agrees() {
     for len in (0..300).chain([1420, 4096, 65_535]) {
         let (key, counter, text) =
             (batch::key(len), len as u64 * 0x1234_5678_9abc, batch::text(len, len));

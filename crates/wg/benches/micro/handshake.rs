@@ -15,11 +15,15 @@ use wg::{
 
 use crate::measure::{Times, Work, now, table};
 
-/// Whole handshakes through the control half, as the slow path drives it; each step
-/// is timed by itself.
+/// Complete handshakes through the control half, as the slow path drives it. Each step is timed
+/// separately.
 pub fn handshake() {
-    let names =
-        ["initiation made", "initiation taken, response made", "response taken", "all, both sides"];
+    let names = [
+        "initiation made",
+        "initiation handled, response made",
+        "response handled",
+        "all, both sides",
+    ];
     let times = Times::of([
         step(|[made, ..]| made),
         step(|[_, taken, _]| taken),
@@ -38,7 +42,7 @@ fn step(of: fn([Duration; 3]) -> Duration) -> Work<'static> {
     Box::new(move |times| (0..times).map(|_| of(pair.handshake())).sum())
 }
 
-/// Two devices, each the other's peer.
+/// Two devices that are peers of each other.
 struct Pair {
     controls: [Control<ChaCha20Rng>; 2],
     now: Now,
@@ -65,9 +69,9 @@ impl Pair {
         Self { controls, now: Now { time, wall: Duration::from_secs(1_800_000_000) } }
     }
 
-    /// A handshake from the first to the second, and what its steps took.
+    /// Runs a handshake from the first to the second device. Returns the durations of its steps.
     fn handshake(&mut self) -> [Duration; 3] {
-        // So late that no session is left, and nothing is too early.
+        // Late enough that no session remains and no initiation is too early.
         self.now.time = self.now.time + 2 * REJECT_AFTER_TIME;
         self.now.wall += 2 * REJECT_AFTER_TIME;
         let now = self.now;
@@ -93,7 +97,7 @@ impl Pair {
     }
 }
 
-/// What is to be sent after a step, and what the step took.
+/// Runs a step. Returns the message to send, and the step's duration.
 fn timed(
     control: &mut Control<ChaCha20Rng>,
     step: impl FnOnce(&mut Control<ChaCha20Rng>),

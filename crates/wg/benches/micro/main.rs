@@ -1,4 +1,4 @@
-//! What the protocol's steps cost: `cargo bench -p linerate-wg [-- PART...]`.
+//! Benchmarks of the protocol's steps: `cargo bench -p linerate-wg [-- PART...]`.
 
 mod allowed_ips;
 mod handshake;

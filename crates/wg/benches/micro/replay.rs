@@ -4,7 +4,7 @@ use wg::{ReplayFilter, constants::REPLAY_WINDOW};
 
 use crate::measure::{Times, Work, table, work};
 
-/// The next counter after one, and whether it is new.
+/// Name, function to the next counter, and whether that counter is new.
 type Next = (&'static str, fn(u64) -> u64, bool);
 
 pub fn accept() {
@@ -14,20 +14,20 @@ pub fn accept() {
         ("a window further each time", |n| n * REPLAY_WINDOW, true),
         ("replayed", |_| 0, false),
     ];
-    let times = Times::of(ways.map(asked));
+    let times = Times::of(ways.map(bench));
     let rows = std::array::from_fn::<_, 4, _>(|at| {
         [ways[at].0.to_owned(), format!("{:.1}", times.ns(at))]
     });
     table("replay filter", ["counters", "ns"], &rows);
 }
 
-fn asked((name, next, new): Next) -> Work<'static> {
+fn bench((name, next, new): Next) -> Work<'static> {
     let mut filter = ReplayFilter::default();
     assert!(filter.accept(0));
-    let mut asked = 1;
+    let mut count = 1;
     work(move || {
-        asked += 1;
-        let counter = next(asked);
+        count += 1;
+        let counter = next(count);
         assert_eq!(filter.accept(black_box(counter)), new, "{name}, {counter}");
     })
 }

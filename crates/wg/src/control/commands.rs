@@ -15,7 +15,7 @@ use crate::{PublicKey, device::ControlNotice, time::Now};
 pub enum CommandError {
     /// No peer has this key.
     UnknownPeer(PublicKey),
-    /// The peer has no endpoint.
+    /// The peer does not have an endpoint.
     NoEndpoint,
     /// The interface is down.
     Down,
@@ -25,7 +25,7 @@ impl std::fmt::Display for CommandError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownPeer(key) => write!(f, "no peer has the public key {}", key.to_base64()),
-            Self::NoEndpoint => f.write_str("the peer has no endpoint"),
+            Self::NoEndpoint => f.write_str("the peer does not have an endpoint"),
             Self::Down => f.write_str("the interface is down"),
         }
     }

@@ -127,7 +127,7 @@ impl Secrets {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.current.is_empty() && self.pending.is_empty()
+        self.current.is_none() && self.pending.is_none()
     }
 
     /// Whether the secret in use must be replaced.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_unreadable_response_the_next_one_has_no_secret() {
+    fn response_after_an_unreadable_one_omits_the_secret() {
         let mut secrets = Secrets::default();
         secrets.add(secret(1, true));
         assert_eq!(chosen(&mut secrets, 0), Some(1));

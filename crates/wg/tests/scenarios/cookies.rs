@@ -165,7 +165,7 @@ fn source_with_a_cookie_succeeds_during_a_flood_without_cookies() {
     assert_eq!(world.sent(B, What::Response).len(), 1, "no handshake was computed for the flood");
 }
 
-/// Field note: roaming on cookie replies.
+/// Known bug elsewhere: roaming on cookie replies.
 #[test]
 fn a_cookie_reply_moves_no_endpoint() {
     let mut world = World::pair(9);

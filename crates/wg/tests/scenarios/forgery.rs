@@ -188,7 +188,7 @@ fn response_with_a_low_order_ephemeral_key_does_not_end_the_handshake() {
 }
 
 #[test]
-fn peer_with_a_low_order_key_gets_no_message_in_either_role() {
+fn peer_with_a_low_order_key_is_sent_nothing_in_either_role() {
     for point in low_order() {
         let mut world = World::new(10);
         world.add_host();

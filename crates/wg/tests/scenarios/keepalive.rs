@@ -109,7 +109,7 @@ fn unanswered_data_of_the_responder_starts_a_handshake() {
 }
 
 #[test]
-fn keepalive_answers_data_and_needs_no_answer() {
+fn keepalive_answers_data_and_is_not_answered() {
     let mut world = World::connected(6);
     world.run(secs(60));
     assert_eq!(world.sent(B, What::Keepalive).len(), 1);

@@ -65,7 +65,7 @@ fn both_hosts_find_the_mtu_of_a_narrow_link_and_stop_probing() {
 }
 
 #[test]
-fn link_with_the_full_mtu_has_no_limit() {
+fn link_with_the_full_mtu_is_not_limited() {
     let (world, _) = probing(&[A, B], MTU.into());
     assert_eq!(limit(&world, A, B), None);
     assert_eq!((path_mtu(&world, A, B), path_mtu(&world, B, A)), (Some(MTU), Some(MTU)));

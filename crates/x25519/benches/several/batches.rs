@@ -1,4 +1,4 @@
-//! What one costs among so many.
+//! Cost of one operation in batches of different sizes.
 
 use std::array;
 
@@ -8,10 +8,11 @@ pub mod measure;
 pub use measure::work;
 use measure::{Times, Work, table};
 
-/// A batch: what it is called, how many it has, and the work of all.
+/// A batch: its name, its number of operations, and its work.
 pub type Batch<'a> = (String, usize, Work<'a>);
 
-/// Measures the batches, and prints what one of each costs, beside one of the first.
+/// Measures the batches. Prints the cost of one operation of each, and its ratio to the first
+/// batch.
 pub fn show<const N: usize>(title: &str, batches: [Batch<'_>; N]) {
     let names = batches.each_ref().map(|(name, many, _)| (name.clone(), *many as f64));
     let times = Times::of(batches.map(|(_, _, work)| work));

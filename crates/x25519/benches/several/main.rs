@@ -1,4 +1,4 @@
-//! What a Diffie-Hellman and a public key cost, one at a time and among so many:
+//! Cost of a Diffie-Hellman and of a public key, alone and in batches:
 //!
 //! ```text
 //!   cargo bench -p linerate-x25519
@@ -17,22 +17,22 @@ fn main() {
 
 fn shared() {
     let (private, public) = ([7; 32], public_key(&[9; 32]));
-    let among = |many| -> Batch<'_> {
+    let batch_of = |many| -> Batch<'_> {
         let jobs = vec![Job { private: &private, public: &public }; many];
-        (format!("among {many}"), many, work(move || diffie_hellman_each(&jobs)))
+        (format!("batch of {many}"), many, work(move || diffie_hellman_each(&jobs)))
     };
     let dalek: Batch<'_> =
         ("dalek".to_owned(), 1, work(|| portable::diffie_hellman(&private, &public)));
     let one: Batch<'_> = ("one".to_owned(), 1, work(|| diffie_hellman(&private, &public)));
-    show("Diffie-Hellman, against one alone", [one, dalek]);
-    show("Diffie-Hellman, among so many", MANY.map(among));
+    show("Diffie-Hellman, one at a time", [one, dalek]);
+    show("Diffie-Hellman, in batches", MANY.map(batch_of));
 }
 
 fn public_keys() {
     let private = [7; 32];
-    let among = |many| -> Batch<'_> {
+    let batch_of = |many| -> Batch<'_> {
         let privates = vec![&private; many];
-        (format!("among {many}"), many, work(move || public_key_each(&privates)))
+        (format!("batch of {many}"), many, work(move || public_key_each(&privates)))
     };
-    show("public keys, among so many", MANY.map(among));
+    show("public keys, in batches", MANY.map(batch_of));
 }

@@ -1,17 +1,18 @@
-//! Products of the base point, by a ladder of its multiples by powers of two, which are known: half of
-//! what a ladder costs (Oliveira, López, Hisil, Faz-Hernández, Rodríguez-Henríquez, "How to
-//! (pre-)compute a ladder", SAC 2017, section 3).
+//! Products of the base point, by a ladder over its multiples by powers of two, which are
+//! precomputed. This costs half of a ladder (Oliveira, López, Hisil, Faz-Hernández,
+//! Rodríguez-Henríquez, "How to (pre-)compute a ladder", SAC 2017, section 3).
 //!
-//! A clamped scalar is `8 k`. From the lowest bit of `k` on, with `P` the base point's multiple of the
-//! bit, one of these two changes at each step:
+//! A clamped scalar is `8 k`. From the lowest bit of `k` on, with `P` the base point's multiple for
+//! that bit, one of two points changes in each step:
 //!
 //! ```text
-//!   sum           S + what the bits so far make        + P where the bit is set
-//!   difference    P - sum, for the next P              + P where it is not
+//!   sum           S + the product of the bits before    + P if the bit is set
+//!   difference    P - sum, for the next P               + P if the bit is clear
 //! ```
 //!
-//! What is added to has the other one as its difference to `P`, so first coordinates are enough. `S`
-//! has order 4: so neither is ever at infinity or of order 2, and eight times the sum is without it.
+//! The other point is the difference of the changed point and `P`, so first coordinates suffice.
+//! `S` has order 4. So neither point is ever at infinity or of order 2, and multiplying the sum by
+//! eight removes `S`.
 
 use std::{arch::x86_64::__mmask8, sync::OnceLock};
 
@@ -21,24 +22,24 @@ use super::{
     is_set, ladder,
 };
 
-/// Bits of a clamped scalar from the third on, which are all that may be set.
+/// Bits of a clamped scalar that may be set, from the third on.
 const BITS: std::ops::Range<usize> = 3..255;
 
-/// The base point (RFC 7748 section 4.1), and `S`: their first coordinates.
+/// First coordinates of the base point (RFC 7748 section 4.1) and of `S`.
 const BASE: i64 = 9;
 const ORDER_4: i64 = 1;
-/// That of their difference, from the lowest word on.
+/// First coordinate of their difference, from the lowest word on.
 const DIFFERENCE: [u64; 4] =
     [0x7e94_e1fe_c82f_aabd, 0xbbf0_95ae_14b2_edf8, 0xadc7_a0b9_235d_48e2, 0x1eae_cdee_e27c_ab34];
 
-/// Ratios that are divided at once: few, as what is on the stack is to be wiped.
+/// Number of ratios divided at once. Small, because their stack must be wiped.
 const AT_ONCE: usize = 4;
 const _: () = assert!((BITS.end - BITS.start).is_multiple_of(AT_ONCE));
 
-/// Of each multiple's first coordinate `u` the ratio `(u + 1) / (u - 1)`.
+/// The ratio `(u + 1) / (u - 1)` for the first coordinate `u` of each multiple.
 type Ratios = [Limbs; BITS.end - BITS.start];
 
-/// The products of the base point and these clamped scalars.
+/// Returns the products of the base point and these clamped scalars.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 pub(super) fn product(scalars: &Words) -> Fraction {
     static RATIOS: OnceLock<Box<Ratios>> = OnceLock::new();
@@ -46,7 +47,7 @@ pub(super) fn product(scalars: &Words) -> Fraction {
     let scalars = scalars.each_ref().map(|words| field::load(words));
     let (mut x1, mut z1) = (Field::small(ORDER_4), Field::small(1));
     let (mut x2, mut z2) = (Field::load(&DIFFERENCE.map(|word| [word; _])), Field::small(1));
-    // Where it is set the first of the two is the difference.
+    // In lanes with this bit set, the first of the two points is the difference.
     let mut swapped: __mmask8 = 0;
     for (bit, ratio) in BITS.zip(ratios.iter()) {
         let clear = !is_set(&scalars, bit);
@@ -65,7 +66,7 @@ pub(super) fn product(scalars: &Words) -> Fraction {
     })
 }
 
-/// Nothing of this is secret.
+/// Computes the ratios. None of this is secret.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 fn ratios() -> Box<Ratios> {
     let mut ratios = Box::new([Limbs::default(); _]);

@@ -1,9 +1,10 @@
-//! The field of 2^255 - 19, an element in each of eight lanes: five limbs of 51 bits.
+//! The field of 2^255 - 19, with an element in each of eight lanes: five limbs of 51 bits.
 //!
-//! IFMA multiplies 52 bits by 52 and adds the lower or the upper 52 bits of the product. So limbs that
-//! are multiplied are below 2^52. [`carry`] leaves limbs below 2^51 + 2^15, and all that is kept went
-//! through it; a sum or difference of two of these carries before it is multiplied. The upper halves of
-//! products weigh 2^52, which is twice the next limb's 2^51, so that they count double.
+//! IFMA multiplies 52 bits by 52 bits and adds the lower or the upper 52 bits of the product, so
+//! limbs must be below 2^52 to be multiplied. [`carry`] leaves limbs below 2^51 + 2^15, and every
+//! stored element went through it. A sum or difference of two elements is carried before it is
+//! multiplied. The upper halves of products have the weight 2^52, which is twice the next limb's
+//! 2^51, so they count double.
 
 use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_loadu_si512,
@@ -15,7 +16,7 @@ use std::arch::x86_64::{
 use super::{LANES, Words};
 
 const LIMBS: usize = 5;
-/// The places of a product's halves: the sums of two limbs' places.
+/// Number of positions of a product's halves: sums of two limbs' positions.
 const PLACES: usize = 2 * LIMBS - 1;
 const BITS: u32 = 51;
 const MASK: i64 = (1 << BITS) - 1;
@@ -23,7 +24,7 @@ const MASK: i64 = (1 << BITS) - 1;
 /// (486662 - 2) / 4, of RFC 7748 section 5.
 const A24: i64 = 121_665;
 
-/// Twice the prime: each limb is above what is subtracted from it.
+/// Twice the prime. Each limb exceeds the limb that is subtracted from it.
 const TWICE_PRIME: [i64; LIMBS] = [2 * (MASK - 18), 2 * MASK, 2 * MASK, 2 * MASK, 2 * MASK];
 
 /// An element of one lane.
@@ -33,8 +34,8 @@ pub(super) type Limbs = [u64; LIMBS];
 #[derive(Clone, Copy)]
 pub(super) struct Field([__m512i; LIMBS]);
 
-/// Of each place the products of these limbs; in front of a semicolon are those that count twice, and
-/// behind it is a limb that is squared.
+/// Sums of the products of these limbs, by position. Products before a semicolon count twice. A
+/// limb after it is squared.
 macro_rules! products {
     ($([$($sum:tt)*],)+) => {
         ([$(half!(_mm512_madd52lo_epu64, $($sum)*)),+], [$(half!(_mm512_madd52hi_epu64, $($sum)*)),+])
@@ -54,12 +55,12 @@ macro_rules! half {
     }};
 }
 
-/// Eight words of memory in a register.
+/// Loads eight words into a register.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn load(words: &[u64; LANES]) -> __m512i {
     const { assert!(size_of::<[u64; LANES]>() == size_of::<__m512i>()) };
-    // SAFETY: what is read is the array, by the assertion; it need not be aligned.
+    // SAFETY: the read bytes are the array, by the assertion, and may be unaligned.
     unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
 }
 
@@ -67,7 +68,7 @@ pub(super) fn load(words: &[u64; LANES]) -> __m512i {
 #[target_feature(enable = "avx512f,avx512dq")]
 fn store(words: &mut [u64; LANES], value: __m512i) {
     const { assert!(size_of::<[u64; LANES]>() == size_of::<__m512i>()) };
-    // SAFETY: what is written is the array, by the assertion; it need not be aligned.
+    // SAFETY: the written bytes are the array, by the assertion, and may be unaligned.
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), value) };
 }
 
@@ -80,14 +81,14 @@ impl Field {
         Self(limbs)
     }
 
-    /// The same in each lane.
+    /// The same element in each lane.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn same(limbs: &Limbs) -> Self {
         Self(limbs.map(|limb| _mm512_set1_epi64(limb as i64)))
     }
 
-    /// That of the first lane.
+    /// Returns the element of the first lane.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn first(&self) -> Limbs {
         self.0.map(|limb| {
@@ -97,7 +98,7 @@ impl Field {
         })
     }
 
-    /// Of 255 bits; the highest of 256 is left out (RFC 7748 section 5).
+    /// Loads 255 bits. The highest of the 256 bits is ignored (RFC 7748 section 5).
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn load(words: &Words) -> Self {
@@ -113,20 +114,21 @@ impl Field {
         Self(limbs.map(|limb| _mm512_and_si512(limb, mask)))
     }
 
-    /// The one number below the prime, in limbs of 51 bits.
+    /// Reduces to the number below the prime, in limbs of 51 bits.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn least(self) -> [__m512i; LIMBS] {
         let nothing = _mm512_setzero_si512();
-        // Below 2^255 + 2^220 before, so that it wraps once at most, and is below 2^255 then.
+        // The value is below 2^255 + 2^220, so it wraps at most once, and is then below 2^255.
         let (mut limbs, over) = ripple(self.0, nothing);
         limbs[0] = _mm512_add_epi64(limbs[0], times_19(over));
         let (limbs, _) = ripple(limbs, nothing);
-        // At or above the prime it is where 19 more reach 2^255; what is above 2^255 is left out.
+        // If the value is at or above the prime, adding 19 reaches 2^255. Bits at and above 2^255
+        // are dropped.
         let (_, reaches) = ripple(limbs, _mm512_set1_epi64(19));
         ripple(limbs, times_19(reaches)).0
     }
 
-    /// The lanes where it is 0.
+    /// Returns the lanes in which the element is 0.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn is_zero(self) -> __mmask8 {
         let any = self
@@ -136,7 +138,7 @@ impl Field {
         _mm512_testn_epi64_mask(any, any)
     }
 
-    /// The one number below the prime.
+    /// Stores the number below the prime.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn store(self) -> Words {
         let [l0, l1, l2, l3, l4] = self.least();
@@ -153,7 +155,7 @@ impl Field {
         words
     }
 
-    /// Exchanges both in these lanes.
+    /// Swaps the elements in these lanes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn swap(lanes: __mmask8, one: &mut Self, other: &mut Self) {
@@ -203,7 +205,7 @@ impl Field {
         Self(reduce(products))
     }
 
-    /// Of two limbs the product is computed once, and counts twice.
+    /// Squares. The product of two different limbs is computed once and counts twice.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     pub fn square(&self) -> Self {
@@ -222,7 +224,7 @@ impl Field {
         Self(reduce(products))
     }
 
-    /// [`A24`] times this, and another.
+    /// Returns [`A24`] times this element plus another one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     pub fn mul_a24_add(&self, other: &Self) -> Self {
@@ -240,13 +242,13 @@ impl Field {
         Self(carry(sums))
     }
 
-    /// To the power of 2^255 - 21, the prime less two: one over this, or 0 of 0.
+    /// Returns the power of 2^255 - 21, the prime less two: the inverse, or 0 for 0.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn invert(&self) -> Self {
         let p2 = self.square();
         let p9 = p2.squares(2).mul(self);
         let p11 = p9.mul(&p2);
-        // From here on 2^n - 1.
+        // From here on, powers of 2^n - 1.
         let e5 = p11.square().mul(&p9);
         let e10 = e5.squares(5).mul(&e5);
         let e20 = e10.squares(10).mul(&e10);
@@ -258,12 +260,14 @@ impl Field {
         e250.squares(5).mul(&p11)
     }
 
-    /// One over each, or 0 of 0, for three products each and one power (Montgomery's trick).
+    /// Inverts each element, or leaves 0 for 0. Costs three products for each and one power
+    /// (Montgomery's trick).
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     pub fn invert_each<const N: usize>(elements: &mut [Self; N]) {
         let (zero, one) = (Self::small(0), Self::small(1));
         let mut product = one;
-        // The product of those in front of each, and the lanes where it is 0, which is left out.
+        // The product of the preceding elements for each element, and the lanes in which the
+        // element is 0, which are skipped.
         let mut before = [(one, 0); N];
         for (element, before) in elements.iter_mut().zip(&mut before) {
             let zeros = element.is_zero();
@@ -280,7 +284,7 @@ impl Field {
         }
     }
 
-    /// Takes the other one in these lanes.
+    /// Replaces the element in these lanes by the other one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn replace(&mut self, lanes: __mmask8, other: &Self) {
@@ -299,10 +303,11 @@ impl Field {
     }
 }
 
-/// The lower and the upper halves of products, of each place the sum.
+/// The lower and the upper halves of products, summed by position.
 type Products = ([__m512i; PLACES], [__m512i; PLACES]);
 
-/// Limbs of a product: below 2^61 before they carry, as each place has five products at most.
+/// Reduces a product to limbs. They are below 2^61 before the carry, because each position has at
+/// most five products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn reduce((lower, upper): Products) -> [__m512i; LIMBS] {
@@ -323,7 +328,8 @@ fn twice_and(twice: __m512i, once: __m512i) -> __m512i {
     _mm512_add_epi64(_mm512_add_epi64(twice, twice), once)
 }
 
-/// Adds to the lowest limb, and carries from one limb to the next; beside them what is above 2^255.
+/// Adds `more` to the lowest limb and carries from limb to limb. Returns the limbs and the bits at
+/// and above 2^255.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn ripple(limbs: [__m512i; LIMBS], more: __m512i) -> ([__m512i; LIMBS], __m512i) {
@@ -336,21 +342,22 @@ fn ripple(limbs: [__m512i; LIMBS], more: __m512i) -> ([__m512i; LIMBS], __m512i)
     (limbs, over)
 }
 
-/// Every limb's excess to the next one, at once: of limbs below 2^61 those are below 2^51 + 2^15.
+/// Carries each limb's excess to the next one, all at the same time. Limbs below 2^61 become limbs
+/// below 2^51 + 2^15.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn carry(limbs: [__m512i; LIMBS]) -> [__m512i; LIMBS] {
     let mask = _mm512_set1_epi64(MASK);
     let mut over = times_19(_mm512_srli_epi64::<BITS>(limbs[LIMBS - 1]));
-    let mut kept = limbs;
-    for limb in &mut kept {
+    let mut carried = limbs;
+    for limb in &mut carried {
         let sum = _mm512_add_epi64(_mm512_and_si512(*limb, mask), over);
         (*limb, over) = (sum, _mm512_srli_epi64::<BITS>(*limb));
     }
-    kept
+    carried
 }
 
-/// 2^255 is 19.
+/// Multiplies by 19, the value of 2^255.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn times_19(value: __m512i) -> __m512i {

@@ -4,7 +4,7 @@ use std::arch::x86_64::__mmask8;
 
 use super::{Fraction, Words, field, field::Field, is_set};
 
-/// The products of points with these first coordinates and scalars.
+/// Returns the products of scalars and points with these first coordinates.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 pub(super) fn product(scalars: &Words, points: &Words) -> Fraction {
     let x1 = Field::load(points);
@@ -12,7 +12,7 @@ pub(super) fn product(scalars: &Words, points: &Words) -> Fraction {
     let (mut x2, mut z2) = (Field::small(1), Field::small(0));
     let (mut x3, mut z3) = (x1, Field::small(1));
     let mut swapped: __mmask8 = 0;
-    // Of a clamped scalar bit 255 is 0.
+    // Bit 255 of a clamped scalar is 0.
     for bit in (0..255).rev() {
         let set = is_set(&scalars, bit);
         Field::swap(swapped ^ set, &mut x2, &mut x3);
@@ -30,7 +30,7 @@ pub(super) fn product(scalars: &Words, points: &Words) -> Fraction {
     Fraction { x: x2, z: z2 }
 }
 
-/// A point twice, of its coordinates' sum and difference.
+/// Doubles a point, given the sum and the difference of its coordinates.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 pub(super) fn twice(sum: &Field, difference: &Field) -> Fraction {

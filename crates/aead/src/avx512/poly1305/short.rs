@@ -1,8 +1,8 @@
-//! The tags of texts of 64 bytes at most, four blocks and that of the lengths: with two
-//! blocks a step they need no more than the square of r, which is most of what they take.
+//! Tags of texts of at most 64 bytes: four blocks and the block of the lengths. With two blocks a
+//! step they need only the square of r. Computing powers is most of the cost.
 //!
 //! ```text
-//!   . a     b c     d l     l: the block of the lengths; d: maybe a part of a block
+//!   . a     b c     d l     l: the block of the lengths; d: may be partial
 //! ```
 
 use std::hint::black_box;
@@ -12,10 +12,10 @@ use zeroize::optimization_barrier;
 use super::{Factor, LANES, Limbs, Sums, key_limbs, plus, steps::Steps, write_tags};
 use crate::{TAG_LEN, group::OneTimeKey};
 
-/// Bytes of a text, at most.
+/// Maximum number of bytes of a text.
 pub(in crate::avx512) const LEN: usize = 64;
 
-/// The square of r, r, and s. Wiped.
+/// r^2, r and s. Wiped on drop.
 #[repr(C, align(64))]
 struct Powers {
     r2: Factor,
@@ -23,7 +23,7 @@ struct Powers {
     s: [[i64; LANES]; 2],
 }
 
-/// The tags of so many times eight packets, stage by stage.
+/// Computes the tags of `OCTETS` times eight packets, stage by stage.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512ifma,avx512vbmi2")]
 pub(in crate::avx512) fn tags<const OCTETS: usize>(
     texts: &[[&[u8]; LANES]; OCTETS],
@@ -53,7 +53,7 @@ impl Powers {
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn step(&self, a: &Limbs, b: &Limbs) -> Limbs {
-        // Loaded anew for each step: no copy is left on the stack.
+        // Loaded in each step, so that no copy remains on the stack.
         let Self { r2, r, .. } = black_box(self);
         let mut sums = Sums::new();
         sums.add(b, r);

@@ -1,14 +1,14 @@
-//! The blocks of eight packets, step by step.
+//! The blocks of eight packets, by step.
 //!
 //! ```text
 //!   packet 0    . . a b   c d e f   g h i l       l: the block of the lengths
-//!   packet 1    . a b c   d e f g   h i j l       j: maybe a part of a block
-//!   packet 2    . . . .   . . . a   b c d l       .: nothing yet
-//!               ragged    whole     last          (here all but the last are ragged)
+//!   packet 1    . a b c   d e f g   h i j l       j: may be partial
+//!   packet 2    . . . .   . . . a   b c d l       .: not begun
+//!               ragged    whole     last          (here all steps except the last are ragged)
 //! ```
 //!
-//! All end together. Before a packet has begun its blocks are zero and lack the bit above
-//! them, which leaves its sum zero.
+//! All packets end in the same step. Before a packet begins, its blocks are zero and lack the bit
+//! at 2^128, so that its sum remains zero.
 
 use std::arch::x86_64::{
     __m512i, _mm512_and_si512, _mm512_castsi128_si512, _mm512_cmpge_epi64_mask,
@@ -28,17 +28,18 @@ const BLOCK_BIT: i64 = 1 << 40;
 
 const NOTHING: [u8; 16] = [0; 16];
 
-/// Where in the texts the steps are.
+/// Positions of the steps in the texts.
 pub(super) struct Steps<'a> {
     texts: &'a [&'a [u8]; LANES],
     lens: [i64; LANES],
-    /// Where the last step begins, of three blocks of text and one of the lengths.
+    /// Offset of the last step in each text. The step has three blocks of text and one of the
+    /// lengths.
     last: [i64; LANES],
-    /// The last of these.
+    /// The maximum of `last`.
     longest: i64,
-    /// Steps before all packets have begun.
+    /// Number of steps before all packets have begun.
     pub(super) ragged: i64,
-    /// Steps before the last one.
+    /// Number of steps before the last one.
     before: i64,
 }
 
@@ -61,7 +62,8 @@ impl<'a> Steps<'a> {
         Self { texts, lens, last, longest: last_step(most), ragged: before - whole, before }
     }
 
-    /// Four blocks of each packet from where all have begun on, up to the last step.
+    /// Returns the blocks of each packet, four for each step, from the first step in which all
+    /// packets have begun up to the last step.
     #[inline]
     pub(super) fn whole(&self) -> [&'a [[[u8; 16]; 4]]; LANES] {
         let mut chunks: [&[[[u8; 16]; 4]]; LANES] = [&[]; LANES];
@@ -74,7 +76,8 @@ impl<'a> Steps<'a> {
         chunks
     }
 
-    /// A block of a ragged step, zeros where a packet has not begun; nothing before all.
+    /// Returns a block of a ragged step, with zeros for packets that have not begun. `None` before
+    /// the first packet begins.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vbmi2")]
     pub(super) fn ragged_block(&self, step: i64, at: usize) -> Option<Limbs> {
@@ -82,7 +85,7 @@ impl<'a> Steps<'a> {
         if from + self.longest < 0 { None } else { Some(self.block(from)) }
     }
 
-    /// The last block of each packet's text, with zeros to its end.
+    /// Returns the last block of each packet's text, padded with zeros.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2")]
     pub(super) fn last_of_text(&self) -> Limbs {
@@ -95,7 +98,7 @@ impl<'a> Steps<'a> {
         with_bit(gather([a, b, c, d, e, f, g, h]), self.begun(32))
     }
 
-    /// The block of the lengths. There is no associated data.
+    /// Returns the block of the lengths. The associated data is empty.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vbmi2")]
     pub(super) fn lengths(&self) -> Limbs {
@@ -103,8 +106,8 @@ impl<'a> Steps<'a> {
         with_bit(lens, _mm512_set1_epi64(BLOCK_BIT))
     }
 
-    /// The block of each packet that is so far from where the last step begins, zeros
-    /// where the packet has not begun.
+    /// Returns the block of each packet at this offset from its last step, with zeros for packets
+    /// that have not begun.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vbmi2")]
     pub(super) fn block(&self, from: i64) -> Limbs {
@@ -119,7 +122,7 @@ impl<'a> Steps<'a> {
         with_bit(gather(parts), self.begun(from))
     }
 
-    /// The bit above such a block, for the packets that have it.
+    /// Returns the bit at 2^128 of the block at `from`, in the lanes of packets that have begun.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn begun(&self, from: i64) -> __m512i {
@@ -128,12 +131,12 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Where the last step of a packet begins in its text: before it, if it is short.
+/// Returns the offset of the last step in a text. Negative if the text is short.
 fn last_step(len: usize) -> i64 {
     16 * (len.div_ceil(16) as i64 - 3)
 }
 
-/// Four blocks of each packet, all of them full.
+/// Gathers four full blocks of each packet.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vbmi2")]
 pub(super) fn whole_blocks(chunks: [&[[u8; 16]; 4]; LANES]) -> [Limbs; 4] {
@@ -147,7 +150,7 @@ pub(super) fn whole_blocks(chunks: [&[[u8; 16]; 4]; LANES]) -> [Limbs; 4] {
     blocks
 }
 
-/// One block of each packet.
+/// Gathers one block of each packet.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vbmi2")]
 fn gather(blocks: [&[u8; 16]; LANES]) -> Limbs {
@@ -155,7 +158,7 @@ fn gather(blocks: [&[u8; 16]; LANES]) -> Limbs {
     limbs(low, high)
 }
 
-/// r and s of each key, two words each.
+/// Returns r and s of each key, in two words each.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn key_words(keys: &[OneTimeKey; LANES]) -> [__m512i; 4] {
@@ -169,8 +172,8 @@ pub(super) fn key_words(keys: &[OneTimeKey; LANES]) -> [__m512i; 4] {
     [r_low, r_high, s_low, s_high]
 }
 
-/// The low and the high halves of 16 bytes of each packet. Broadcasts under a mask need
-/// no shuffle, of which there are few a cycle.
+/// Returns the low and the high halves of 16 bytes of each packet. Masked broadcasts avoid
+/// shuffles, which have a low throughput.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(blocks: [&[u8; 16]; LANES]) -> [__m512i; 2] {
@@ -192,7 +195,7 @@ fn with_bit([low, middle, high]: Limbs, bit: __m512i) -> Limbs {
     [low, middle, _mm512_or_si512(high, bit)]
 }
 
-/// Numbers of 128 bits in limbs.
+/// Splits numbers of 128 bits into limbs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vbmi2")]
 pub(super) fn limbs(low: __m512i, high: __m512i) -> Limbs {

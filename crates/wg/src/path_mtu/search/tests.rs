@@ -180,7 +180,7 @@ fn total_loss_changes_no_limit() {
 }
 
 #[test]
-fn peer_that_stops_replying_is_no_longer_probed_and_has_no_limit() {
+fn peer_that_stops_replying_is_not_probed_and_its_limit_is_cleared() {
     let mut path = Path::found(1420, 1300);
     assert_eq!(path.limit().map(|(_, settled)| settled), Some(true));
     path.dead = true;

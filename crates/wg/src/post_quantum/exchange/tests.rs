@@ -65,7 +65,7 @@ fn both_sides_get_the_same_secret_and_its_confirmation() {
 }
 
 #[test]
-fn repeated_key_gets_the_same_ciphertext_and_an_early_new_key_gets_none() {
+fn repeated_key_gets_the_same_ciphertext_and_an_early_new_key_is_ignored() {
     let [mut one, mut other] = pair();
     one.peer_answers = true;
     one.start(false, at(0), &mut rng());

@@ -7,7 +7,7 @@ use netns::{Family, INTERFACE, Meeting, Pace, Shown, Stream, ping};
 
 use super::rig::{Rig, Tunnel, socket};
 
-/// What is asked at most of a peer that does not answer (`wg::PROBE_LOST`).
+/// Maximum number of unanswered probes to a peer (`MAX_PROBES` of `wg`).
 const QUESTIONS: u64 = 3;
 
 #[test]
