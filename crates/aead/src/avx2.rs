@@ -32,12 +32,12 @@ impl Simd for Avx2 {
     }
 
     fn keystream(self, packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { chacha20::keystream(packets, runs, rows) };
     }
 
     fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { chacha20::xor(packets, runs, rows) };
     }
 
@@ -47,13 +47,13 @@ impl Simd for Avx2 {
         keys: &mut [OneTimeKey; PACKETS],
         first: &mut Keystream,
     ) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { chacha20::keys(packets, keys, first) };
     }
 
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
-        // SAFETY: `self` is the proof.
-        unsafe { chacha20::sweep(packets, first) };
+    fn apply_keystream(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
+        // SAFETY: `self` proves that the processor has the features.
+        unsafe { chacha20::apply_keystream(packets, first) };
     }
 
     fn tags(

@@ -46,12 +46,12 @@ impl Simd for Avx512 {
     }
 
     fn keystream(self, packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { chacha20::keystream(packets, runs, rows) };
     }
 
     fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { register::xor(packets, runs, rows) };
     }
 
@@ -61,13 +61,13 @@ impl Simd for Avx512 {
         keys: &mut [OneTimeKey; PACKETS],
         first: &mut Keystream,
     ) {
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { chacha20::one_time_keys(packets, keys, first) };
     }
 
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
-        // SAFETY: `self` is the proof.
-        unsafe { chacha20::sweep(packets, first) };
+    fn apply_keystream(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
+        // SAFETY: `self` proves that the processor has the features.
+        unsafe { chacha20::apply_keystream(packets, first) };
     }
 
     fn tags(
@@ -81,18 +81,18 @@ impl Simd for Avx512 {
         let (Some(keys), Some(octets)) = both else { unreachable!("16 is twice 8") };
         let short = packets.iter().all(|packet| packet.text.len() <= poly1305::short::LEN);
         match (packets.len() > poly1305::LANES, short) {
-            // SAFETY: `self` is the proof.
+            // SAFETY: `self` proves that the processor has the features.
             (true, true) => unsafe { poly1305::short::tags(&texts, keys, octets) },
-            // SAFETY: `self` is the proof.
+            // SAFETY: `self` proves that the processor has the features.
             (true, false) => unsafe { poly1305::tags_two(&texts, keys, octets) },
             (false, true) => {
                 let ([texts, _], [keys, _], [octet, _]) = (texts, keys, octets);
                 let (texts, keys, octet) =
                     (array::from_ref(&texts), array::from_ref(keys), array::from_mut(octet));
-                // SAFETY: `self` is the proof.
+                // SAFETY: `self` proves that the processor has the features.
                 unsafe { poly1305::short::tags(texts, keys, octet) }
             }
-            // SAFETY: `self` is the proof.
+            // SAFETY: `self` proves that the processor has the features.
             (false, false) => unsafe { poly1305::tags(&texts[0], &keys[0], &mut octets[0]) },
         }
         tags

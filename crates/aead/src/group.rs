@@ -1,4 +1,4 @@
-//! A batch in groups of packets, and a group as blocks for the lanes of a cipher.
+//! Splits a batch into groups of packets, and a group into blocks for the lanes of a cipher.
 //!
 //! ```text
 //!   packet 0   k 1 2 3 4        block 0 of ChaCha20 is the packet's Poly1305 key,
@@ -24,7 +24,7 @@ pub(crate) use cost::Load;
 use queue::{Queue, Runs};
 use zeroize::optimization_barrier;
 
-use crate::{Key, Open, Seal, TAG_LEN, Variant, variant::Take};
+use crate::{Key, Open, Seal, TAG_LEN, Variant, variant::Selection};
 
 /// Maximum number of packets in a group.
 pub(crate) const PACKETS: usize = 16;
@@ -59,7 +59,7 @@ pub(crate) trait Simd: Copy {
     );
 
     /// Encrypts or decrypts packets of equal length, one lane each.
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream);
+    fn apply_keystream(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream);
 
     /// Poly1305: computes the tag of each packet's text.
     fn tags(self, packets: &[Packet<'_>], keys: &[OneTimeKey; PACKETS])
@@ -103,7 +103,6 @@ impl Drop for Keystream {
     }
 }
 
-/// One packet of a group.
 pub(crate) struct Packet<'a> {
     pub(crate) key: &'a Key,
     pub(crate) counter: u64,
@@ -122,14 +121,13 @@ pub(crate) struct Run {
     pub(crate) blocks: usize,
 }
 
-/// Seals a batch.
-pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>], take: Take) {
-    let takes = |group: &[Seal<'_>]| {
-        take == Take::All || is_worth(simd, group.iter().map(|seal| seal.data.len()))
+pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>], selection: Selection) {
+    let is_selected = |group: &[Seal<'_>]| {
+        selection == Selection::All || is_faster(simd, group.iter().map(|seal| seal.data.len()))
     };
     let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
-        if !takes(group) {
+        if !is_selected(group) {
             Variant::Library.seal(group);
             continue;
         }
@@ -143,14 +141,13 @@ pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>], take: Take) {
     }
 }
 
-/// Opens a batch.
-pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], take: Take) {
-    let takes = |group: &[Open<'_>]| {
-        take == Take::All || is_worth(simd, group.iter().map(|open| open.data.len()))
+pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], selection: Selection) {
+    let is_selected = |group: &[Open<'_>]| {
+        selection == Selection::All || is_faster(simd, group.iter().map(|open| open.data.len()))
     };
     let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
-        if !takes(group) {
+        if !is_selected(group) {
             Variant::Library.open(group);
             continue;
         }
@@ -173,11 +170,11 @@ pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], take: Take) {
     }
 }
 
-fn is_worth<S: Simd>(simd: S, lens: impl ExactSizeIterator<Item = usize>) -> bool {
+fn is_faster<S: Simd>(simd: S, lens: impl ExactSizeIterator<Item = usize>) -> bool {
     // A single packet is never worth it.
     lens.len() > 1 && {
         let load = Load::new(lens.map(|len| len.saturating_sub(TAG_LEN)));
-        load.is_worth(simd.cost(&load))
+        load.is_faster(simd.cost(&load))
     }
 }
 
@@ -201,10 +198,10 @@ impl<S: Simd> State<S> {
     }
 
     fn seal(&mut self, packets: &mut [Packet<'_>]) {
-        if let Some(packets) = abreast(packets) {
+        if let Some(packets) = equal_lengths(packets) {
             let mut first = Keystream::new();
             self.simd.keys(packets, &mut self.keys, &mut first);
-            self.simd.sweep(packets, &first);
+            self.simd.apply_keystream(packets, &first);
         } else {
             let (mut queue, mut runs, mut rows) = (Queue::new(packets), Runs::new(), Rows::new());
             self.begin(packets, &mut queue, &mut runs, &mut rows);
@@ -218,12 +215,12 @@ impl<S: Simd> State<S> {
     }
 
     fn open(&mut self, packets: &mut [Packet<'_>]) -> [bool; PACKETS] {
-        if let Some(packets) = abreast(packets) {
+        if let Some(packets) = equal_lengths(packets) {
             let mut first = Keystream::new();
             self.simd.keys(packets, &mut self.keys, &mut first);
             let authentic = self.check(packets);
             if authentic == [true; PACKETS] {
-                self.simd.sweep(packets, &first);
+                self.simd.apply_keystream(packets, &first);
             } else {
                 let mut queue = Queue::new(packets);
                 queue.retain(&authentic);
@@ -284,7 +281,7 @@ impl<S: Simd> State<S> {
 
 /// Returns the packets if they are a full group of equal length, which is processed with one lane
 /// for each packet.
-fn abreast<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>; PACKETS]> {
+fn equal_lengths<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>; PACKETS]> {
     let packets = packets.as_mut_array()?;
     let len = packets[0].text.len();
     packets.iter().all(|packet| packet.text.len() == len).then_some(packets)

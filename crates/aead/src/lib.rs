@@ -20,7 +20,7 @@ pub mod stack;
 mod variant;
 
 pub use key::Key;
-use variant::Take;
+use variant::Selection;
 pub use variant::{ForceError, Variant, force, variant};
 
 /// Whether packets are encrypted and authenticated. `false` only in a build with `--cfg
@@ -28,7 +28,7 @@ pub use variant::{ForceError, Variant, force, variant};
 /// build encrypts nothing and accepts every packet.
 pub const IS_SECURE: bool = !cfg!(linerate_without_crypto);
 
-/// Bytes of the authentication tag behind the ciphertext.
+/// Bytes of the authentication tag after the ciphertext.
 pub const TAG_LEN: usize = 16;
 
 /// A packet to seal.
@@ -64,7 +64,7 @@ pub fn seal(batch: &mut [Seal<'_>]) {
     match batch {
         _ if !IS_SECURE => {}
         [packet] => packet.key.seal(packet.counter, packet.data),
-        _ => variant().seal_some(batch, Take::Worth),
+        _ => variant().seal_selected(batch, Selection::Faster),
     }
 }
 
@@ -74,7 +74,7 @@ pub fn open(batch: &mut [Open<'_>]) {
     match batch {
         _ if !IS_SECURE => batch.iter_mut().for_each(|packet| packet.authentic = true),
         [packet] => packet.authentic = packet.key.open(packet.counter, packet.data),
-        _ => variant().open_some(batch, Take::Worth),
+        _ => variant().open_selected(batch, Selection::Faster),
     }
 }
 

@@ -23,10 +23,10 @@ pub enum Variant {
 
 /// Groups of a batch that a variant processes. The library processes the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum Selection {
     All,
     /// Those that the variant processes faster than the library.
-    Worth,
+    Faster,
 }
 
 impl Variant {
@@ -52,7 +52,7 @@ impl Variant {
     /// If the processor does not support it, or a packet's data is shorter than a tag.
     pub fn seal(self, batch: &mut [Seal<'_>]) {
         assert!(self.is_available(), "this processor does not support {self}");
-        self.seal_some(batch, Take::All);
+        self.seal_selected(batch, Selection::All);
     }
 
     /// Opens the whole batch with this variant, even if the library is faster.
@@ -61,32 +61,32 @@ impl Variant {
     /// If the processor does not support it.
     pub fn open(self, batch: &mut [Open<'_>]) {
         assert!(self.is_available(), "this processor does not support {self}");
-        self.open_some(batch, Take::All);
+        self.open_selected(batch, Selection::All);
     }
 
-    pub(crate) fn seal_some(self, batch: &mut [Seal<'_>], take: Take) {
+    pub(crate) fn seal_selected(self, batch: &mut [Seal<'_>], selection: Selection) {
         #[cfg(target_arch = "x86_64")]
         match (self, Avx512::new(), Avx2::new()) {
-            (Self::Avx512, Some(simd), _) => return group::seal(simd, batch, take),
-            (Self::Avx2, _, Some(simd)) => return group::seal(simd, batch, take),
+            (Self::Avx512, Some(simd), _) => return group::seal(simd, batch, selection),
+            (Self::Avx2, _, Some(simd)) => return group::seal(simd, batch, selection),
             _ => {}
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = take;
+        let _ = selection;
         for packet in batch {
             packet.key.seal(packet.counter, packet.data);
         }
     }
 
-    pub(crate) fn open_some(self, batch: &mut [Open<'_>], take: Take) {
+    pub(crate) fn open_selected(self, batch: &mut [Open<'_>], selection: Selection) {
         #[cfg(target_arch = "x86_64")]
         match (self, Avx512::new(), Avx2::new()) {
-            (Self::Avx512, Some(simd), _) => return group::open(simd, batch, take),
-            (Self::Avx2, _, Some(simd)) => return group::open(simd, batch, take),
+            (Self::Avx512, Some(simd), _) => return group::open(simd, batch, selection),
+            (Self::Avx2, _, Some(simd)) => return group::open(simd, batch, selection),
             _ => {}
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = take;
+        let _ = selection;
         for packet in batch {
             packet.authentic = packet.key.open(packet.counter, packet.data);
         }

@@ -15,7 +15,7 @@ use crate::{Job, Secret, derive, hash};
 const LANES: usize = 16;
 
 /// Smaller batches are faster one by one (`cargo bench -p linerate-blake2s`).
-const FEWEST: usize = 3;
+const MIN_BATCH: usize = 3;
 
 const BLOCK_LEN: usize = 64;
 
@@ -71,11 +71,11 @@ impl Lanes {
     pub fn hash_each(self, messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
         let mut hashes = Vec::with_capacity(messages.len());
         for messages in messages.chunks(LANES) {
-            if messages.len() < FEWEST {
+            if messages.len() < MIN_BATCH {
                 hashes.extend(messages.iter().map(|message| hash(message)));
                 continue;
             }
-            // SAFETY: `self` is the proof.
+            // SAFETY: `self` proves that the processor has the features.
             let words = unsafe { hash_lanes(messages) };
             hashes.extend((0..messages.len()).map(|lane| *gather(&words, lane)));
         }
@@ -86,11 +86,11 @@ impl Lanes {
     pub fn derive_each<const N: usize>(self, jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
         let mut derived = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(LANES) {
-            if jobs.len() < FEWEST {
+            if jobs.len() < MIN_BATCH {
                 derived.extend(jobs.iter().map(|job| derive(*job)));
                 continue;
             }
-            // SAFETY: `self` is the proof.
+            // SAFETY: `self` proves that the processor has the features.
             let words = unsafe { derive_lanes::<N>(jobs) };
             derived.extend(
                 (0..jobs.len()).map(|lane| words.each_ref().map(|words| gather(words, lane))),

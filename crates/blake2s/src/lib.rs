@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 pub type Secret = Zeroizing<[u8; 32]>;
 
 /// Maximum number of input bytes of [`derive_each`].
-pub const INPUT_MOST: usize = 64;
+pub const MAX_INPUT_LEN: usize = 64;
 
 static LIBRARY_ONLY: AtomicBool = AtomicBool::new(false);
 
@@ -77,11 +77,11 @@ pub fn derive<const N: usize>(job: Job<'_>) -> [Secret; N] {
 /// Returns [`derive`] of each job, in order.
 ///
 /// # Panics
-/// If the inputs differ in length or are longer than [`INPUT_MOST`].
+/// If the inputs differ in length or are longer than [`MAX_INPUT_LEN`].
 pub fn derive_each<const N: usize>(jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
     let fits = |job: &Job<'_>| job.input.len() == jobs[0].input.len();
     assert!(jobs.iter().all(fits), "of different lengths");
-    assert!(jobs.iter().all(|job| job.input.len() <= INPUT_MOST), "too long");
+    assert!(jobs.iter().all(|job| job.input.len() <= MAX_INPUT_LEN), "too long");
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = lanes() {
         return lanes.derive_each(jobs);

@@ -32,7 +32,7 @@ fn messages_of_different_lengths_are_refused() {
 #[test]
 #[should_panic(expected = "too long")]
 fn input_longer_than_a_block_is_refused() {
-    derive_each::<1>(&[Job { key: &[0; 32], input: &[0; INPUT_MOST + 1] }]);
+    derive_each::<1>(&[Job { key: &[0; 32], input: &[0; MAX_INPUT_LEN + 1] }]);
 }
 
 fn derived<const N: usize>(keys: &[[u8; 32]], inputs: &[Vec<u8>]) -> Result<(), TestCaseError> {
@@ -46,7 +46,7 @@ fn derived<const N: usize>(keys: &[[u8; 32]], inputs: &[Vec<u8>]) -> Result<(), 
 proptest! {
     #[test]
     fn results_of_a_batch_equal_those_of_single_calls(
-        (keys, inputs, other) in (0usize..40, 0usize..=INPUT_MOST, 0usize..200).prop_flat_map(
+        (keys, inputs, other) in (0usize..40, 0usize..=MAX_INPUT_LEN, 0usize..200).prop_flat_map(
             |(many, len, longer)| (
                 vec(any::<[u8; 32]>(), many),
                 vec(vec(any::<u8>(), len), many),
@@ -70,7 +70,7 @@ proptest! {
 #[ignore = "by make memcheck, under valgrind"]
 fn memcheck_finds_no_branch_on_a_key_or_a_message() {
     memcheck::begin();
-    let (key, input) = ([7; 32], [9; INPUT_MOST]);
+    let (key, input) = ([7; 32], [9; MAX_INPUT_LEN]);
     let expected = (hash(&[&key, &input]), derive::<3>(Job { key: &key, input: &input }));
     memcheck::hide(&key);
     memcheck::hide(&input);

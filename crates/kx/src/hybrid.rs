@@ -40,7 +40,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         let private = Box::new(DecapsulationKey::<MlKem768>::from_seed(*seed));
         let key = private.encapsulation_key().to_bytes();
         let share = [key.as_slice(), classical.pub_key()].concat();
-        Ok(Box::new(Started { classical, private, share }))
+        Ok(Box::new(ClientExchange { classical, private, share }))
     }
 
     fn start_and_complete(&self, share: &[u8]) -> Result<CompletedKeyExchange, Error> {
@@ -54,7 +54,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         Ok(CompletedKeyExchange {
             group: self.name(),
             pub_key: [ciphertext.as_slice(), &classical.pub_key].concat(),
-            secret: both(secret.as_slice(), &classical.secret),
+            secret: combine(secret.as_slice(), &classical.secret),
         })
     }
 
@@ -68,19 +68,19 @@ impl SupportedKxGroup for X25519MlKem768 {
 }
 
 /// A client's state until it receives the server's share.
-struct Started {
+struct ClientExchange {
     classical: Box<dyn ActiveKeyExchange>,
     private: Box<DecapsulationKey<MlKem768>>,
     share: Vec<u8>,
 }
 
-impl ActiveKeyExchange for Started {
+impl ActiveKeyExchange for ClientExchange {
     fn complete(self: Box<Self>, share: &[u8]) -> Result<SharedSecret, Error> {
         let (ciphertext, classical) = split(share, CIPHERTEXT_LEN)?;
         let ciphertext = ciphertext.try_into().map_err(|_| INVALID)?;
         let classical = self.classical.complete(classical)?;
         let secret = Zeroizing::new(self.private.decapsulate(&ciphertext));
-        Ok(both(secret.as_slice(), &classical))
+        Ok(combine(secret.as_slice(), &classical))
     }
 
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
@@ -107,7 +107,7 @@ fn split(share: &[u8], first: usize) -> Result<(&[u8], &[u8]), Error> {
     }
 }
 
-fn both(post_quantum: &[u8], classical: &SharedSecret) -> SharedSecret {
+fn combine(post_quantum: &[u8], classical: &SharedSecret) -> SharedSecret {
     // Wiped with the secret that it becomes.
     [post_quantum, classical.secret_bytes()].concat().into()
 }

@@ -11,7 +11,7 @@ use rustls::{
 use super::*;
 use crate::hybrid::X25519MlKem768;
 
-fn shake_hands(client: Arc<CryptoProvider>, server: Arc<CryptoProvider>) -> [NamedGroup; 2] {
+fn handshake(client: Arc<CryptoProvider>, server: Arc<CryptoProvider>) -> [NamedGroup; 2] {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key");
     let mut roots = RootCertStore::empty();
@@ -60,9 +60,9 @@ fn shake_hands(client: Arc<CryptoProvider>, server: Arc<CryptoProvider>) -> [Nam
 #[test]
 fn hybrid_group_is_used_if_both_support_it_otherwise_x25519_in_one_round() {
     let plain = || Arc::new(ring::default_provider());
-    assert_eq!(shake_hands(provider(), provider()), [NamedGroup::X25519MLKEM768; 2]);
-    assert_eq!(shake_hands(provider(), plain()), [NamedGroup::X25519; 2]);
-    assert_eq!(shake_hands(plain(), provider()), [NamedGroup::X25519; 2]);
+    assert_eq!(handshake(provider(), provider()), [NamedGroup::X25519MLKEM768; 2]);
+    assert_eq!(handshake(provider(), plain()), [NamedGroup::X25519; 2]);
+    assert_eq!(handshake(plain(), provider()), [NamedGroup::X25519; 2]);
 }
 
 #[test]

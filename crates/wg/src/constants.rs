@@ -6,12 +6,12 @@ use std::time::Duration;
 
 /// A sender starts a new handshake after this many messages (paper 6.1).
 pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
-/// No message at or past this counter is sent or accepted (paper 6.1; the
-/// window is kept away from the wrap as the kernel does).
+/// No message with this counter or a higher one is sent or accepted (paper 6.1). The distance to
+/// the maximum prevents a wrap of the replay window, as in the kernel.
 pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - REPLAY_WINDOW - 1;
-/// The initiator starts a new handshake on a session this old (paper 6.1).
+/// The initiator replaces a session of this age by a new handshake (paper 6.1).
 pub const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
-/// A session this old is dead (paper 6.1).
+/// A session of this age must not be used (paper 6.1).
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// An unanswered handshake is given up after this long without new data to send
 /// (paper 6.1, 6.4).
@@ -24,10 +24,10 @@ pub const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
 pub const REKEY_TIMEOUT_JITTER: Duration = Duration::from_millis(333);
 /// A keepalive is sent if data was received and nothing was sent for this long (paper 6.5).
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Secrets of a dead session are wiped after this long (paper 6.3).
+/// The secrets of an expired session are wiped after this long (paper 6.3).
 pub const WIPE_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
 
-/// A cookie and the secret behind it live this long (paper 5.4.7).
+/// Lifetime of a cookie and of the secret from which it is made (paper 5.4.7).
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 /// A cookie is not used within this time before its expiry, because it could be stale on arrival
 /// (kernel `COOKIE_SECRET_LATENCY`).

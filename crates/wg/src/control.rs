@@ -93,8 +93,7 @@ impl<R: CryptoRng> Control<R> {
         &self.device
     }
 
-    /// Handles that the interface came up: staged packets request handshakes, persistent keepalives
-    /// start.
+    /// Brings the interface up. Staged packets request handshakes, and persistent keepalives start.
     pub fn up(&mut self) {
         if std::mem::replace(&mut self.running, true) {
             return;
@@ -108,8 +107,7 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// Handles that the interface went down: ends sessions, handshakes and timers, and drops staged
-    /// packets.
+    /// Takes the interface down. Ends sessions, handshakes and timers, and drops staged packets.
     pub fn down(&mut self) {
         self.running = false;
         self.deadlines.clear();
@@ -134,8 +132,8 @@ impl<R: CryptoRng> Control<R> {
         self.peers.get(key).inspect(|entry| entry.peer.clear_source());
     }
 
-    /// Records that the queue of handshake messages is long: the device is under load for
-    /// [`UNDER_LOAD_AFTER`].
+    /// Puts the device under load for [`UNDER_LOAD_AFTER`], because too many handshake messages are
+    /// queued.
     pub fn set_under_load(&mut self, now: Time) {
         self.under_load_until = Some(now + UNDER_LOAD_AFTER);
     }

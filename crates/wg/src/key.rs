@@ -232,7 +232,7 @@ impl PresharedKey {
         Ok(Self((!is_zero).then_some(secret)))
     }
 
-    /// The bytes, for the handshake.
+    /// The bytes of the key.
     pub(crate) fn as_bytes(&self) -> &[u8; KEY_LEN] {
         self.0.as_ref().map_or(&[0; KEY_LEN], |secret| secret)
     }
@@ -358,7 +358,7 @@ mod tests {
         memcheck::begin();
         let expected = PrivateKey::from_bytes(&[0x5a; KEY_LEN]);
         let (base64, hex) = (expected.to_base64(), expected.to_hex());
-        // The end of a text is padding.
+        // The last characters of the text are padding.
         memcheck::hide(&base64.as_bytes()[..42]);
         memcheck::hide(hex.as_bytes());
         let mut keys = Vec::new();

@@ -1,5 +1,4 @@
-//! The keys of a session, split into the half that sends and the half that
-//! receives.
+//! The keys of a session, in a sending and a receiving half.
 
 use std::sync::{
     Mutex, PoisonError,

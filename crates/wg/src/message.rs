@@ -1,5 +1,4 @@
-//! The four messages on the wire (paper 5.4), parsed once into types that
-//! borrow the datagram.
+//! The four messages on the wire (paper 5.4), parsed into types that borrow the datagram.
 
 use crate::{cookie::COOKIE_LEN, tai64n::TAI64N_LEN};
 
@@ -14,7 +13,7 @@ pub const INITIATION_LEN: usize = 4 + 4 + KEY + (KEY + TAG) + (TAI64N_LEN + TAG)
 pub const RESPONSE_LEN: usize = 4 + 4 + 4 + KEY + TAG + 2 * MAC_LEN;
 /// Bytes of a cookie reply.
 pub const COOKIE_REPLY_LEN: usize = 4 + 4 + 24 + COOKIE_LEN + TAG;
-/// Bytes in front of the ciphertext of transport data.
+/// Bytes before the ciphertext of transport data.
 pub const DATA_HEADER_LEN: usize = 16;
 /// Bytes that transport data adds to its plaintext.
 pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG;

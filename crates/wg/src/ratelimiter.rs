@@ -39,7 +39,7 @@ struct Bucket {
 }
 
 impl RateLimiter {
-    /// Whether one more message of `source` may be handled now. Takes it from the source's bucket.
+    /// Whether one more message of `source` may be handled now. Charges it to the source's bucket.
     pub fn allow(&mut self, source: impl Into<Source>, now: Time) -> bool {
         let source = source.into();
         if !self.buckets.contains_key(&source) && !self.make_room(now) {

@@ -9,7 +9,7 @@ const WORDS: usize = (REPLAY_WINDOW / WORD_BITS) as usize + 1;
 /// Records the received counters. Only counters of authentic messages may be passed to it.
 #[derive(Debug, Default)]
 pub struct ReplayFilter {
-    /// One above the highest counter accepted; 0 before the first.
+    /// The highest accepted counter plus one. 0 before the first.
     next: u64,
     /// The first word. The only one until a counter exceeds it.
     first: u64,

@@ -24,8 +24,8 @@ use crate::{Job, Secret, diffie_hellman, public_key};
 const LANES: usize = 8;
 
 /// Smaller batches are faster one by one (`cargo bench -p linerate-x25519`).
-const FEWEST_PRODUCTS: usize = 4;
-const FEWEST_PUBLIC_KEYS: usize = 5;
+const MIN_PRODUCTS: usize = 4;
+const MIN_PUBLIC_KEYS: usize = 5;
 
 /// Number of registers of results that are divided at once, which takes 20 KiB of stack.
 const ROUNDS: usize = 8;
@@ -51,8 +51,8 @@ impl Lanes {
     pub fn diffie_hellman_each(self, jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
         let mut results = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(LANES * ROUNDS) {
-            let (several, alone) = jobs.split_at(in_lanes(jobs.len(), FEWEST_PRODUCTS));
-            // SAFETY: `self` is the proof.
+            let (several, alone) = jobs.split_at(count_in_lanes(jobs.len(), MIN_PRODUCTS));
+            // SAFETY: `self` proves that the processor has the features.
             let mut shared = unsafe { compute_shared(several) };
             results.extend((0..several.len()).map(|at| {
                 let key = gather(&shared, at);
@@ -67,8 +67,9 @@ impl Lanes {
     pub fn public_key_each(self, privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
         let mut results = Vec::with_capacity(privates.len());
         for privates in privates.chunks(LANES * ROUNDS) {
-            let (several, alone) = privates.split_at(in_lanes(privates.len(), FEWEST_PUBLIC_KEYS));
-            // SAFETY: `self` is the proof.
+            let (several, alone) =
+                privates.split_at(count_in_lanes(privates.len(), MIN_PUBLIC_KEYS));
+            // SAFETY: `self` proves that the processor has the features.
             let public = unsafe { compute_public(several) };
             results.extend((0..several.len()).map(|at| *gather(&public, at)));
             results.extend(alone.iter().map(|private| public_key(private)));
@@ -77,11 +78,11 @@ impl Lanes {
     }
 }
 
-/// Number of jobs out of `count` to compute in lanes, if a remainder smaller than `fewest` is
+/// Number of jobs out of `count` to compute in lanes, if a remainder smaller than `min_remainder` is
 /// faster one by one.
-fn in_lanes(count: usize, fewest: usize) -> usize {
+fn count_in_lanes(count: usize, min_remainder: usize) -> usize {
     let rest = count % LANES;
-    if rest < fewest { count - rest } else { count }
+    if rest < min_remainder { count - rest } else { count }
 }
 
 /// The first coordinate of a point in each lane, as `x / z`.

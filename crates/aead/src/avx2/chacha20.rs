@@ -39,7 +39,7 @@ impl Lanes {
 
     /// Assigns one lane to each packet.
     #[inline]
-    fn abreast(packets: &[Packet<'_>; PACKETS]) -> Self {
+    fn one_per_packet(packets: &[Packet<'_>; PACKETS]) -> Self {
         let mut lanes = Self([[0; LANES]; 16]);
         for (lane, packet) in packets.iter().enumerate() {
             lanes.assign(lane, packet, 0);
@@ -141,42 +141,42 @@ pub(super) fn keys(
     keys: &mut [OneTimeKey; PACKETS],
     first: &mut Keystream,
 ) {
-    let mut lanes = Lanes::abreast(packets);
-    block_abreast(&lanes, first);
+    let mut lanes = Lanes::one_per_packet(packets);
+    block_per_packet(&lanes, first);
     for (key, row) in keys.iter_mut().zip(&first.0) {
         key.copy_from_slice(&row[..32]);
     }
     if !packets[0].text.is_empty() {
         lanes.0[12].fill(1);
-        block_abreast(&lanes, first);
+        block_per_packet(&lanes, first);
     }
 }
 
 /// Encrypts or decrypts all blocks of packets of equal length.
 #[target_feature(enable = "avx2")]
-pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
-    xor_abreast(packets, 1, first);
+pub(super) fn apply_keystream(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
+    xor_block_per_packet(packets, 1, first);
     let len = packets[0].text.len();
     if len > BLOCK {
-        let (mut lanes, mut rows) = (Lanes::abreast(packets), Keystream::new());
+        let (mut lanes, mut rows) = (Lanes::one_per_packet(packets), Keystream::new());
         for block in 2..=len.div_ceil(BLOCK) {
             lanes.0[12].fill(block as u32);
-            block_abreast(&lanes, &mut rows);
-            xor_abreast(packets, block, &rows);
+            block_per_packet(&lanes, &mut rows);
+            xor_block_per_packet(packets, block, &rows);
         }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn xor_abreast(packets: &mut [Packet<'_>; PACKETS], block: usize, rows: &Keystream) {
+fn xor_block_per_packet(packets: &mut [Packet<'_>; PACKETS], block: usize, rows: &Keystream) {
     for (packet, row) in packets.iter_mut().zip(&rows.0) {
         xor_blocks(&mut packet.text[BLOCK * (block - 1)..], slice::from_ref(row));
     }
 }
 
 #[target_feature(enable = "avx2")]
-fn block_abreast(lanes: &Lanes, rows: &mut Keystream) {
+fn block_per_packet(lanes: &Lanes, rows: &mut Keystream) {
     for (state, rows) in rows.0.as_chunks_mut().0.iter_mut().enumerate() {
         blocks(lanes.state(state), rows);
     }

@@ -89,7 +89,7 @@ impl<'a> Lanes<'a> {
 
     /// Assigns one lane to each packet.
     #[inline]
-    fn abreast(&mut self, packets: &[Packet<'_>; PACKETS]) {
+    fn one_per_packet(&mut self, packets: &[Packet<'_>; PACKETS]) {
         for (lane, packet) in packets.iter().enumerate() {
             self.low.0[lane] = packet.counter as u32;
             self.high.0[lane] = (packet.counter >> 32) as u32;
@@ -207,7 +207,7 @@ impl Keys {
         keys
     }
 
-    fn abreast(packets: &[Packet<'_>; PACKETS]) -> Self {
+    fn one_per_packet(packets: &[Packet<'_>; PACKETS]) -> Self {
         let mut runs = [Run { packet: 0, block: 0, lane: 0, blocks: 1 }; PACKETS];
         for (lane, run) in runs.iter_mut().enumerate() {
             (run.packet, run.lane) = (lane, lane);
@@ -265,9 +265,9 @@ pub(super) fn one_time_keys(
     keys: &mut [OneTimeKey; PACKETS],
     first: &mut Keystream,
 ) {
-    let each = (!one_key(packets)).then(|| Keys::abreast(packets));
+    let each = (!one_key(packets)).then(|| Keys::one_per_packet(packets));
     let mut lanes = Lanes::new(packets[0].key, each.as_ref());
-    lanes.abreast(packets);
+    lanes.one_per_packet(packets);
     let mut x = lanes.at(0);
     if packets[0].text.is_empty() {
         rounds!(x);
@@ -296,7 +296,7 @@ macro_rules! xor_block {
 
 /// Encrypts or decrypts all blocks of packets of equal length.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
+pub(super) fn apply_keystream(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     let len = packets[0].text.len();
     for (packet, block) in packets.iter_mut().zip(&first.0) {
         match packet.text.first_chunk_mut() {
@@ -307,9 +307,9 @@ pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     if len <= BLOCK {
         return;
     }
-    let each = (!one_key(packets)).then(|| Keys::abreast(packets));
+    let each = (!one_key(packets)).then(|| Keys::one_per_packet(packets));
     let mut lanes = Lanes::new(packets[0].key, each.as_ref());
-    lanes.abreast(packets);
+    lanes.one_per_packet(packets);
     let start = Start::new(&lanes);
     let (full, all) = (len / BLOCK, len.div_ceil(BLOCK));
     let mut block = 2;

@@ -48,7 +48,7 @@ impl Load {
     }
 
     /// Whether a variant with this cost is better by at least 5 %.
-    pub(crate) fn is_worth(&self, cost: usize) -> bool {
+    pub(crate) fn is_faster(&self, cost: usize) -> bool {
         20 * self.library() > 21 * cost
     }
 }

@@ -195,7 +195,7 @@ impl<R: CryptoRng> Control<R> {
         entry.timers.session_derived(now);
     }
 
-    /// Handles that both sides have the keys.
+    /// Handles the end of a handshake: both sides have the keys.
     pub(super) fn handshake_completed(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         entry.timers.retransmit = None;

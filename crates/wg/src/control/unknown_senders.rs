@@ -53,15 +53,15 @@ struct WaitingInitiation {
 }
 
 impl UnknownSenders {
-    /// Handles that a peer was added.
+    /// Handles a newly added peer.
     pub fn admit(&mut self, key: PublicKey) {
         if self.waiting.get(&key).is_some() {
             self.admitted.push(key);
         }
     }
 
-    /// Whether the budget allows a lookup of one more sender without a cookie. Takes it from the
-    /// budget.
+    /// Whether the budget allows a lookup of one more sender without a cookie. Charges the lookup
+    /// to the budget.
     fn can_look_up(&mut self, now: Time) -> bool {
         let next = self.next_lookup_due.map_or(now, |next| next.max(now));
         let may = next.since(now) < COST * BURST;

@@ -105,7 +105,7 @@ impl<N: Into<u8>> Mailbox<N> {
         }
     }
 
-    /// Takes all peers with notices.
+    /// Removes and returns all peers with notices.
     pub fn take(&self) -> impl Iterator<Item = (Arc<Peer>, Notices<N>)> + use<N> {
         let peers = std::mem::take(&mut *self.peers.lock().unwrap_or_else(PoisonError::into_inner));
         let bits = self.bits;

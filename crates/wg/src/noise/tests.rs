@@ -1,4 +1,4 @@
-//! The handshake against published results.
+//! Tests of the handshake with published vectors.
 
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 

@@ -52,7 +52,7 @@ impl Device {
         Some(Reservation { keypair, counter, endpoint })
     }
 
-    /// Records that a probe or a reply was sent in a datagram of `bytes` bytes.
+    /// Records a sent probe or reply, a datagram of `bytes` bytes.
     pub fn handle_probe_sent(&self, peer: &Arc<Peer>, bytes: usize, now: Time) {
         peer.count_tx(bytes);
         if peer.activity.sent(false, false, now) {
@@ -60,7 +60,7 @@ impl Device {
         }
     }
 
-    /// Handles that our own link refused a probe as too long.
+    /// Handles the refusal of a probe by our own link, which it exceeds.
     pub fn handle_probe_refused(&self, peer: &Arc<Peer>, probe: Probe) {
         peer.path.push_event(PathEvent::Refused(probe.token));
         self.control_mailbox.post(peer, ControlNotice::ProbeReceived);

@@ -170,8 +170,8 @@ impl Search {
         }
     }
 
-    /// Handles that our own link refused a probe as too long. The probe was not sent, so there is
-    /// no need to wait for its loss.
+    /// Handles the refusal of a probe by our own link, which it exceeds. The probe was not sent, so
+    /// there is no need to wait for its loss.
     pub fn handle_refusal(&mut self, token: u32, now: Time) {
         if let Phase::Searching(trial) = self.phase
             && token.wrapping_sub(trial.first_token) <= 2 * trial.rounds

@@ -73,7 +73,7 @@ impl PeerPath {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Records that long data was sent. Returns the new deadline if it is the first such data.
+    /// Records sent long data. Returns the new deadline if it is the first such data.
     pub(super) fn note_long_data(&self, now: Time) -> Option<Time> {
         self.long_since.arm(now).then_some(now + CONFIRM_INTERVAL)
     }

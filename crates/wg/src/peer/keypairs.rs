@@ -1,5 +1,5 @@
-//! The three keypairs of a peer and how a new one moves them (paper 6.3; kernel
-//! `noise.c`, `add_new_keypair` and `wg_noise_received_with_keypair`).
+//! The three keypairs of a peer, and their order (paper 6.3; kernel `noise.c`, `add_new_keypair`
+//! and `wg_noise_received_with_keypair`).
 //!
 //! ```text
 //!   initiator:  new -> current -> previous        (a waiting next -> previous)
@@ -51,7 +51,7 @@ impl Keypairs {
         all.into_iter().flatten().any(|keypair| keypair.send.remote_index == index)
     }
 
-    /// Takes all keypairs out.
+    /// Removes and returns all keypairs.
     pub fn clear(&mut self) -> impl Iterator<Item = Arc<Keypair>> + use<> {
         let all = std::mem::take(self);
         [all.current, all.previous, all.next].into_iter().flatten()

@@ -71,7 +71,7 @@ impl Secrets {
         self.pending = Some(secret);
     }
 
-    /// Handles that the peer has the secret too.
+    /// Marks a secret as known to the peer.
     pub fn mark_shared(&mut self, id: u32) {
         if let Some(pending) = self.pending.as_mut().filter(|pending| pending.id == id) {
             pending.is_shared = true;

@@ -65,7 +65,7 @@ fn invalid_initiations_of_a_batch_are_counted_and_the_rest_answered() {
         match at % 3 {
             0 => {
                 let mut forged = initiation.clone();
-                // The ephemeral key, the static one, the timestamp, or a MAC.
+                // Forges the ephemeral key, the static key, the timestamp or a MAC.
                 let byte = [8, 40, 88, 120][at / 3 % 4];
                 forged[byte] ^= 1;
                 let forged = if byte == 120 { forged } else { restamped(&forged, &name) };

@@ -225,7 +225,6 @@ fn unknown_sender_flooding_with_a_valid_cookie_is_rate_limited() {
     run_loaded(&mut world, B, 7);
     let stamped = world.sent(A, What::Initiation)[1].clone();
     assert!(has_mac2(&stamped));
-    // The load ends.
     world.run(secs(2));
     let before = world.hosts[B].dropped(DropReason::HandshakeRateLimited);
     for _ in 0..2000 {

@@ -55,14 +55,14 @@ pub(super) fn product(scalars: &Words) -> Fraction {
         Field::swap(swapped ^ clear, &mut z1, &mut z2);
         swapped = clear;
         let sum = x1.add(&z1);
-        let scaled = x1.sub(&z1).mul(&Field::same(ratio));
+        let scaled = x1.sub(&z1).mul(&Field::splat(ratio));
         x1 = sum.add(&scaled).square().mul(&z2);
         z1 = sum.sub(&scaled).square().mul(&x2);
     }
     Field::swap(swapped, &mut x1, &mut x2);
     Field::swap(swapped, &mut z1, &mut z2);
     (0..BITS.start).fold(Fraction { x: x1, z: z1 }, |Fraction { x, z }, _| {
-        ladder::twice(&x.add(&z), &x.sub(&z))
+        ladder::double(&x.add(&z), &x.sub(&z))
     })
 }
 
@@ -74,7 +74,7 @@ fn ratios() -> Box<Ratios> {
     for ratios in ratios.as_chunks_mut::<AT_ONCE>().0 {
         let pairs = [(); AT_ONCE].map(|()| {
             let (sum, difference) = (multiple.x.add(&multiple.z), multiple.x.sub(&multiple.z));
-            multiple = ladder::twice(&sum, &difference);
+            multiple = ladder::double(&sum, &difference);
             (sum, difference)
         });
         let mut over = pairs.map(|(_, difference)| difference);

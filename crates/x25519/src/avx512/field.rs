@@ -84,7 +84,7 @@ impl Field {
     /// The same element in each lane.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn same(limbs: &Limbs) -> Self {
+    pub fn splat(limbs: &Limbs) -> Self {
         Self(limbs.map(|limb| _mm512_set1_epi64(limb as i64)))
     }
 
@@ -116,23 +116,23 @@ impl Field {
 
     /// Reduces to the number below the prime, in limbs of 51 bits.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn least(self) -> [__m512i; LIMBS] {
+    fn reduced(self) -> [__m512i; LIMBS] {
         let nothing = _mm512_setzero_si512();
         // The value is below 2^255 + 2^220, so it wraps at most once, and is then below 2^255.
-        let (mut limbs, over) = ripple(self.0, nothing);
+        let (mut limbs, over) = propagate_carries(self.0, nothing);
         limbs[0] = _mm512_add_epi64(limbs[0], times_19(over));
-        let (limbs, _) = ripple(limbs, nothing);
+        let (limbs, _) = propagate_carries(limbs, nothing);
         // If the value is at or above the prime, adding 19 reaches 2^255. Bits at and above 2^255
         // are dropped.
-        let (_, reaches) = ripple(limbs, _mm512_set1_epi64(19));
-        ripple(limbs, times_19(reaches)).0
+        let (_, reaches) = propagate_carries(limbs, _mm512_set1_epi64(19));
+        propagate_carries(limbs, times_19(reaches)).0
     }
 
     /// Returns the lanes in which the element is 0.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn is_zero(self) -> __mmask8 {
         let any = self
-            .least()
+            .reduced()
             .into_iter()
             .fold(_mm512_setzero_si512(), |any, limb| _mm512_or_si512(any, limb));
         _mm512_testn_epi64_mask(any, any)
@@ -141,7 +141,7 @@ impl Field {
     /// Stores the number below the prime.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub fn store(self) -> Words {
-        let [l0, l1, l2, l3, l4] = self.least();
+        let [l0, l1, l2, l3, l4] = self.reduced();
         let mut words = Words::default();
         let values = [
             _mm512_or_si512(l0, _mm512_slli_epi64::<51>(l1)),
@@ -332,7 +332,7 @@ fn twice_and(twice: __m512i, once: __m512i) -> __m512i {
 /// and above 2^255.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn ripple(limbs: [__m512i; LIMBS], more: __m512i) -> ([__m512i; LIMBS], __m512i) {
+fn propagate_carries(limbs: [__m512i; LIMBS], more: __m512i) -> ([__m512i; LIMBS], __m512i) {
     let (mut limbs, mut over) = (limbs, more);
     for limb in &mut limbs {
         let sum = _mm512_add_epi64(*limb, over);

@@ -23,7 +23,7 @@ pub(super) fn product(scalars: &Words, points: &Words) -> Fraction {
         let (da, cb) = (d.mul(&a), c.mul(&b));
         x3 = da.add(&cb).square();
         z3 = da.sub(&cb).square().mul(&x1);
-        Fraction { x: x2, z: z2 } = twice(&a, &b);
+        Fraction { x: x2, z: z2 } = double(&a, &b);
     }
     Field::swap(swapped, &mut x2, &mut x3);
     Field::swap(swapped, &mut z2, &mut z3);
@@ -33,7 +33,7 @@ pub(super) fn product(scalars: &Words, points: &Words) -> Fraction {
 /// Doubles a point, given the sum and the difference of its coordinates.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-pub(super) fn twice(sum: &Field, difference: &Field) -> Fraction {
+pub(super) fn double(sum: &Field, difference: &Field) -> Fraction {
     let (aa, bb) = (sum.square(), difference.square());
     let e = aa.sub(&bb);
     Fraction { x: aa.mul(&bb), z: e.mul(&e.mul_a24_add(&aa)) }

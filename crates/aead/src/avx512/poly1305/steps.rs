@@ -95,7 +95,7 @@ impl<'a> Steps<'a> {
             store_16(&mut padded[lane], load_some(&self.texts[lane][partial..]));
         }
         let [a, b, c, d, e, f, g, h] = &padded;
-        with_bit(gather([a, b, c, d, e, f, g, h]), self.begun(32))
+        with_bit(gather([a, b, c, d, e, f, g, h]), self.block_bits(32))
     }
 
     /// Returns the block of the lengths. The associated data is empty.
@@ -119,13 +119,13 @@ impl<'a> Steps<'a> {
                 parts[lane] = part.expect("it is within the text");
             }
         }
-        with_bit(gather(parts), self.begun(from))
+        with_bit(gather(parts), self.block_bits(from))
     }
 
     /// Returns the bit at 2^128 of the block at `from`, in the lanes of packets that have begun.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn begun(&self, from: i64) -> __m512i {
+    fn block_bits(&self, from: i64) -> __m512i {
         let begun = _mm512_cmpge_epi64_mask(load_longs(&self.last), _mm512_set1_epi64(-from));
         _mm512_maskz_mov_epi64(begun, _mm512_set1_epi64(BLOCK_BIT))
     }
