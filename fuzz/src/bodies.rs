@@ -90,7 +90,7 @@ pub use tsmp::tsmp;
 pub use upnp::upnp;
 use wg::{
     AllowedIps, Control, ExchangeMessage, Now, OutboundNotice, Peer, PresharedKey, PrivateKey,
-    Probe, PublicKey, ReceivedBatch, ReplayFilter, SentBatch, Time,
+    Probe, PublicKey, ReceivedMessages, ReplayFilter, SentDatagrams, Time,
     config::{AllowedIpChange, DeviceChange, PeerChange},
     constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW},
     message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
@@ -373,7 +373,8 @@ impl Pair {
             if authentic && session.keypair.recv.accept(header.counter) {
                 let carries = datagram.len() > DATA_OVERHEAD;
                 let endpoint = Endpoint::new(from);
-                let received = ReceivedBatch { bytes: datagram.len(), has_data: carries, endpoint };
+                let received =
+                    ReceivedMessages { bytes: datagram.len(), has_data: carries, endpoint };
                 device.handle_received(&session, received, now.time);
             }
         }
@@ -393,7 +394,7 @@ impl Pair {
         let receiver = reservation.keypair.send.remote_index;
         let mut datagram = DataHeader { receiver, counter: reservation.counter }.encode().to_vec();
         datagram.resize(DATA_OVERHEAD + len, 0);
-        let sent = SentBatch { packets: 1, bytes: datagram.len(), longest: datagram.len() };
+        let sent = SentDatagrams { packets: 1, bytes: datagram.len(), longest: datagram.len() };
         device.handle_sent(peer, &reservation, sent, self.time);
         self.wire.push((id, datagram));
     }

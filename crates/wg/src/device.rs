@@ -21,9 +21,9 @@ use std::{
 };
 
 pub use handshakes::HandshakeCounts;
-pub use inbound::{ReceiveError, ReceivedBatch};
+pub use inbound::{ReceiveError, ReceivedMessages};
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
-pub use outbound::{Reservation, ReserveError, SentBatch};
+pub use outbound::{Reservation, ReserveError, SentDatagrams};
 pub use stack_wipes::{KeyUser, StackWipes};
 
 use crate::{

@@ -41,8 +41,8 @@ pub use allowed_ips::AllowedIps;
 pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
 pub use crypto::Crypto;
 pub use device::{
-    ControlNotice, Device, HandshakeCounts, KeyUser, OutboundNotice, ReceiveError, ReceivedBatch,
-    Reservation, ReserveError, Routes, SentBatch, StackWipes,
+    ControlNotice, Device, HandshakeCounts, KeyUser, OutboundNotice, ReceiveError,
+    ReceivedMessages, Reservation, ReserveError, Routes, SentDatagrams, StackWipes,
 };
 pub use drops::{DropReason, Drops};
 pub use events::{Event, Events};

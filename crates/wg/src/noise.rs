@@ -6,7 +6,7 @@
 //!   Initiator::start ---- initiation ----> OpenedInitiation::open_each
 //!                                          Claim::prove_each
 //!                                          Ephemeral::generate_each
-//!   Initiator::answered <-- response ----- SealedResponse::seal_each
+//!   Initiator::open_response <- response -- SealedResponse::seal_each
 //!   OpenedResponse::finish
 //!            both hold TransportKeys
 //! ```

@@ -10,7 +10,7 @@ use packet::{
     wire::IpHeader,
 };
 use wg::{
-    Device, DropReason, ExchangeMessage, PROBE_FIRST_BYTE, Peer, Probe, ReceivedBatch, Routes,
+    Device, DropReason, ExchangeMessage, PROBE_FIRST_BYTE, Peer, Probe, ReceivedMessages, Routes,
     Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
@@ -144,7 +144,7 @@ impl<I: IpSend> Delivery<I> {
                     && batch.get(job.span)[DATA_HEADER_LEN] != PROBE_FIRST_BYTE
             });
             let (_, session) = &sessions[run[0].session];
-            let received = ReceivedBatch { bytes, has_data, endpoint: run[0].endpoint };
+            let received = ReceivedMessages { bytes, has_data, endpoint: run[0].endpoint };
             self.device.handle_received(session, received, self.now);
         }
     }

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
-use wg::{Device, DropReason, SentBatch, Time, message::DATA_HEADER_LEN, stack};
+use wg::{Device, DropReason, SentDatagrams, Time, message::DATA_HEADER_LEN, stack};
 
 use super::unsealed::{InBandDatagram, Unsealed};
 use crate::{AEAD_BATCH, Shared, datagram_sender::DatagramSender, stage::Work};
@@ -58,7 +58,7 @@ impl<U: UdpSend> Sealer<U> {
             let lens = &written.lens[run.lens.clone()];
             if went(&written.out, &run.reservation.endpoint) {
                 let (packets, bytes) = (lens.len() as u64, lens.iter().sum());
-                let sent = SentBatch { packets, bytes, longest: run.longest };
+                let sent = SentDatagrams { packets, bytes, longest: run.longest };
                 device.handle_sent(&run.peer, &run.reservation, sent, *now);
             }
         }

@@ -53,7 +53,7 @@ impl<R: CryptoRng> Control<R> {
                 _ if !self.running => Ok(()),
                 Some(Kind::Initiation) => self
                     .parse_initiation(datagram, from, now.time)
-                    .map(|arrived| initiations.push(arrived)),
+                    .map(|received| initiations.push(received)),
                 Some(Kind::Response) => self
                     .admit(datagram, from, now.time)
                     .and_then(|_| self.handle_response(datagram, from, now)),

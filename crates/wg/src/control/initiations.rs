@@ -31,7 +31,7 @@ use crate::{
     time::{Now, Time},
 };
 
-/// Minimum interval between two initiations of one peer. An earlier one is refused.
+/// Minimum interval between two initiations of one peer. An initiation before its end is refused.
 pub(super) const MIN_INITIATION_INTERVAL: Duration =
     Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
 /// Minimum interval between our own initiations. It is longer because the peer counts from the time
@@ -51,7 +51,7 @@ pub(super) struct ReceivedInitiation<'a> {
 
 /// An initiation that names a peer as its sender, without proof yet.
 struct ClaimedInitiation<'a> {
-    arrived: &'a ReceivedInitiation<'a>,
+    received: &'a ReceivedInitiation<'a>,
     opened: &'a OpenedInitiation,
     static_static: Secret,
 }
@@ -86,24 +86,24 @@ impl<R: CryptoRng> Control<R> {
     }
 
     /// Answers the accepted initiations and counts the others.
-    pub(super) fn handle_initiations(&mut self, arrived: &[ReceivedInitiation<'_>], now: Now) {
-        if !arrived.is_empty() {
-            stack::run_and_wipe(|| self.handle_batch(arrived, now));
+    pub(super) fn handle_initiations(&mut self, received: &[ReceivedInitiation<'_>], now: Now) {
+        if !received.is_empty() {
+            stack::run_and_wipe(|| self.handle_batch(received, now));
         }
     }
 
-    fn handle_batch(&mut self, arrived: &[ReceivedInitiation<'_>], now: Now) {
+    fn handle_batch(&mut self, received: &[ReceivedInitiation<'_>], now: Now) {
         let Some(own) = &self.own else { return };
-        let keys = arrived.iter().map(|ReceivedInitiation { message, .. }| {
+        let keys = received.iter().map(|ReceivedInitiation { message, .. }| {
             (PublicKey::from(*message.ephemeral), message.static_key)
         });
         let opened = OpenedInitiation::open_each(&own.identity, &keys.collect::<Vec<_>>());
         self.compute_static_static(&opened);
         // Secrets are not moved, neither by a growing vector nor out of one: copies would remain in
         // the heap.
-        let mut claimed = Vec::with_capacity(arrived.len());
-        for (arrived, opened) in arrived.iter().zip(&opened) {
-            let claim = self.claim(arrived, opened.as_ref(), now).map(|claim| claimed.push(claim));
+        let mut claimed = Vec::with_capacity(received.len());
+        for (received, opened) in received.iter().zip(&opened) {
+            let claim = self.claim(received, opened.as_ref(), now).map(|claim| claimed.push(claim));
             self.count(claim);
         }
         let claims: Vec<Claim<'_>> = claimed.iter().map(ClaimedInitiation::claim).collect();
@@ -135,25 +135,25 @@ impl<R: CryptoRng> Control<R> {
 
     fn claim<'a>(
         &mut self,
-        arrived: &'a ReceivedInitiation<'a>,
+        received: &'a ReceivedInitiation<'a>,
         opened: Option<&'a OpenedInitiation>,
         now: Now,
     ) -> Result<ClaimedInitiation<'a>, DropReason> {
         let opened = opened.ok_or(DropReason::HandshakeForged)?;
         let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
         let Some(entry) = self.peers.get_mut(&opened.remote) else {
-            return Err(self.handle_unknown_sender(opened, arrived, now.time));
+            return Err(self.handle_unknown_sender(opened, received, now.time));
         };
         let static_static = entry
             .handshake
             .static_static(&own.identity, &entry.peer)
             .ok_or(DropReason::HandshakeForged)?;
-        Ok(ClaimedInitiation { arrived, opened, static_static })
+        Ok(ClaimedInitiation { received, opened, static_static })
     }
 
     fn accept<'a>(
         &mut self,
-        &ClaimedInitiation { arrived, opened, .. }: &ClaimedInitiation<'_>,
+        &ClaimedInitiation { received, opened, .. }: &ClaimedInitiation<'_>,
         proved: Option<&'a ([u8; TAI64N_LEN], Responder)>,
         now: Now,
     ) -> Result<AcceptedInitiation<'a>, DropReason> {
@@ -162,13 +162,13 @@ impl<R: CryptoRng> Control<R> {
         let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
         entry.admit_initiation((*timestamp).into(), now.time)?;
 
-        entry.peer.roam_to(arrived.from);
-        self.device.events.handle_received(&entry.peer, arrived.from);
-        entry.peer.count_rx(arrived.datagram.len());
+        entry.peer.roam_to(received.from);
+        self.device.events.handle_received(&entry.peer, received.from);
+        entry.peer.count_rx(received.datagram.len());
         if entry.peer.endpoint().is_none() {
             return Err(DropReason::HandshakeNoEndpoint);
         }
-        Ok(AcceptedInitiation { key, responder, sender: arrived.message.sender })
+        Ok(AcceptedInitiation { key, responder, sender: received.message.sender })
     }
 
     /// Answers initiations. Each new session waits as `next` for the peer's first data.
@@ -240,8 +240,8 @@ impl<R: CryptoRng> Control<R> {
 
 impl ClaimedInitiation<'_> {
     fn claim(&self) -> Claim<'_> {
-        let ClaimedInitiation { arrived, opened, static_static } = self;
-        Claim { opened, static_static, sealed: arrived.message.timestamp }
+        let ClaimedInitiation { received, opened, static_static } = self;
+        Claim { opened, static_static, sealed: received.message.timestamp }
     }
 }
 

@@ -78,23 +78,23 @@ impl<R: CryptoRng> Control<R> {
     pub(super) fn handle_unknown_sender(
         &mut self,
         opened: &OpenedInitiation,
-        arrived: &ReceivedInitiation<'_>,
+        received: &ReceivedInitiation<'_>,
         now: Time,
     ) -> DropReason {
         if !self.device.events.is_lookup_enabled() {
             return DropReason::HandshakeUnknownPeer;
         }
-        let from = arrived.from;
-        if arrived.has_cookie {
+        let from = received.from;
+        if received.has_cookie {
             if !self.limiter.allow(from.remote, now) {
                 return DropReason::HandshakeRateLimited;
             }
         } else if !self.unknown_senders.can_look_up(now) {
-            self.send_cookie(arrived.datagram, from, now);
+            self.send_cookie(received.datagram, from, now);
             return DropReason::HandshakeCookieSent;
         }
         let key = opened.remote;
-        let Some(timestamp) = self.timestamp_of(opened, arrived.message.timestamp) else {
+        let Some(timestamp) = self.timestamp_of(opened, received.message.timestamp) else {
             return DropReason::HandshakeForged;
         };
         // The replay of an older initiation must not replace the newest one.
@@ -106,7 +106,7 @@ impl<R: CryptoRng> Control<R> {
         {
             return DropReason::HandshakeReplayed;
         }
-        let Some(message) = Handshake::copy_of(arrived.datagram) else {
+        let Some(message) = Handshake::copy_of(received.datagram) else {
             return DropReason::InMalformed;
         };
         let initiation = WaitingInitiation { message, from, timestamp };
@@ -124,9 +124,9 @@ impl<R: CryptoRng> Control<R> {
             };
             let datagram = initiation.message.as_bytes();
             let Some(message) = Initiation::parse(datagram) else { continue };
-            let arrived =
+            let received =
                 ReceivedInitiation { datagram, message, from: initiation.from, has_cookie: true };
-            self.handle_initiations(&[arrived], now);
+            self.handle_initiations(&[received], now);
         }
     }
 

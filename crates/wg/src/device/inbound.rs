@@ -27,7 +27,7 @@ pub enum ReceiveError {
 
 /// Messages received from one endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct ReceivedBatch {
+pub struct ReceivedMessages {
     /// Total bytes of their datagrams.
     pub bytes: usize,
     /// Whether any of them is not a keepalive.
@@ -61,8 +61,8 @@ impl Device {
 
     /// Records new, authentic messages of `session`. The first ones confirm the session. A peer
     /// that roams moves to their endpoint.
-    pub fn handle_received(&self, session: &Session, received: ReceivedBatch, now: Time) {
-        let ReceivedBatch { bytes, has_data, endpoint } = received;
+    pub fn handle_received(&self, session: &Session, received: ReceivedMessages, now: Time) {
+        let ReceivedMessages { bytes, has_data, endpoint } = received;
         let Session { peer, keypair } = session;
         if !keypair.confirmed.load(Ordering::Acquire)
             && !keypair.confirmed.swap(true, Ordering::AcqRel)

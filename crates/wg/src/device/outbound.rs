@@ -32,7 +32,7 @@ pub struct Reservation {
 
 /// Datagrams sent with one reservation.
 #[derive(Clone, Copy, Debug)]
-pub struct SentBatch {
+pub struct SentDatagrams {
     /// Number of datagrams.
     pub packets: u64,
     /// Total bytes of the datagrams.
@@ -122,10 +122,10 @@ impl Device {
         &self,
         peer: &Arc<Peer>,
         reservation: &Reservation,
-        sent: SentBatch,
+        sent: SentDatagrams,
         now: Time,
     ) {
-        let SentBatch { packets, bytes, longest } = sent;
+        let SentDatagrams { packets, bytes, longest } = sent;
         peer.count_tx(bytes);
         let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, self.events.is_enabled(), now);
         plan |= path_mtu::note_long_data_sent(peer, longest, now);

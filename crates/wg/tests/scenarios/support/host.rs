@@ -9,7 +9,7 @@ use packet::{Endpoint, wire::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
     Control, Device, DropReason, ExchangeMessage, Now, OutboundNotice, Peer, PrivateKey, Probe,
-    PublicKey, ReceiveError, ReceivedBatch, Reservation, ReserveError, SentBatch, Session,
+    PublicKey, ReceiveError, ReceivedMessages, Reservation, ReserveError, SentDatagrams, Session,
     StagedPackets,
     config::{AllowedIpChange, DeviceChange, PeerState},
     constants::PADDING,
@@ -217,7 +217,7 @@ impl Host {
         }
         let longest = packets.iter().map(|packet| packet.len() + DATA_OVERHEAD).max();
         let sent =
-            SentBatch { packets: packets.len() as u64, bytes, longest: longest.unwrap_or(0) };
+            SentDatagrams { packets: packets.len() as u64, bytes, longest: longest.unwrap_or(0) };
         self.device.handle_sent(peer, &reservation, sent, now.time);
         self.last = Some(reservation);
         true
@@ -249,7 +249,7 @@ impl Host {
         let probe = Probe::parse(&data);
         let exchange = ExchangeMessage::parse(&data);
         let has_data = !data.is_empty() && probe.is_none() && exchange.is_none();
-        let received = ReceivedBatch { bytes: datagram.len(), has_data, endpoint: from };
+        let received = ReceivedMessages { bytes: datagram.len(), has_data, endpoint: from };
         self.device.handle_received(&session, received, now.time);
         if let Some(probe) = probe {
             self.device.handle_probe_received(&session.peer, probe, now.time);
