@@ -44,7 +44,7 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
-    let is_wanted = conf.interface.reresolve.unwrap_or(true);
+    let is_wanted = conf.interface.features.reresolve.unwrap_or(true);
     let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
     let lines = write_endpoint_names(names.iter().map(|(peer, name)| (peer, name)));
     let reply = client.send("linerate-endpoint-names", &lines)?;

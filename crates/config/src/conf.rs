@@ -16,9 +16,9 @@ mod endpoint;
 mod error;
 mod interface_name;
 mod lines;
+mod locations;
 mod names;
 mod parse;
-mod places;
 mod policy;
 mod proxy;
 mod router;
@@ -33,16 +33,16 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use wg::{Crypto, PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
-use self::{access::Origin, places::Places};
-use crate::value;
+use self::{access::Origin, locations::Locations};
+use crate::{EndpointName, value};
 
 pub use self::{
     access::{Access, Writable},
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError, fnv1a},
     lines::{Section, key_names},
+    locations::Setting,
     names::Names,
-    places::Setting,
     policy::Policy,
     proxy::{Expose, Forward, Proxy, ProxyUser, SocketAddress, Transport, WithOrigin},
     router::Router,
@@ -57,7 +57,7 @@ pub struct Conf {
     pub interface: Interface,
     /// The `[Peer]` sections, in their order.
     pub peers: Vec<Peer>,
-    /// What is allowed but hardly meant, each with file and line.
+    /// Settings that are allowed but probably not meant, each with file and line.
     pub warnings: Vec<String>,
     file_name: String,
     interface_line: usize,
@@ -67,7 +67,7 @@ pub struct Conf {
     up_key: Option<(usize, &'static str)>,
     /// The first line with a hook, and its key.
     hook_key: Option<(usize, &'static str)>,
-    places: Places,
+    locations: Locations,
     /// The owner and mode of the file and its folder, if it was read from a file.
     origin: Option<Origin>,
 }
@@ -75,53 +75,57 @@ pub struct Conf {
 /// The `[Interface]` section.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interface {
-    /// A hook may bring it later; see [`Conf::private_key`].
+    /// A hook may set it later; see [`Conf::private_key`].
     pub private_key: Option<PrivateKey>,
     /// The UDP port.
     pub listen_port: Option<u16>,
-    /// The mark of outgoing datagrams; 0 is none.
+    /// The mark of outgoing datagrams; 0 means no mark.
     pub fwmark: Option<u32>,
     /// Addresses of the interface, with their host bits.
     pub addresses: Vec<IpNet>,
     /// Name resolution while the interface is up.
     pub dns: Dns,
-    /// Bytes of an IP packet at most, 68 or more.
+    /// The largest IP packet in bytes, at least 68.
     pub mtu: Option<u16>,
-    /// Where routes to the allowed IPs go.
+    /// The routing table for routes to the allowed IPs.
     pub table: Table,
-    /// Whether going down writes the state back into the file.
+    /// Whether `down` writes the state back into the file.
     pub save_config: bool,
     /// Shell commands.
     pub hooks: Hooks,
-    /// What `linerate proxy` does.
+    /// Services of `linerate proxy`.
     pub proxy: Proxy,
-    /// Rules around a table of its own, which a default route has.
+    /// Policy rules for a separate routing table, which a default route uses.
     pub policy: Policy,
-    /// What is forwarded for the peers.
+    /// Forwarding for the peers.
     pub router: Router,
-    /// Whether the MTU of the path to each peer is searched for; the command line says so
-    /// where the file does not.
+    /// Optional behaviour of the data plane.
+    pub features: Features,
+}
+
+/// Optional behaviour of the data plane. If a field is `None`, the command line decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Whether to search for the MTU of the path to each peer.
     pub path_mtu: Option<bool>,
-    /// Whether secrets are agreed with peers against quantum computers; the command line says so
-    /// where the file does not.
+    /// Whether to agree on post-quantum secrets with peers.
     pub post_quantum: Option<PostQuantum>,
-    /// Which code computes handshakes and packets. If `None`, the command line decides.
+    /// The implementation of handshakes and packet encryption.
     pub crypto: Option<Crypto>,
-    /// Whether endpoints that are names are resolved again when their peers do not answer; `None`
-    /// is yes.
+    /// Whether to resolve the name of an endpoint again when its peer does not answer.
     pub reresolve: Option<bool>,
 }
 
-/// The words of `DNS`.
+/// The value of `DNS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Those that are addresses.
+    /// Words that are addresses.
     pub servers: Vec<NameServer>,
-    /// The others.
+    /// All other words.
     pub search_domains: Vec<String>,
 }
 
-/// A name server. Shown as in a file.
+/// A name server, displayed as in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameServer {
     /// Its address.
@@ -133,7 +137,7 @@ pub struct NameServer {
 /// The routing table for routes to the allowed IPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Table {
-    /// The main table, and for default routes one of their own with policy rules.
+    /// The main table, and a separate table with policy rules for default routes.
     #[default]
     Auto,
     /// No routes.
@@ -142,8 +146,8 @@ pub enum Table {
     Id(u32),
 }
 
-/// Shell commands around going up and down, in their order, with `%i` for the
-/// name of the interface. Each is one line.
+/// Shell commands of `up` and `down`, in their order. `%i` stands for the name of the interface. Each
+/// is one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
     /// Before the interface is configured.
@@ -159,30 +163,20 @@ pub struct Hooks {
 /// A `[Peer]` section.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
-    /// The peer's name.
+    /// The public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// Never all zero.
+    /// The preshared key, never all zero.
     pub preshared_key: Option<PresharedKey>,
-    /// Networks, host bits zero.
+    /// The networks, with host bits zero.
     pub allowed_ips: Vec<IpNet>,
-    /// Where to reach the peer at first.
+    /// The first endpoint.
     pub endpoint: Option<EndpointName>,
     /// Seconds; 0 is off.
     pub persistent_keepalive: Option<u16>,
 }
 
-/// An endpoint whose host may still have to be resolved. Shown as in a file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct EndpointName {
-    /// A name or an address: IPv4, or IPv6 without brackets and maybe with
-    /// `%scope`.
-    pub host: String,
-    /// The UDP port.
-    pub port: u16,
-}
-
 impl Conf {
-    /// What a file would say that has these.
+    /// A configuration with these settings, as if read from a file.
     pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
         Self {
             interface,
@@ -193,16 +187,16 @@ impl Conf {
             proxy_key: None,
             up_key: None,
             hook_key: None,
-            places: Places::default(),
+            locations: Locations::default(),
             origin: None,
         }
     }
 
-    /// The private key, without which an interface does not come up; only a
-    /// hook could still bring one (wg-quick(8) has an example).
+    /// The private key, which an interface needs. A hook may set it later (wg-quick(8) has an
+    /// example).
     ///
     /// # Errors
-    /// The file has none; the error names the line of `[Interface]`.
+    /// The key is missing. The error contains the line of `[Interface]`.
     pub fn private_key(&self) -> Result<&PrivateKey, ConfError> {
         self.interface.private_key.as_ref().ok_or_else(|| {
             let missing = Reason::Missing(Section::Interface);
@@ -218,19 +212,11 @@ impl Conf {
         })
     }
 
-    /// Lets go of the keys that are secret, once a device has them: who changes them there is not
-    /// to find them here.
+    /// Drops the secret keys after a device has received them, so that a changed key does not remain
+    /// here.
     pub fn forget_secrets(&mut self) {
         self.interface.private_key = None;
         self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
-    }
-}
-
-impl EndpointName {
-    /// Whether the host is a name, and not an address.
-    pub fn is_name(&self) -> bool {
-        let address = self.host.split_once('%').map_or(&*self.host, |(address, _)| address);
-        address.parse::<IpAddr>().is_err()
     }
 }
 
@@ -261,16 +247,6 @@ impl fmt::Display for NameServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)?;
         self.scope.iter().try_for_each(|scope| write!(f, "%{scope}"))
-    }
-}
-
-impl fmt::Display for EndpointName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
     }
 }
 

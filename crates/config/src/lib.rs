@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conf;
+mod endpoint;
 mod secret_text;
 #[cfg(feature = "strategies")]
 pub mod strategies;
@@ -19,5 +20,6 @@ pub mod target;
 pub mod uapi;
 pub mod value;
 
+pub use endpoint::EndpointName;
 pub use target::{Host, Target};
 pub use value::ValueError;

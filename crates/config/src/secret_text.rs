@@ -1,11 +1,11 @@
-//! Texts with keys in them.
+//! Texts that contain keys.
 
 use std::fmt;
 
-/// Appends what `write` writes to `out` and leaves room for `spare` bytes more.
+/// Appends the output of `write` to `out`, with room for `spare` more bytes.
 ///
-/// `write` runs twice, first to measure: a `String` that grows leaves a copy of
-/// its secrets behind in freed memory.
+/// `write` runs twice, first to measure the length: a `String` that grows leaves a copy of its secrets
+/// in freed memory.
 pub(crate) fn append(
     out: &mut String,
     spare: usize,

@@ -1,4 +1,4 @@
-//! Arbitrary device states and changes, for the property tests of the texts.
+//! Arbitrary device states and changes for property tests.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
@@ -20,7 +20,7 @@ use crate::uapi::{
 pub fn device_state() -> impl Strategy<Value = DeviceState> {
     let private_key =
         option::of(any::<[u8; 32]>().prop_map(|bytes| PrivateKey::from_bytes(&bytes)));
-    // A map, as a device has no two peers of one key.
+    // A map, because the keys of a device's peers are distinct.
     let peers = collection::btree_map(any::<[u8; 32]>(), peer(), 0..6);
     (private_key, any::<u16>(), prop_oneof![Just(0), any::<u32>()], peers).prop_map(
         |(private_key, listen_port, fwmark, peers)| DeviceState {
@@ -117,7 +117,7 @@ fn network() -> impl Strategy<Value = IpNet> {
     })
 }
 
-/// Statistics as a peer may have them.
+/// Arbitrary statistics.
 pub fn stats() -> impl Strategy<Value = Stats> {
     let text = || "[!-~]([ -~]{0,10}[!-~])?";
     let word = || "[a-z-]{1,10}";
@@ -135,7 +135,7 @@ pub fn stats() -> impl Strategy<Value = Stats> {
     });
     let drops = collection::vec(any::<u64>(), 0..=DropReason::ALL.len())
         .prop_map(|counts| DropReason::ALL.iter().copied().zip(counts).collect());
-    // A map, as each has one name.
+    // A map, because names are distinct.
     let offloads =
         collection::btree_map(word(), (any::<bool>(), any::<u64>()), 0..4).prop_map(|offloads| {
             let one = |(name, (wanted, demotions))| OffloadStats { name, wanted, demotions };

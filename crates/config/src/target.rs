@@ -1,11 +1,11 @@
-//! Where a client wants to go.
+//! The target of a client: a host and a port.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// The longest name (RFC 1035, section 2.3.4), as text.
+/// Longest text of a name (RFC 1035, section 2.3.4).
 const NAME_MAX: usize = 253;
 
 /// A host and a TCP or UDP port.
@@ -20,14 +20,14 @@ pub struct Target {
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// By its address.
+    /// An address.
     Ip(IpAddr),
-    /// By a name that is still to be resolved.
+    /// A name that must be resolved.
     Name(String),
 }
 
 impl Host {
-    /// An address, with or without brackets where it is IPv6, or a name.
+    /// Parses an address or a name. An IPv6 address may have brackets.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(inner) = text.strip_prefix('[') {
             return inner
@@ -45,8 +45,8 @@ impl Host {
 }
 
 impl Target {
-    /// `host:port`, with brackets around an IPv6 address; the port may be left out
-    /// where there is a `default_port`.
+    /// Parses `host:port`, with brackets around an IPv6 address. The port may be absent if there is a
+    /// `default_port`.
     pub fn parse(text: &str, default_port: Option<u16>) -> Option<Self> {
         let bare = || Some((text, default_port?));
         let (host, port) = match text.rsplit_once(':') {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_as_urls_and_files_write_them() {
+    fn targets_parse_as_in_urls_and_files() {
         for (text, default, shown) in [
             ("10.0.0.2:80", None, "10.0.0.2:80"),
             ("[fd00::2]:80", None, "[fd00::2]:80"),

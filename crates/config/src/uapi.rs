@@ -24,7 +24,7 @@ use wg::{
     config::{DeviceChange, PeerState},
 };
 
-use crate::conf::EndpointName;
+use crate::EndpointName;
 
 pub use self::{
     change::write_change,
@@ -43,24 +43,24 @@ pub enum Request {
     Set(Change),
     /// `linerate-stats=1`, an extension: the counters.
     Stats,
-    /// `linerate-ping=1`, an extension: to send an echo request to this host.
+    /// `linerate-ping=1`, an extension: sends an echo request to this host.
     Ping(String),
-    /// `linerate-down=1`, an extension: to go down.
+    /// `linerate-down=1`, an extension: removes the interface and stops.
     Down,
-    /// `linerate-capture=1`, an extension: packets inside the tunnel, as pcapng after the reply.
+    /// `linerate-capture=1`, an extension: sends packets inside the tunnel as pcapng after the reply.
     Capture(CaptureOptions),
-    /// `linerate-offload=1`, an extension: offloads by name, to be used or not.
+    /// `linerate-offload=1`, an extension: turns the named offloads on or off.
     Offload(Vec<(String, bool)>),
-    /// `linerate-endpoint-names=1`, an extension: the names that endpoints of peers were resolved
-    /// from, in place of all former ones. The reply says whether they are resolved again:
-    /// `followed=true` or `followed=false`.
+    /// `linerate-endpoint-names=1`, an extension: replaces the names that endpoints of peers were
+    /// resolved from. The reply contains `followed=true` if the daemon resolves them again, else
+    /// `followed=false`.
     EndpointNames(Vec<(PublicKey, EndpointName)>),
 }
 
 /// The options of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureOptions {
-    /// Bytes of each packet at most.
+    /// Maximum number of bytes of each packet.
     pub snaplen: usize,
     /// Only packets from and to this peer.
     pub peer: Option<PublicKey>,
@@ -71,7 +71,7 @@ pub struct CaptureOptions {
 pub struct Change {
     /// The UDP port; 0 lets the kernel choose.
     pub listen_port: Option<u16>,
-    /// The mark of outgoing datagrams; 0 is none.
+    /// The mark of outgoing datagrams; 0 means no mark.
     pub fwmark: Option<u32>,
     /// Settings of the protocol.
     pub device: DeviceChange,
@@ -85,14 +85,14 @@ impl Change {
     }
 }
 
-/// The state of the whole device, as `wg show` shows it.
+/// The state of the whole device, as in `wg show`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceState {
     /// The private key, if one is set.
     pub private_key: Option<PrivateKey>,
-    /// The UDP port; 0 where none is bound.
+    /// The UDP port; 0 without a socket.
     pub listen_port: u16,
-    /// The mark of outgoing datagrams; 0 is none.
+    /// The mark of outgoing datagrams; 0 means no mark.
     pub fwmark: u32,
     /// All peers.
     pub peers: Vec<PeerState>,

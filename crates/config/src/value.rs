@@ -1,5 +1,4 @@
-//! The values that UAPI and configuration files write in the same way, and what
-//! an error may say of a value.
+//! Values with the same syntax in UAPI and configuration files, and their errors.
 
 use std::{
     borrow::Cow,
@@ -10,18 +9,18 @@ use std::{
 
 use ipnet::IpNet;
 
-/// Bytes of input that an error repeats at most. A full IPv6 address has 39; a
-/// key, which may stand in any wrong place, has 43 or more.
+/// Maximum number of input bytes in an error. A full IPv6 address has 39. A key, which may appear in any
+/// place by mistake, has at least 43.
 const EXCERPT_MAX: usize = 40;
 
-/// A value that is not what its key wants.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     wanted: Wanted,
     got: Option<Box<str>>,
 }
 
-/// What a key wants.
+/// The expected form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     HexKey,
@@ -60,7 +59,7 @@ impl ValueError {
         Self { wanted, got: (got.len() <= EXCERPT_MAX).then(|| got.into()) }
     }
 
-    /// Of a value that is not to be repeated at all.
+    /// An error that does not contain the value.
     pub(crate) fn secret(wanted: Wanted) -> Self {
         Self { wanted, got: None }
     }
@@ -96,7 +95,7 @@ impl fmt::Display for Wanted {
             Self::Mask => "a mask, 1 to 4294967295 or 0x1 to 0xffffffff",
             Self::MaskOfMark => "a mask that holds every bit of FwMark",
             Self::OwnTable => {
-                "the number of a routing table of its own, 1 to 4294967295 but for 253 to 255"
+                "the number of a separate routing table, 1 to 4294967295 except 253 to 255"
             }
             Self::RulePriority => "the priority of a rule, 1 to 32764",
             Self::Network => "an IP address or network, such as 10.0.0.0/24 or fd00::/64",
@@ -130,9 +129,8 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// A key of the input as an error may name it. A line that is cut in the wrong
-/// place makes a key of a part of a secret: what does not look like a word is
-/// left out.
+/// A key of the input for an error. Omits a key that does not look like a word, because a part of a
+/// secret becomes a key if a line is split in the wrong place.
 pub(crate) fn key_name(key: &str) -> Cow<'static, str> {
     let longest = if key.bytes().any(|b| b.is_ascii_digit()) { 8 } else { 32 };
     let word = key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
@@ -143,7 +141,7 @@ pub(crate) fn key_name(key: &str) -> Cow<'static, str> {
     }
 }
 
-/// A number of only decimal digits: no sign, no space.
+/// Parses a number of decimal digits, without sign and spaces.
 pub fn decimal<T: FromStr>(text: &str) -> Option<T> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }
@@ -152,7 +150,7 @@ fn decimal_u16(text: &str, wanted: Wanted) -> Result<u16, ValueError> {
     decimal(text).ok_or_else(|| ValueError::new(wanted, text))
 }
 
-/// A number of 32 bits, in decimal or, after `0x`, hexadecimal digits.
+/// Parses a number of 32 bits, in decimal or, after `0x`, hexadecimal digits.
 pub(crate) fn u32_of_either_base(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) if hex.starts_with('+') => None,
@@ -161,7 +159,7 @@ pub(crate) fn u32_of_either_base(text: &str) -> Option<u32> {
     }
 }
 
-/// A number as `ip` reads one: decimal, hexadecimal after `0x`, else octal after `0` (strtoul(3)
+/// Parses a number like `ip`: decimal, hexadecimal after `0x`, else octal after `0` (strtoul(3)
 /// with base 0).
 pub(crate) fn u32_of_any_base(text: &str) -> Option<u32> {
     match text.strip_prefix('0') {
@@ -180,7 +178,7 @@ pub(crate) fn mark(text: &str) -> Result<u32, ValueError> {
     u32_of_either_base(text).ok_or_else(|| ValueError::new(Wanted::Mark, text))
 }
 
-/// Seconds; 0 is off.
+/// Parses seconds; 0 means off.
 pub(crate) fn keepalive(text: &str) -> Result<u16, ValueError> {
     decimal_u16(text, Wanted::Keepalive)
 }
@@ -192,7 +190,7 @@ pub(crate) fn mtu(text: &str) -> Result<u16, ValueError> {
     mtu.filter(|mtu| *mtu >= MIN_MTU).ok_or_else(|| ValueError::new(Wanted::Mtu, text))
 }
 
-/// An address with a prefix length, or without one and then alone. Keeps host bits.
+/// Parses an address with or without a prefix length. The host bits remain.
 pub(crate) fn address(text: &str) -> Result<IpNet, ValueError> {
     let net = match text.split_once('/') {
         None => text.parse::<IpAddr>().map(IpNet::from).ok(),
@@ -204,7 +202,7 @@ pub(crate) fn address(text: &str) -> Result<IpNet, ValueError> {
     net.ok_or_else(|| ValueError::new(Wanted::Network, text))
 }
 
-/// An address of an interface as `ip address add` reads it (`get_prefix_1` of iproute2): the prefix
+/// Parses an address of an interface like `ip address add` (`get_prefix_1` of iproute2): the prefix
 /// may be a mask such as `255.255.255.0`, numbers may be octal or hexadecimal, and the last bytes of
 /// an IPv4 address may be missing.
 pub(crate) fn interface_address(text: &str) -> Result<IpNet, ValueError> {
@@ -236,13 +234,13 @@ fn prefix_len_of_ip(text: &str) -> Option<u8> {
     }
 }
 
-/// A network; host bits become zero.
+/// Parses a network; host bits become zero.
 pub(crate) fn network(text: &str) -> Result<IpNet, ValueError> {
     address(text).map(|address| address.trunc())
 }
 
-/// The host and port of an endpoint. The host is an IPv6 address, maybe with a
-/// scope, where brackets stood around it, and has no colon where not.
+/// Splits an endpoint into host and port. A host in brackets is an IPv6 address, possibly with a scope.
+/// Other hosts contain no colon.
 pub(crate) fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
     let malformed = || ValueError::new(Wanted::Endpoint, text);
     let (host, port_text) = text.rsplit_once(':').ok_or_else(malformed)?;
@@ -253,13 +251,13 @@ pub(crate) fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
     Ok((host.ok_or_else(malformed)?, port(port_text)?))
 }
 
-/// Whether it is an IPv6 address, maybe with a scope.
+/// Whether the text is an IPv6 address, possibly with a scope.
 pub(crate) fn is_ipv6(host: &str) -> bool {
     let (address, scope) = host.split_once('%').unwrap_or((host, "0"));
     address.parse::<Ipv6Addr>().is_ok() && is_scope(scope)
 }
 
-/// Whether it may be the scope of an address: the name or the number of an interface.
+/// Whether the text can be the scope of an address: the name or the number of an interface.
 pub(crate) fn is_scope(text: &str) -> bool {
     let is_word = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     is_word && !text.contains(['[', ']', '%'])
@@ -277,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_digits_in_range_and_nothing_else() {
+    fn numbers_are_digits_in_range() {
         for (text, number) in [("0", Some(0)), ("65535", Some(65535)), ("007", Some(7))] {
             assert_eq!(port(text).ok(), number, "{text}");
         }
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_lose_their_host_bits() {
+    fn host_bits_of_networks_are_cleared() {
         for (text, net) in [
             ("10.1.2.3/8", "10.0.0.0/8"),
             ("10.1.2.3", "10.1.2.3/32"),
@@ -322,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_an_interface_are_read_as_ip_reads_them() {
+    fn interface_addresses_parse_as_in_iproute2() {
         for (text, net) in [
             ("10.0.0.1", "10.0.0.1/32"),
             ("10.0.0.1/255.255.255.0", "10.0.0.1/24"),
@@ -394,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_no_text_as_long_as_a_key() {
+    fn errors_omit_text_as_long_as_a_key() {
         let key = "A".repeat(43);
         assert!(!port(&key).unwrap_err().to_string().contains(&key));
         assert_eq!(

@@ -16,7 +16,7 @@ mod flood;
 use std::{io, mem, sync::Arc, time::Duration};
 
 use arrayvec::ArrayVec;
-use delivery::{Delivery, Job, ReceivedBatch};
+use delivery::{Delivery, InboundBatch, Job};
 use fair_share::{Contention, cost, share};
 use flood::FloodShedder;
 use packet::{IpSend, Span, UdpRecv};
@@ -56,7 +56,7 @@ pub struct Inbound<U, I> {
     shedder: FloodShedder,
     /// Whether the next batch is the relays' alone.
     relay_next: bool,
-    received: ReceivedBatch,
+    received: InboundBatch,
     contention: Contention,
     codel: Codel,
     load: Arc<Load>,
@@ -78,7 +78,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             origins: Origins::new(&shared.attached.prefixes),
             shedder: FloodShedder::default(),
             relay_next: false,
-            received: ReceivedBatch::new(slots),
+            received: InboundBatch::new(slots),
             contention: Contention::default(),
             codel: Codel::new(TARGET),
             load: shared.load.clone(),
@@ -138,7 +138,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     }
 
     fn receive(&mut self, drain: bool, wait: bool) -> io::Result<()> {
-        let Self { udp, relay, relay_next, received: ReceivedBatch { batch, .. }, .. } = self;
+        let Self { udp, relay, relay_next, received: InboundBatch { batch, .. }, .. } = self;
         let Some(relay) = relay else { return udp.recv(batch, drain, wait) };
         // A socket that fills each batch leaves relays no room.
         let relay_alone = mem::take(relay_next);
@@ -159,7 +159,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// there were handshake messages.
     fn sort(&mut self, now: Time) -> bool {
         let mut handshakes = false;
-        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
+        let InboundBatch { batch, sessions, jobs } = &mut self.received;
         jobs.clear();
         self.origins.forget_last();
         for (mut span, meta) in batch.datagrams() {
@@ -240,7 +240,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// Leaves each peer its share, and a datagram in any case. The first of what came
     /// stay, so that no flow has a gap longer than it must.
     fn shed(&mut self) {
-        let ReceivedBatch { sessions, jobs, .. } = &mut self.received;
+        let InboundBatch { sessions, jobs, .. } = &mut self.received;
         // Each peer by its first session.
         let peer = |session: usize| {
             let of_peer =
@@ -265,7 +265,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     }
 
     fn open(&mut self) {
-        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
+        let InboundBatch { batch, sessions, jobs } = &mut self.received;
         let mut rest = batch.bytes_mut();
         let mut at = 0;
         for jobs in jobs.chunks_mut(AEAD_BATCH) {

@@ -3,7 +3,7 @@
 use std::{env, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use config::conf::EndpointName;
+use config::EndpointName;
 use sys::resolve::ResolveError;
 
 /// How often a name is resolved again while no server answers; a number, or `infinity` (wg(8)).

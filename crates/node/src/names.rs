@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use config::{conf::EndpointName, uapi::Change};
+use config::{EndpointName, uapi::Change};
 use packet::Endpoint;
 use wg::PublicKey;
 

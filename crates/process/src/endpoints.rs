@@ -8,7 +8,7 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
-use config::conf::{Conf, EndpointName};
+use config::{EndpointName, conf::Conf};
 use host::dns;
 use node::{Node, Unanswered};
 use sys::clock;
@@ -38,7 +38,7 @@ impl Endpoints {
     /// The names of the peer with this configuration and name. `interface` is true if the peer has
     /// an interface. To be called before the settings of the interface replace those of the host.
     pub fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
-        let is_wanted = conf.interface.reresolve.unwrap_or(true);
+        let is_wanted = conf.interface.features.reresolve.unwrap_or(true);
         let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
         let mut job = Job { name: name.to_owned(), sandbox, ..Job::default() };
         if interface && !names.is_empty() {

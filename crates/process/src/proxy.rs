@@ -106,10 +106,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::raise_file_limit().context("limit of open files")?;
 
     let metrics = bind_metrics(means.metrics.as_ref())?;
-    let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
-    let post_quantum = means.post_quantum.or(conf.interface.post_quantum);
+    let path_mtu = means.path_mtu.or(conf.interface.features.path_mtu).unwrap_or(true);
+    let post_quantum = means.post_quantum.or(conf.interface.features.post_quantum);
     let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
-    let crypto = means.crypto.or(conf.interface.crypto).unwrap_or_default();
+    let crypto = means.crypto.or(conf.interface.features.crypto).unwrap_or_default();
     crypto.apply().context("Crypto")?;
     let cores = means.cores;
     let offloads = Arc::new(means.offloads);

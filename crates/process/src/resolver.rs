@@ -22,7 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use config::conf::EndpointName;
+use config::EndpointName;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sys::{
     Channel,

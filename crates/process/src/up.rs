@@ -143,17 +143,17 @@ impl Up {
 
     /// Whether the file wants the MTU of paths to be searched for.
     pub fn path_mtu(&self) -> Option<bool> {
-        self.conf.interface.path_mtu
+        self.conf.interface.features.path_mtu
     }
 
     /// Whether the file wants secrets to be agreed with peers against quantum computers.
     pub fn post_quantum(&self) -> Option<PostQuantum> {
-        self.conf.interface.post_quantum
+        self.conf.interface.features.post_quantum
     }
 
     /// Which code the file wants to compute handshakes and packets.
     pub fn crypto(&self) -> Option<Crypto> {
-        self.conf.interface.crypto
+        self.conf.interface.features.crypto
     }
 
     /// Reverts the changes of a killed process.
@@ -183,11 +183,11 @@ impl Up {
                 let endpoints = state.peers.iter().filter_map(|peer| peer.endpoint);
                 let endpoints: Vec<_> = endpoints.collect();
                 let mtu = tunnel_mtu(&self.netlink, &endpoints, node.fwmark());
-                mtu.with_context(|| conf.place(Setting::Mtu))?
+                mtu.with_context(|| conf.location(Setting::Mtu))?
             }
         };
         let set = self.netlink.set_mtu(index, mtu);
-        set.with_context(|| format!("{}: {mtu}", conf.place(Setting::Mtu)))?;
+        set.with_context(|| format!("{}: {mtu}", conf.location(Setting::Mtu)))?;
         node.set_mtu(mtu);
         // Before the first datagram: an answer to one without a mark would be lost.
         let wanted = wanted(&self.conf, &state, self.without_ipv6);
@@ -200,17 +200,17 @@ impl Up {
             router: &interface.router,
             mark: own.map(|own| own.mark),
         };
-        filter.set(&mut self.undo_log).with_context(|| conf.place(Setting::Router))?;
+        filter.set(&mut self.undo_log).with_context(|| conf.location(Setting::Router))?;
         self.netlink.set_up(index).context("setting the interface up")?;
         node.link_up().map_err(|error| match error {
             BindError::InUse | BindError::Permission => {
-                anyhow::Error::new(error).context(conf.place(Setting::ListenPort))
+                anyhow::Error::new(error).context(conf.location(Setting::ListenPort))
             }
             error => anyhow::Error::new(error).context("UDP socket"),
         })?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
             let set = dns::set(&self.name, &interface.dns, &[], &mut self.undo_log);
-            set.with_context(|| conf.place(Setting::Dns))?;
+            set.with_context(|| conf.location(Setting::Dns))?;
         }
         let (netlink, interface) = (&self.netlink, &self.name);
         let log = &mut self.undo_log;
@@ -241,7 +241,7 @@ impl Up {
             (None, None) => return Ok(()),
         };
         let Some(no_ipv6) = NoIpv6::of(&self.netlink, index)? else { return Ok(()) };
-        let place = conf.place(first);
+        let place = conf.location(first);
         if address.is_some() && addresses.iter().all(|address| address.addr().is_ipv6()) {
             bail!("{place}: {no_ipv6}, and the file has no address of IPv4");
         }
@@ -263,7 +263,7 @@ impl Up {
         let mut added = Vec::new();
         for (position, &address) in self.conf.interface.addresses.iter().enumerate() {
             if is_possible(&address, self.without_ipv6) {
-                let place = || self.conf.place(Setting::Address(position));
+                let place = || self.conf.location(Setting::Address(position));
                 let done = self.netlink.add_address(index, address);
                 done.with_context(|| format!("{}: {address}", place()))?;
                 added.push(address);
@@ -495,9 +495,9 @@ fn placed(error: anyhow::Error, conf: &Conf, mtu: u32) -> anyhow::Error {
     let Some(For { net, .. }) = error.downcast_ref() else { return error };
     if net.addr().is_ipv6() && mtu < IPV6_MTU {
         let why = format!("IPv6 takes an MTU of {IPV6_MTU} or more");
-        return error.context(why).context(conf.place(Setting::Mtu));
+        return error.context(why).context(conf.location(Setting::Mtu));
     }
-    let place = conf.place(Setting::AllowedIp(*net));
+    let place = conf.location(Setting::AllowedIp(*net));
     error.context(place)
 }
 

@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use config::conf::{self, Conf, ConfError, EndpointName, Interface, Names};
+use config::{
+    EndpointName,
+    conf::{self, Conf, ConfError, Interface, Names},
+};
 use ipnet::IpNet;
 use wg::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;

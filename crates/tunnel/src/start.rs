@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use config::conf::{Conf, EndpointName};
+use config::{EndpointName, conf::Conf};
 use netstack::{StackRecv, StackSend};
 use node::{ApplyError, Attachments, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
 use proxy::Inside;
@@ -81,7 +81,7 @@ fn start_node(
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
     let node = data_plane(&inside, ip, udp, offloads, Attachments::default());
     let node = node.map_err(StartError::System)?;
-    node.set_post_quantum(conf.interface.post_quantum.unwrap_or(PostQuantum::On));
+    node.set_post_quantum(conf.interface.features.post_quantum.unwrap_or(PostQuantum::On));
     node.apply(change).map_err(StartError::Refused)?;
     node.link_up().map_err(StartError::Port)?;
     Ok((inside, node))

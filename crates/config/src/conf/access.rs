@@ -1,30 +1,30 @@
-//! What other users may do to the file that a configuration was read from.
+//! Access of other users to the file that a configuration was read from.
 
 use std::fmt;
 
 use super::{Conf, ConfError, Reason};
 
-/// What other users do with a file of theirs, or with one in a folder of theirs.
+/// Access of other users to their own file, or to a file in their own folder.
 const WRITE: u32 = 0o022;
-/// What any user may do.
+/// Access of any user.
 const ANY_USER: u32 = 0o007;
-/// Nobody replaces the files of others in such a folder but its owner.
+/// In a folder with this bit, only a file's owner or the folder's owner can replace the file.
 const STICKY: u32 = 0o1000;
 
-/// Why a user other than root and the one who reads a file may decide what it says.
+/// Why another user than root and the reader can change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writable {
     /// The file's mode.
     FileMode(u32),
-    /// The user that the file is of.
+    /// The user that owns the file.
     FileOwner(u32),
     /// The mode of its folder.
     FolderMode(u32),
-    /// The user that its folder is of.
+    /// The user that owns the folder.
     FolderOwner(u32),
 }
 
-/// Who may access the file that a configuration was read from.
+/// Access rights of the file that a configuration was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     file: Access,
@@ -34,18 +34,18 @@ pub(super) struct Origin {
     trusted: Vec<u32>,
 }
 
-/// Who may access a file or a folder.
+/// Owner and access rights of a file or a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The permission bits.
     pub mode: u32,
-    /// The user's number.
+    /// The user ID of the owner.
     pub owner: u32,
 }
 
 impl Conf {
-    /// Notes who may access the file that this was read from, and its folder, where `user` reads
-    /// it: a file with keys that any user may read or write has a warning.
+    /// Stores the access rights of the file that this was read from by `user`, and those of its folder.
+    /// Adds a warning if the file has keys and any user may read or write it.
     pub fn note_access(&mut self, file: Access, folder: Access, user: u32) {
         if is_accessible(file, folder) {
             let (name, mode) = (&self.file_name, file.mode);
@@ -64,7 +64,7 @@ impl Conf {
         self.origin.iter_mut().for_each(|origin| origin.trusted.extend(users));
     }
 
-    /// Refuses a file with hooks where another user may write to it, or replace it.
+    /// Refuses a file with hooks that another user may write to or replace.
     ///
     /// # Errors
     /// The first hook.
@@ -79,7 +79,7 @@ impl Conf {
     }
 }
 
-/// As wg-quick(8) has it: a folder that is closed to others closes the file.
+/// Like wg-quick(8), treats a file in a folder without access for others as private.
 fn is_accessible(file: Access, folder: Access) -> bool {
     file.mode & folder.mode & ANY_USER != 0
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_all_but_root_and_the_user() {
+    fn users_other_than_root_and_the_reader_are_others() {
         use Writable::{FileMode, FileOwner, FolderMode, FolderOwner};
         for (file, folder, wanted) in [
             ((0o600, 0), (0o755, 0), None),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_trusted_may_own_the_file_and_the_folder_and_share_neither() {
+    fn trusted_user_may_own_file_and_folder_but_not_share_them() {
         use Writable::{FileMode, FileOwner, FolderMode, FolderOwner};
         for (file, folder, wanted) in [
             ((0o600, 6), (0o755, 6), None),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_of_a_user_are_refused_with_how_to_allow_them_until_they_are_allowed() {
+    fn hooks_of_another_user_are_refused_with_the_option_that_allows_them() {
         let access = Access { mode: 0o644, owner: 1000 };
         let mut conf = Conf::parse("wg0.conf", "[Interface]\nPostUp = true\n").unwrap();
         conf.note_access(access, access, 0);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_folder_closes_its_files() {
+    fn file_in_a_private_folder_is_private() {
         for (file, folder, wanted) in [
             (0o644, 0o755, true),
             (0o644, 0o700, false),

@@ -1,4 +1,4 @@
-//! The networks of `AllowedIPs`, as wg(8) reads them. Networks after `!` or `-` are refused.
+//! The networks of `AllowedIPs`, with the syntax of wg(8). Networks after `!` or `-` are refused.
 
 use ipnet::IpNet;
 

@@ -1,18 +1,18 @@
-//! From the file to the device.
+//! Converts a file to a change of the device.
 
 use std::net::SocketAddr;
 
 use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
-use super::{Conf, EndpointName, Peer};
-use crate::uapi::Change;
+use super::{Conf, Peer};
+use crate::{EndpointName, uapi::Change};
 
 impl Conf {
-    /// The change that gives a device the peers of this file, and no others,
-    /// and the port, mark and private key as far as the file has them.
+    /// The change that gives a device exactly the peers of this file, and its port, mark and private
+    /// key if the file contains them.
     ///
     /// # Errors
-    /// The first of `resolve`.
+    /// The first error of `resolve`.
     pub fn change<E>(
         &self,
         mut resolve: impl FnMut(&EndpointName) -> Result<SocketAddr, E>,
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_what_the_file_has_and_no_other_peers() {
+    fn change_sets_the_files_keys_and_replaces_all_peers() {
         let address: SocketAddr = "192.0.2.1:1".parse().unwrap();
         let mut asked = Vec::new();
         let change = conf().change(|name| {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_does_not_resolve_leaves_no_change() {
+    fn unresolved_name_gives_no_change() {
         assert_eq!(conf().change(|name| Err(name.port)), Err(1));
     }
 }

@@ -1,9 +1,12 @@
-//! The value of `Endpoint`, as wg(8) reads it.
+//! The value of `Endpoint`, with the syntax of wg(8).
 
-use super::{EndpointName, Names};
-use crate::value::{self, ValueError, Wanted};
+use super::Names;
+use crate::{
+    EndpointName,
+    value::{self, ValueError, Wanted},
+};
 
-/// Reads `HOST:PORT`. The last colon ends the host, which may have brackets whatever it is.
+/// Parses `HOST:PORT`. The last colon ends the host. Any host may have brackets.
 pub(super) fn parse(text: &str, names: &Names) -> Result<EndpointName, ValueError> {
     let malformed = || ValueError::new(Wanted::Endpoint, text);
     let (host, port) = text.rsplit_once(':').ok_or_else(malformed)?;
@@ -22,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_with_and_without_brackets_are_read_as_wg_reads_them() {
+    fn hosts_with_and_without_brackets_parse_as_in_wg() {
         let mut names = Names::default();
         names.add_services("https 443/udp\n");
         for (text, host, port) in [

@@ -1,4 +1,4 @@
-//! Files that are refused.
+//! Errors in files.
 
 use std::{borrow::Cow, fmt};
 
@@ -7,59 +7,59 @@ use ipnet::IpNet;
 use super::{Section, Writable, write::write_allowed_ips};
 use crate::ValueError;
 
-/// Why a file is refused, shown as `FILE:LINE: KEY: reason`.
+/// An error in a file, displayed as `FILE:LINE: KEY: reason`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfError {
     file_name: String,
     fault: Fault,
 }
 
-/// A [`ConfError`] before it knows its file.
+/// A [`ConfError`] without the name of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) line: usize,
-    /// The key or the section of that line, where it has one.
+    /// The key or the section of that line, if it has one.
     pub(super) key: Option<Cow<'static, str>>,
     pub(super) reason: Reason,
 }
 
-/// What is wrong with a line.
+/// The error in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A line that is neither section nor `key = value`.
+    /// A line that is neither a section nor `key = value`.
     NotAPair,
-    /// A section that the format does not have, and the one probably meant.
+    /// An unknown section, and the one that was probably meant.
     UnknownSection(Option<&'static str>),
-    /// A key that the format does not have, and the one probably meant.
+    /// An unknown key, and the one that was probably meant.
     UnknownKey(Option<&'static str>),
-    /// A key that belongs in this other section.
+    /// A key of this other section.
     WrongSection(Section),
     /// A key before the first section.
     NoSection,
-    /// A second value, the first being in this line.
+    /// A second value of a key; the first is in this line.
     Duplicate(usize),
-    /// A network after `!` or `-`, to be excluded from the others of its peer.
+    /// A network after `!` or `-`, which wg-quick(8) subtracts from the other networks of the peer.
     Exception {
-        /// The networks without it.
+        /// The remaining networks.
         instead: Vec<IpNet>,
     },
     /// Bytes that are not UTF-8, outside a comment.
     NotText,
-    /// A key that a section has to have.
+    /// A required key of this section.
     Missing(Section),
-    /// There is no `[Interface]`.
+    /// The file lacks `[Interface]`.
     NoInterface,
     /// A key that only `linerate proxy` understands.
     ProxyOnly,
     /// A key that only `linerate up` understands.
     UpOnly,
-    /// A key that means nothing without this.
+    /// A key that has an effect only together with this one.
     Needs(&'static str),
-    /// A key that does nothing beside this line.
+    /// A key that cannot be used together with this line.
     NoEffect(&'static str),
-    /// A hook in a file that another user may write to.
+    /// A hook in a file that another user can change.
     Writable(Writable),
-    /// A value that is not what its key wants.
+    /// An invalid value.
     Value(ValueError),
 }
 
@@ -73,7 +73,7 @@ impl ConfError {
         self.fault.line
     }
 
-    /// What is wrong with it.
+    /// The error in the line.
     pub fn reason(&self) -> &Reason {
         &self.fault.reason
     }
@@ -114,26 +114,26 @@ impl fmt::Display for Reason {
             Self::NoSection => f.write_str("a key before the first [Interface] or [Peer]"),
             Self::Duplicate(first) => write!(f, "already given in line {first}"),
             Self::Exception { instead } => {
-                f.write_str("a peer has no exceptions: instead of networks with ! or -, write ")?;
+                f.write_str("networks with ! or - are not supported; write instead: ")?;
                 write_list(f, instead)
             }
             Self::NotText => f.write_str("bytes that are not UTF-8, outside a comment"),
             Self::Missing(section) => write!(f, "missing in this {section}"),
             Self::NoInterface => f.write_str("missing section"),
-            Self::ProxyOnly => f.write_str("only `linerate proxy` understands this key"),
-            Self::UpOnly => f.write_str("only `linerate up` understands this key"),
-            Self::Needs(key) => write!(f, "this key means nothing without {key}"),
-            Self::NoEffect(line) => write!(f, "this key does nothing beside {line}"),
+            Self::ProxyOnly => f.write_str("only `linerate proxy` uses this key"),
+            Self::UpOnly => f.write_str("only `linerate up` uses this key"),
+            Self::Needs(key) => write!(f, "this key requires {key}"),
+            Self::NoEffect(line) => write!(f, "this key cannot be used together with {line}"),
             Self::Writable(writable) => writable.fmt(f),
             Self::Value(error) => error.fmt(f),
         }
     }
 }
 
-/// Writes the whole list. The user can copy it into the file.
+/// Writes the whole list, so that the user can copy it into the file.
 fn write_list(f: &mut fmt::Formatter<'_>, nets: &[IpNet]) -> fmt::Result {
     match nets {
-        [] => f.write_str("nothing: no address is left"),
+        [] => f.write_str("no AllowedIPs, because no address remains"),
         nets => write_allowed_ips(f, nets),
     }
 }

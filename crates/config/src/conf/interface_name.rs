@@ -1,23 +1,23 @@
-//! The name of an interface, which is the name of its file.
+//! Names of interfaces. The file `NAME.conf` configures the interface `NAME`.
 
 use std::{fmt, path::Path};
 
-/// Bytes of an interface's name at most (`IFNAMSIZ` less its end).
+/// Longest name of an interface in bytes (`IFNAMSIZ` without the terminating zero).
 const NAME_MAX: usize = 15;
 
-/// A name that Linux and wg-quick(8) take for an interface: 1 to 15 characters
+/// A name that Linux and wg-quick(8) accept for an interface: 1 to 15 characters
 /// of `a`-`z`, `A`-`Z`, `0`-`9`, `_`, `=`, `+`, `.` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InterfaceName(String);
 
-/// Why a text is no interface's name.
+/// An invalid name of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameError {
     /// The file's name does not end in `.conf`.
     NoConfSuffix,
     /// Empty.
     Empty,
-    /// More than 15 characters; their number.
+    /// More than 15 characters; contains their number.
     TooLong(usize),
     /// A character that is not allowed.
     Character(char),
@@ -26,10 +26,10 @@ pub enum NameError {
 }
 
 impl InterfaceName {
-    /// Takes `name` if it is one.
+    /// Checks `name`.
     ///
     /// # Errors
-    /// It is none.
+    /// The name is invalid.
     pub fn new(name: &str) -> Result<Self, NameError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_=+.-".contains(c);
         if let Some(c) = name.chars().find(|&c| !allowed(c)) {
@@ -43,18 +43,18 @@ impl InterfaceName {
         }
     }
 
-    /// The name in `/etc/wireguard/NAME.conf`, or wherever the file is.
+    /// The name in `/etc/wireguard/NAME.conf`. The folder does not matter.
     ///
     /// # Errors
     /// The file is not named after an interface.
     pub fn from_path(path: &Path) -> Result<Self, NameError> {
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-        // What is not UTF-8 became U+FFFD, which `new` refuses.
+        // Invalid UTF-8 became U+FFFD, which `new` refuses.
         Self::new(file_name.strip_suffix(".conf").ok_or(NameError::NoConfSuffix)?)
     }
 
-    /// The name for a proxy's file, which may have any name: that of [`InterfaceName::from_path`], or
-    /// one made of it by other characters, and a number that is the same for the same file name.
+    /// The name for a proxy's file, which may have any name. If [`InterfaceName::from_path`] refuses it,
+    /// the result consists of the allowed characters and a hash of the file name.
     pub fn of_any_file(path: &Path) -> Self {
         Self::from_path(path).unwrap_or_else(|_| {
             let file_name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -77,7 +77,7 @@ impl InterfaceName {
     }
 }
 
-/// A number for a text, the same at each start (FNV-1a).
+/// The FNV-1a hash of a text. It is the same in each run.
 pub fn fnv1a(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_named_after_its_interface() {
+    fn interface_name_is_the_file_name() {
         for (path, name) in [
             ("/etc/wireguard/wg0.conf", "wg0"),
             ("wg0.conf", "wg0"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_has_a_name_whatever_its_file_is_called() {
+    fn any_file_name_gives_a_proxy_a_valid_name() {
         for (path, name) in [
             ("/etc/wireguard/wg0.conf", "wg0"),
             ("wg0", "wg0"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn other_file_names_are_refused() {
+    fn invalid_file_names_are_refused() {
         for (path, error) in [
             ("", NameError::NoConfSuffix),
             ("/", NameError::NoConfSuffix),

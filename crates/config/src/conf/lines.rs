@@ -1,5 +1,6 @@
-//! The first pass: lines to sections, each key known and in its place. Our own keys are not given
-//! twice; those of wg(8) and wg-quick(8) may be, with a warning. Values are not looked at.
+//! The first pass: splits lines into sections and checks that each key is known and in the right
+//! section. A key of linerate must not repeat. Keys of wg(8) and wg-quick(8) may, with a warning. This
+//! pass does not parse values.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,9 +10,9 @@ use crate::value;
 /// A kind of section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// What concerns this side; once, or continued.
+    /// The settings of this host. Several such sections count as one.
     Interface,
-    /// One other side; once for each.
+    /// The settings of one peer.
     Peer,
 }
 
@@ -60,12 +61,12 @@ pub fn key_names() -> impl Iterator<Item = &'static str> {
     Key::ALL.into_iter().map(Key::name)
 }
 
-/// Whether it is the name of a hook, maybe between blanks.
+/// Whether the text is the name of a hook, possibly between blanks.
 pub(super) fn is_hook_name(name: &str) -> bool {
     Key::from_name(name.trim()).is_some_and(Key::is_hook)
 }
 
-/// The text by sections.
+/// The sections of a file.
 pub(super) struct Sections<'a> {
     pub(super) interface: Entries<'a>,
     pub(super) peers: Vec<Entries<'a>>,
@@ -84,7 +85,7 @@ pub(super) struct Entries<'a> {
 pub(super) struct Entry<'a> {
     pub(super) line: usize,
     pub(super) key: Key,
-    /// Without outer spaces, and without comment but for a hook.
+    /// The value without outer spaces. A comment is removed, except from a hook.
     pub(super) value: &'a str,
 }
 
@@ -112,8 +113,7 @@ pub(super) fn read<'a>(text: &'a str, warnings: &mut Warnings<'_>) -> Result<Sec
             continue;
         }
         let mut entry = entry(line, text, current)?;
-        // The shell knows better which # begins a comment (wg-quick does so too
-        // since v1.0.20250521).
+        // The shell decides which # starts a comment (as in wg-quick since v1.0.20250521).
         if entry.key.is_hook()
             && let Some((_, command)) = whole.split_once('=')
         {
@@ -173,7 +173,7 @@ impl<'a> Entries<'a> {
     fn add(&mut self, entry: Entry<'a>, warnings: &mut Warnings<'_>) -> Result<(), Fault> {
         let bit = 1 << entry.key as u32;
         if self.keys & bit != 0 && !entry.key.accumulates() {
-            // From the end: this is linear in the lines of the section, however often a key repeats.
+            // Searches from the end, so that repeated keys do not make this quadratic.
             let former = self.entries.iter().rfind(|former| former.key == entry.key);
             let line = former.expect("its bit is set").line;
             if !entry.key.is_of_wg_quick() {
@@ -200,7 +200,7 @@ impl Key {
 }
 
 impl Entry<'_> {
-    /// Whether it is a hook that does something.
+    /// Whether this is a hook with a command.
     pub(super) fn is_command(&self) -> bool {
         self.key.is_hook() && !self.value.is_empty()
     }
@@ -263,7 +263,7 @@ impl Key {
         Self::PersistentKeepalive,
     ];
 
-    /// As wg-quick(8) and wg(8) spell it, but for those that are our own.
+    /// The spelling in wg-quick(8), wg(8) or linerate.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::PrivateKey => "PrivateKey",
@@ -307,19 +307,19 @@ impl Key {
         Self::ALL.into_iter().find(|key| key.name().eq_ignore_ascii_case(name))
     }
 
-    /// wg(8) removes all blanks from a line before it looks at the key; wg-quick(8) does not.
+    /// wg(8) removes all blanks from a line before it compares the key; wg-quick(8) does not.
     fn of_wg_with_blanks(name: &str) -> Option<Self> {
         let name: String = name.split_ascii_whitespace().collect();
         Self::from_name(&name).filter(|key| key.is_of_wg())
     }
 
-    /// Whether it is a key of wg(8).
+    /// Whether this is a key of wg(8).
     pub(super) fn is_of_wg(self) -> bool {
         matches!(self, Self::PrivateKey | Self::ListenPort | Self::FwMark)
             || self.section() == Section::Peer
     }
 
-    /// Whether it is a key of wg(8) or wg-quick(8).
+    /// Whether this is a key of wg(8) or wg-quick(8).
     fn is_of_wg_quick(self) -> bool {
         self.is_of_wg()
             || self.is_hook()
@@ -340,7 +340,7 @@ impl Key {
         }
     }
 
-    /// Whether only `linerate proxy` understands it.
+    /// Whether only `linerate proxy` uses this key.
     pub(super) fn is_of_proxy(self) -> bool {
         matches!(
             self,
@@ -348,7 +348,7 @@ impl Key {
         )
     }
 
-    /// Whether only `linerate up` understands it.
+    /// Whether only `linerate up` uses this key.
     pub(super) fn is_of_up(self) -> bool {
         self.is_of_policy()
             || matches!(
@@ -357,7 +357,7 @@ impl Key {
             )
     }
 
-    /// Whether it is about the rules beside a table of our own.
+    /// Whether this key configures policy rules.
     pub(super) fn is_of_policy(self) -> bool {
         matches!(
             self,
@@ -365,7 +365,7 @@ impl Key {
         )
     }
 
-    /// Whether each line with it adds something.
+    /// Whether each line adds values to the key.
     fn accumulates(self) -> bool {
         self.is_of_proxy()
             || matches!(

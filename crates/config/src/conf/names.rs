@@ -1,21 +1,21 @@
-//! Names that a file may have instead of numbers: of routing tables and of UDP services. Files of
-//! the machine have the numbers; this crate reads none.
+//! Names of routing tables and UDP services, which a file may contain instead of numbers. The caller
+//! reads the machine's files; this crate parses their text.
 
 use std::collections::HashMap;
 
 use super::Table;
 use crate::value::{self, ValueError, Wanted};
 
-/// The numbers of names on a machine.
+/// The routing tables and services of a machine.
 #[derive(Clone, Debug)]
 pub struct Names {
     tables: HashMap<String, u32>,
-    /// Ports of UDP.
+    /// UDP ports.
     services: HashMap<String, u16>,
 }
 
 impl Default for Names {
-    /// The names that iproute2 has without a file.
+    /// The built-in names of iproute2.
     fn default() -> Self {
         let tables = [("default", 253), ("main", 254), ("local", 255)];
         let tables = tables.map(|(name, id)| (name.to_owned(), id)).into();
@@ -24,7 +24,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Adds the tables of a text as of `/etc/iproute2/rt_tables`: a number and a name in each line.
+    /// Adds the tables of a text in the format of `/etc/iproute2/rt_tables`: a number and a name in each line.
     /// Other lines are skipped.
     pub fn add_tables(&mut self, text: &str) {
         for line in text.lines() {
@@ -37,7 +37,7 @@ impl Names {
         }
     }
 
-    /// Adds the UDP services of a text as of `/etc/services` (services(5)).
+    /// Adds the UDP services of a text in the format of services(5).
     pub fn add_services(&mut self, text: &str) {
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default();
@@ -46,13 +46,13 @@ impl Names {
             let port = port.strip_suffix("/udp").and_then(value::decimal::<u16>);
             let Some(port) = port else { continue };
             for name in std::iter::once(name).chain(words) {
-                // The first line counts, as for getservbyname(3).
+                // The first line has priority, as in getservbyname(3).
                 self.services.entry(name.to_owned()).or_insert(port);
             }
         }
     }
 
-    /// A table as `ip route add ... table` reads it. Number 0 is the main table.
+    /// Parses a table like `ip route add ... table`. Number 0 is the main table.
     pub(super) fn table(&self, text: &str) -> Result<Table, ValueError> {
         if text.eq_ignore_ascii_case("off") {
             return Ok(Table::Off);
@@ -67,7 +67,7 @@ impl Names {
         }
     }
 
-    /// A port as getaddrinfo(3) reads it: a number or the name of a service.
+    /// Parses a port like getaddrinfo(3): a number or the name of a service.
     pub(super) fn port(&self, text: &str) -> Result<u16, ValueError> {
         let port = self.services.get(text).copied().or_else(|| value::decimal(text));
         port.ok_or_else(|| ValueError::new(Wanted::PortOrService, text))
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_read_by_name_and_by_numbers_of_any_base() {
+    fn tables_have_names_and_numbers_of_any_base() {
         let mut names = Names::default();
         names.add_tables(
             "#\n# reserved\n255\tlocal\n0\tunspec\n\n 100 vpn # mine\n0x65 other\nx y\n7\n",
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_those_of_udp_with_their_aliases() {
+    fn udp_services_and_their_aliases_have_ports() {
         let mut names = Names::default();
         names.add_services("# comment\nhttp 80/tcp www\nhttps\t443/tcp\nhttps 443/udp # HTTP/3\ndomain 53/udp dns ns\nns 9/udp\nbroken\n");
         for (text, port) in [("https", 443), ("domain", 53), ("dns", 53), ("ns", 53), ("070", 70)] {

@@ -1,10 +1,10 @@
-//! The keys around a routing table of our own, which wg-quick(8) does not have.
+//! Keys for policy rules and a separate routing table. wg-quick(8) does not have them.
 //!
 //! ```text
-//!  FwMask            = 0xff00   the bits of marks that are ours; FwMark has no others
-//!  DefaultRouteTable = 1000     where a default route goes
-//!  RulePriority      = 100      its rules stand at 100 and 101
-//!  ConnectedFirst    = false    the peers' routes go before the networks around
+//!  FwMask            = 0xff00   the bits of marks that linerate uses; they contain FwMark
+//!  DefaultRouteTable = 1000     the table of a default route
+//!  RulePriority      = 100      its rules have the priorities 100 and 101
+//!  ConnectedFirst    = false    the peers' routes precede connected networks
 //! ```
 
 use ipnet::IpNet;
@@ -17,25 +17,25 @@ use super::{
 };
 use crate::value::{self, ValueError, Wanted};
 
-/// The last priority whose neighbour is before the rule of the main table, 32766.
+/// The highest priority for which both rules precede that of the main table, 32766.
 const LAST_PRIORITY: u32 = 32_764;
-/// Tables that are everybody's: `default`, `main` and `local`.
+/// The tables `default`, `main` and `local`.
 const COMMON_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// What has a table of our own made.
+/// Settings that select a separate routing table.
 const OWN_TABLE: &str = "a default route in AllowedIPs, or ConnectedFirst = false";
 
-/// Rules around a table of our own.
+/// Policy rules for a separate routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The bits of a mark that are compared and changed; `None` is all.
+    /// The bits of a mark that rules compare and change; all if `None`.
     pub mask: Option<u32>,
-    /// The table of a default route; `None` takes the mark's number, or a free one.
+    /// The table of a default route. If `None`, its number is the mark, or a free number.
     pub table: Option<u32>,
-    /// The priority of the first rule; `None` is before all rules there are. The
-    /// second has the next.
+    /// The priority of the first rule; the second rule has the next one. If `None`, they precede all
+    /// present rules.
     pub priority: Option<u32>,
-    /// Whether what is sent to a connected network goes there, whatever the peers' routes.
+    /// Whether connected networks precede the peers' routes.
     pub connected_first: bool,
 }
 
@@ -47,7 +47,7 @@ impl Default for Policy {
 
 impl Policy {
     pub(super) fn read(entries: &Entries<'_>, table: Table) -> Result<Self, Fault> {
-        // With another table there are no rules.
+        // Rules exist only with `Table = auto`.
         if table != Table::Auto
             && let Some(entry) = entries.entries.iter().find(|entry| entry.key.is_of_policy())
         {
@@ -68,14 +68,13 @@ impl Policy {
         })
     }
 
-    /// Whether a peer's network is routed by a table of our own. Without one that is, no key
-    /// here does anything.
+    /// Whether a peer's network needs the separate table. Otherwise these keys are useless.
     pub fn is_for_own_table(&self, net: IpNet) -> bool {
         net.prefix_len() == 0 || !self.connected_first
     }
 
-    /// Refuses keys that would do nothing for these peers' networks. Where there are none yet,
-    /// hooks and `wg set` may give them.
+    /// Refuses keys that do not affect the networks of these peers. If the peers lack networks, a hook
+    /// or `wg set` may still add some.
     pub(super) fn suits(&self, entries: &Entries<'_>, peers: &[Peer]) -> Result<(), Fault> {
         let mut nets = peers.iter().flat_map(|peer| &peer.allowed_ips).peekable();
         if nets.peek().is_none() || nets.any(|net| self.is_for_own_table(*net)) {
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
     use crate::conf::Conf;
 
-    /// With a peer of these networks.
+    /// A file with a peer that has these networks.
     fn parse_beside(lines: &str, allowed_ips: &str) -> Result<Policy, String> {
         let peer = format!("[Peer]\nPublicKey = {}E=\n", "A".repeat(42));
         let text = format!("[Interface]\n{lines}\n{peer}AllowedIPs = {allowed_ips}\n");
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_and_none_has_to_be_there() {
+    fn every_key_is_parsed_and_optional() {
         assert_eq!(parse("FwMark = 7"), Ok(Policy::default()));
         let text = "FwMask = 0xff00\nFwMark = 0x100\nDefaultRouteTable = 1000\n\
                     RulePriority = 32764\nConnectedFirst = False\nTable = auto";
@@ -139,21 +138,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_would_do_nothing_is_refused_with_its_line() {
+    fn invalid_or_ineffective_keys_are_refused_with_their_line() {
         for (lines, error) in [
             ("FwMark = 1\nFwMask = 0", "3: FwMask: \"0\" is not a mask"),
             ("FwMark = 1\nFwMask = all", "3: FwMask: \"all\" is not a mask"),
             ("FwMark = 0x101\nFwMask = 0xff", "3: FwMask: \"0xff\" is not a mask that holds"),
-            ("FwMask = 0xff", "2: FwMask: this key means nothing without FwMark"),
-            ("FwMask = 0xff\nFwMark = off", "2: FwMask: this key means nothing without FwMark"),
+            ("FwMask = 0xff", "2: FwMask: this key requires FwMark"),
+            ("FwMask = 0xff\nFwMark = off", "2: FwMask: this key requires FwMark"),
             ("DefaultRouteTable = main", "2: DefaultRouteTable: \"main\" is not the number"),
             ("DefaultRouteTable = 254", "2: DefaultRouteTable: \"254\" is not the number"),
             ("DefaultRouteTable = 0", "2: DefaultRouteTable: \"0\" is not the number"),
             ("RulePriority = 0", "2: RulePriority: \"0\" is not the priority"),
             ("RulePriority = 32765", "2: RulePriority: \"32765\" is not the priority"),
             ("ConnectedFirst = maybe", "2: ConnectedFirst: \"maybe\" is not true or false"),
-            ("RulePriority = 1\nTable = off", "2: RulePriority: this key does nothing beside"),
-            ("Table = 7\nConnectedFirst = 1", "3: ConnectedFirst: this key does nothing beside"),
+            (
+                "RulePriority = 1\nTable = off",
+                "2: RulePriority: this key cannot be used together with",
+            ),
+            (
+                "Table = 7\nConnectedFirst = 1",
+                "3: ConnectedFirst: this key cannot be used together with",
+            ),
         ] {
             let shown = parse(lines).unwrap_err();
             assert!(shown.starts_with(&format!("wg0.conf:{error}")), "{lines}: {shown}");
@@ -161,17 +166,17 @@ mod tests {
     }
 
     #[test]
-    fn what_would_do_nothing_for_the_peers_networks_is_refused() {
+    fn keys_without_effect_on_the_peers_networks_are_refused() {
         for lines in ["DefaultRouteTable = 7", "RulePriority = 100", "FwMark = 1\nFwMask = 1"] {
             let key = lines.lines().last().unwrap().split(' ').next().unwrap();
             let line = lines.lines().count() + 1;
             let shown = parse_beside(lines, "10.0.0.0/8, fd00::/8").unwrap_err();
             let expected = format!(
-                "wg0.conf:{line}: {key}: this key means nothing without a default route in \
+                "wg0.conf:{line}: {key}: this key requires a default route in \
                  AllowedIPs, or ConnectedFirst = false"
             );
             assert_eq!(shown, expected);
-            // A table of our own is for all networks then.
+            // This mask makes all networks use the separate table.
             let lines = format!("{lines}\nConnectedFirst = false");
             assert!(parse_beside(&lines, "10.0.0.0/8").is_ok(), "{lines}");
             assert!(parse_beside(&lines, "").is_ok(), "{lines}: no network yet");

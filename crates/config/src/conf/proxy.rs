@@ -1,11 +1,11 @@
-//! The keys of `linerate proxy`, which wg-quick(8) does not have.
+//! Keys of `linerate proxy`. wg-quick(8) does not have them.
 //!
 //! ```text
-//!  Socks5    = 127.0.0.1:1080                      a SOCKS5 proxy listens here
-//!  HttpProxy = unix:/run/user/1000/http            an HTTP proxy does
+//!  Socks5    = 127.0.0.1:1080                      address of the SOCKS5 proxy
+//!  HttpProxy = unix:/run/user/1000/http            address of the HTTP proxy
 //!  Forward   = tcp 127.0.0.1:8080 -> 10.0.0.2:80   listen here, connect in the tunnel
 //!  Expose    = tcp 10.0.0.1:22 -> 127.0.0.1:22     listen in the tunnel, connect here
-//!  ProxyUser = name:/path/of/password              who may use the first two
+//!  ProxyUser = name:/path/of/password              login for SOCKS5 and HTTP
 //! ```
 
 use std::{borrow::Cow, fmt, net::SocketAddr, path::PathBuf};
@@ -20,25 +20,25 @@ use crate::{
     value::{ValueError, Wanted},
 };
 
-/// What the file says of proxies.
+/// The proxy keys of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxy {
-    /// Where SOCKS5 is served.
+    /// Addresses of the SOCKS5 proxy.
     pub socks: Vec<WithOrigin<SocketAddress>>,
-    /// Where HTTP is served.
+    /// Addresses of the HTTP proxy.
     pub http: Vec<WithOrigin<SocketAddress>>,
-    /// What is carried into the tunnel.
+    /// Local ports that lead into the tunnel.
     pub forwards: Vec<WithOrigin<Forward>>,
-    /// What is carried out of it.
+    /// Ports in the tunnel that lead to local services.
     pub exposed: Vec<WithOrigin<Expose>>,
-    /// Who may use the proxies; everybody, where this is empty.
+    /// Users of the proxies. If empty, the proxies need no login.
     pub users: Vec<WithOrigin<ProxyUser>>,
 }
 
-/// A value and where it comes from, for messages: `FILE:LINE: KEY`, or an argument.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithOrigin<T> {
-    /// Where it comes from.
+    /// The origin for messages: `FILE:LINE: KEY`, or an argument.
     pub origin: String,
     /// The value.
     pub value: T,
@@ -53,7 +53,7 @@ pub enum SocketAddress {
     Unix(PathBuf),
 }
 
-/// What carries bytes.
+/// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// `tcp`
@@ -67,9 +67,9 @@ pub enum Transport {
 pub struct Forward {
     /// TCP or UDP.
     pub transport: Transport,
-    /// Where it listens on this machine; an address for UDP.
+    /// The address on this machine. UDP needs an IP address.
     pub from: SocketAddress,
-    /// What it leads to in the tunnel.
+    /// The target in the tunnel.
     pub to: Target,
 }
 
@@ -78,9 +78,9 @@ pub struct Forward {
 pub struct Expose {
     /// TCP or UDP.
     pub transport: Transport,
-    /// Where it listens in the tunnel.
+    /// The address in the tunnel.
     pub from: SocketAddr,
-    /// The service on this machine; an address for UDP.
+    /// The service on this machine. UDP needs an IP address.
     pub to: SocketAddress,
 }
 
@@ -89,7 +89,7 @@ pub struct Expose {
 pub struct ProxyUser {
     /// The name.
     pub name: String,
-    /// The file whose first line is the password.
+    /// A file with the password in its first line.
     pub password_file: PathBuf,
 }
 
@@ -105,14 +105,14 @@ impl Proxy {
         })
     }
 
-    /// Whether it says nothing.
+    /// Whether the file lacks proxy keys.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl Conf {
-    /// Refuses a file with keys that only `linerate proxy` understands.
+    /// Refuses a file with keys that only `linerate proxy` uses.
     ///
     /// # Errors
     /// The first of these keys.
@@ -123,7 +123,7 @@ impl Conf {
         }
     }
 
-    /// Refuses a file with keys that only `linerate up` understands.
+    /// Refuses a file with keys that only `linerate up` uses.
     ///
     /// # Errors
     /// The first of these keys.
@@ -135,7 +135,7 @@ impl Conf {
     }
 }
 
-/// The first line that is one of `some`.
+/// The first line that fulfils `some`, and its key.
 pub(super) fn first_key(
     entries: &Entries<'_>,
     some: impl Fn(&Entry<'_>) -> bool,
@@ -171,10 +171,10 @@ impl Reader<'_> {
 }
 
 impl SocketAddress {
-    /// Reads an address with its port, or `unix:` and a path.
+    /// Parses an address with its port, or `unix:` and a path.
     ///
     /// # Errors
-    /// It is neither.
+    /// The text has another form.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         socket_address(text)
     }
@@ -216,18 +216,18 @@ fn arrow(text: &str) -> Option<(Transport, &str, &str)> {
     Some((transport, from.trim(), to.trim()))
 }
 
-/// Datagrams have no Unix sockets here.
+/// UDP services cannot have Unix sockets.
 fn suits(transport: Transport, address: &SocketAddress) -> bool {
     transport == Transport::Tcp || matches!(address, SocketAddress::Ip(_))
 }
 
 fn user(text: &str) -> Result<ProxyUser, ValueError> {
-    // Both are at most 255 bytes in RFC 1929.
+    // RFC 1929 limits both to 255 bytes.
     match text.split_once(':') {
         Some((name, file)) if (1..=255).contains(&name.len()) && file.starts_with('/') => {
             Ok(ProxyUser { name: name.to_owned(), password_file: file.into() })
         }
-        // A password may stand there by mistake.
+        // The value may be a password by mistake.
         _ => Err(ValueError::secret(Wanted::ProxyUser)),
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_proxy_is_read_with_its_line() {
+    fn proxy_keys_are_parsed_with_their_lines() {
         let text = "Socks5 = 127.0.0.1:1080\nSocks5 = unix:/run/a b\nHttpProxy = [::1]:8080\n\
                     Forward = tcp unix:/x -> web.example:80\nForward = UDP 127.0.0.1:53->10.0.0.1:53\n\
                     Expose = tcp 10.0.0.1:22 -> unix:/y # ssh\nProxyUser = ann:/etc/pw";
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_with_its_line_and_what_is_wanted() {
+    fn invalid_value_is_refused_with_its_line_and_the_expected_form() {
         for (line, key) in [
             ("Socks5 = 1080", "Socks5"),
             ("Socks5 = localhost:1080", "Socks5"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_refuses_the_first_key_that_is_for_up() {
+    fn proxy_refuses_the_first_key_of_up() {
         assert!(parse("Socks5 = 127.0.0.1:1080").unwrap().without_up().is_ok());
         for line in [
             "FwMark = 1\nFwMask = 1",
@@ -340,16 +340,16 @@ mod tests {
             let conf = parse(&format!("{line}\n{peer}")).unwrap();
             let error = conf.without_up().unwrap_err().to_string();
             let key = line.lines().last().unwrap().split(' ').next().unwrap();
-            let expected = format!("wg0.conf:3: {key}: only `linerate up` understands this key");
+            let expected = format!("wg0.conf:3: {key}: only `linerate up` uses this key");
             assert_eq!(error, expected);
         }
     }
 
     #[test]
-    fn up_refuses_the_first_key_that_is_for_the_proxy() {
+    fn up_refuses_the_first_key_of_the_proxy() {
         assert!(parse("MTU = 1420").unwrap().without_proxy().is_ok());
         let conf = parse("MTU = 1420\nForward = tcp 127.0.0.1:1 -> 10.0.0.1:1").unwrap();
         let error = conf.without_proxy().unwrap_err().to_string();
-        assert_eq!(error, "wg0.conf:3: Forward: only `linerate proxy` understands this key");
+        assert_eq!(error, "wg0.conf:3: Forward: only `linerate proxy` uses this key");
     }
 }

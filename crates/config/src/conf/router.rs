@@ -1,10 +1,10 @@
-//! The keys of a router, which wg-quick(8) does not have.
+//! Keys of a router. wg-quick(8) does not have them.
 //!
 //! ```text
-//!  OfferRoutes = 192.168.7.0/24, fd07::/64   what peers may reach behind us
-//!  Masquerade  = true                        and there they look like this host
-//!  ClampMss    = false                       leave the MSS of TCP as it is
-//!  IpForward   = true                        have the kernel forward
+//!  OfferRoutes = 192.168.7.0/24, fd07::/64   networks that peers may reach
+//!  Masquerade  = true                        peers appear there with this host's address
+//!  ClampMss    = false                       leaves the MSS of TCP unchanged
+//!  IpForward   = true                        makes the kernel forward
 //! ```
 
 use ipnet::IpNet;
@@ -17,18 +17,17 @@ use super::{
 };
 use crate::value;
 
-/// What is forwarded for the peers.
+/// Forwarding for the peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Router {
-    /// The networks behind this host that peers may reach, host bits zero. Where there
-    /// are none, nothing is kept from them.
+    /// The networks behind this host that peers may reach, with host bits zero. If empty, the packet
+    /// filter does not restrict peers.
     pub offered: Vec<IpNet>,
-    /// Whether what comes from peers leaves with this host's address.
+    /// Whether forwarded packets of peers get this host's address.
     pub masquerade: bool,
-    /// Whether TCP is held to segments that fit the path; `None` where routes are
-    /// offered.
+    /// Whether the MSS of TCP is clamped to the path. If `None`, it is if routes are offered.
     pub clamp_mss: Option<bool>,
-    /// Whether the kernel is told to forward.
+    /// Whether to turn forwarding on in the kernel.
     pub ip_forward: bool,
 }
 
@@ -49,7 +48,7 @@ impl Router {
         Ok(router)
     }
 
-    /// Whether TCP is held to segments that fit the path.
+    /// Whether the MSS of TCP is clamped to the path.
     pub fn clamps(&self) -> bool {
         self.clamp_mss.unwrap_or(!self.offered.is_empty())
     }
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_and_none_has_to_be_there() {
+    fn every_key_is_parsed_and_optional() {
         assert_eq!(parse("MTU = 1420"), Ok(Router::default()));
         let text = "OfferRoutes = 192.168.7.9/24, fd07::/64\nOfferRoutes = 10.0.0.0/8\n\
                     Masquerade = true\nClampMss = false\nIpForward = true";
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_clamped_where_routes_are_offered_unless_told_otherwise() {
+    fn offered_routes_clamp_mss_by_default() {
         for (lines, clamps) in [
             ("", false),
             ("OfferRoutes = ::/0", true),
@@ -93,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_means_nothing_is_refused_with_its_line() {
+    fn invalid_or_ineffective_keys_are_refused_with_their_line() {
         for (lines, error) in [
             ("OfferRoutes = lan", "2: OfferRoutes: \"lan\" is not an IP address or network"),
             ("OfferRoutes = ::/0, 10.0.0.0/33", "2: OfferRoutes: \"10.0.0.0/33\" is not an IP"),
             ("Masquerade = on", "2: Masquerade: \"on\" is not true or false"),
-            ("Masquerade = true", "2: Masquerade: this key means nothing without OfferRoutes"),
+            ("Masquerade = true", "2: Masquerade: this key requires OfferRoutes"),
             ("ClampMss = 1380", "2: ClampMss: \"1380\" is not true or false"),
             ("IpForward = 1", "2: IpForward: \"1\" is not true or false"),
         ] {

@@ -1,7 +1,7 @@
-//! What a misspelt word was probably meant to be.
+//! Suggestions for misspelt words.
 
-/// The candidate that the fewest typing errors lead to: at most one for every
-/// three of its letters, and three in all. Case does not count.
+/// The candidate with the fewest typing errors: at most one for every three of its letters, and at most
+/// three. Case is ignored.
 pub(super) fn nearest(
     word: &str,
     candidates: impl IntoIterator<Item = &'static str>,
@@ -11,7 +11,7 @@ pub(super) fn nearest(
         .into_iter()
         .filter_map(|candidate| {
             let most = (candidate.len() / 3).min(3);
-            // Each letter more or less is at least one error; so long words end here.
+            // Each additional letter is at least one error, so this skips long words.
             let near = word.len().abs_diff(candidate.len()) <= most;
             let errors = near.then(|| distance(&word, &candidate.to_ascii_lowercase()))?;
             (errors <= most).then_some((errors, candidate))
@@ -20,12 +20,11 @@ pub(super) fn nearest(
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters to insert, remove, replace or swap with their neighbour (optimal
-/// string alignment).
+/// The number of letters to insert, remove, replace or swap with their neighbour (optimal string
+/// alignment distance).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
-    // Three rows of the table: for the letters of `a` up to two before, one
-    // before, and this one.
+    // Three rows of the table: those of the last two letters of `a`, and of this one.
     let mut before = vec![0; b.len() + 1];
     let mut previous: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_near_word_is_offered() {
+    fn only_similar_words_are_suggested() {
         let names = ["MTU", "DNS", "PublicKey", "PrivateKey", "PostUp", "PreUp"];
         for (word, meant) in [
             ("privatkey", Some("PrivateKey")),

@@ -1,4 +1,4 @@
-//! The state of a device as a text, without anything else of a file.
+//! The state of a device in the format of a file, without other settings.
 
 use std::fmt;
 
@@ -8,32 +8,32 @@ use zeroize::Zeroizing;
 use super::{Conf, ConfError, Interface, Peer, write};
 use crate::uapi::DeviceState;
 
-/// Why a text is not the state of a device.
+/// An invalid state of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateError {
-    /// It is no configuration.
+    /// The text is not a configuration.
     Conf(ConfError),
     /// An endpoint has a host name.
     HostName,
-    /// It has more than a state, such as hooks.
+    /// The text has other settings, such as hooks.
     MoreThanState,
 }
 
-/// The state in the format of a file.
+/// Writes the state in the format of a file.
 pub fn write_state(state: &DeviceState) -> Zeroizing<String> {
     write(&Interface::default(), state)
 }
 
-/// Reads what [`write_state`] wrote, and accepts nothing that it could not have written.
+/// Parses the output of [`write_state`], and no other text.
 ///
 /// # Errors
-/// The text is anything else.
-pub fn read_state(told: &str) -> Result<DeviceState, StateError> {
-    let Conf { interface, peers: told_peers, .. } =
-        Conf::parse("the state", told).map_err(StateError::Conf)?;
-    // Allocated once: a vector that grows would leave keys behind.
-    let mut peers = Vec::with_capacity(told_peers.len());
-    for peer in told_peers {
+/// [`write_state`] cannot have written the text.
+pub fn read_state(text: &str) -> Result<DeviceState, StateError> {
+    let Conf { interface, peers: conf_peers, .. } =
+        Conf::parse("the state", text).map_err(StateError::Conf)?;
+    // Allocated once, because a vector that grows leaves copies of keys behind.
+    let mut peers = Vec::with_capacity(conf_peers.len());
+    for peer in conf_peers {
         peers.push(as_state(peer)?);
     }
     let state = DeviceState {
@@ -42,8 +42,8 @@ pub fn read_state(told: &str) -> Result<DeviceState, StateError> {
         fwmark: interface.fwmark.unwrap_or_default(),
         peers,
     };
-    // A state has exactly one text, without hooks, names and other settings of the file.
-    if *write_state(&state) == told { Ok(state) } else { Err(StateError::MoreThanState) }
+    // Each state has exactly one text, without hooks, names and other settings of a file.
+    if *write_state(&state) == text { Ok(state) } else { Err(StateError::MoreThanState) }
 }
 
 fn as_state(peer: Peer) -> Result<PeerState, StateError> {
@@ -77,24 +77,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_state_is_read_as_it_was_told(state in crate::strategies::device_state()) {
-            let told = write_state(&state);
-            let read = read_state(&told).unwrap();
-            prop_assert_eq!(&*write_state(&read), &*told);
+        fn written_state_reads_back(state in crate::strategies::device_state()) {
+            let text = write_state(&state);
+            let read = read_state(&text).unwrap();
+            prop_assert_eq!(&*write_state(&read), &*text);
             prop_assert_eq!((read.listen_port, read.fwmark), (state.listen_port, state.fwmark));
             prop_assert_eq!(read.private_key, state.private_key);
             prop_assert_eq!(read.peers.len(), state.peers.len());
         }
 
         #[test]
-        fn nothing_but_a_state_is_read(
+        fn text_with_other_settings_is_refused(
             state in crate::strategies::device_state(),
             line in "((Pre|Post)(Up|Down)|DNS|Address|Table|#)? ?=?[ -~]{0,12}\r?\n",
             place in any::<prop::sample::Index>(),
         ) {
-            let told = write_state(&state);
-            let ends: Vec<_> = told.match_indices('\n').map(|(end, _)| end + 1).collect();
-            let (before, behind) = told.split_at(ends[place.index(ends.len())]);
+            let text = write_state(&state);
+            let ends: Vec<_> = text.match_indices('\n').map(|(end, _)| end + 1).collect();
+            let (before, behind) = text.split_at(ends[place.index(ends.len())]);
             let more = [before, &line, behind].concat();
             prop_assert!(read_state(&more).is_err());
         }

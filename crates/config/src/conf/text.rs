@@ -1,11 +1,11 @@
-//! The bytes of a file as a text.
+//! Converts the bytes of a file to text.
 
 use zeroize::Zeroizing;
 
 use super::{Reason, error::Fault, lines, warnings::Warnings};
 
-/// The text of a file. Zero bytes are left out, as bash does; a power failure may leave them in a
-/// file. Bytes that are not UTF-8 are replaced in a comment, and refused elsewhere.
+/// Converts a file to text. Like bash, skips zero bytes, which a power failure may leave in a file.
+/// Invalid UTF-8 is replaced in a comment and refused elsewhere.
 pub(super) fn decode(
     bytes: &[u8],
     warnings: &mut Warnings<'_>,
@@ -13,7 +13,7 @@ pub(super) fn decode(
     if bytes.contains(&0) {
         warnings.add_whole("zero bytes are left out");
     }
-    // It has keys: allocated once. The replacement character has three bytes.
+    // Allocated once, because it contains keys. The replacement character has three bytes.
     let mut text = Zeroizing::new(String::with_capacity(3 * bytes.len()));
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         let mut read = 0;
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf8_are_replaced_in_comments_alone() {
+    fn invalid_utf8_is_replaced_only_in_comments() {
         for (bytes, text) in [
             (&b"# M\xfcnchen\n[Interface]"[..], "# M\u{fffd}nchen\n[Interface]"),
             (b"MTU = 1400 # \xff\xfe", "MTU = 1400 # \u{fffd}\u{fffd}"),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_bytes_are_left_out_with_a_warning() {
+    fn zero_bytes_are_skipped_with_a_warning() {
         let warning = "wg0.conf: zero bytes are left out".to_owned();
         let expected = ("[Interface]\nMTU = 1400\n".to_owned(), vec![warning]);
         assert_eq!(decoded(b"[Interface]\nMTU = 14\x0000\n\0\0\0\0"), Ok(expected));

@@ -1,8 +1,8 @@
-//! The parts of a file that are allowed but probably not meant.
+//! Warnings about settings that are allowed but probably not meant.
 
 use std::fmt;
 
-/// Warnings of one file, each shown as `FILE:LINE: KEY: warning`.
+/// The warnings of one file, each in the form `FILE:LINE: KEY: warning`.
 pub(super) struct Warnings<'a> {
     file_name: &'a str,
     all: Vec<String>,

@@ -1,4 +1,4 @@
-//! Writes a file back: `SaveConfig`.
+//! Writes a file for `SaveConfig`.
 
 use std::fmt;
 
@@ -9,10 +9,9 @@ use zeroize::Zeroizing;
 use super::{Interface, Policy, Router, Table};
 use crate::{secret_text, uapi::DeviceState};
 
-/// The text of a file that brings a device back to `state`, in the order of
-/// wg-quick(8), and what is our own behind it. Of `interface` it takes what is not the
-/// device's: addresses, DNS, MTU, table, hooks, rules, what is forwarded, whether paths
-/// are searched and secrets agreed on, and whether to save. Comments are lost.
+/// Writes a file that restores `state`, with the keys in the order of wg-quick(8), followed by those of
+/// linerate. `interface` supplies the settings that a device does not have, such as addresses and
+/// hooks. Comments are lost.
 pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     secret_text::append(&mut text, 0, |out| {
@@ -20,10 +19,10 @@ pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
         write_policy(out, &interface.policy, state.fwmark)?;
         write_router(out, &interface.router)?;
         let on_off = |on| if on { "on" } else { "off" };
-        write_each(out, "PathMtu", interface.path_mtu.map(on_off))?;
-        write_each(out, "PostQuantum", interface.post_quantum.map(PostQuantum::name))?;
-        write_each(out, "Crypto", interface.crypto.map(Crypto::name))?;
-        write_each(out, "ReresolveEndpoints", interface.reresolve.map(on_off))?;
+        write_each(out, "PathMtu", interface.features.path_mtu.map(on_off))?;
+        write_each(out, "PostQuantum", interface.features.post_quantum.map(PostQuantum::name))?;
+        write_each(out, "Crypto", interface.features.crypto.map(Crypto::name))?;
+        write_each(out, "ReresolveEndpoints", interface.features.reresolve.map(on_off))?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -44,8 +43,7 @@ fn write_interface(out: &mut dyn fmt::Write, interface: &Interface) -> fmt::Resu
     write_each(out, "PostDown", &interface.hooks.post_down)
 }
 
-/// The mask is left out where the mark was changed into one that it does not hold: the file
-/// would not be read again.
+/// Omits the mask if it does not contain a changed mark, because such a file is invalid.
 fn write_policy(out: &mut dyn fmt::Write, policy: &Policy, mark: u32) -> fmt::Result {
     let mask = policy.mask.filter(|mask| mark != 0 && mark & !mask == 0);
     write_each(out, "FwMask", mask.map(|mask| format!("{mask:#x}")))?;
@@ -86,7 +84,7 @@ fn write_peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     write_each(out, "PersistentKeepalive", keepalive)
 }
 
-/// Writes the line of these networks, without its end.
+/// Writes the line of these networks, without a line end.
 pub(super) fn write_allowed_ips(out: &mut dyn fmt::Write, nets: &[IpNet]) -> fmt::Result {
     let Some((first, others)) = nets.split_first() else { return Ok(()) };
     write!(out, "AllowedIPs = {first}")?;
@@ -108,10 +106,13 @@ mod tests {
     use wg::{PresharedKey, PrivateKey, PublicKey};
 
     use super::*;
-    use crate::conf::{Conf, Dns, EndpointName, Hooks, NameServer, Peer};
+    use crate::{
+        EndpointName,
+        conf::{Conf, Dns, Features, Hooks, NameServer, Peer},
+    };
 
     #[test]
-    fn a_file_is_written_in_the_order_of_wg_quick() {
+    fn keys_are_written_in_the_order_of_wg_quick() {
         let text = "[interface]\nsaveconfig=true # keep\nPostUp = iptables -A FORWARD -i %i\n\
                     Address = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.1, corp.example\nMTU = 1420\n\
                     PreUp = true\nTable = off\nPostUp = second\nPreDown = a = b\nPostDown = d\n";
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_written_in_the_digits_of_marks() {
+    fn mask_is_written_like_a_mark() {
         let text = "[Interface]\nFwMark = 0x100\nFwMask = 0xff00\n";
         let conf = Conf::parse("wg0.conf", text).unwrap();
         let state =
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_that_does_not_hold_the_mark_any_more_is_left_out() {
+    fn mask_without_the_bits_of_the_mark_is_omitted() {
         let text = "[Interface]\nFwMark = 0x100\nFwMask = 0xff00\n";
         let conf = Conf::parse("wg0.conf", text).unwrap();
         for fwmark in [0, 0x101] {
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The file's view of a peer's state.
+    /// A peer's state as a section of a file.
     fn as_peer(state: &PeerState) -> Peer {
         let endpoint = state.endpoint.map(|endpoint| EndpointName {
             host: match endpoint {
@@ -202,7 +203,7 @@ mod tests {
         )
     }
 
-    /// Without a mask, which depends on the state's mark.
+    /// Policies without a mask, because a mask depends on the state's mark.
     fn policy() -> impl Strategy<Value = Policy> {
         let table = option::of(256..=u32::MAX);
         (table, option::of(1..=32_764_u32), any::<bool>()).prop_map(
@@ -268,13 +269,10 @@ mod tests {
                         table,
                         save_config,
                         hooks: Hooks { pre_up, post_up, pre_down, post_down },
-                        // Neither is allowed beside another table.
+                        // Another table excludes both.
                         policy: if table == Table::Auto { policy } else { Policy::default() },
                         router,
-                        path_mtu,
-                        post_quantum,
-                        crypto,
-                        reresolve,
+                        features: Features { path_mtu, post_quantum, crypto, reresolve },
                         ..Interface::default()
                     }
                 },
@@ -283,11 +281,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_written_file_reads_back_as_what_was_written(
+        fn written_file_reads_back(
             interface in interface(),
             state in crate::strategies::device_state(),
         ) {
-            // Without it no file is written.
+            // No file is written otherwise.
             let interface = Interface { save_config: true, ..interface };
             let conf = Conf::parse("wg0.conf", &write(&interface, &state)).unwrap();
             let expected = Interface {

@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_change_is_read_as_it_was_written(change in strategies::change()) {
+        fn written_change_reads_back(change in strategies::change()) {
             let request = format!("set=1\n{}\n", *write_change(&change));
             prop_assert_eq!(Request::parse(&request), Ok(Request::Set(change)));
         }

@@ -1,4 +1,4 @@
-//! Requests that are refused.
+//! Errors in requests.
 
 use std::{borrow::Cow, fmt};
 
@@ -6,27 +6,27 @@ use nix::errno::Errno;
 
 use crate::ValueError;
 
-/// Why a request is refused. None of it was carried out.
+/// An error in a request. No part of the request was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UapiError {
     /// The line of the request, from 1.
     pub line: usize,
-    /// The key of that line, where it has one.
+    /// The key of that line, if it has one.
     pub key: Option<Cow<'static, str>>,
-    /// What is wrong with it.
+    /// The error in the line.
     pub reason: Reason,
 }
 
-/// What is wrong with a line of a request.
+/// The error in a line of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The first line is no verb.
+    /// The first line is not a known verb.
     UnknownVerb,
-    /// Lines after a verb that takes none, or after the empty line.
+    /// Lines after a verb without arguments, or after the empty line.
     TrailingLines,
-    /// No `=` in the line.
+    /// A line without `=`.
     NotAPair,
-    /// A key that the protocol does not have.
+    /// An unknown key.
     UnknownKey,
     /// A peer's key before the first `public_key`.
     NoPeer,
@@ -39,7 +39,7 @@ pub enum Reason {
 }
 
 impl UapiError {
-    /// The number to answer with: `EINVAL` for a value, `EPROTO` for form.
+    /// The error number of the reply: `EINVAL` for a value, `EPROTO` for a syntax error.
     pub fn errno(&self) -> i32 {
         let errno =
             if matches!(self.reason, Reason::Value(_)) { Errno::EINVAL } else { Errno::EPROTO };

@@ -1,4 +1,4 @@
-//! Reads a request.
+//! Parses requests.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -9,7 +9,7 @@ use wg::{
 
 use super::{CaptureOptions, Change, Reason, Request, UapiError};
 use crate::{
-    conf::EndpointName,
+    EndpointName,
     value::{self, ValueError, Wanted},
 };
 
@@ -26,11 +26,10 @@ const PEER_KEYS: [&str; 8] = [
 ];
 
 impl Request {
-    /// Reads a whole request: its lines up to the empty one, which may be there
-    /// or not.
+    /// Parses a whole request. The empty line at its end is optional.
     ///
     /// # Errors
-    /// A line is refused. No error text holds a key.
+    /// A line is invalid. The error text contains no key material.
     pub fn parse(text: &str) -> Result<Self, UapiError> {
         let (head, rest) = text.split_once("\n\n").unwrap_or((text, ""));
         let head = head.strip_suffix('\n').unwrap_or(head);
@@ -50,7 +49,7 @@ impl Request {
         let trailing = |line| UapiError { line, key: None, reason: Reason::TrailingLines };
         match lines.next() {
             Some((line, _)) => Err(trailing(line)),
-            // Behind the lines of the request and the empty one.
+            // After the lines of the request and the empty line.
             None if !rest.is_empty() => Err(trailing(head.split('\n').count() + 2)),
             None => Ok(request),
         }
@@ -186,7 +185,7 @@ fn set_peer(peer: &mut PeerChange, key: &str, value: &str) -> Result<(), Reason>
         }
         "replace_allowed_ips" => {
             peer.replace_allowed_ips = truth(value)?;
-            // Lines act in their order; in a `PeerChange`, replacing comes first.
+            // Lines apply in their order, but a `PeerChange` replaces first.
             peer.allowed_ips.clear();
         }
         "allowed_ip" => peer.allowed_ips.push(allowed_ip(value)?),
@@ -198,9 +197,9 @@ fn set_peer(peer: &mut PeerChange, key: &str, value: &str) -> Result<(), Reason>
     Ok(())
 }
 
-/// `None` where it is all zero.
+/// Returns `None` if the key is all zero.
 fn private_key(text: &str) -> Result<Option<PrivateKey>, ValueError> {
-    // Not a `PrivateKey` yet, which clamps.
+    // Compared before it becomes a `PrivateKey`, which is clamped.
     if preshared_key(text)?.is_zero() {
         return Ok(None);
     }
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_are_switched_by_name() {
+    fn offloads_are_turned_on_and_off_by_name() {
         let request = Request::parse("linerate-offload=1\ntun-tso=off\nudp-gso=on\n\n");
         let expected = vec![("tun-tso".to_owned(), false), ("udp-gso".to_owned(), true)];
         assert_eq!(request, Ok(Request::Offload(expected)));
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_names_its_host() {
+    fn ping_contains_its_host() {
         let request = Request::parse("linerate-ping=1\nhost=a.example\n\n");
         assert_eq!(request, Ok(Request::Ping("a.example".into())));
         for text in
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_without_lines_is_a_request_with_and_without_its_end() {
+    fn verb_without_lines_parses_with_and_without_the_empty_line() {
         for (verb, request) in [
             ("get=1", Request::Get),
             ("set=1", Request::Set(Change::default())),
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_as_wg_writes_it_is_read_whole() {
+    fn request_of_wg_is_parsed() {
         let psk = "188515093e952f5f22e865cef3012e72f8b5f0b598ac0309d5dacce3b70fcf52";
         let change = changed(&format!(
             "private_key={KEY}\nlisten_port=12912\nfwmark=51820\nreplace_peers=true\n\
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_of_zeros_takes_the_key_away() {
+    fn private_key_of_zeros_removes_the_key() {
         let change = changed(&format!("private_key={}", "0".repeat(64)));
         assert_eq!(change.device.private_key, Some(None));
     }
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_allowed_ips_forgets_the_lines_before_it() {
+    fn replace_allowed_ips_drops_earlier_lines() {
         let peer = changed_peer("allowed_ip=10.0.0.0/8\nreplace_allowed_ips=true\nallowed_ip=::/0");
         assert!(peer.replace_allowed_ips);
         assert_eq!(peer.allowed_ips.len(), 1);
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_is_of_all_bytes_of_all_peers_unless_it_says_less() {
+    fn capture_has_all_bytes_of_all_peers_by_default() {
         let read = |lines: &str| match Request::parse(&format!("linerate-capture=1\n{lines}\n")) {
             Ok(Request::Capture(options)) => Ok(options),
             Err(error) => Err(error.to_string()),
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_against_the_form_are_protocol_errors() {
+    fn malformed_lines_are_protocol_errors() {
         for (text, error) in [
             ("", "line 1: a request starts with"),
             ("\n\n", "line 1: a request starts with"),
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_what_the_key_wants_are_invalid() {
+    fn invalid_values_are_einval() {
         for (line, error) in [
             ("private_key=", "not a key of 64"),
             ("private_key=00", "not a key of 64"),
@@ -450,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_shows_a_key_in_whatever_place_it_stands() {
+    fn errors_never_contain_key_material() {
         let keys = DEVICE_KEYS.iter().chain(&PEER_KEYS).chain(&["public_key", "x", ""]);
         let lines = keys.map(|key| format!("{key}={KEY}0")).chain([
             KEY.to_owned(),
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_thousand_peers_are_read() {
+    fn twenty_thousand_peers_are_parsed() {
         let mut text = "set=1\nreplace_peers=true\n".to_owned();
         for i in 0..20_000_u32 {
             let ip = i.to_be_bytes();
@@ -490,7 +489,7 @@ mod tests {
         assert_eq!(change.device.peers[19_999].allowed_ips.len(), 2);
     }
 
-    /// What `set` makes of a state that `get` gave.
+    /// The change that sets a state read by `get`.
     fn as_change(state: &DeviceState) -> Change {
         let peers = state.peers.iter().map(|peer| PeerChange {
             preshared_key: Some(peer.preshared_key.clone()),
@@ -515,7 +514,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_written_state_reads_back_as_the_same_change(state in crate::strategies::device_state()) {
+        fn written_state_reads_back_as_the_same_change(state in crate::strategies::device_state()) {
             let mut answer = String::new();
             write_state(&mut answer, &state);
             write_errno(&mut answer, 0);
@@ -531,13 +530,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in any::<String>()) {
+        fn arbitrary_text_never_panics(text in any::<String>()) {
             let _ = Request::parse(&text);
             let _ = Request::parse(&format!("set=1\n{text}"));
         }
 
         #[test]
-        fn no_lines_of_known_keys_panic(
+        fn lines_with_known_keys_never_panic(
             lines in collection::vec(
                 (sample::select([&DEVICE_KEYS[..], &PEER_KEYS].concat()), "[-0-9a-fx.:/%\\[\\]]{0,24}"),
                 0..8,

@@ -8,18 +8,18 @@ use wg::{PresharedKey, PrivateKey, PublicKey, config::PeerState};
 use super::DeviceState;
 use crate::secret_text;
 
-/// Bytes of the longest line that [`write_errno`] writes.
+/// Length in bytes of the longest line of [`write_errno`].
 const ERRNO_LINE_MAX: usize = "errno=-2147483648\n\n".len();
 
-/// Appends the state, in wireguard-go's order of keys.
+/// Appends the state, with keys in wireguard-go's order.
 ///
-/// The text holds keys, so `out` should be in a `Zeroizing`, and empty: it
-/// grows once, before the first key, and keeps room for [`write_errno`].
+/// The text contains keys, so `out` should be an empty string in a `Zeroizing`. It grows once, before
+/// the first key, with room for [`write_errno`].
 pub fn write_state(out: &mut String, state: &DeviceState) {
     secret_text::append(out, ERRNO_LINE_MAX, |out| device(out, state));
 }
 
-/// Appends the end of every answer; 0 is success.
+/// Appends the end of a reply; 0 means success.
 pub fn write_errno(out: &mut String, errno: i32) {
     out.push_str(&format!("errno={errno}\n\n"));
 }
@@ -53,8 +53,8 @@ fn peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     state.allowed_ips.iter().try_for_each(|net| writeln!(out, "allowed_ip={net}"))
 }
 
-/// Parses the reply of any implementation. Invalid lines are skipped, and all lines of a peer whose
-/// key is invalid.
+/// Parses the reply of any implementation. Skips invalid lines, and all lines of a peer with an invalid
+/// key.
 pub fn parse_state(text: &str) -> DeviceState {
     let mut state = DeviceState::default();
     let mut of_device = true;
@@ -125,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_anything_is_only_its_errno() {
+    fn empty_device_has_only_errno() {
         assert_eq!(written(&DeviceState::default()), "errno=0\n\n");
     }
 
     #[test]
-    fn a_state_is_written_in_the_order_of_wireguard_go() {
+    fn keys_are_written_in_the_order_of_wireguard_go() {
         let bare = PeerState::new(PublicKey::from([0xab; 32]));
         let full = PeerState {
             endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_skipped_and_a_peer_without_a_key_whole() {
+    fn invalid_lines_and_peers_with_invalid_keys_are_skipped() {
         let key = "ab".repeat(32);
         let text = format!(
             "private_key=x\nlisten_port=7\nfuture=1\npublic_key=nobody\nrx_bytes=9\n\
@@ -181,9 +181,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_state_is_read_as_it_was_written(mut state in crate::strategies::device_state()) {
+        fn written_state_reads_back(mut state in crate::strategies::device_state()) {
             for peer in &mut state.peers {
-                // It has a line among the statistics.
+                // Statistics contain this value.
                 peer.path_mtu = None;
                 peer.last_handshake = peer.last_handshake.filter(|time| !time.is_zero());
             }
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn the_errno_fits_where_the_state_was_written(state in crate::strategies::device_state()) {
+        fn errno_fits_into_the_reserved_room(state in crate::strategies::device_state()) {
             let mut out = String::new();
             write_state(&mut out, &state);
             let before = (out.as_ptr(), out.capacity());

@@ -1,5 +1,4 @@
-//! The reply to `linerate-stats=1`: the counters and properties of a peer for which `get=1` has no
-//! key.
+//! The reply to `linerate-stats=1`: counters and properties that `get=1` does not contain.
 //!
 //! ```text
 //!   Stats::write ──► lines KEY=VALUE ──► Stats::parse      unknown keys are skipped
@@ -19,19 +18,19 @@ pub struct Stats {
     pub version: Option<String>,
     /// The implementation of the AEAD.
     pub aead: Option<String>,
-    /// Packets by the reason for which they were dropped, zeros too.
+    /// Dropped packets by reason, including zeros.
     pub drops: Vec<(DropReason, u64)>,
     pub socket: SocketStats,
     pub load: LoadStats,
     pub offloads: Vec<OffloadStats>,
-    /// The longest packet that arrives at a peer, in bytes inside the tunnel.
+    /// The largest packet inside the tunnel that reaches a peer, in bytes.
     pub path_mtus: Vec<(PublicKey, u16)>,
-    /// When the secret of a peer's session against quantum computers was agreed on, in seconds
-    /// since the Unix epoch; only of peers whose session has one.
+    /// Time of the post-quantum key agreement of a peer's session, in seconds since the Unix epoch.
+    /// Sessions without one are absent.
     pub post_quantum: Vec<(PublicKey, u64)>,
-    /// Each part of the sandbox, and whether the kernel confines it `wholly`, `partly` or `not`.
+    /// Each part of the sandbox, and whether the kernel enforces it `wholly`, `partly` or `not`.
     pub sandbox: Vec<(String, String)>,
-    /// Why there is no sandbox.
+    /// The reason for a missing sandbox.
     pub sandbox_off: Option<String>,
     /// Networks behind this host that peers may reach.
     pub offers: Vec<IpNet>,
@@ -41,7 +40,7 @@ pub struct Stats {
 /// Counters of the UDP socket, and the buffer sizes that the kernel granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
-    /// Datagrams that found the receive buffer full.
+    /// Datagrams lost because the receive buffer was full.
     pub overflow: u64,
     /// Datagrams that were too long.
     pub truncated: u64,
@@ -59,7 +58,7 @@ pub struct LoadStats {
     pub inbound: Sum,
     /// Rounds with packets in the queue, and the microseconds that the oldest of each had waited.
     pub queued: Sum,
-    /// Handshakes of ours that were answered, and the microseconds until they were.
+    /// Initiations that were answered, and the microseconds until the response.
     pub handshakes: Sum,
 }
 
@@ -75,7 +74,7 @@ pub struct Sum {
 pub struct OffloadStats {
     pub name: String,
     pub wanted: bool,
-    /// How often the kernel refused it.
+    /// Number of refusals by the kernel.
     pub demotions: u64,
 }
 
@@ -85,21 +84,21 @@ pub struct ProxyStats {
     /// The name of its TCP/IP stack.
     pub stack: String,
     pub services: Vec<Service>,
-    /// Connections refused because their source had its share.
+    /// Connections refused because of the limit per source.
     pub refused_source: u64,
-    /// Connections refused because their service had its share.
+    /// Connections refused because of the limit per service.
     pub refused_service: u64,
-    /// Connections refused because the process had no room.
+    /// Connections refused because of the limit of the process.
     pub refused_all: u64,
     /// Idle connections that were closed to make room.
     pub evicted_idle: u64,
     /// Clients without a request that were closed to make room.
     pub evicted_asking: u64,
-    /// Packets that the stack in the process dropped; zeros for another stack.
+    /// Packets dropped by the in-process stack; zeros for another stack.
     pub dropped: StackDrops,
 }
 
-/// Packets that a TCP/IP stack in the process dropped.
+/// Packets dropped by an in-process TCP/IP stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackDrops {
     /// Packets to other addresses.
@@ -108,17 +107,17 @@ pub struct StackDrops {
     pub malformed: u64,
     /// Segments of no connection.
     pub stray: u64,
-    /// Requests for a connection that found no room.
+    /// Connection requests dropped because a queue was full.
     pub backlog: u64,
-    /// Datagrams to no socket, or to a full one.
+    /// Datagrams without a socket, or to a full one.
     pub datagrams: u64,
-    /// Answers that found no room.
+    /// Replies dropped because a queue was full.
     pub answers: u64,
     /// Packets with fragments that overlap.
     pub fragments_overlap: u64,
-    /// Packets of which a fragment did not come in time.
+    /// Packets with a fragment that did not arrive in time.
     pub fragments_late: u64,
-    /// Packets with fragments that found no room.
+    /// Packets with fragments dropped because the buffer was full.
     pub fragments_full: u64,
     /// Reassembled packets with a wrong checksum.
     pub fragments_checksum: u64,
@@ -132,13 +131,13 @@ pub struct Service {
 }
 
 impl Stats {
-    /// How many packets were dropped for a reason.
+    /// The number of packets dropped for a reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         let counted = self.drops.iter().filter(|(known, _)| *known == reason);
         counted.map(|(_, count)| *count).sum()
     }
 
-    /// Everything that was lost or refused, by name; zeros too.
+    /// All counters of losses and refusals by name, including zeros.
     pub fn losses(&self) -> Vec<(&'static str, u64)> {
         let mut losses: Vec<_> =
             self.drops.iter().map(|(reason, count)| (reason.name(), *count)).collect();
@@ -148,7 +147,7 @@ impl Stats {
         losses
     }
 
-    /// Appends it as lines.
+    /// Appends the lines of the reply.
     pub fn write(&self, out: &mut String) {
         let mut line = |key: &str, value: &dyn Display| {
             // Writing to a string does not fail.
@@ -188,7 +187,7 @@ impl Stats {
         }
     }
 
-    /// Reads lines that a linerate of any version wrote.
+    /// Parses the lines of any version of linerate.
     pub fn parse(text: &str) -> Self {
         let mut stats = Self::default();
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
@@ -239,7 +238,7 @@ impl Stats {
         }
     }
 
-    /// Each number that is always there, by its key.
+    /// The numbers that are always present, by key.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut copy = Self { socket: self.socket, load: self.load, ..Self::default() };
         copy.numbers_mut().map(|(key, number)| (key, *number)).into_iter()
@@ -271,7 +270,7 @@ fn of_peer<T: FromStr>(value: &str) -> Option<(PublicKey, T)> {
 }
 
 impl Service {
-    /// A kind and a place behind it.
+    /// Parses a kind and an address.
     pub fn parse(text: &str) -> Self {
         let (kind, place) = text.split_once(' ').unwrap_or((text, ""));
         Self { kind: kind.to_owned(), place: place.to_owned() }
@@ -279,7 +278,7 @@ impl Service {
 }
 
 impl ProxyStats {
-    /// Each counter by its key.
+    /// The counters by key.
     fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut copy = self.clone();
         let counters: Vec<_> = copy.counters_mut().map(|(key, counter)| (key, *counter)).collect();
@@ -300,7 +299,7 @@ impl ProxyStats {
 }
 
 impl StackDrops {
-    /// Each counter by its key.
+    /// The counters by key.
     pub fn counters(&self) -> [(&'static str, u64); 10] {
         let mut copy = *self;
         copy.counters_mut().map(|(key, counter)| (key, *counter))
@@ -330,20 +329,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn statistics_are_read_as_they_were_written(stats in crate::strategies::stats()) {
+        fn written_statistics_read_back(stats in crate::strategies::stats()) {
             let mut text = String::new();
             stats.write(&mut text);
             prop_assert_eq!(Stats::parse(&text), stats);
         }
 
         #[test]
-        fn no_text_panics(text in "(([a-z_]{0,20}|service|path_mtu|sandbox)=[ -~]{0,20}\n){0,8}") {
+        fn arbitrary_text_never_panics(text in "(([a-z_]{0,20}|service|path_mtu|sandbox)=[ -~]{0,20}\n){0,8}") {
             Stats::parse(&text);
         }
     }
 
     #[test]
-    fn what_no_version_knows_is_no_drop() {
+    fn unknown_drop_reasons_are_skipped() {
         let stats = Stats::parse("in_forged=3\nin_future=5\nfuture=6\npath_mtu=somebody 9000\n");
         assert_eq!(stats, Stats { drops: vec![(DropReason::InForged, 3)], ..Stats::default() });
         assert_eq!(stats.dropped(DropReason::InForged), 3);
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_told_by_its_name_wherever_that_was() {
+    fn losses_of_all_parts_are_listed_by_name() {
         let stats = Stats::parse("in_forged=3\nudp_overflow=2\nstack=s\nproxy_evicted_idle=1\n");
         let lost: Vec<_> = stats.losses().into_iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(lost, [("in_forged", 3), ("udp_overflow", 2), ("proxy_evicted_idle", 1)]);

@@ -36,13 +36,13 @@ pub(super) struct Job {
 }
 
 /// A batch, its transport messages and their sessions.
-pub(super) struct ReceivedBatch {
+pub(super) struct InboundBatch {
     pub batch: RecvBatch,
     pub sessions: Vec<(u32, Session)>,
     pub jobs: Vec<Job>,
 }
 
-impl ReceivedBatch {
+impl InboundBatch {
     /// Room for `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self { batch: RecvBatch::new(slots), sessions: Vec::new(), jobs: Vec::new() }
@@ -57,7 +57,7 @@ pub(super) struct Delivery<I> {
     watch: Option<Watch>,
     filter: InboundFilter,
     messages: Option<MessageSender>,
-    pub received: ReceivedBatch,
+    pub received: InboundBatch,
     /// When it was received.
     pub now: Time,
     /// Whether a sender is to be told that the socket's queue stands.
@@ -105,7 +105,7 @@ impl<I: IpSend> Delivery<I> {
             watch: shared.watch(),
             filter: InboundFilter::new(shared.attached.filter.clone()),
             messages: shared.attached.messages.clone(),
-            received: ReceivedBatch::new(slots),
+            received: InboundBatch::new(slots),
             now: Time::from_nanos(0),
             congested: false,
             packets: Vec::new(),
@@ -116,7 +116,7 @@ impl<I: IpSend> Delivery<I> {
     /// Leaves only what is authentic and new.
     fn accept(&mut self) {
         let (device, now) = (&self.device, self.now);
-        let ReceivedBatch { sessions, jobs, .. } = &mut self.received;
+        let InboundBatch { sessions, jobs, .. } = &mut self.received;
         jobs.retain(|job| {
             let session = &sessions[job.session].1;
             let reason = if !job.authentic {
@@ -136,7 +136,7 @@ impl<I: IpSend> Delivery<I> {
     /// Notes what was received, once for each run of one session and endpoint.
     fn note(&self) {
         let same = |a: &Job, b: &Job| a.session == b.session && a.endpoint == b.endpoint;
-        let ReceivedBatch { batch, sessions, jobs } = &self.received;
+        let InboundBatch { batch, sessions, jobs } = &self.received;
         for run in jobs.chunk_by(same) {
             let bytes = run.iter().map(|job| job.span.len).sum();
             let has_data = run.iter().any(|job| {
@@ -153,7 +153,7 @@ impl<I: IpSend> Delivery<I> {
     fn unwrap_packets(&mut self) {
         self.packets.clear();
         let routes = self.device.routes();
-        let ReceivedBatch { batch, sessions, jobs } = &mut self.received;
+        let InboundBatch { batch, sessions, jobs } = &mut self.received;
         let all_carry = sessions.iter().all(|(_, session)| session.keypair.carries_data);
         for job in &*jobs {
             let inner =
@@ -241,7 +241,7 @@ impl<I: IpSend> Delivery<I> {
     /// Shows the packets that leave the tunnel, each run of one peer together.
     #[cold]
     fn show(&self, view: &View<'_>) {
-        let ReceivedBatch { batch, sessions, jobs } = &self.received;
+        let InboundBatch { batch, sessions, jobs } = &self.received;
         // Both stand in the order of the batch, and not every job became a packet.
         let mut jobs = jobs.iter();
         let mut peer_of = |packet: &IpPacket| {

@@ -506,6 +506,6 @@ fn a_proxy_refuses_what_only_up_understands() {
     let lines = "Address = 10.9.0.1/24\nSocks5 = 127.0.0.1:1080\nIpForward = true";
     let file = host.write("wg0.conf", &format!("[Interface]\nPrivateKey = {key}\n{lines}\n"));
     let outcome = linerate(&host, &format!("proxy {file}"));
-    let wanted = format!("{file}:5: IpForward: only `linerate up` understands this key");
+    let wanted = format!("{file}:5: IpForward: only `linerate up` uses this key");
     assert!(!outcome.ok && outcome.stderr.contains(&wanted), "{}", outcome.stderr);
 }

@@ -1,4 +1,4 @@
-//! The line of each setting, for errors that occur when it is put into effect.
+//! The line of each setting, for errors that occur when it is applied.
 
 use std::collections::HashMap;
 
@@ -10,18 +10,18 @@ use super::{
     parse::words,
 };
 
-/// A setting that is put into effect.
+/// A setting that is applied to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// The address at this position of [`super::Interface::addresses`].
+    /// The address at this index of [`super::Interface::addresses`].
     Address(usize),
     /// A network of a peer.
     AllowedIp(IpNet),
-    /// The port.
+    /// The UDP port.
     ListenPort,
     /// Name servers and search domains.
     Dns,
-    /// The longest packet.
+    /// The MTU.
     Mtu,
     /// The rules of a router.
     Router,
@@ -29,19 +29,19 @@ pub enum Setting {
 
 /// The lines of settings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Places {
+pub(super) struct Locations {
     /// The keys of `[Interface]`, in the order of the file.
     keys: Vec<(Key, usize)>,
     addresses: Vec<usize>,
-    /// For each network, the place of the last peer that has it, and the line.
+    /// For each network, the index of the last peer with this network, and the line.
     networks: HashMap<IpNet, (usize, usize)>,
 }
 
 impl Conf {
-    /// The place of a setting, for errors: `FILE:LINE: KEY`, or `FILE: KEY` if the file does not
+    /// The location of a setting for errors: `FILE:LINE: KEY`, or `FILE: KEY` if the file does not
     /// contain the setting.
-    pub fn place(&self, setting: Setting) -> String {
-        let (key, line) = self.places.of(setting);
+    pub fn location(&self, setting: Setting) -> String {
+        let (key, line) = self.locations.of(setting);
         match line {
             Some(line) => format!("{}:{line}: {}", self.file_name, key.name()),
             None => format!("{}: {}", self.file_name, key.name()),
@@ -49,8 +49,8 @@ impl Conf {
     }
 }
 
-impl Places {
-    /// The lines of an `[Interface]` section, and of the networks of all peers.
+impl Locations {
+    /// Collects the lines of an `[Interface]` section and of the networks of all peers.
     pub(super) fn read(interface: &Entries<'_>, networks: HashMap<IpNet, (usize, usize)>) -> Self {
         let addresses = interface.of(Key::Address);
         Self {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_where_its_line_is() {
+    fn location_of_a_setting_is_its_line() {
         let key = format!("{}E=", "A".repeat(42));
         let text = format!(
             "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nMTU = 1400\nAddress = 10.0.0.2\n\
@@ -95,7 +95,7 @@ mod tests {
         );
         let conf = Conf::parse("wg0.conf", &text).unwrap();
         let net = |text: &str| Setting::AllowedIp(text.parse().unwrap());
-        for (setting, place) in [
+        for (setting, location) in [
             (Setting::Address(0), "wg0.conf:2: Address"),
             (Setting::Address(1), "wg0.conf:2: Address"),
             (Setting::Address(2), "wg0.conf:4: Address"),
@@ -106,7 +106,7 @@ mod tests {
             (net("10.1.0.0/16"), "wg0.conf:8: AllowedIPs"),
             (net("::/0"), "wg0.conf:9: AllowedIPs"),
         ] {
-            assert_eq!(conf.place(setting), place, "{setting:?}");
+            assert_eq!(conf.location(setting), location, "{setting:?}");
         }
     }
 }
