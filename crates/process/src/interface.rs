@@ -1,10 +1,13 @@
 //! A process with an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
 //! leaves nothing behind.
 
-use std::{io, path::Path, sync::Arc, thread, time::Duration};
+use std::{io, os::unix::net::UnixStream, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
-use host::{InterfaceLock, sockets::socket_path};
+use host::{
+    InterfaceLock,
+    sockets::{find_socket, socket_path},
+};
 use node::{DEFAULT_MTU, IpSide, Node};
 use packet::{UdpRecv as _, filter::Policy};
 use sys::{
@@ -17,6 +20,7 @@ use sys::{
 use wg::PostQuantum;
 
 use crate::{
+    closing,
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
     life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
@@ -26,11 +30,6 @@ use crate::{
     supervisor::Supervisor,
     up::{Source, Up},
 };
-
-/// The first pause before an interface that is in use is tried again; the next one is twice as long.
-const CLOSING_PAUSE: Duration = Duration::from_millis(50);
-/// The last pause: a second and a half in total.
-const CLOSING_LONGEST: Duration = Duration::from_millis(800);
 
 /// What the process is to do.
 #[derive(Debug, Default)]
@@ -195,17 +194,14 @@ fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
     Ok(Box::leak(Box::new(lock)))
 }
 
-/// Attaches to an interface for a moment. A killed process may hold it a little longer than its lock:
-/// the kernel closes its files one by one.
+/// Attaches to an interface for a moment. Waits for the interface of an ended process, unless a running
+/// process serves it.
 fn attach(name: &str) -> Result<(), TunError> {
-    let mut pause = CLOSING_PAUSE;
-    loop {
-        match Tun::create(name, DEFAULT_MTU, &Arc::default()) {
-            Err(TunError::Busy) if pause <= CLOSING_LONGEST => thread::sleep(pause),
-            attached => return attached.map(drop),
-        }
-        pause *= 2;
-    }
+    let is_ending = |error: &TunError| {
+        matches!(error, TunError::Busy) && UnixStream::connect(find_socket(name)).is_err()
+    };
+    let create = || Tun::create(name, DEFAULT_MTU, &Arc::default()).map(drop);
+    closing::retry(name, is_ending, create)
 }
 
 fn explain(name: &str, error: TunError) -> anyhow::Error {

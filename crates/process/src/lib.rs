@@ -19,6 +19,7 @@ mod caller;
 mod capture;
 mod child;
 mod children;
+mod closing;
 mod conf_file;
 mod control;
 mod endpoints;

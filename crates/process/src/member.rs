@@ -34,7 +34,7 @@ use node::{Attachments, Node, tunnel_mtu};
 use packet::Waker;
 use sys::{Channel, atomic_file, netlink::Netlink, process};
 
-use crate::{life::LogStyle, log_error::log_error};
+use crate::{closing, life::LogStyle, log_error::log_error};
 use steward::{Job, StewardLine};
 
 /// Where the states of machines are.
@@ -116,7 +116,9 @@ impl Member {
         if !key.exists() {
             has_room(&state)?;
         }
-        let keys = KeyFile::open(&key).map_err(|error| match error.kind() {
+        let is_locked = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        let keys = closing::retry(name, is_locked, || KeyFile::open(&key));
+        let keys = keys.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 anyhow!("{}: another process is this node", state.display())
             }

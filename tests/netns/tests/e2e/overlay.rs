@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use netns::{
-    Family, INTERFACE, Implementation, Iperf, Meeting, OVERLAY, Pair, announce, has_vxlan, overlay,
-    skip,
+    Family, INTERFACE, Implementation, Iperf, Meeting, OVERLAY, Pair, announce, eventually,
+    has_vxlan, overlay, skip,
 };
 
 /// What each TCP stream carries.
@@ -59,9 +59,13 @@ fn carries(pair: &Pair, case: &str) -> bool {
         right.run(format!("{counters} | awk '!/^#/ {{ sum += $2 }} END {{ print sum }}'"))
     };
     let before = bad();
-    let watch = format!("timeout 10 tcpdump -Q out -c 1 -i {INTERFACE} greater {LONG} 2>&1");
+    let log = "/run/rig/tcpdump.log";
+    let watch = format!("timeout 20 tcpdump -Q out -c 1 -i {INTERFACE} greater {LONG} >{log} 2>&1");
+    left.run(format!("rm -f {log}"));
     let (rate, seen) = std::thread::scope(|scope| {
         let seen = scope.spawn(|| left.attempt(watch).ok);
+        let listens = || left.attempt(format!("grep 'listening on' {log}")).ok;
+        eventually("tcpdump listens", SOON, listens);
         let address = OVERLAY[1];
         let rate =
             Iperf { client: left, server: right, address, seconds: 2, options: "" }.carry(BYTES);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use netns::{
     Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, address, conf,
-    eventually, logged, ping, wg_quick,
+    eventually, is_local, logged, ping, wg_quick,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// What answers through the tunnel: right itself, and the world behind it.
 const INNER: [&str; 2] = ["10.9.0.2", "fd09::2"];
 const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+/// Left's IPv6 address in the tunnel.
+const OWN_INNER_V6: &str = "fd09::1";
 
 struct Quick {
     left: Host,
@@ -90,6 +92,9 @@ impl Quick {
 
     fn reaches(&self, targets: &[&str]) {
         for target in targets {
+            if target.contains(':') {
+                is_local(&self.left, OWN_INNER_V6);
+            }
             let pings = ping(&self.left, format!("-c 3 -i 0.1 -W 5 {target}"));
             assert!(pings.is_complete(), "{target}: {}", pings.text);
         }
