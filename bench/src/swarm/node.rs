@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use member::agent::control::connection::Connection;
-use member::agent::control::trouble::Trouble;
+use member::agent::control::error::ControlError;
 use member::agent::control::{Settings, random};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -50,7 +50,7 @@ struct Node {
 enum Ended {
     /// It is to have another key.
     Renewal,
-    Trouble(Trouble),
+    Trouble(ControlError),
     Refused(String),
     Unread(BadFrame),
 }
@@ -59,16 +59,16 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ended::Renewal => f.write_str("another key"),
-            Ended::Trouble(trouble) => write!(f, "{trouble}"),
+            Ended::Trouble(error) => write!(f, "{error}"),
             Ended::Refused(why) => write!(f, "refused: {why}"),
             Ended::Unread(why) => write!(f, "{why}"),
         }
     }
 }
 
-impl From<Trouble> for Ended {
-    fn from(trouble: Trouble) -> Ended {
-        Ended::Trouble(trouble)
+impl From<ControlError> for Ended {
+    fn from(error: ControlError) -> Ended {
+        Ended::Trouble(error)
     }
 }
 
@@ -261,8 +261,8 @@ async fn tell(
     shared: &Shared,
 ) -> Ended {
     loop {
-        if let Err(trouble) = connection.update(key, &MapRequest::update(key, announced)).await {
-            return Ended::Trouble(trouble);
+        if let Err(error) = connection.update(key, &MapRequest::update(key, announced)).await {
+            return Ended::Trouble(error);
         }
         // As long as the swarm lives there may be another.
         let Some(Order { mark, is_renewal }) = orders.recv().await else {

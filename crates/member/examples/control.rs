@@ -51,7 +51,7 @@ async fn main() -> anyhow::Result<()> {
     let machine_key = MachineKey::new(Box::new(Zeroizing::new(random()?)));
     let (node_key, disco_key) = (NodePublic(random()?), DiscoPublic(random()?));
     let scope = Scope::of_control(&url, "");
-    let dialer = dial::Dialer::of_environment(None, &Roots::of_environment()).within(scope);
+    let dialer = dial::Dialer::from_environment(None, &Roots::from_environment()).within(scope);
     let server_key = MachinePublic::default();
     let settings = Settings { url, server_key, machine_key, dialer };
     let (commands, to_do) = mpsc::channel(8);

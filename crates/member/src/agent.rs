@@ -13,26 +13,26 @@
 //! done. The loop is [`run`](mod@run); [`core`] has no sockets.
 
 mod apply;
+mod commands;
 pub mod control;
 mod core;
 pub mod derp;
 pub mod dns;
 mod endpoints;
-mod kept;
 mod line;
 pub mod local_api;
-mod lock;
 mod login;
 mod mesh;
-mod paced;
 mod portmap;
 mod programs;
-mod relay_server;
+mod relay_process;
 pub mod roots;
 mod run;
-mod state;
+mod saved;
+mod state_folder;
 mod status;
-mod told;
+mod throttle;
+mod tka;
 mod tunnel_pings;
 mod why;
 
@@ -51,7 +51,7 @@ pub struct Folder {
     /// By which they are opened.
     pub path: PathBuf,
     /// By which users know it.
-    pub shown: PathBuf,
+    pub display: PathBuf,
     /// What `path` leads through, if it does.
     pub open: Option<OwnedFd>,
 }

@@ -13,11 +13,11 @@ use tokio::{net::UnixStream, time::timeout};
 /// The name that the server answers to: no web page can say it.
 const HOST: &str = "local-tailscaled.sock";
 /// How long an answer may take. A ping of a peer that does not answer takes longest.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one may take of tailnet lock: the agent gives up after twice 60 s.
-const LOCK_PATIENCE: Duration = Duration::from_secs(150);
+const TKA_TIMEOUT: Duration = Duration::from_secs(150);
 /// The most bytes of an answer.
-const LONGEST: usize = 256 << 20;
+const MAX_ANSWER: usize = 256 << 20;
 
 /// Why a member did not do what it was asked.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct Client {
 }
 
 /// Lines of JSON that come as things happen.
-pub struct Notices {
+pub struct Notifications {
     body: Incoming,
     rest: BytesMut,
 }
@@ -71,14 +71,14 @@ impl Client {
     /// # Errors
     /// Nobody answers, or it is refused.
     pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
-        self.ask(Method::GET, path, None).await
+        self.request(Method::GET, path, None).await
     }
 
     /// Asks for what is at `path`, with a parameter of any text.
     ///
     /// # Errors
     /// Nobody answers, or it is refused.
-    pub async fn get_by(&self, path: &str, name: &str, of: &str) -> Result<Value, ClientError> {
+    pub async fn get_with(&self, path: &str, name: &str, of: &str) -> Result<Value, ClientError> {
         self.get(&with_parameter(path, name, of)).await
     }
 
@@ -87,7 +87,7 @@ impl Client {
     /// # Errors
     /// Nobody answers, or it is refused.
     pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
-        self.ask(Method::POST, path, body).await
+        self.request(Method::POST, path, body).await
     }
 
     /// Posts bytes to `path`.
@@ -95,7 +95,7 @@ impl Client {
     /// # Errors
     /// Nobody answers, or it is refused.
     pub async fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Value, ClientError> {
-        self.ask_by(Method::POST, path, body.to_vec()).await
+        self.request_bytes(Method::POST, path, body.to_vec()).await
     }
 
     /// Changes what is at `path`.
@@ -103,7 +103,7 @@ impl Client {
     /// # Errors
     /// Nobody answers, or it is refused.
     pub async fn patch(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        self.ask(Method::PATCH, path, Some(body)).await
+        self.request(Method::PATCH, path, Some(body)).await
     }
 
     /// Hears what happens from now on; `mask` says what is told at once (`ipn/backend.go`,
@@ -111,39 +111,38 @@ impl Client {
     ///
     /// # Errors
     /// Nobody answers, or it is refused.
-    pub async fn watch(&self, mask: u32) -> Result<Notices, ClientError> {
+    pub async fn watch(&self, mask: u32) -> Result<Notifications, ClientError> {
         let path = format!("watch-ipn-bus?mask={mask}");
         let response = self.send(Method::GET, &path, Vec::new()).await?;
-        Ok(Notices { body: response.into_body(), rest: BytesMut::new() })
+        Ok(Notifications { body: response.into_body(), rest: BytesMut::new() })
     }
 
-    async fn ask(
+    async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        self.ask_by(method, path, body.into_bytes()).await
+        self.request_bytes(method, path, body.into_bytes()).await
     }
 
-    async fn ask_by(
+    async fn request_bytes(
         &self,
         method: Method,
         path: &str,
         body: Vec<u8>,
     ) -> Result<Value, ClientError> {
-        let asked = async {
+        let answered = async {
             let body = self.send(method, path, body).await?.into_body();
             collect(body).await
         };
-        let (patience, hint) = match path.starts_with("tka/") {
-            true => (LOCK_PATIENCE, ", and it may have been done: look by `linerate lock status`"),
-            false => (PATIENCE, ""),
+        let (limit, hint) = match path.starts_with("tka/") {
+            true => (TKA_TIMEOUT, ", and it may have been done: look by `linerate lock status`"),
+            false => (ANSWER_TIMEOUT, ""),
         };
-        let late =
-            |_| ClientError::Broken(format!("none came within {} s{hint}", patience.as_secs()));
-        let text = timeout(patience, asked).await.map_err(late)??;
+        let late = |_| ClientError::Broken(format!("none came within {} s{hint}", limit.as_secs()));
+        let text = timeout(limit, answered).await.map_err(late)??;
         // Some answers are texts, or empty.
         let as_text = || Value::String(String::from_utf8_lossy(&text).into_owned());
         Ok(plain(serde_json::from_slice(&text).unwrap_or_else(|_| as_text())))
@@ -173,14 +172,14 @@ impl Client {
         let text = collect(response.into_body()).await?;
         let text = String::from_utf8_lossy(&text).trim().to_owned();
         // Some refusals are JSON.
-        let said = serde_json::from_str::<Value>(&text).ok();
-        let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
-        let text = plain_text(&said.unwrap_or(text));
+        let message = serde_json::from_str::<Value>(&text).ok();
+        let message = message.and_then(|message| Some(message.get("error")?.as_str()?.to_owned()));
+        let text = plain_text(&message.unwrap_or(text));
         Err(ClientError::Refused { status: status.as_u16(), text })
     }
 }
 
-impl Notices {
+impl Notifications {
     /// The next one; `None` once the member has ended.
     ///
     /// # Errors
@@ -191,7 +190,7 @@ impl Notices {
                 let line = self.rest.split_to(end + 1);
                 return serde_json::from_slice(&line).map(plain).map(Some).map_err(broken);
             }
-            if self.rest.len() > LONGEST {
+            if self.rest.len() > MAX_ANSWER {
                 return Err(ClientError::Broken("a line has no end".into()));
             }
             match self.body.frame().await {
@@ -217,7 +216,7 @@ async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
         if let Ok(data) = frame.map_err(broken)?.into_data() {
             text.extend_from_slice(&data);
         }
-        if text.len() > LONGEST {
+        if text.len() > MAX_ANSWER {
             return Err(ClientError::Broken("it has no end".into()));
         }
     }
@@ -263,7 +262,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn tailnet_lock_has_longer_to_answer_than_the_agent_has_to_be_answered() {
+    async fn tka_requests_have_a_longer_timeout_than_the_agents_own() {
         let socket = std::env::temp_dir().join(format!("client-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let _silent = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_one_whatever_its_text() {
+    fn parameter_is_percent_encoded() {
         let path = with_parameter("linerate/why", "target", "a b&target=c#ü+%");
         assert_eq!(path, "linerate/why?target=a+b%26target%3Dc%23%C3%BC%2B%25");
         assert!(format!("/localapi/v0/{path}").parse::<hyper::Uri>().is_ok());
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_a_node_commands_a_terminal() {
+    fn control_characters_in_names_are_removed() {
         let answer =
             json!({"Peer": {"n\u{1b}[2J": [{"Name": "a\u{1b}]0;b\u{7}\u{9b}c", "Port": 1}]}});
         let shown = json!({"Peer": {"n[2J": [{"Name": "a]0;bc", "Port": 1}]}});

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   line ── ToPlane ──► hear:   peers, paths, filter, keys ──► Node
-//!                               datagrams ──► UDP socket;  from relays ──► engine::RelayQueues
+//!                               datagrams ──► UDP socket;  from relays ──► engine::Relay
 //!                               pings ──► tunnel
 //!   line ◄── ToAgent ── watch:  events of peers, activity         ◄── Node
 //!                       sort:   disco and STUN                    ◄── engine::ControlReceiver
-//!                       relay:  runs to peers behind relays       ◄── engine::RelayQueues
+//!                       relay:  runs to peers behind relays       ◄── engine::Relay
 //!                       messages: pongs; pings are answered       ◄── engine::MessageReceiver
 //! ```
 //!
@@ -14,12 +14,12 @@
 //! wait for them, and what finds no room in its queues is counted as dropped there.
 
 mod auxiliary;
+mod endpoint_tables;
 mod keys;
 mod messages;
 mod peers;
-mod places;
 mod port;
-mod watch;
+mod reporter;
 
 use std::{
     io,
@@ -44,65 +44,65 @@ use tailnet::{
 use wg::PublicKey;
 
 use self::{
-    auxiliary::Sockets,
+    auxiliary::AuxiliarySockets,
+    endpoint_tables::{EndpointTables, behind_peer_relay},
     keys::Keys,
     messages::Pings,
     peers::Peers,
-    places::{Places, passed},
-    watch::{Bell, Watch},
+    reporter::{Notifier, Reporter},
 };
 pub use self::{keys::KeyFile, port::open_socket};
 
 /// How long a thread waits that has no reason to wake up.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// Datagrams of disco and STUN in one message at most.
-const TOGETHER: usize = 32;
+const MAX_DATAGRAMS: usize = 32;
 
 /// The data plane's ends of what is attached to it.
 pub struct Ends {
     datagrams: ControlReceiver,
     messages: MessageReceiver,
     own_packets: OwnPackets,
-    places: Places,
+    tables: EndpointTables,
 }
 
 /// What a member's data plane has attached. `wake_inbound` ends the wait of its UDP side.
 pub fn attach(wake_inbound: Waker) -> (Attachments, Ends) {
     let magic = Magic::new(&disco::MAGIC).expect("it has six bytes");
-    let passed = [false, true].map(|control| {
+    let relayed_headers = [false, true].map(|control| {
         let vni = Vni::new(0).expect("it is small");
         let header = Geneve { control, protocol: Protocol::Disco, vni };
         Magic::new(&header.bytes()[..4]).expect("it has four bytes")
     });
-    let magics = passed.into_iter().chain([magic]).collect();
+    let magics = relayed_headers.into_iter().chain([magic]).collect();
     let (sender, datagrams) = control_channel(ControlProtocols { magics, stun: true });
-    let (message_sender, messages) = message_channel(messages::takes);
+    let (message_sender, messages) = message_channel(messages::is_message);
     let own_packets = OwnPackets::default();
-    let places = Places::new(wake_inbound);
+    let tables = EndpointTables::new(wake_inbound);
     let attached = Attachments {
         control_datagrams: Some(sender),
-        relay: Some(places.relay.clone()),
-        prefixes: places.prefixes.clone(),
+        relay: Some(tables.relay.clone()),
+        prefixes: tables.prefixes.clone(),
         messages: Some(message_sender),
         own_packets: own_packets.clone(),
-        peer_sockets: places.auxiliaries.clone(),
+        peer_sockets: tables.auxiliaries.clone(),
         ..Attachments::default()
     };
-    (attached, Ends { datagrams, messages, own_packets, places })
+    (attached, Ends { datagrams, messages, own_packets, tables })
 }
 
 /// The sending half of the line. Clones are the same.
 #[derive(Clone)]
-struct ToLine(Arc<Mutex<Channel>>);
+struct LineSender(Arc<Mutex<Channel>>);
 
 /// Everything that a message of the agent may change.
 struct Plane {
     node: Arc<Node>,
-    places: Places,
+    tables: EndpointTables,
     keys: Keys,
     peers: Peers,
-    sockets: Sockets,
-    line: ToLine,
+    sockets: AuxiliarySockets,
+    line: LineSender,
     pings: Pings,
     /// Hears who this node is, where it has no interface.
     on_identity: OnIdentity,
@@ -122,70 +122,72 @@ pub fn start(
     line: Channel,
     keys: KeyFile,
     on_identity: OnIdentity,
-) -> io::Result<Telling> {
-    let hears = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
-    let to_line = ToLine(Arc::new(Mutex::new(line)));
-    let Ends { datagrams, messages, own_packets, places } = ends;
+) -> io::Result<PlaneHandle> {
+    let receiving = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
+    let line_sender = LineSender(Arc::new(Mutex::new(line)));
+    let Ends { datagrams, messages, own_packets, tables } = ends;
     let pings = Pings::new(own_packets);
     let keys = Keys::new(keys, node);
-    let bell = Arc::<Bell>::default();
-    let watch = Watch::new(node.clone(), places.clone(), to_line.clone(), bell.clone());
-    let (sorted, relayed, answered) = (to_line.clone(), to_line.clone(), to_line.clone());
-    let (runs, names) = (places.relay.clone(), places.clone());
+    let notifier = Arc::<Notifier>::default();
+    let reporter =
+        Reporter::new(node.clone(), tables.clone(), line_sender.clone(), notifier.clone());
+    let (sorted, relayed, answered) =
+        (line_sender.clone(), line_sender.clone(), line_sender.clone());
+    let (runs, names) = (tables.relay.clone(), tables.clone());
     let peers = Peers::default();
-    let sockets = Sockets::new(node.clone(), places.clone(), to_line.clone());
-    let (line, asking, node) = (to_line, pings.clone(), node.clone());
-    let mut plane = Plane { node, places, keys, peers, sockets, line, pings, on_identity };
-    let rung = bell.clone();
-    let hear = move || {
-        plane.hear(&hears);
+    let sockets = AuxiliarySockets::new(node.clone(), tables.clone(), line_sender.clone());
+    let (line, asking, node) = (line_sender, pings.clone(), node.clone());
+    let mut plane = Plane { node, tables, keys, peers, sockets, line, pings, on_identity };
+    let ended = notifier.clone();
+    let receive = move || {
+        plane.receive(&receiving);
         // Nobody is left who could say or hear anything.
-        rung.ring(|news| news.ended = true);
-        plane.places.relay.close();
+        ended.notify(|pending| pending.ended = true);
+        plane.tables.relay.close();
     };
-    let threads = vec![
-        spawn("tailnet line", hear)?,
-        spawn("tailnet events", move || watch.run())?,
-        spawn("tailnet relay", move || pass_runs(&runs, &relayed))?,
+    let line_threads = vec![
+        spawn("tailnet line", receive)?,
+        spawn("tailnet events", move || reporter.run())?,
+        spawn("tailnet relay", move || forward_runs(&runs, &relayed))?,
     ];
-    let sorting = vec![
-        spawn("tailnet disco", move || pass_datagrams(&datagrams, &names, &sorted))?,
+    let data_plane_threads = vec![
+        spawn("tailnet disco", move || forward_datagrams(&datagrams, &names, &sorted))?,
         spawn("tailnet pings", move || messages::answer(&messages, &asking, &answered))?,
     ];
-    Ok(Telling { bell, threads, sorting })
+    Ok(PlaneHandle { notifier, line_threads, data_plane_threads })
 }
 
 /// Tells the agent what the process hears, and never waits for it.
-pub struct Telling {
-    bell: Arc<Bell>,
+pub struct PlaneHandle {
+    notifier: Arc<Notifier>,
     /// Until the line is closed.
-    threads: Vec<JoinHandle<()>>,
+    line_threads: Vec<JoinHandle<()>>,
     /// Until the data plane has ended.
-    sorting: Vec<JoinHandle<()>>,
+    data_plane_threads: Vec<JoinHandle<()>>,
 }
 
-impl Telling {
+impl PlaneHandle {
     /// Links, addresses or routes of this machine changed.
     pub fn network_changed(&self) {
-        self.bell.ring(|news| news.network = true);
+        self.notifier.notify(|pending| pending.network = true);
     }
 
     /// What tells the agent that, for another thread.
     pub fn network_changes(&self) -> impl Fn() + Send + use<> {
-        let bell = self.bell.clone();
-        move || bell.ring(|news| news.network = true)
+        let notifier = self.notifier.clone();
+        move || notifier.notify(|pending| pending.network = true)
     }
 
     /// Waits for the threads that have the node, once the agent is gone. A process that ends need
     /// not: it ends its threads.
     pub fn wait_for_agent(&mut self) {
         // One that panicked has ended, too.
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.line_threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 
     /// Waits for the last threads, once the data plane has ended.
     pub fn wait_for_plane(self) {
-        self.sorting.into_iter().for_each(|thread| drop(thread.join()));
+        self.data_plane_threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -196,7 +198,7 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.into()).spawn(run)
 }
 
-impl ToLine {
+impl LineSender {
     /// # Errors
     /// Nobody will ever read it.
     fn send(&self, message: &ToAgent) -> io::Result<()> {
@@ -207,7 +209,7 @@ impl ToLine {
 
 impl Plane {
     /// Does what the agent says until nobody is left who could say anything.
-    fn hear(&mut self, line: &Channel) {
+    fn receive(&mut self, line: &Channel) {
         let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
         loop {
             let len = match line.receive(&mut buffer) {
@@ -225,7 +227,7 @@ impl Plane {
     fn handle(&mut self, message: ToPlane) {
         match message {
             ToPlane::Hello => {
-                self.sockets.begin_anew();
+                self.sockets.handle_agent_restart();
                 let info = self.node.info();
                 let hello = ToAgent::Hello {
                     node_key: self.keys.public(),
@@ -233,13 +235,13 @@ impl Plane {
                     interface: info.name.clone(),
                     index: info.index,
                 };
-                self.tell(&hello);
+                self.send(&hello);
             }
             ToPlane::Peers { complete, changed, removed } => {
                 let changed = self.peers.change(complete, &changed, &removed);
                 self.apply(changed.change.clone());
-                changed.forget(&self.places);
-                self.sockets.keep_those_of(|peer| self.peers.has(peer));
+                changed.remove_endpoints(&self.tables);
+                self.sockets.retain(|peer| self.peers.contains(peer));
                 if complete {
                     release_heap();
                 }
@@ -248,32 +250,32 @@ impl Plane {
             // One that was removed meanwhile, or has no path yet, needs none.
             ToPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
             ToPlane::Datagrams(datagrams) => {
-                datagrams.iter().for_each(|one| self.send(one));
+                datagrams.iter().for_each(|one| self.send_datagram(one));
             }
             ToPlane::Calls(calls) => {
-                self.node.note_calls(calls.len() as u64);
-                calls.iter().for_each(|one| self.send(one));
+                self.node.count_probes(calls.len() as u64);
+                calls.iter().for_each(|one| self.send_datagram(one));
             }
             ToPlane::Open(open) => self.sockets.open(*open),
-            ToPlane::Keep(socket) => self.sockets.keep(socket),
+            ToPlane::Keep(socket) => self.sockets.select(socket),
             ToPlane::Close(number) => self.sockets.close(number),
             ToPlane::Relayed(datagrams) => {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
                     // A peer's first words may come by a relay that it was not sought at.
-                    if self.peers.at_relay(one.from, one.region, &self.places).is_some() {
-                        let _ = self.places.relay.inject(&from, one.bytes, one.segment as usize);
+                    if self.peers.relay_endpoint(one.from, one.region, &self.tables).is_some() {
+                        let _ = self.tables.relay.inject(&from, one.bytes, one.segment as usize);
                     }
                 }
             }
             ToPlane::Filter(policy) => self.node.filter().set(&(&policy).into()),
             ToPlane::Login { id, server } => {
                 let sealed = self.keys.seal_login(&server);
-                self.tell(&ToAgent::Login { id, sealed });
+                self.send(&ToAgent::Login { id, sealed });
             }
             ToPlane::MakeCandidate => {
                 let candidate = self.keys.make_candidate();
-                self.tell(&ToAgent::Candidate(candidate));
+                self.send(&ToAgent::Candidate(candidate));
             }
             ToPlane::UseCandidate(key) => match self.keys.use_candidate(key, &self.node) {
                 Ok(()) => {}
@@ -282,22 +284,22 @@ impl Plane {
             ToPlane::Forget => {
                 let changed = self.peers.change(true, &[], &[]);
                 self.apply(changed.change.clone());
-                changed.forget(&self.places);
-                self.sockets.keep_those_of(|_| false);
-                if let Err(error) = self.keys.forget(&self.node) {
+                changed.remove_endpoints(&self.tables);
+                self.sockets.retain(|_| false);
+                if let Err(error) = self.keys.remove(&self.node) {
                     tracing::error!("the node key could not be removed: {error:#}");
                 }
             }
             ToPlane::Report => {
-                let all = watch::activity(&self.node, &self.places);
-                self.tell(&ToAgent::Activity(all));
+                let all = reporter::activity(&self.node, &self.tables);
+                self.send(&ToAgent::Activity(all));
             }
             ToPlane::Identity(identity) => (self.on_identity)(identity),
             ToPlane::TunnelPing(ping) => self.pings.send(ping),
             ToPlane::Port(port) => {
                 let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
                 self.apply(change);
-                self.tell(&ToAgent::Port(self.node.listen_port()));
+                self.send(&ToAgent::Port(self.node.listen_port()));
             }
         }
     }
@@ -311,9 +313,11 @@ impl Plane {
     fn set_path(&mut self, peer: NodePublic, path: Path) {
         let endpoint = match path {
             Path::Direct(address) => Some(Endpoint::new(address)),
-            Path::PeerRelay { at, vni } => self.peers.passed(peer, passed(at, vni), &self.places),
+            Path::PeerRelay { at, vni } => {
+                self.peers.peer_relay_endpoint(peer, behind_peer_relay(at, vni), &self.tables)
+            }
             Path::Auxiliary { number, .. } => self.sockets.endpoint(peer, number),
-            Path::Relay(region) => self.peers.at_relay(peer, region, &self.places),
+            Path::Relay(region) => self.peers.relay_endpoint(peer, region, &self.tables),
         };
         // A peer that was removed meanwhile needs no path.
         if let Some(endpoint) = endpoint {
@@ -323,7 +327,7 @@ impl Plane {
     }
 
     /// Sends a datagram that is not WireGuard's.
-    fn send(&self, one: &Outgoing) {
+    fn send_datagram(&self, one: &Outgoing) {
         if let Some(by) = one.by {
             return self.sockets.send(by, one);
         }
@@ -334,13 +338,13 @@ impl Plane {
     }
 
     /// Where nobody reads, the next words come from another agent, which asks.
-    fn tell(&self, message: &ToAgent) {
+    fn send(&self, message: &ToAgent) {
         let _ = self.line.send(message);
     }
 }
 
 /// Passes on what is not WireGuard's.
-fn pass_datagrams(datagrams: &ControlReceiver, places: &Places, line: &ToLine) {
+fn forward_datagrams(datagrams: &ControlReceiver, tables: &EndpointTables, line: &LineSender) {
     use std::sync::mpsc::RecvTimeoutError;
     loop {
         let first = match datagrams.recv_timeout(FOREVER) {
@@ -349,12 +353,12 @@ fn pass_datagrams(datagrams: &ControlReceiver, places: &Places, line: &ToLine) {
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let more = std::iter::from_fn(|| datagrams.try_recv().ok());
-        let all = std::iter::once(first).chain(more).take(TOGETHER);
+        let all = std::iter::once(first).chain(more).take(MAX_DATAGRAMS);
         let incoming = all.filter_map(|one| {
             let local = one.from.local;
             let (from, to) = match one.from.remote.direct() {
                 Some(from) => (from, None),
-                None => places.auxiliary(&one.from).map(|(at, socket)| (at, Some(socket)))?,
+                None => tables.auxiliary(&one.from).map(|(at, socket)| (at, Some(socket)))?,
             };
             Some(Incoming {
                 from,
@@ -371,7 +375,7 @@ fn pass_datagrams(datagrams: &ControlReceiver, places: &Places, line: &ToLine) {
 }
 
 /// Passes on what goes to peers behind relays.
-fn pass_runs(relay: &RelayQueues, line: &ToLine) {
+fn forward_runs(relay: &RelayQueues, line: &LineSender) {
     loop {
         let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else {
             match relay.is_closed() {

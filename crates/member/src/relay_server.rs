@@ -11,7 +11,7 @@
 //! The agent decides who may have an endpoint; it is told where one may be reached. That it ends
 //! costs no packet: endpoints stay, and the next agent makes more.
 
-mod passing;
+mod forwarder;
 
 use std::{
     io,
@@ -35,7 +35,7 @@ use tailnet::{
 };
 use zeroize::Zeroizing;
 
-use self::passing::Passing;
+use self::forwarder::Forwarder;
 
 /// A socket that relays, before anybody is served.
 pub struct Bound {
@@ -68,52 +68,53 @@ impl Bound {
         getrandom::fill(&mut key[..]).context("randomness")?;
         let server = Server::new(DiscoKey::new(key), Box::new(UnwrapErr(SysRng)), now());
         let table = Arc::new(Mutex::new(server));
-        let mut passing =
-            Passing::new(table.clone(), self.receiver, self.socket.sender(), line.clone());
-        let pass = move || -> io::Result<()> {
+        let mut forwarder =
+            Forwarder::new(table.clone(), self.receiver, self.socket.sender(), line.clone());
+        let forwarding = move || -> io::Result<()> {
             loop {
-                passing.step(now)?;
+                forwarder.step(now)?;
             }
         };
-        let pass = thread::Builder::new().name("relay".into()).spawn(pass).context("threads")?;
-        let hearing = Hearing { table, socket: self.socket, port: self.port, line };
-        hearing.tell_ready();
-        hearing.run(steward, || pass.is_finished())
+        let forwarding =
+            thread::Builder::new().name("relay".into()).spawn(forwarding).context("threads")?;
+        let service = Service { table, socket: self.socket, port: self.port, line };
+        service.send_ready();
+        service.run(steward, || forwarding.is_finished())
     }
 }
 
 /// Tells the agent that it cannot relay.
-pub fn tell_failed(line: &Channel, error: &anyhow::Error) {
+pub fn report_failure(line: &Channel, error: &anyhow::Error) {
     // An agent that does not read hears it of the next one.
     let _ = line::write(&FromRelayServer::Failed(format!("{error:#}")), |part| line.send(part));
 }
 
 /// Does what the agent says.
-struct Hearing {
+struct Service {
     table: Arc<Mutex<Server>>,
     socket: UdpSocket,
     port: u16,
     line: Arc<Channel>,
 }
 
-impl Hearing {
-    fn run(&self, steward: &Channel, passing_ended: impl Fn() -> bool) -> anyhow::Result<()> {
+impl Service {
+    fn run(&self, steward: &Channel, forwarder_ended: impl Fn() -> bool) -> anyhow::Result<()> {
         let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
         loop {
             let due = lock(&self.table).poll_timeout().map(|due| due.saturating_sub(now()));
-            let [said, ended] = readable([self.line.as_fd(), steward.as_fd()], due)?;
+            let [has_message, ended] = readable([self.line.as_fd(), steward.as_fd()], due)?;
             if ended {
                 return Ok(());
             }
-            anyhow::ensure!(!passing_ended(), "the socket is gone");
+            anyhow::ensure!(!forwarder_ended(), "the socket is gone");
             lock(&self.table).handle_timeout(now());
-            if !said {
+            if !has_message {
                 continue;
             }
             match self.line.receive(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(len) => match reader.handle_part(&buffer[..len]) {
-                    Ok(Some(message)) => self.hear(message),
+                    Ok(Some(message)) => self.handle(message),
                     Ok(None) => {}
                     Err(error) => tracing::error!(%error, "the agent sent"),
                 },
@@ -123,12 +124,12 @@ impl Hearing {
         }
     }
 
-    fn hear(&self, message: ToRelayServer) {
+    fn handle(&self, message: ToRelayServer) {
         match message {
-            ToRelayServer::Hello => self.tell_ready(),
+            ToRelayServer::Hello => self.send_ready(),
             ToRelayServer::Allocate { id, asked_by, clients } => {
                 let endpoint = lock(&self.table).allocate(asked_by, clients, now());
-                self.tell(&FromRelayServer::Allocated { id, endpoint });
+                self.send(&FromRelayServer::Allocated { id, endpoint });
             }
             ToRelayServer::Datagrams(datagrams) => {
                 for Outgoing { to, source, hops, bytes, .. } in datagrams {
@@ -141,18 +142,18 @@ impl Hearing {
         }
     }
 
-    fn tell_ready(&self) {
+    fn send_ready(&self) {
         let key = lock(&self.table).key();
-        self.tell(&FromRelayServer::Ready { key, port: self.port });
+        self.send(&FromRelayServer::Ready { key, port: self.port });
     }
 
-    fn tell(&self, message: &FromRelayServer) {
-        tell(&self.line, message);
+    fn send(&self, message: &FromRelayServer) {
+        send_to_agent(&self.line, message);
     }
 }
 
 /// Tells the agent, unless it has not read for long: nobody waits for it.
-fn tell(line: &Channel, message: &FromRelayServer) {
+fn send_to_agent(line: &Channel, message: &FromRelayServer) {
     if let Err(error) = line::write(message, |part| line.send(part)) {
         tracing::debug!(%error, "the agent was not told");
     }

@@ -23,7 +23,7 @@ use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 pub use names::Unanswered;
 use packet::{Endpoint, IpRecv, IpSend, Poll};
-pub use paths::ChanceStats;
+pub use paths::ProbingStats;
 use sys::{
     BindError, Offloads, TunInfo, TunSource, TunUdpPoll, UdpReceiver, UdpSocket, clock,
     errno::{Errno, errno},
@@ -46,7 +46,7 @@ pub struct Node {
     control: Arc<Mutex<Control<Rng>>>,
     device: Arc<Device>,
     udp: UdpSocket,
-    outer: Mutex<Outer>,
+    socket_settings: Mutex<SocketSettings>,
     mtu: Arc<AtomicU32>,
     /// Whether the MTU of paths is searched for.
     searching: AtomicBool,
@@ -54,7 +54,7 @@ pub struct Node {
     tap: Arc<Tap>,
     filter: Arc<Filter>,
     control_datagrams: Option<ControlSender>,
-    chance: paths::Chance,
+    probing: paths::Probing,
     names: names::Names,
     engine: Engine,
 }
@@ -84,7 +84,7 @@ pub struct IpSide<R, S> {
 
 /// The settings of the UDP socket.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outer {
+struct SocketSettings {
     /// The port asked for; once bound, the port.
     port: u16,
     fwmark: u32,
@@ -151,7 +151,7 @@ impl Node {
         let parts = Parts {
             control: control.clone(),
             clock,
-            cpu_clock: Arc::new(spent),
+            cpu_clock: Arc::new(processor_time),
             ip_recv,
             ip_send,
             poll: source.map(|source| Box::new(TunUdpPoll::new(source, &udp)) as Box<dyn Poll>),
@@ -159,25 +159,25 @@ impl Node {
             data_send: udp.sender(),
             handshake_send: udp.sender(),
             mtu: mtu.clone(),
-            on_thread_start: begin,
+            on_thread_start: init_thread,
             cores,
             attached,
         };
         let engine = Engine::start(parts, ended)?;
-        let (outer, searching) = (Mutex::default(), AtomicBool::new(false));
+        let (socket_settings, searching) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self {
             info,
             control,
             device,
             udp,
-            outer,
+            socket_settings,
             mtu,
             searching,
             offloads,
             tap,
             filter,
             control_datagrams,
-            chance: paths::Chance::default(),
+            probing: paths::Probing::default(),
             names: names::Names::default(),
             engine,
         })
@@ -198,21 +198,25 @@ impl Node {
     /// # Errors
     /// It was refused.
     pub fn apply(&self, change: Change) -> Result<(), ApplyError> {
-        self.change_outer(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
-        self.names.forget(&change);
+        self.change_socket(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
+        self.names.remove(&change);
         let applied = lock(&self.control).apply(change.device);
         self.engine.wake();
         applied.map_err(ApplyError::Config)
     }
 
-    fn change_outer(&self, fwmark: Option<u32>, port: Option<u16>) -> Result<(), BindError> {
-        let mut outer = lock(&self.outer);
+    fn change_socket(&self, fwmark: Option<u32>, port: Option<u16>) -> Result<(), BindError> {
+        let mut socket_settings = lock(&self.socket_settings);
         if let Some(fwmark) = fwmark {
             self.udp.set_fwmark(fwmark)?;
-            outer.fwmark = fwmark;
+            socket_settings.fwmark = fwmark;
         }
         if let Some(port) = port {
-            outer.port = if outer.up { self.udp.bind(port, outer.fwmark)? } else { port };
+            socket_settings.port = if socket_settings.up {
+                self.udp.bind(port, socket_settings.fwmark)?
+            } else {
+                port
+            };
         }
         Ok(())
     }
@@ -222,9 +226,9 @@ impl Node {
     /// # Errors
     /// The port is not available.
     pub fn link_up(&self) -> Result<(), BindError> {
-        let mut outer = lock(&self.outer);
-        outer.port = self.udp.bind(outer.port, outer.fwmark)?;
-        if !std::mem::replace(&mut outer.up, true)
+        let mut socket_settings = lock(&self.socket_settings);
+        socket_settings.port = self.udp.bind(socket_settings.port, socket_settings.fwmark)?;
+        if !std::mem::replace(&mut socket_settings.up, true)
             && let Some(buffers) = self.udp.buffers()
             && buffers.receive < buffers.wanted
         {
@@ -241,8 +245,8 @@ impl Node {
 
     /// To be called when the interface went down: ends sessions and closes the socket.
     pub fn link_down(&self) {
-        let mut outer = lock(&self.outer);
-        if std::mem::replace(&mut outer.up, false) {
+        let mut socket_settings = lock(&self.socket_settings);
+        if std::mem::replace(&mut socket_settings.up, false) {
             lock(&self.control).down();
             self.udp.close();
         }
@@ -278,7 +282,7 @@ impl Node {
         if sticky.is_empty() {
             return;
         }
-        let (netlink, fwmark) = (Netlink::open(), lock(&self.outer).fwmark);
+        let (netlink, fwmark) = (Netlink::open(), lock(&self.socket_settings).fwmark);
         let serves = |endpoint: &Endpoint| {
             let (to, local) = (endpoint.remote.direct()?, endpoint.local?);
             let device = netlink.as_ref().ok()?.device_to(to.ip(), Some(local.addr), fwmark);
@@ -296,12 +300,12 @@ impl Node {
 
     /// The state, as `wg show` shows it.
     pub fn state(&self) -> DeviceState {
-        let outer = *lock(&self.outer);
+        let socket_settings = *lock(&self.socket_settings);
         let control = lock(&self.control);
         DeviceState {
             private_key: control.private_key().cloned(),
-            listen_port: outer.port,
-            fwmark: outer.fwmark,
+            listen_port: socket_settings.port,
+            fwmark: socket_settings.fwmark,
             peers: control.peers().collect(),
         }
     }
@@ -316,7 +320,7 @@ impl Node {
     ///
     /// # Errors
     /// [`ApplyError::NoSuchOffload`].
-    pub fn want_offloads(&self, wanted: &[(String, bool)]) -> Result<(), ApplyError> {
+    pub fn switch_offloads(&self, wanted: &[(String, bool)]) -> Result<(), ApplyError> {
         let all = self.offloads.all();
         let is_known = |name: &str| name == "all" || all.iter().any(|(known, _)| *known == name);
         if let Some((unknown, _)) = wanted.iter().find(|(name, _)| !is_known(name)) {
@@ -331,7 +335,7 @@ impl Node {
     }
 
     /// Has each thread of the data plane finish a round, even without work.
-    pub fn stir(&self) {
+    pub fn wake_threads(&self) {
         self.engine.wake();
         self.engine.wake_receivers();
     }
@@ -343,7 +347,7 @@ impl Node {
 
     /// The mark of outgoing datagrams.
     pub fn fwmark(&self) -> u32 {
-        lock(&self.outer).fwmark
+        lock(&self.socket_settings).fwmark
     }
 
     /// All counters that are not in the state.
@@ -412,7 +416,7 @@ impl Node {
 
 /// Called by each thread of the data plane when it starts. If a short time slice is refused, it
 /// keeps the usual one.
-fn begin() {
+fn init_thread() {
     let _ = process::request_short_time_slice();
 }
 
@@ -420,7 +424,7 @@ fn now() -> Now {
     Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
 }
 
-fn spent() -> CpuTime {
+fn processor_time() -> CpuTime {
     CpuTime { thread: clock::thread_time(), process: clock::process_time() }
 }
 

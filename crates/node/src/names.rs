@@ -35,7 +35,7 @@ pub(super) struct Names {
 impl Names {
     /// Drops the names of the peers that a change removes or gives an endpoint. From then on the
     /// address counts.
-    pub fn forget(&self, change: &Change) {
+    pub fn remove(&self, change: &Change) {
         let mut names = self.lock();
         if change.device.replace_peers {
             names.clear();

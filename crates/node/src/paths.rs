@@ -10,20 +10,20 @@ use super::{Node, lock, now};
 
 /// What was done to meet peers by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChanceStats {
+pub struct ProbingStats {
     /// Sockets that were opened for it.
     pub sockets: u64,
     /// Those that a peer's call met.
-    pub met: u64,
+    pub connected: u64,
     /// Ports of peers that were called.
-    pub calls: u64,
+    pub probes: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Chance {
+pub(super) struct Probing {
     sockets: AtomicU64,
-    met: AtomicU64,
-    calls: AtomicU64,
+    connected: AtomicU64,
+    probes: AtomicU64,
 }
 
 impl Node {
@@ -80,25 +80,26 @@ impl Node {
     /// There is not even one.
     pub fn open_flows(&self, count: u16) -> Result<ProbeSockets, BindError> {
         let flows = self.udp.open_probe_sockets(count, self.fwmark())?;
-        self.chance.sockets.fetch_add(flows.count().into(), Ordering::Relaxed);
+        self.probing.sockets.fetch_add(flows.count().into(), Ordering::Relaxed);
         Ok(flows)
     }
 
     /// What was done to meet peers by chance.
-    pub fn chance(&self) -> ChanceStats {
-        let Chance { sockets, met, calls } = &self.chance;
-        let [sockets, met, calls] = [sockets, met, calls].map(|one| one.load(Ordering::Relaxed));
-        ChanceStats { sockets, met, calls }
+    pub fn probing_stats(&self) -> ProbingStats {
+        let Probing { sockets, connected, probes } = &self.probing;
+        let [sockets, connected, probes] =
+            [sockets, connected, probes].map(|one| one.load(Ordering::Relaxed));
+        ProbingStats { sockets, connected, probes }
     }
 
     /// One of these was met by a peer's call.
-    pub fn note_met(&self) {
-        self.chance.met.fetch_add(1, Ordering::Relaxed);
+    pub fn count_connected(&self) {
+        self.probing.connected.fetch_add(1, Ordering::Relaxed);
     }
 
     /// So many ports are called by chance.
-    pub fn note_calls(&self, calls: u64) {
-        self.chance.calls.fetch_add(calls, Ordering::Relaxed);
+    pub fn count_probes(&self, probes: u64) {
+        self.probing.probes.fetch_add(probes, Ordering::Relaxed);
     }
 
     /// What each peer sent and received.
@@ -108,6 +109,6 @@ impl Node {
 
     /// The port of the UDP socket: once it is bound, the one that it has.
     pub fn listen_port(&self) -> u16 {
-        lock(&self.outer).port
+        lock(&self.socket_settings).port
     }
 }

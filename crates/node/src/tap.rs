@@ -1,7 +1,7 @@
 //! Copies packets inside the tunnel beside the traffic, for whoever captures.
 //!
 //! ```text
-//!   engine's threads -- Observer::observe, copy --> chunks, at most 4 MiB --> Capture
+//!   engine's threads -- Observer::show, copy --> chunks, at most 4 MiB --> Capture
 //! ```
 //!
 //! While somebody captures, the packets of a batch are written as blocks of pcapng into memory
@@ -24,11 +24,11 @@ use config::uapi::CaptureOptions;
 
 /// Bytes that wait to be read, of one capture: 10 ms at 3 Gbit/s, so that a reader may lose
 /// a core for a while.
-const ROOM: usize = 4 << 20;
+const MAX_PENDING_BYTES: usize = 4 << 20;
 /// What a chunk takes beside its bytes, in bytes.
 const CHUNK_OVERHEAD: usize = 128;
 /// Captures at one time: each costs its memory and its copies.
-const MOST: usize = 4;
+const MAX_CAPTURES: usize = 4;
 
 /// As many captures are under way as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub struct TooManyCaptures;
 pub struct Tap {
     on: Arc<AtomicBool>,
     /// Captures whose reader did not leave yet, be they ended or not.
-    read: AtomicUsize,
+    open: AtomicUsize,
     clock: Clock,
-    taken: RwLock<Vec<Taken>>,
+    captures: RwLock<Vec<ActiveCapture>>,
 }
 
 /// The data plane's end of a capture. Its reader hears that it ended when it is dropped.
-struct Taken {
+struct ActiveCapture {
     options: CaptureOptions,
     chunks: Sender<Chunk>,
     shared: Arc<Shared>,
@@ -53,11 +53,11 @@ struct Taken {
 /// What both ends of a capture know.
 struct Shared {
     /// Bytes that may still wait.
-    room: AtomicUsize,
+    room_left: AtomicUsize,
     received: AtomicU64,
     dropped: AtomicU64,
     /// Of the dropped, those that no block told of yet.
-    untold: AtomicU64,
+    unreported: AtomicU64,
     began: Duration,
 }
 
@@ -78,14 +78,14 @@ pub struct CaptureEnd {
 /// Blocks of pcapng. Their room is given back when this is dropped.
 pub struct Chunk {
     bytes: Vec<u8>,
-    charged: usize,
+    reserved: usize,
     shared: Arc<Shared>,
 }
 
 impl Tap {
     /// A tap of which nobody captures. Packets are stamped by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self { on: Arc::default(), read: AtomicUsize::new(0), clock, taken: RwLock::default() }
+        Self { on: Arc::default(), open: AtomicUsize::new(0), clock, captures: RwLock::default() }
     }
 
     /// Begins a capture.
@@ -95,19 +95,19 @@ impl Tap {
     pub fn capture(self: &Arc<Self>, options: CaptureOptions) -> Result<Capture, TooManyCaptures> {
         let (sender, chunks) = channel();
         let shared = Arc::new(Shared {
-            room: AtomicUsize::new(ROOM),
+            room_left: AtomicUsize::new(MAX_PENDING_BYTES),
             received: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            unreported: AtomicU64::new(0),
             began: (self.clock)().wall,
         });
-        let taken = Taken { options, chunks: sender, shared: shared.clone() };
-        let mut all = self.taken.write().unwrap_or_else(PoisonError::into_inner);
-        if self.read.load(Ordering::Relaxed) >= MOST {
+        let capture = ActiveCapture { options, chunks: sender, shared: shared.clone() };
+        let mut all = self.captures.write().unwrap_or_else(PoisonError::into_inner);
+        if self.open.load(Ordering::Relaxed) >= MAX_CAPTURES {
             return Err(TooManyCaptures);
         }
-        self.read.fetch_add(1, Ordering::Relaxed);
-        all.push(taken);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        all.push(capture);
         self.on.store(true, Ordering::Relaxed);
         drop(all);
         let end = CaptureEnd { tap: self.clone(), shared };
@@ -121,44 +121,45 @@ impl Observer for Tap {
     }
 
     fn observe(&self, ObservedPackets { at, direction, peer, packets }: ObservedPackets<'_>) {
-        for taken in &*self.taken.read().unwrap_or_else(PoisonError::into_inner) {
-            if taken.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
+        for capture in &*self.captures.read().unwrap_or_else(PoisonError::into_inner) {
+            if capture.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
                 continue;
             }
             // Where one peer was asked for it is that.
-            let told = peer.filter(|_| taken.options.peer.is_none());
-            let comment = told.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
+            let reported = peer.filter(|_| capture.options.peer.is_none());
+            let comment =
+                reported.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
             let seen = CapturedPacket { at, direction, packet: &[], dropped: 0, comment: &comment };
-            taken.keep(seen, packets);
+            capture.store(seen, packets);
         }
     }
 }
 
-impl Taken {
+impl ActiveCapture {
     /// Keeps as many of the packets as there is room for.
-    fn keep(&self, seen: CapturedPacket<'_>, packets: &[&[u8]]) {
+    fn store(&self, seen: CapturedPacket<'_>, packets: &[&[u8]]) {
         let (shared, snaplen) = (&self.shared, self.options.snaplen);
         let cost = |packet: &[u8]| {
             pcapng::max_packet_block_len(packet.len().min(snaplen), seen.comment.len())
         };
-        let (mut kept, mut bytes, mut all) = (0, 0, 0);
+        let (mut stored, mut bytes, mut all) = (0, 0, 0);
         for packet in packets {
-            let next = bytes + cost(packet) + if kept == 0 { CHUNK_OVERHEAD } else { 0 };
-            if all == kept && shared.charge(next - bytes) {
-                (kept, bytes) = (kept + 1, next);
+            let next = bytes + cost(packet) + if stored == 0 { CHUNK_OVERHEAD } else { 0 };
+            if all == stored && shared.reserve(next - bytes) {
+                (stored, bytes) = (stored + 1, next);
             }
             all += 1;
         }
         shared.received.fetch_add(all, Ordering::Relaxed);
-        shared.dropped.fetch_add(all - kept, Ordering::Relaxed);
-        if kept > 0 {
+        shared.dropped.fetch_add(all - stored, Ordering::Relaxed);
+        if stored > 0 {
             let mut chunk = Chunk {
                 bytes: Vec::with_capacity(bytes - CHUNK_OVERHEAD),
-                charged: bytes,
+                reserved: bytes,
                 shared: shared.clone(),
             };
-            let mut dropped = shared.untold.swap(0, Ordering::Relaxed);
-            for packet in packets.iter().take(kept as usize) {
+            let mut dropped = shared.unreported.swap(0, Ordering::Relaxed);
+            for packet in packets.iter().take(stored as usize) {
                 pcapng::packet(
                     &mut chunk.bytes,
                     CapturedPacket { packet, dropped, ..seen },
@@ -169,15 +170,15 @@ impl Taken {
             // Its reader may have gone; it takes the capture out of the list.
             let _ = self.chunks.send(chunk);
         }
-        shared.untold.fetch_add(all - kept, Ordering::Relaxed);
+        shared.unreported.fetch_add(all - stored, Ordering::Relaxed);
     }
 }
 
 impl Shared {
     /// Takes room, where there is as much.
-    fn charge(&self, bytes: usize) -> bool {
-        let less = |room: usize| room.checked_sub(bytes);
-        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    fn reserve(&self, bytes: usize) -> bool {
+        let less = |room_left: usize| room_left.checked_sub(bytes);
+        self.room_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }
 
@@ -207,20 +208,20 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         self.end.end();
-        self.end.tap.read.fetch_sub(1, Ordering::Relaxed);
+        self.end.tap.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl CaptureEnd {
     /// Takes no more packets; those that wait are still there to be read.
     pub fn end(&self) {
-        let mut all = self.tap.taken.write().unwrap_or_else(PoisonError::into_inner);
-        let here = all.iter().position(|taken| Arc::ptr_eq(&taken.shared, &self.shared));
-        let taken = here.map(|here| all.swap_remove(here));
+        let mut all = self.tap.captures.write().unwrap_or_else(PoisonError::into_inner);
+        let here = all.iter().position(|capture| Arc::ptr_eq(&capture.shared, &self.shared));
+        let ended = here.map(|here| all.swap_remove(here));
         self.tap.on.store(!all.is_empty(), Ordering::Relaxed);
         drop(all);
         // Its reader is woken without the lock.
-        drop(taken);
+        drop(ended);
     }
 }
 
@@ -233,7 +234,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.shared.room.fetch_add(self.charged, Ordering::Relaxed);
+        self.shared.room_left.fetch_add(self.reserved, Ordering::Relaxed);
     }
 }
 
@@ -298,20 +299,20 @@ mod tests {
     }
 
     fn frame(block: &[u8]) -> Frame {
-        let (kept, len) = (word(block, 20) as usize, word(block, 24) as usize);
-        let flags = 28 + kept.next_multiple_of(4);
+        let (stored, len) = (word(block, 20) as usize, word(block, 24) as usize);
+        let flags = 28 + stored.next_multiple_of(4);
         assert_eq!(word(block, flags), 0x0004_0002);
         let (head, mut comment) = (word(block, flags + 8) as usize, String::new());
         if head & 0xffff == 1 {
             let at = flags + 12;
             comment = String::from_utf8(block[at..at + (head >> 16)].to_vec()).unwrap();
         }
-        let bytes = block[28..28 + kept].to_vec();
+        let bytes = block[28..28 + stored].to_vec();
         Frame { outbound: word(block, flags + 4) == 2, len, bytes, comment }
     }
 
     #[test]
-    fn a_packet_has_its_way_its_peer_and_as_many_bytes_as_were_asked_for() {
+    fn captured_packet_has_direction_peer_and_at_most_snaplen_bytes() {
         let tap = tap();
         let peer = PublicKey::from([1; 32]);
         let whole = tap.capture(ALL).unwrap();
@@ -324,13 +325,13 @@ mod tests {
             tap.observe(shown);
         }
         let comment = format!("peer {}", peer.to_base64());
-        for (capture, kept, comment) in
+        for (capture, stored, comment) in
             [(whole, 1380, &*comment), (cut, 40, &comment), (of_one, 1380, "")]
         {
             let frame_of = |outbound| Frame {
                 outbound,
                 len: 1380,
-                bytes: vec![7; kept],
+                bytes: vec![7; stored],
                 comment: comment.to_owned(),
             };
             let statistics = capture.statistics();
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_at_where_nobody_captures() {
+    fn observer_is_off_without_a_capture() {
         let tap = tap();
         let looks = || tap.wanted().load(Ordering::Relaxed);
         assert!(!looks());
@@ -356,9 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn all_who_capture_see_a_packet_and_more_than_four_are_refused() {
+    fn each_capture_gets_each_packet_and_a_fifth_is_refused() {
         let tap = tap();
-        let mut captures: Vec<_> = (0..MOST).map(|_| tap.capture(ALL).unwrap()).collect();
+        let mut captures: Vec<_> = (0..MAX_CAPTURES).map(|_| tap.capture(ALL).unwrap()).collect();
         assert_eq!(tap.capture(ALL).err(), Some(TooManyCaptures));
         show(&tap, None, &[&[1; 20], &[2; 30]]);
         for capture in &captures {
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_is_seen_alone_where_that_was_asked_for() {
+    fn capture_of_one_peer_has_only_its_packets() {
         let tap = tap();
         let [one, other] = [[1; 32], [2; 32]].map(PublicKey::from);
         let of_one = tap.capture(CaptureOptions { peer: Some(one), ..ALL }).unwrap();
@@ -382,31 +383,31 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_leaves_too_long_is_counted_and_told_and_room_is_given_back() {
+    fn slow_reader_causes_counted_drops_and_reading_frees_memory() {
         let tap = tap();
         let capture = tap.capture(ALL).unwrap();
         let packet = [0; 60_000];
-        let fit = ROOM / 60_500;
+        let fit = MAX_PENDING_BYTES / 60_500;
         for _ in 0..fit / 2 + 10 {
             show(&tap, None, &[&packet, &packet]);
         }
         let Statistics { received, dropped, .. } = capture.statistics();
-        let kept = received - dropped;
-        assert!(dropped > 0 && (fit as u64 - 2..=fit as u64 + 2).contains(&kept), "{kept}");
+        let stored = received - dropped;
+        assert!(dropped > 0 && (fit as u64 - 2..=fit as u64 + 2).contains(&stored), "{stored}");
         let first = capture.next().unwrap();
         show(&tap, None, &[&packet]);
         assert_eq!(capture.statistics().dropped, dropped + 1, "it is not read yet");
         drop(first);
         show(&tap, None, &[&packet, &[1; 7]]);
         let packets = read(&capture);
-        let told: u64 = packets.iter().map(|(_, lost)| lost).sum();
-        assert_eq!(told, dropped + 1);
+        let reported: u64 = packets.iter().map(|(_, lost)| lost).sum();
+        assert_eq!(reported, dropped + 1);
         assert_eq!(packets[packets.len() - 2..], [(60_000, dropped + 1), (7, 0)]);
-        assert_eq!(capture.end.shared.room.load(Ordering::Relaxed), ROOM);
+        assert_eq!(capture.end.shared.room_left.load(Ordering::Relaxed), MAX_PENDING_BYTES);
     }
 
     #[test]
-    fn small_packets_take_no_more_memory_than_there_is_room() {
+    fn small_packets_stay_within_the_memory_limit() {
         let tap = tap();
         let capture = tap.capture(CaptureOptions { snaplen: 0, ..ALL }).unwrap();
         for _ in 0..100_000 {
@@ -418,6 +419,6 @@ mod tests {
         })
         .map(|chunk| chunk.bytes.capacity() + size_of::<Chunk>())
         .sum();
-        assert!((ROOM / 4..=ROOM).contains(&taken), "{taken}");
+        assert!((MAX_PENDING_BYTES / 4..=MAX_PENDING_BYTES).contains(&taken), "{taken}");
     }
 }

@@ -232,7 +232,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
         // Its answer is not text, and was sent already.
         Request::Capture(_) => return Errno::EINVAL as i32,
         Request::Offload(wanted) => {
-            if let Err(error) = node.want_offloads(&wanted) {
+            if let Err(error) = node.switch_offloads(&wanted) {
                 tracing::error!(%error, "a change was refused");
                 return error.errno();
             }

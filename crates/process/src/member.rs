@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use ::member::plane::{self, Ends, KeyFile, OnIdentity, Telling};
+use ::member::plane::{self, Ends, KeyFile, OnIdentity, PlaneHandle};
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use node::{Attachments, Node, tunnel_mtu};
@@ -95,7 +95,7 @@ pub(crate) struct Member {
     /// The agent's end of its line, until the steward has it.
     agents_end: Option<Channel>,
     steward: Option<StewardLine>,
-    telling: Option<Telling>,
+    plane_handle: Option<PlaneHandle>,
     path_mtu: bool,
 }
 
@@ -142,7 +142,7 @@ impl Member {
             plane: Some((ends, ours, keys)),
             agents_end: Some(theirs),
             steward: None,
-            telling: None,
+            plane_handle: None,
             path_mtu: true,
         };
         Ok((attached, member))
@@ -193,13 +193,14 @@ impl Member {
     /// The system starts no more threads.
     pub fn serve(&mut self, node: &Arc<Node>, on_identity: OnIdentity) -> anyhow::Result<()> {
         let Some((ends, line, keys)) = self.plane.take() else { return Ok(()) };
-        self.telling = Some(plane::start(node, ends, line, keys, on_identity).context("threads")?);
+        self.plane_handle =
+            Some(plane::start(node, ends, line, keys, on_identity).context("threads")?);
         Ok(())
     }
 
     /// Links, addresses or routes of this machine changed.
     pub fn network_changed(&self) {
-        self.telling.iter().for_each(Telling::network_changed);
+        self.plane_handle.iter().for_each(PlaneHandle::network_changed);
     }
 
     /// The steward undoes what it did, and ends the agent. Returns when it has.

@@ -64,7 +64,7 @@ fn watch(service: &Service, node: &Weak<Node>, pause: Duration) {
             Some(name) => tracing::error!("the thread \"{name}\" is stuck"),
         }
         known = rounds;
-        running.stir();
+        running.wake_threads();
         drop(running);
         thread::sleep(pause);
     }

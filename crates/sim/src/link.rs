@@ -78,17 +78,17 @@ impl Link {
 pub(crate) struct Wire {
     pub link: Link,
     /// When all that waits will have left.
-    free: Duration,
+    idle_at: Duration,
 }
 
 impl Wire {
     pub fn new(link: Link) -> Self {
-        Self { link, free: Duration::ZERO }
+        Self { link, idle_at: Duration::ZERO }
     }
 
     /// How long a datagram that comes now would wait.
     pub fn wait(&self, now: Duration) -> Duration {
-        self.free.saturating_sub(now)
+        self.idle_at.saturating_sub(now)
     }
 
     /// When `datagram`, which enters now, arrives, and its copy.
@@ -105,27 +105,27 @@ impl Wire {
         let mut leaves = now;
         if let Some(rate) = link.rate {
             let nanos = (datagram.bytes.len() + link.overhead) as u64 * 1_000_000_000 / rate;
-            self.free = self.free.max(now) + Duration::from_nanos(nanos);
-            leaves = self.free;
+            self.idle_at = self.idle_at.max(now) + Duration::from_nanos(nanos);
+            leaves = self.idle_at;
         }
-        if chance(rng, link.loss) {
+        if happens(rng, link.loss) {
             return [None; 2];
         }
         if link.congested && datagram.ecn != Ecn::NotEct {
             datagram.ecn = Ecn::Ce;
         }
-        if chance(rng, link.corruption) {
+        if happens(rng, link.corruption) {
             flip_a_bit(&mut datagram.bytes, rng);
         }
-        let twice = chance(rng, link.duplication);
-        let mut arrival = || leaves + link.delay + link.lateness(rng);
-        [Some(arrival()), twice.then(arrival)]
+        let is_duplicated = happens(rng, link.duplication);
+        let mut arrival = || leaves + link.delay + link.extra_delay(rng);
+        [Some(arrival()), is_duplicated.then(arrival)]
     }
 }
 
 impl Link {
-    fn lateness(&self, rng: &mut ChaCha20Rng) -> Duration {
-        let late = if chance(rng, self.reordering) { self.late } else { Duration::ZERO };
+    fn extra_delay(&self, rng: &mut ChaCha20Rng) -> Duration {
+        let late = if happens(rng, self.reordering) { self.late } else { Duration::ZERO };
         if self.jitter.is_zero() {
             return late;
         }
@@ -140,6 +140,6 @@ fn flip_a_bit(bytes: &mut [u8], rng: &mut ChaCha20Rng) {
     }
 }
 
-fn chance(rng: &mut ChaCha20Rng, of_ten_thousand: u32) -> bool {
+fn happens(rng: &mut ChaCha20Rng, of_ten_thousand: u32) -> bool {
     of_ten_thousand > 0 && rng.next_u32() % 10_000 < of_ten_thousand
 }

@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub now: Duration,
     serial: u64,
     /// What is on the way, by when it arrives.
-    flying: BTreeMap<(Duration, u64), (Hop, Datagram)>,
+    in_flight: BTreeMap<(Duration, u64), (Hop, Datagram)>,
     link: Link,
     /// The link towards each address of the Internet.
     wires: HashMap<IpAddr, Wire>,
@@ -80,7 +80,7 @@ impl Network {
             rng: ChaCha20Rng::seed_from_u64(seed),
             now: Duration::from_secs(1_000),
             serial: 0,
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             link,
             wires: HashMap::new(),
             routers: 8,
@@ -164,7 +164,7 @@ impl Network {
 
     /// When the next datagram reaches a host or a box.
     pub fn next_arrival(&self) -> Option<Duration> {
-        self.lock().flying.first_key_value().map(|((at, _), _)| *at)
+        self.lock().in_flight.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Takes the first of the datagrams that arrived on the Internet where no socket is.
@@ -186,7 +186,7 @@ impl Network {
     pub fn deliver(&self, datagram: Datagram) {
         let mut state = self.lock();
         let now = state.now;
-        state.fly(now, Hop::Host(Realm::INTERNET), datagram);
+        state.schedule(now, Hop::Host(Realm::INTERNET), datagram);
     }
 
     /// Sends bytes that no engine made.
@@ -195,8 +195,8 @@ impl Network {
     }
 
     /// Takes everything that is on the way off the network.
-    pub fn take_flying(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.lock().flying)
+    pub fn take_in_flight(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.lock().in_flight)
             .into_values()
             .map(|(_, datagram)| datagram.bytes)
             .collect()
@@ -217,7 +217,7 @@ impl State {
                 .gateway_at(realm, to)
                 .or_else(|| self.hosts.contains(&(realm, to)).then_some(Hop::Host(realm)));
             if let Some(hop) = near {
-                return self.fly(self.now, hop, datagram);
+                return self.schedule(self.now, hop, datagram);
             }
             let Gateway { table, outside } = &mut self.gateways[realm.0 - 1];
             let returns = table.owns(to);
@@ -228,7 +228,7 @@ impl State {
             let Some(from) = from else { return };
             datagram.from = from;
             if returns {
-                return self.fly(self.now, Hop::Gateway(realm), datagram);
+                return self.schedule(self.now, Hop::Gateway(realm), datagram);
             }
             realm = *outside;
         }
@@ -245,7 +245,7 @@ impl State {
         let link = self.link;
         let wire = self.wires.entry(to).or_insert_with(|| Wire::new(link));
         for at in wire.cross(&mut datagram, self.now, &mut self.rng).into_iter().flatten() {
-            self.fly(at + late, hop, datagram.clone());
+            self.schedule(at + late, hop, datagram.clone());
         }
     }
 
@@ -255,13 +255,13 @@ impl State {
         self.gateways.iter().position(owns).map(|at| Hop::Gateway(Realm(at + 1)))
     }
 
-    fn fly(&mut self, at: Duration, hop: Hop, datagram: Datagram) {
+    fn schedule(&mut self, at: Duration, hop: Hop, datagram: Datagram) {
         self.serial += 1;
-        self.flying.insert((at, self.serial), (hop, datagram));
+        self.in_flight.insert((at, self.serial), (hop, datagram));
     }
 
     fn pass_until(&mut self, end: Duration) {
-        while let Some(entry) = self.flying.first_entry()
+        while let Some(entry) = self.in_flight.first_entry()
             && entry.key().0 <= end
         {
             let ((at, _), (hop, datagram)) = entry.remove_entry();

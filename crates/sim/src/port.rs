@@ -16,7 +16,7 @@ pub struct Port(Arc<Mutex<Queues>>);
 struct Queues {
     into_tunnel: VecDeque<(Vec<u8>, Offload)>,
     out_of_tunnel: VecDeque<Vec<u8>>,
-    gone: bool,
+    is_removed: bool,
 }
 
 /// The engine's receiving half.
@@ -54,8 +54,8 @@ impl Port {
     }
 
     /// Takes the device away.
-    pub fn vanish(&self) {
-        self.lock().gone = true;
+    pub fn remove_device(&self) {
+        self.lock().is_removed = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -63,7 +63,7 @@ impl Port {
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.lock().gone { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
+        if self.lock().is_removed { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
     }
 }
 

@@ -57,7 +57,7 @@ use ::tailnet::local::{AuthKey, Notify, StartOptions, State, WatchMask};
 use member::{
     agent::local_api::{Reply, Request, watcher},
     client::read_server_key,
-    plane::Telling,
+    plane::PlaneHandle,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -84,7 +84,7 @@ pub(crate) struct Agent {
     /// Until the agent is to end.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
-    telling: Option<Telling>,
+    plane_handle: Option<PlaneHandle>,
 }
 
 impl Member {
@@ -224,7 +224,7 @@ impl Member {
 
 impl Agent {
     pub fn network_changes(&self) -> impl Fn() + Send + use<> {
-        let tell = self.telling.as_ref().map(Telling::network_changes);
+        let tell = self.plane_handle.as_ref().map(PlaneHandle::network_changes);
         move || tell.iter().for_each(|tell| tell())
     }
 
@@ -233,8 +233,8 @@ impl Agent {
         self.requests = None;
         // One that panicked has ended, too.
         self.thread.take().map(JoinHandle::join);
-        if let Some(telling) = &mut self.telling {
-            telling.wait_for_agent();
+        if let Some(plane_handle) = &mut self.plane_handle {
+            plane_handle.wait_for_agent();
         }
     }
 }
@@ -242,8 +242,8 @@ impl Agent {
 impl Drop for Agent {
     /// After the data plane.
     fn drop(&mut self) {
-        if let Some(telling) = self.telling.take() {
-            telling.wait_for_plane();
+        if let Some(plane_handle) = self.plane_handle.take() {
+            plane_handle.wait_for_plane();
         }
     }
 }

@@ -22,7 +22,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use config::conf::{Conf, Interface, SocketAddress};
 use ipnet::IpNet;
-use member::client::{Client, ClientError, Notices};
+use member::client::{Client, ClientError, Notifications};
 use process::{
     interface::{self as life, Options},
     member::{self as member_process, local_socket, state_folder},
@@ -326,7 +326,7 @@ async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
 /// node's status.
 async fn wait(
     client: &Client,
-    notices: &mut Notices,
+    notices: &mut Notifications,
     has_key: bool,
     mut end: Instant,
 ) -> anyhow::Result<Value> {

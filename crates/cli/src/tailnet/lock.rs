@@ -5,7 +5,7 @@ use base64ct::{Base64, Encoding as _};
 use clap::{Args, Subcommand};
 use member::{
     client::Client,
-    lock::{new_secret, public_key, read_secret, trusted_key},
+    tka::{new_secret, public_key, read_secret, trusted_key},
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -159,7 +159,7 @@ impl Asking {
         let signatures = self.runtime.block_on(asked)?;
         for text in signatures.as_array().into_iter().flatten().filter_map(Value::as_str) {
             let signature = Base64::decode_vec(text).ok().context("a signature")?;
-            let (node, wrapping) = member::lock::signed(&signature)?;
+            let (node, wrapping) = member::tka::signed_node(&signature)?;
             self.sign(&node, &wrapping)?;
         }
         Ok(())

@@ -45,7 +45,7 @@ pub(crate) struct Why {
 impl Whois {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
-        let answer = runtime()?.block_on(client.get_by("whois", "addr", &self.address))?;
+        let answer = runtime()?.block_on(client.get_with("whois", "addr", &self.address))?;
         whois_lines(&answer).iter().for_each(|line| println!("{line}"));
         Ok(())
     }
@@ -94,7 +94,8 @@ fn netcheck_lines(report: &Value) -> Option<Vec<String>> {
 impl Why {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
-        let answer = runtime()?.block_on(client.get_by("linerate/why", "target", &self.target))?;
+        let answer =
+            runtime()?.block_on(client.get_with("linerate/why", "target", &self.target))?;
         for step in answer["steps"].as_array().into_iter().flatten() {
             let mark = if step["ok"] == Value::Bool(true) { "ok  " } else { "FAIL" };
             println!("{mark} {}", word(&step["text"]));

@@ -192,7 +192,7 @@ fn our_own_handshake_does_not_wait_for_itself() {
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
     a.step();
     a.step();
-    let initiation = network.take_flying().pop().expect("a handshake began");
+    let initiation = network.take_in_flight().pop().expect("a handshake began");
     assert_eq!(initiation[..4], [1, 0, 0, 0]);
     a.port.push(udp(a.address, b.address, &initiation));
     let mut anothers = initiation.clone();

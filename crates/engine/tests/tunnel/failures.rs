@@ -118,7 +118,7 @@ fn a_stale_source_is_forgotten_and_nothing_is_lost() {
 #[test]
 fn a_device_that_vanishes_ends_the_step_with_its_error() {
     let mut rig = Rig::new(3);
-    rig.a.port.vanish();
+    rig.a.port.remove_device();
     assert!(rig.a.try_step_outbound().is_err());
 }
 

@@ -81,7 +81,7 @@ fn a_relayed_peer_shakes_hands_and_carries_data_both_ways_until_it_is_direct() {
     let mut world = World::new();
     assert_eq!(world.talk(100), (100, 100));
     assert!(world.carried.len() >= 202);
-    assert!(world.network.take_flying().is_empty());
+    assert!(world.network.take_in_flight().is_empty());
     assert_eq!(world.endpoint_at_a(), None, "there is no address to show");
     assert!(world.a.control.lock().unwrap().peers().all(|peer| peer.last_handshake.is_some()));
 

@@ -209,5 +209,5 @@ pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec
 pub fn capture(network: &Network, host: &mut Host, packet: Vec<u8>) -> Vec<u8> {
     host.port.push(packet);
     host.step();
-    network.take_flying().pop().expect("there is a session, so the packet is on its way")
+    network.take_in_flight().pop().expect("there is a session, so the packet is on its way")
 }

@@ -18,16 +18,16 @@ use super::{
 impl Agent {
     /// Brings data plane, paths, host and names to what map and preferences say.
     pub fn apply_settings(&mut self) {
-        self.settling.begin(self.clock.now);
+        self.settings_update.begin(self.clock.now);
         let wall = self.clock.wall;
-        let connected = endpoints::connected((self.effects.addresses)(self.own.index));
+        let connected = endpoints::connected_networks((self.effects.addresses)(self.own.index));
         let around = Around {
             now: wall,
             connected: &connected,
             ranges: &self.address_ranges,
             servers: &self.servers,
             answers: self.has_interface,
-            lock: self.lock.around(),
+            lock: self.tka.trust(),
             scope: self.scope(),
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
@@ -36,27 +36,28 @@ impl Agent {
         self.expiry = self.map.next_expiry(wall).map(|wait| self.clock.now + wait);
         let old = std::mem::replace(&mut self.settings, new);
         // Absence is no removal: what a former agent said stays until there is something to say.
-        let knows = self.has_begun && (!runs || self.map.node().is_some());
+        let has_settings = self.has_hello && (!runs || self.map.node().is_some());
         // A map that was kept may be older than what a former agent said: it removes no peer.
         let is_current = !runs || self.login.has_map;
-        let stays = self.mesh.former_stays();
-        let waits = !is_current && self.clock.now < stays;
-        let has_told = self.told_all || (self.told_kept && !is_current);
-        let former = (has_told || !knows).then_some(&old);
-        let is_same = waits || former.is_some_and(|old| old.host == self.settings.host);
+        let previous_until = self.mesh.previous_agent_until();
+        let waits = !is_current && self.clock.now < previous_until;
+        let has_sent = self.sent_all || (self.sent_saved_map && !is_current);
+        let previous = (has_sent || !has_settings).then_some(&old);
+        let is_same = waits || previous.is_some_and(|old| old.host == self.settings.host);
         if waits {
-            self.settling.set_due((stays < Duration::MAX).then_some(stays));
+            self.settings_update
+                .set_due((previous_until < Duration::MAX).then_some(previous_until));
         } else {
-            self.tell_plane(former, is_current);
-            self.told_kept |= knows;
-            self.told_all |= knows && is_current;
+            self.update_plane(previous, is_current);
+            self.sent_saved_map |= has_settings;
+            self.sent_all |= has_settings && is_current;
         }
         let now = self.clock.now;
         self.mesh.set_peer_relays(self.settings.peer_relays.clone());
-        self.mesh.set_chance(runs && !self.prefs.no_port_guessing);
+        self.mesh.set_birthday_probing(runs && !self.prefs.no_port_guessing);
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);
         let is_in = runs && self.map.node().is_some();
-        self.mesh.port_mapping.want(is_in.then_some(self.own.port));
+        self.mesh.port_mapping.set_port(is_in.then_some(self.own.port));
         match self.settings.problems.first() {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),
@@ -66,7 +67,7 @@ impl Agent {
             false => drop(self.problems.remove("expiry")),
         }
         if self.settings.host.relay_server.is_none() {
-            self.relay_server.stop();
+            self.relay_process.stop();
             self.problems.remove("peer relay");
         }
         if !is_same && let Some(steward) = &self.steward {
@@ -84,17 +85,17 @@ impl Agent {
     }
 
     /// Tells the data plane what differs; all, where nobody knows what it was told.
-    fn tell_plane(&self, former: Option<&Settings>, is_current: bool) {
+    fn update_plane(&self, previous: Option<&Settings>, is_current: bool) {
         let new = &self.settings;
         // The filter first: no new peer's packet enters by the old rules.
-        if former.is_none_or(|former| former.filter != new.filter) {
+        if previous.is_none_or(|previous| previous.filter != new.filter) {
             self.plane.send(ToPlane::Filter(new.filter.clone()));
         }
         let identity = new.identity();
-        if !self.has_interface && former.is_none_or(|former| former.identity() != identity) {
+        if !self.has_interface && previous.is_none_or(|previous| previous.identity() != identity) {
             self.plane.send(ToPlane::Identity(identity));
         }
-        if let Some(mut peers) = new.peers_since(former) {
+        if let Some(mut peers) = new.peers_since(previous) {
             if let ToPlane::Peers { complete, .. } = &mut peers {
                 *complete &= is_current;
             }
@@ -110,8 +111,8 @@ impl Agent {
             tracing::debug!(?one, "left out of names");
         }
         let served = Served { names, own: own.clone() };
-        let wish = self.settings.host.names.as_ref();
-        let address = wish.and_then(|wish| wish.servers.first()).copied();
+        let names_config = self.settings.host.names.as_ref();
+        let address = names_config.and_then(|names_config| names_config.servers.first()).copied();
         // One that is not wanted for now answers all the same; at another address it cannot.
         self.names.take_if(|(at, _)| address.is_some_and(|address| address != *at));
         if let Some((_, server)) = &self.names {

@@ -23,12 +23,12 @@
 
 pub mod connection;
 pub mod dial;
-mod lock;
+pub mod error;
 mod map;
 mod ping;
 mod requests;
 mod session;
-pub mod trouble;
+mod tka;
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ use tailnet::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 pub use self::session::random;
-use self::{dial::Dialer, trouble::Trouble};
+use self::{dial::Dialer, error::ControlError};
 
 /// What is the same as long as the agent lives.
 pub struct Settings<C = Dialer> {
@@ -81,7 +81,7 @@ pub enum Command {
         body: Vec<u8>,
     },
     /// Ask this about tailnet lock. Ends what was asked before.
-    Ask(Question),
+    TkaRequest(Question),
     /// Give up this node key at the coordinator, then be idle.
     Logout(NodePublic),
     /// The network changed: connect again, at once.
@@ -102,7 +102,7 @@ pub enum Event {
     /// The connection ended, or did not come about. It is tried again after a while.
     Disconnected {
         /// Why.
-        why: Trouble,
+        why: ControlError,
         /// When it is tried again.
         retry_in: Duration,
     },
@@ -134,11 +134,11 @@ pub enum Event {
         room: OwnedSemaphorePermit,
     },
     /// The answer to a question about tailnet lock.
-    LockAnswer {
+    TkaResponse {
         /// The question's number.
         number: u32,
         /// In JSON, unread; or why there is none.
-        answer: Result<Bytes, Trouble>,
+        answer: Result<Bytes, ControlError>,
     },
     /// The node key is given up.
     LoggedOut,

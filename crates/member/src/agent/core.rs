@@ -23,33 +23,33 @@ use tailnet::{
 use tokio::sync::mpsc;
 
 use super::{
-    control::{self, dial::Hook},
+    commands::RelayCommands,
+    control::{self, dial::SocketHook},
     derp, dns,
-    endpoints::PAUSE,
-    kept,
-    line::ToLine,
+    endpoints::CHECK_INTERVAL,
+    line::LineSender,
     local_api::{Request, Writers},
-    lock::Lock,
     login::{Login, is_page},
-    mesh::{Found, Mesh},
-    paced::Paced,
+    mesh::{CheckResult, Mesh},
     portmap::PortMapping,
     programs::Programs,
-    relay_server::RelayServer,
+    relay_process::RelayProcess,
     roots::Roots,
-    state::State,
-    told::ToRelays,
+    saved,
+    state_folder::StateFolder,
+    throttle::Throttle,
+    tka::Tka,
     tunnel_pings::TunnelPings,
 };
 
 /// The names that this machine's user gives to addresses (hosts(5)).
 const HOSTS: &str = "/etc/hosts";
 /// The map is kept so long after it changed: changes come in crowds.
-const KEEP_AFTER: Duration = Duration::from_secs(2);
+const SAVE_DELAY: Duration = Duration::from_secs(2);
 
 /// Who this node is to the data plane.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Own {
+pub(super) struct OwnNode {
     pub key: NodePublic,
     pub port: u16,
     pub index: u32,
@@ -65,20 +65,20 @@ pub(super) struct Agent {
     pub has_interface: bool,
     /// The user accepts addresses of these networks, in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
-    pub state: State,
+    pub state: StateFolder,
     pub machine_key: MachineKey,
     pub roots: Roots,
-    pub hook: Option<Hook>,
-    pub plane: ToLine<ToPlane>,
-    pub steward: Option<ToLine<ToSteward>>,
-    pub relays: ToRelays,
-    pub relay_server: RelayServer,
+    pub hook: Option<SocketHook>,
+    pub plane: LineSender<ToPlane>,
+    pub steward: Option<LineSender<ToSteward>>,
+    pub relays: RelayCommands,
+    pub relay_process: RelayProcess,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
-    pub own: Own,
+    pub own: OwnNode,
     pub prefs: Prefs,
     pub map: NetworkMap,
     pub login: Login,
-    pub lock: Lock,
+    pub tka: Tka,
     pub mesh: Mesh,
     pub programs: Programs,
     pub tunnel_pings: TunnelPings,
@@ -86,28 +86,28 @@ pub(super) struct Agent {
     /// What is wrong, by its kind.
     pub problems: BTreeMap<&'static str, String>,
     /// Where default routes led last.
-    pub ways: [DefaultRoute; 2],
+    pub default_routes: [DefaultRoute; 2],
     /// Who answered questions about names before.
     pub servers: Vec<IpAddr>,
     /// Who answers questions about names, at this address.
     pub names: Option<(IpAddr, dns::Server)>,
     /// Whether data plane and steward were told all: they may have what a former agent said.
-    pub told_all: bool,
+    pub sent_all: bool,
     /// Whether they were told what a map says that was kept.
-    pub told_kept: bool,
+    pub sent_saved_map: bool,
     /// Whether the data plane said who this node is.
-    pub has_begun: bool,
+    pub has_hello: bool,
     /// When the machine's network is looked at.
-    pub looks: Paced,
+    pub network_check: Throttle,
     /// When the map is to be kept.
-    pub keep_map: Option<Duration>,
+    pub save_map_at: Option<Duration>,
     /// When it was kept last.
-    map_kept: Option<Duration>,
+    map_saved_at: Option<Duration>,
     /// When a key expires next.
     pub expiry: Option<Duration>,
     /// When settings are made of maps: a fifth of the time at most, so that a flood of maps leaves time for
     /// all else.
-    pub settling: Paced,
+    pub settings_update: Throttle,
     pub writers: Arc<Writers>,
     pub effects: Effects,
     /// When the last event came.
@@ -118,16 +118,16 @@ pub(super) struct Agent {
 pub(super) struct Parts {
     pub has_interface: bool,
     pub address_ranges: Vec<IpNet>,
-    pub state: State,
+    pub state: StateFolder,
     pub roots: Roots,
-    pub hook: Option<Hook>,
-    pub plane: ToLine<ToPlane>,
-    pub steward: Option<ToLine<ToSteward>>,
-    pub relay_server: Option<ToLine<ToRelayServer>>,
+    pub hook: Option<SocketHook>,
+    pub plane: LineSender<ToPlane>,
+    pub steward: Option<LineSender<ToSteward>>,
+    pub relay_server: Option<LineSender<ToRelayServer>>,
     pub relays: mpsc::Sender<derp::Command>,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     /// Where checks of the network tell what they found.
-    pub found: mpsc::Sender<Found>,
+    pub check_results: mpsc::Sender<CheckResult>,
     pub port_mapping: PortMapping,
     pub writers: Arc<Writers>,
     pub effects: Effects,
@@ -139,7 +139,7 @@ pub(super) struct Effects {
     /// Its addresses, each with the length of its network, but not those of one interface.
     pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
     /// Where its default routes lead.
-    pub ways: Box<dyn Fn() -> [DefaultRoute; 2]>,
+    pub default_routes: Box<dyn Fn() -> [DefaultRoute; 2]>,
     /// Begins to speak to a coordinator.
     pub connect: Box<Connect>,
 }
@@ -167,7 +167,7 @@ pub(super) enum Input {
     Control(u32, control::Event),
     Relays(derp::Event),
     Request(Request),
-    Found(Found),
+    CheckResult(CheckResult),
     Timeout,
 }
 
@@ -184,10 +184,10 @@ impl Agent {
     /// Its keys cannot be read or made.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
-        let relay_server = RelayServer::new(parts.relay_server, parts.found.clone());
-        let mesh = Mesh::new(parts.state.disco_key()?, parts.found, parts.port_mapping);
-        let prefs = kept::prefs(&parts.state);
-        let lock = Lock::new(&parts.state, &prefs.control_url)?;
+        let relay_process = RelayProcess::new(parts.relay_server, parts.check_results.clone());
+        let mesh = Mesh::new(parts.state.disco_key()?, parts.check_results, parts.port_mapping);
+        let prefs = saved::load_prefs(&parts.state);
+        let tka = Tka::new(&parts.state, &prefs.control_url)?;
         let mut problems = BTreeMap::new();
         if let Some(problem) = parts.roots.problem() {
             tracing::warn!("{problem}");
@@ -202,30 +202,30 @@ impl Agent {
             hook: parts.hook,
             plane: parts.plane,
             steward: parts.steward,
-            relays: ToRelays::new(parts.relays),
-            relay_server,
+            relays: RelayCommands::new(parts.relays),
+            relay_process,
             control_events: parts.control_events,
-            own: Own::default(),
+            own: OwnNode::default(),
             prefs,
             map: NetworkMap::default(),
             login: Login::default(),
-            lock,
+            tka,
             mesh,
             programs: Programs::default(),
             tunnel_pings: TunnelPings::default(),
             settings: Settings::default(),
             problems,
-            ways: <[DefaultRoute; 2]>::default(),
+            default_routes: <[DefaultRoute; 2]>::default(),
             servers: Vec::new(),
             names: None,
-            told_all: false,
-            told_kept: false,
-            has_begun: false,
-            looks: Paced::new(PAUSE),
-            keep_map: None,
-            map_kept: None,
+            sent_all: false,
+            sent_saved_map: false,
+            has_hello: false,
+            network_check: Throttle::new(CHECK_INTERVAL),
+            save_map_at: None,
+            map_saved_at: None,
             expiry: None,
-            settling: Paced::new(Duration::ZERO),
+            settings_update: Throttle::new(Duration::ZERO),
             writers: parts.writers,
             effects: parts.effects,
             clock: parts.clock,
@@ -237,7 +237,7 @@ impl Agent {
         self.plane.send(ToPlane::Hello);
         // Which paths it has from a former agent.
         self.plane.send(ToPlane::Report);
-        self.relay_server.hello();
+        self.relay_process.hello();
     }
 
     /// Takes what happened, and does what follows from it.
@@ -251,14 +251,14 @@ impl Agent {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
             Input::StewardEnded => self.handle_steward_ended(),
-            Input::RelayServer(message) => self.handle_relay_server(message),
-            Input::RelayServerEnded => self.relay_server.stop(),
+            Input::RelayServer(message) => self.handle_relay_message(message),
+            Input::RelayServerEnded => self.relay_process.stop(),
             Input::Control(session, event) => self.handle_control(session, event),
             Input::Relays(event) => self.handle_relays(event),
             Input::Request(request) => self.answer(request),
-            Input::Found(found) => {
-                self.relay_server.handle_found(&found);
-                self.mesh.handle_found(found, clock.now);
+            Input::CheckResult(result) => {
+                self.relay_process.handle_check_result(&result);
+                self.mesh.handle_check_result(result, clock.now);
             }
             Input::Timeout => {}
         }
@@ -268,49 +268,50 @@ impl Agent {
 
     /// Takes the time at which what was handled last is done.
     pub fn handle_done(&mut self, now: Duration) {
-        self.settling.handle_done(self.clock.now, now);
-        self.looks.handle_done(self.clock.now, now);
+        self.settings_update.handle_done(self.clock.now, now);
+        self.network_check.handle_done(self.clock.now, now);
     }
 
     /// When [`Input::Timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
-        let lock = self.lock.poll_timeout();
-        let (relay, pings) = (self.relay_server.poll_timeout(), self.tunnel_pings.poll_timeout());
-        let own = [self.keep_map, self.expiry, self.settling.due(), self.looks.due()];
-        let all = [mesh, programs, lock, relay, pings].into_iter().chain(own);
+        let tka = self.tka.poll_timeout();
+        let (relay, pings) = (self.relay_process.poll_timeout(), self.tunnel_pings.poll_timeout());
+        let own =
+            [self.save_map_at, self.expiry, self.settings_update.due(), self.network_check.due()];
+        let all = [mesh, programs, tka, relay, pings].into_iter().chain(own);
         all.flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = self.clock.now;
-        self.look_at_network();
+        self.check_network();
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
         self.tunnel_pings.handle_timeout(now);
-        self.relay_server.handle_timeout(self.mesh.local(), now);
-        if self.keep_map.is_some_and(|at| at <= now) {
-            self.keep_map = None;
-            self.map_kept = Some(now);
-            self.keep_map();
+        self.relay_process.handle_timeout(self.mesh.local(), now);
+        if self.save_map_at.is_some_and(|at| at <= now) {
+            self.save_map_at = None;
+            self.map_saved_at = Some(now);
+            self.save_map();
         }
-        if self.expiry.is_some_and(|at| at <= now) || self.settling.is_due(now) {
+        if self.expiry.is_some_and(|at| at <= now) || self.settings_update.is_due(now) {
             self.apply_settings();
-            self.tell_state();
+            self.publish_state();
         }
-        if self.lock.poll_timeout().is_some_and(|at| at <= now) {
-            self.follow_lock();
+        if self.tka.poll_timeout().is_some_and(|at| at <= now) {
+            self.sync_tka();
         }
     }
 
     async fn handle_plane(&mut self, message: ToAgent) {
         // What it says before that is to a former agent.
-        if !self.has_begun && !matches!(message, ToAgent::Hello { .. }) {
+        if !self.has_hello && !matches!(message, ToAgent::Hello { .. }) {
             return;
         }
         match message {
             ToAgent::Hello { node_key, port, index, .. } => {
-                self.own = Own { key: node_key, port, index };
+                self.own = OwnNode { key: node_key, port, index };
                 self.begin();
             }
             ToAgent::Datagrams(datagrams) => {
@@ -318,7 +319,7 @@ impl Agent {
                 datagrams.into_iter().for_each(|one| self.mesh.handle_datagram(one, now));
             }
             ToAgent::ToRelay { region, to, bytes, segment } => {
-                self.mesh.sent_by_relay(to, bytes.len(), self.clock.now);
+                self.mesh.handle_relay_sent(to, bytes.len(), self.clock.now);
                 let (bytes, segment) = (bytes.into(), segment as usize);
                 let bundled = self.mesh.takes_bundles(&to);
                 let send = derp::Command::Send { region, to, bytes, segment, bundled };
@@ -328,22 +329,24 @@ impl Agent {
             ToAgent::Event(event) => {
                 let now = self.clock.now;
                 match event {
-                    PeerEvent::HandshakeDone(peer) => self.mesh.handshake_done(peer, now),
+                    PeerEvent::HandshakeDone(peer) => self.mesh.handle_handshake_done(peer, now),
                     PeerEvent::NewPath { .. } => {}
-                    PeerEvent::Stale(peer) => self.mesh.stale(peer, now),
-                    PeerEvent::Wanted(peer) => self.mesh.wanted(peer, now),
+                    PeerEvent::Stale(peer) => self.mesh.handle_stale(peer, now),
+                    PeerEvent::Wanted(peer) => self.mesh.handle_wanted(peer, now),
                 }
             }
             ToAgent::Activity(active) => {
                 let now = self.clock.now;
-                if self.mesh.all_active(active, now) {
+                if self.mesh.handle_activity(active, now) {
                     self.apply_settings();
                 }
             }
-            ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
-            ToAgent::Candidate(key) => self.login_with(key),
-            ToAgent::NetworkChanged => self.looks.request(self.clock.now),
-            ToAgent::Opened { number, count } => self.mesh.opened(number, count, self.clock.now),
+            ToAgent::Login { id, sealed } => self.mesh.finish_relay_login(id, sealed),
+            ToAgent::Candidate(key) => self.log_in_with(key),
+            ToAgent::NetworkChanged => self.network_check.request(self.clock.now),
+            ToAgent::Opened { number, count } => {
+                self.mesh.handle_opened(number, count, self.clock.now)
+            }
             ToAgent::Port(port) => {
                 self.own.port = port;
                 self.network_changed();
@@ -354,19 +357,19 @@ impl Agent {
 
     /// Begins with what is kept: what was joined goes on before any network is asked.
     fn begin(&mut self) {
-        self.has_begun = true;
+        self.has_hello = true;
         self.mesh.set_own_key(self.own.key, self.clock.now);
-        if let Some(map) = self.kept_map() {
+        if let Some(map) = self.load_map() {
             self.map = map;
             self.relays_changed();
         }
-        self.ways = (self.effects.ways)();
+        self.default_routes = (self.effects.default_routes)();
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
-        self.follow_lock();
+        self.sync_tka();
         self.connect();
-        self.tell_state();
+        self.publish_state();
     }
 
     fn handle_steward(&mut self, message: FromSteward) {
@@ -400,28 +403,31 @@ impl Agent {
         match event {
             derp::Event::Received { region, datagrams } => {
                 let now = self.clock.now;
-                self.mesh.relay_heard(region, now);
+                self.mesh.handle_relay_frame(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
                 if !relayed.is_empty() {
                     self.plane.send(ToPlane::Relayed(relayed));
                 }
-                self.mesh.take_asked().into_iter().for_each(|asked| self.allocate(asked));
+                self.mesh
+                    .take_allocation_requests()
+                    .into_iter()
+                    .for_each(|request| self.allocate(request));
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
                 // What it said was of another connection.
                 self.problems.remove("relay health");
-                self.mesh.relay_up(region, self.clock.now);
+                self.mesh.handle_relay_up(region, self.clock.now);
             }
             derp::Event::Disconnected { region, was_up, why } => {
                 tracing::info!(region, why, "relay");
-                self.mesh.relay_down(region, was_up, self.clock.now);
+                self.mesh.handle_relay_down(region, was_up, self.clock.now);
                 if self.mesh.home() == Some(region) {
                     self.problems.insert("relay", format!("the home relay does not answer: {why}"));
                 }
             }
             derp::Event::PeerGone { region, peer, .. } => {
-                self.mesh.peer_gone(region, peer, self.clock.now);
+                self.mesh.handle_peer_gone(region, peer, self.clock.now);
             }
             derp::Event::Health { region, text } if text.is_empty() => {
                 tracing::debug!(region, "the relay is well");
@@ -431,7 +437,7 @@ impl Agent {
                 self.problems.insert("relay health", format!("the relay says: {text}"));
             }
             derp::Event::Login { server, reply, .. } => {
-                let id = self.mesh.log_in(reply);
+                let id = self.mesh.begin_relay_login(reply);
                 self.plane.send(ToPlane::Login { id, server });
             }
         }
@@ -451,7 +457,7 @@ impl Agent {
             None => drop(self.problems.remove("map")),
         }
         if is_page(&changes.page) {
-            self.programs.browse(&changes.page);
+            self.programs.login_page(&changes.page);
         }
         if changes.relays {
             self.relays_changed();
@@ -459,23 +465,23 @@ impl Agent {
         if changes.node
             && let Some(node) = self.map.node()
         {
-            self.programs.self_change(node);
+            self.programs.node_changed(node);
         }
         if changes.settings {
             self.settle();
-            let due = self.map_kept.map_or(self.clock.now, |at| at + KEEP_AFTER);
-            self.keep_map.get_or_insert(due);
+            let due = self.map_saved_at.map_or(self.clock.now, |at| at + SAVE_DELAY);
+            self.save_map_at.get_or_insert(due);
         }
         if is_map {
-            self.follow_lock();
+            self.sync_tka();
         }
-        self.tell_state();
+        self.publish_state();
     }
 
     /// Makes settings of the map, at once or after others that came shortly before.
     fn settle(&mut self) {
-        self.settling.request(self.clock.now);
-        if self.settling.is_due(self.clock.now) {
+        self.settings_update.request(self.clock.now);
+        if self.settings_update.is_due(self.clock.now) {
             self.apply_settings();
         }
     }
@@ -484,7 +490,7 @@ impl Agent {
         let scope = self.scope();
         self.relays.set_map(self.map.derp_map().clone(), scope);
         self.mesh.set_relays(self.map.derp_map(), scope, self.clock.now);
-        self.relay_server.set_relays(self.map.derp_map(), scope);
+        self.relay_process.set_relays(self.map.derp_map(), scope);
     }
 
     /// Which addresses the coordinator may have this node speak to.

@@ -35,7 +35,7 @@ use tokio::{
 };
 
 use self::{queue::Chunk, region::Handle};
-use super::control::dial::{Dialer, Hook};
+use super::control::dial::{Dialer, SocketHook};
 
 /// How much waits in the kernel. What waits longer is in the queue, where it can be dropped.
 const UNSENT: u32 = 64 << 10;
@@ -140,8 +140,8 @@ pub async fn run(
     mut commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
 ) {
-    let limit: Hook = Arc::new(|socket| sys::unsent::limit_unsent(socket, UNSENT));
-    let dialer = settings.dialer.also(limit);
+    let limit: SocketHook = Arc::new(|socket| sys::unsent::limit_unsent(socket, UNSENT));
+    let dialer = settings.dialer.with_hook(limit);
     let (scope, home, regions) = (Scope::default(), None, BTreeMap::new());
     let mut relays = Relays { dialer, scope, events, home, regions };
     while let Some(command) = commands.recv().await {

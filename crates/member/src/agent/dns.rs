@@ -28,7 +28,7 @@ use std::{
 };
 
 use forward::Forwarder;
-pub use forward::{AskError, MAX_RESOLVERS};
+pub use forward::{ForwardError, MAX_RESOLVERS};
 use tailnet::dns::Names;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -133,9 +133,9 @@ impl Server {
     /// Serves these names from the next query on.
     pub fn set(&self, served: Served) {
         let served = Arc::new(served);
-        let mut place = self.shared.served.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *place, served);
-        drop(place);
+        let mut current = self.shared.served.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, served);
+        drop(current);
         // The old map's memory is freed outside the lock.
         drop(old);
     }

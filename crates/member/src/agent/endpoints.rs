@@ -11,17 +11,17 @@ use sys::netlink::{DefaultRoute, Netlink};
 use super::core::Agent;
 
 /// The most addresses that are told to peers.
-const MOST: usize = 20;
+const MAX_ENDPOINTS: usize = 20;
 
 /// The shortest time between two looks at the machine's network. A look reads all routes, and each route of
 /// thousands of peers is a change.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Agent {
     /// Looks at the machine's network, if that is due.
-    pub fn look_at_network(&mut self) {
-        if self.looks.is_due(self.clock.now) {
-            self.looks.begin(self.clock.now);
+    pub fn check_network(&mut self) {
+        if self.network_check.is_due(self.clock.now) {
+            self.network_check.begin(self.clock.now);
             self.network_changed();
         }
     }
@@ -30,8 +30,8 @@ impl Agent {
     /// is far, are another network.
     pub fn network_changed(&mut self) {
         self.mesh.port_mapping.check();
-        let (found, ways) = (self.local_endpoints(), (self.effects.ways)());
-        let moved = std::mem::replace(&mut self.ways, ways) != ways;
+        let (found, routes) = (self.local_endpoints(), (self.effects.default_routes)());
+        let moved = std::mem::replace(&mut self.default_routes, routes) != routes;
         if !self.mesh.set_local(found, self.clock.now) && !moved {
             return;
         }
@@ -42,7 +42,7 @@ impl Agent {
     }
 
     fn local_endpoints(&self) -> Vec<SocketAddr> {
-        own(&(self.effects.addresses)(self.own.index), self.own.port)
+        reachable_at(&(self.effects.addresses)(self.own.index), self.own.port)
     }
 
     /// Finds out this machine's own addresses anew.
@@ -53,7 +53,7 @@ impl Agent {
 }
 
 /// Where a machine with these addresses may be reached in its own networks, at `port`.
-pub(super) fn own(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
+pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = addresses
         .iter()
         .map(IpNet::addr)
@@ -62,12 +62,12 @@ pub(super) fn own(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
         .collect();
     // IPv6 first, as it needs no translation.
     found.sort_by_key(|at| (at.is_ipv4(), *at));
-    found.truncate(MOST);
+    found.truncate(MAX_ENDPOINTS);
     found
 }
 
 /// Those by which the machine is in a network.
-pub(super) fn connected(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
+pub(super) fn connected_networks(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
     addresses.retain(|net| !net.addr().is_loopback());
     addresses
 }
@@ -91,7 +91,7 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
 }
 
 /// Where this machine's default routes lead.
-pub(super) fn ways() -> [DefaultRoute; 2] {
+pub(super) fn default_routes() -> [DefaultRoute; 2] {
     let read = || Netlink::open()?.default_routes();
     read().unwrap_or_else(|error: sys::netlink::NetlinkError| {
         tracing::error!(%error, "default routes");
@@ -104,11 +104,11 @@ fn is_reachable(address: IpAddr) -> bool {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    !is_local && !address.is_loopback() && !address.is_unspecified() && !is_of_tailnet(address)
+    !is_local && !address.is_loopback() && !address.is_unspecified() && !is_tailnet_address(address)
 }
 
 /// Another tailnet's addresses lead to it alone.
-fn is_of_tailnet(address: IpAddr) -> bool {
+fn is_tailnet_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64,
         IpAddr::V6(ip) => ip.segments()[..3] == [0xfd7a, 0x115c, 0xa1e0],
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_lead_nowhere_are_not_told() {
-        for (address, is_told) in [
+    fn unreachable_addresses_are_not_announced() {
+        for (address, is_reachable_address) in [
             ("192.168.1.2", true),
             ("203.0.113.1", true),
             ("2001:db8::1", true),
@@ -135,7 +135,7 @@ mod tests {
             ("100.128.0.1", true),
             ("fd7a:115c:a1e0::1", false),
         ] {
-            assert_eq!(is_reachable(address.parse().unwrap()), is_told, "{address}");
+            assert_eq!(is_reachable(address.parse().unwrap()), is_reachable_address, "{address}");
         }
     }
 }

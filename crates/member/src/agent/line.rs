@@ -6,7 +6,7 @@
 //!
 //! Of what waits there, state is its latest and datagrams are bounded ([`waiting`]).
 
-pub(super) mod waiting;
+pub(super) mod queue;
 
 use std::{
     io,
@@ -22,31 +22,31 @@ use tokio::{
     sync::{Notify, mpsc},
 };
 
-use self::waiting::Message;
+use self::queue::Message;
 
 /// Sends messages. Clones are the same.
-pub(super) struct ToLine<M: Message>(Arc<Shared<M>>);
+pub(super) struct LineSender<M: Message>(Arc<Shared<M>>);
 
 struct Shared<M: Message> {
-    waiting: Mutex<M::Waiting>,
+    pending: Mutex<M::Queue>,
     more: Notify,
 }
 
-impl<M: Message> ToLine<M> {
+impl<M: Message> LineSender<M> {
     /// Of which nothing is sent until it is taken.
     pub fn new() -> Self {
-        Self(Arc::new(Shared { waiting: Mutex::default(), more: Notify::new() }))
+        Self(Arc::new(Shared { pending: Mutex::default(), more: Notify::new() }))
     }
 
     /// Queues a message. Where the other end is gone, so is this process soon.
     pub fn send(&self, message: M) {
-        message.push(&mut self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        message.push(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.more.notify_one();
     }
 
     /// The next message to be sent.
     pub fn poll(&self) -> Option<M> {
-        M::pop(&mut self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        M::pop(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn next(&self) -> M {
@@ -59,7 +59,7 @@ impl<M: Message> ToLine<M> {
     }
 }
 
-impl<M: Message> Clone for ToLine<M> {
+impl<M: Message> Clone for LineSender<M> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -69,8 +69,8 @@ impl<M: Message> Clone for ToLine<M> {
 /// handle sends.
 pub(super) fn open<Out, In>(
     channel: Channel,
-    heard: mpsc::Sender<In>,
-) -> io::Result<(ToLine<Out>, impl Future<Output = io::Result<()>>)>
+    inbox: mpsc::Sender<In>,
+) -> io::Result<(LineSender<Out>, impl Future<Output = io::Result<()>>)>
 where
     Out: Message,
     In: DeserializeOwned,
@@ -78,20 +78,20 @@ where
     channel.set_nonblocking()?;
     // What keeps the boundaries of packets is used as one that keeps those of datagrams.
     let channel = UnixDatagram::from_std(StdSocket::from(OwnedFd::from(channel)))?;
-    let to_line = ToLine::new();
-    let queue = to_line.clone();
+    let sender = LineSender::new();
+    let queue = sender.clone();
     let run = async move {
         tokio::select! {
-            ended = read(&channel, heard) => ended,
+            ended = read(&channel, inbox) => ended,
             ended = write(&channel, queue) => ended,
         }
     };
-    Ok((to_line, run))
+    Ok((sender, run))
 }
 
 async fn read<In: DeserializeOwned>(
     channel: &UnixDatagram,
-    heard: mpsc::Sender<In>,
+    inbox: mpsc::Sender<In>,
 ) -> io::Result<()> {
     let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
     loop {
@@ -101,7 +101,7 @@ async fn read<In: DeserializeOwned>(
         }
         match reader.handle_part(&buffer[..len]) {
             Ok(Some(message)) => {
-                if heard.send(message).await.is_err() {
+                if inbox.send(message).await.is_err() {
                     return Ok(());
                 }
             }
@@ -112,7 +112,7 @@ async fn read<In: DeserializeOwned>(
     }
 }
 
-async fn write<Out: Message>(channel: &UnixDatagram, queue: ToLine<Out>) -> io::Result<()> {
+async fn write<Out: Message>(channel: &UnixDatagram, queue: LineSender<Out>) -> io::Result<()> {
     let mut parts = Vec::new();
     loop {
         let message = queue.next().await;
@@ -139,8 +139,8 @@ mod tests {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let (ours, theirs) = Channel::pair().unwrap();
-            let (heard, mut inbox) = mpsc::channel(4);
-            let (line, run) = open::<ToPlane, ToAgent>(ours, heard).unwrap();
+            let (sender, mut inbox) = mpsc::channel(4);
+            let (line, run) = open::<ToPlane, ToAgent>(ours, sender).unwrap();
             let run = tokio::spawn(run);
             line.send(ToPlane::Hello);
             line.send(ToPlane::Port(7));

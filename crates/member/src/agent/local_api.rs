@@ -18,8 +18,6 @@ mod body;
 #[cfg(feature = "local-api")]
 mod call;
 #[cfg(feature = "local-api")]
-mod lock;
-#[cfg(feature = "local-api")]
 mod routes;
 #[cfg(feature = "local-api")]
 mod serve;
@@ -27,6 +25,8 @@ mod serve;
 mod server;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "local-api")]
+mod tka;
 
 use std::{
     fmt,
@@ -51,10 +51,10 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::server::Server;
 
 /// News that may wait for a program to read them. One that is slower has to ask again.
-const NEWS: usize = 64;
+const MAX_NOTIFICATIONS: usize = 64;
 
 /// Where the answer to a request goes. It is closed when nobody waits any more.
-pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+pub type Reply<T> = oneshot::Sender<Result<T, ApiError>>;
 
 /// What a program asks of the agent.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ pub enum Request {
     /// Whose an address or a key is; `None` where it is nobody's.
     WhoIs {
         /// The address or key.
-        who: Who,
+        query: WhoIsQuery,
         /// The answer.
         reply: Reply<Option<Box<WhoIs>>>,
     },
@@ -143,12 +143,12 @@ pub enum Request {
         reply: Reply<Value>,
     },
     /// The state of tailnet lock (`ipnstate.TailnetLockStatus`).
-    LockStatus {
+    TkaStatus {
         /// The answer.
         reply: Reply<Value>,
     },
     /// Does something to tailnet lock, and is answered when that is done.
-    Lock {
+    Tka {
         /// What.
         order: Box<Order>,
         /// The answer.
@@ -183,7 +183,7 @@ pub enum Request {
 
 /// What [`Request::WhoIs`] asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum WhoIsQuery {
     /// An address, and a port or 0.
     Address {
         /// The address.
@@ -197,12 +197,12 @@ pub enum Who {
 
 /// Why a request is not done, for the program and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ApiError {
     status: StatusCode,
     text: String,
 }
 
-impl Refusal {
+impl ApiError {
     fn new(status: StatusCode, text: impl fmt::Display) -> Self {
         Self { status, text: text.to_string() }
     }
@@ -236,13 +236,13 @@ impl Refusal {
     }
 }
 
-impl From<BadPrefs> for Refusal {
+impl From<BadPrefs> for ApiError {
     fn from(error: BadPrefs) -> Self {
         Self::bad(error)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -251,13 +251,13 @@ impl fmt::Display for Refusal {
 /// A program that is told news.
 #[derive(Clone, Debug)]
 pub struct Watcher {
-    news: mpsc::Sender<Arc<Notify>>,
+    notifications: mpsc::Sender<Arc<Notify>>,
 }
 
 /// A watcher, and what it is told.
 pub fn watcher() -> (Watcher, mpsc::Receiver<Arc<Notify>>) {
-    let (news, told) = mpsc::channel(NEWS);
-    (Watcher { news }, told)
+    let (notifications, receiver) = mpsc::channel(MAX_NOTIFICATIONS);
+    (Watcher { notifications }, receiver)
 }
 
 impl Watcher {
@@ -270,12 +270,12 @@ impl Watcher {
     /// Sends news without a copy, for several programs; false as above.
     #[must_use]
     pub fn share(&self, notify: &Arc<Notify>) -> bool {
-        self.news.try_send(Arc::clone(notify)).is_ok()
+        self.notifications.try_send(Arc::clone(notify)).is_ok()
     }
 
     /// Whether the program has gone.
     pub fn is_gone(&self) -> bool {
-        self.news.is_closed()
+        self.notifications.is_closed()
     }
 }
 

@@ -12,7 +12,7 @@
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
-    control::{self as pure, dial::ControlUrl, messages::Announced},
+    control::{self as protocol, dial::ControlUrl, messages::Announced},
     keys::{MachinePublic, NodePublic},
     line::ToPlane,
     local::{State as NodeState, UserProfile},
@@ -23,14 +23,14 @@ use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{
+    commands::SessionCommands,
     control::{self, Command, Event, dial::Dialer},
     core::Agent,
-    local_api::{Refusal, Reply},
-    told::ToSession,
+    local_api::{ApiError, Reply},
 };
 
 /// What identifies this machine's log, of which there is none (`logtail/id.go`).
-const LOG_ID: usize = 64;
+const LOG_ID_LEN: usize = 64;
 
 /// Where the login stands.
 #[derive(Default)]
@@ -39,7 +39,7 @@ pub(super) struct Login {
     /// Counts sessions: what an ended one still says is not heard.
     number: u32,
     /// What the next login is with.
-    wanted: Option<Wanted>,
+    pending: Option<PendingLogin>,
     /// What the login that is not finished was begun with.
     auth_key: Option<Zeroizing<String>>,
     /// The key to log in with if the coordinator does not accept the node key: it may have deleted
@@ -63,23 +63,23 @@ pub(super) struct Login {
 struct Session {
     url: String,
     server_key: MachinePublic,
-    told: ToSession,
+    commands: SessionCommands,
     announced: Announced,
 }
 
 impl Session {
     /// Whether the preferences are for this coordinator.
-    fn is_with(&self, prefs: &Prefs) -> bool {
+    fn matches(&self, prefs: &Prefs) -> bool {
         self.url == prefs.control_url && self.server_key == prefs.server_key
     }
 }
 
 /// A login that waits for its candidate.
 #[derive(Default)]
-struct Wanted {
+struct PendingLogin {
     auth_key: Option<Zeroizing<String>>,
     /// The signature of the former node key, by tailnet lock.
-    former: Option<Vec<u8>>,
+    previous: Option<Vec<u8>>,
 }
 
 /// What users are told of a node key that counts no more.
@@ -89,7 +89,7 @@ impl Login {
     /// Sends what the session is to be told.
     pub async fn flush(&mut self) {
         if let Some(session) = &mut self.session {
-            session.told.flush().await;
+            session.commands.flush().await;
         }
     }
 }
@@ -119,7 +119,7 @@ impl Agent {
     pub fn connect(&mut self) {
         let wanted = self.prefs.want_running && !self.prefs.control_url.is_empty();
         let is_other =
-            self.login.session.as_ref().is_some_and(|session| !session.is_with(&self.prefs));
+            self.login.session.as_ref().is_some_and(|session| !session.matches(&self.prefs));
         if !wanted || is_other {
             self.end_session();
         }
@@ -131,7 +131,7 @@ impl Agent {
 
     fn resume(&mut self) {
         let auth_key = self.login.fallback_key.clone();
-        self.pursue(Command::Resume(self.lock.login(self.own.key, auth_key, None)));
+        self.set_goal(Command::Resume(self.tka.login(self.own.key, auth_key, None)));
     }
 
     fn start_session(&mut self) -> bool {
@@ -146,28 +146,28 @@ impl Agent {
             url,
             server_key: self.prefs.server_key,
             machine_key: self.machine_key.clone(),
-            dialer: Dialer::of_environment(self.hook.clone(), &self.roots).within(self.scope()),
+            dialer: Dialer::from_environment(self.hook.clone(), &self.roots).within(self.scope()),
         };
-        let (commands, inbox) = mpsc::channel(64);
-        let (events, mut heard) = mpsc::channel(16);
+        let (command_sender, inbox) = mpsc::channel(64);
+        let (events, mut receiver) = mpsc::channel(16);
         self.login.number += 1;
         let (number, to_core) = (self.login.number, self.control_events.clone());
         (self.effects.connect)(settings, inbox, events);
         tokio::spawn(async move {
-            while let Some(event) = heard.recv().await {
+            while let Some(event) = receiver.recv().await {
                 if to_core.send((number, event)).await.is_err() {
                     return;
                 }
             }
         });
         let control_url = self.prefs.control_url.clone();
-        self.lock_of(&control_url);
+        self.set_tka_coordinator(&control_url);
         let announced = self.announced();
-        let mut told = ToSession::new(commands);
-        told.update(announced.clone());
+        let mut commands = SessionCommands::new(command_sender);
+        commands.set_announced(announced.clone());
         let url = self.prefs.control_url.clone();
         let server_key = self.prefs.server_key;
-        self.login.session = Some(Session { url, server_key, told, announced });
+        self.login.session = Some(Session { url, server_key, commands, announced });
         true
     }
 
@@ -177,11 +177,11 @@ impl Agent {
             self.login.number += 1;
         }
         (self.login.connected, self.login.has_map) = (false, false);
-        self.lock.handle_disconnected();
-        self.forget_problems();
+        self.tka.handle_disconnected();
+        self.clear_control_problems();
     }
 
-    fn forget_problems(&mut self) {
+    fn clear_control_problems(&mut self) {
         self.problems.remove("control");
         self.problems.remove("refusal");
     }
@@ -189,78 +189,78 @@ impl Agent {
     /// The network changed: the coordinator is connected anew.
     pub fn reconnect(&mut self) {
         if let Some(session) = &mut self.login.session {
-            session.told.reconnect();
+            session.commands.reconnect();
         }
     }
 
-    fn pursue(&mut self, goal: Command) {
+    fn set_goal(&mut self, goal: Command) {
         if let Some(session) = &mut self.login.session {
-            session.told.pursue(goal);
+            session.commands.set_goal(goal);
         }
     }
 
     /// Begins, as programs ask for it: by an auth key, or with the node key that there is.
     pub fn start(&mut self, auth_key: Option<Zeroizing<String>>) {
         self.connect();
-        let has_no_login = self.own.key.is_zero() || self.login.needs_login;
+        let needs_key = self.own.key.is_zero() || self.login.needs_login;
         let is_admitted = self.login.connected && self.login.page.is_empty();
         if auth_key.is_some() {
             // The result of an earlier attempt says nothing about this key.
-            self.forget_problems();
+            self.clear_control_problems();
         }
         match auth_key {
-            None => self.login.needs_login |= has_no_login,
-            key if has_no_login || self.has_expired() => self.want_login(key),
+            None => self.login.needs_login |= needs_key,
+            key if needs_key || self.has_expired() => self.begin_login(key),
             Some(_) if is_admitted => {}
             key => {
                 self.login.fallback_key = key;
                 self.resume();
             }
         }
-        self.tell_state();
+        self.publish_state();
     }
 
     /// Logs in anew: by an auth key, or by a page that somebody visits.
-    pub fn want_login(&mut self, auth_key: Option<Zeroizing<String>>) {
+    pub fn begin_login(&mut self, auth_key: Option<Zeroizing<String>>) {
         if self.login.session.is_none() && !self.start_session() {
             return;
         }
-        self.login.wanted = Some(Wanted { auth_key, former: None });
+        self.login.pending = Some(PendingLogin { auth_key, previous: None });
         self.plane.send(ToPlane::MakeCandidate);
     }
 
     /// Logs in once more with what the last login was with, under tailnet lock: by another node key,
     /// signed as the former one was.
-    fn log_in_signed(&mut self, former: Vec<u8>) {
+    fn begin_signed_login(&mut self, previous: Vec<u8>) {
         let auth_key = self.login.auth_key.take().or(self.login.fallback_key.take());
-        self.login.wanted = Some(Wanted { auth_key, former: Some(former) });
+        self.login.pending = Some(PendingLogin { auth_key, previous: Some(previous) });
         self.plane.send(ToPlane::MakeCandidate);
     }
 
     /// Asks the coordinator about tailnet lock.
-    pub fn ask_coordinator(&mut self, question: Question) {
+    pub fn request_tka(&mut self, question: Question) {
         if let Some(session) = &mut self.login.session {
-            session.told.ask(question);
+            session.commands.request_tka(question);
         }
     }
 
     /// Tells the coordinator what a ping found that it asked for.
-    pub fn answer_ping(&self, url: String, over_noise: bool, said: Vec<u8>) {
+    pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
         if let Some(session) = &self.login.session {
-            session.told.answer_ping(url, over_noise, said);
+            session.commands.answer_ping(url, over_noise, body);
         }
     }
 
     /// The data plane made a candidate.
-    pub fn login_with(&mut self, candidate: NodePublic) {
-        let Some(Wanted { auth_key, former }) = self.login.wanted.take() else { return };
+    pub fn log_in_with(&mut self, candidate: NodePublic) {
+        let Some(PendingLogin { auth_key, previous }) = self.login.pending.take() else { return };
         let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
         self.login.auth_key.clone_from(&auth_key);
-        let login = pure::register::Login {
+        let login = protocol::register::Login {
             old_node_key: old,
-            ..self.lock.login(candidate, auth_key, former.as_deref())
+            ..self.tka.login(candidate, auth_key, previous.as_deref())
         };
-        self.pursue(Command::Login(login));
+        self.set_goal(Command::Login(login));
     }
 
     /// The coordinator's connection said something.
@@ -274,21 +274,21 @@ impl Agent {
                     session.server_key = key;
                 }
                 self.prefs.server_key = key;
-                let _ = self.keep_prefs();
-                self.programs.prefs(&self.prefs);
+                let _ = self.save_prefs();
+                self.programs.prefs_changed(&self.prefs);
             }
             Event::Connected { resumed } => {
                 (self.login.connected, self.login.is_new_stream) = (true, !resumed);
-                self.lock.handle_connected();
-                self.forget_problems();
+                self.tka.handle_connected();
+                self.clear_control_problems();
             }
             Event::Disconnected { why, .. } => {
                 tracing::info!(%why, "the coordinator");
                 self.login.connected = false;
-                self.lock.handle_disconnected();
+                self.tka.handle_disconnected();
                 self.problems.insert("control", format!("the coordinator: {why}"));
                 if !self.login.has_map && self.map.node().is_none() {
-                    self.programs.trouble(&format!("{why}"));
+                    self.programs.log_unreachable(&format!("{why}"));
                 }
             }
             Event::AuthUrl(page) if !is_page(&page) => {
@@ -296,18 +296,18 @@ impl Agent {
                 self.problems.insert("control", problem);
             }
             Event::AuthUrl(page) => {
-                self.programs.browse(&page);
+                self.programs.login_page(&page);
                 self.login.page = page;
             }
-            Event::Registered(registered) => self.registered(registered),
-            Event::NeedsNewNodeKey { signature: Some(former) }
-                if let Ok(former) = Base64::decode_vec(&former)
-                    && self.lock.renews(&former) =>
+            Event::Registered(registered) => self.handle_registered(registered),
+            Event::NeedsNewNodeKey { signature: Some(previous) }
+                if let Ok(previous) = Base64::decode_vec(&previous)
+                    && self.tka.renews(&previous) =>
             {
-                self.log_in_signed(former);
+                self.begin_signed_login(previous);
             }
             Event::NeedsNewNodeKey { .. } => match self.login.fallback_key.take() {
-                Some(key) => self.want_login(Some(key)),
+                Some(key) => self.begin_login(Some(key)),
                 None => {
                     self.login.needs_login = true;
                     self.problems.insert("key", EXPIRED.to_owned());
@@ -316,7 +316,7 @@ impl Agent {
             Event::Refused { why, .. } => {
                 self.login.needs_login |= self.own.key.is_zero();
                 self.problems.insert("refusal", format!("the coordinator refuses: {why}"));
-                self.programs.error(&why);
+                self.programs.login_failed(&why);
             }
             Event::Map { head, map, room: _room } => {
                 let is_first = !head.keep_alive && std::mem::take(&mut self.login.is_new_stream);
@@ -326,21 +326,21 @@ impl Agent {
                     && let key @ Some(_) = self.login.fallback_key.take()
                     && self.has_expired()
                 {
-                    self.want_login(key);
+                    self.begin_login(key);
                 }
                 if let Some(ping) = head.ping_request {
-                    self.ping_for_coordinator(ping);
+                    self.handle_ping_request(ping);
                 }
             }
-            Event::LockAnswer { number, answer } => {
-                self.handle_lock_answer(number, answer.as_deref());
+            Event::TkaResponse { number, answer } => {
+                self.handle_tka_response(number, answer.as_deref());
             }
-            Event::LoggedOut => self.logged_out(),
+            Event::LoggedOut => self.handle_logged_out(),
         }
-        self.tell_state();
+        self.publish_state();
     }
 
-    fn registered(&mut self, registered: pure::register::Registered) {
+    fn handle_registered(&mut self, registered: protocol::register::Registered) {
         if registered.node_key != self.own.key {
             self.own.key = registered.node_key;
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
@@ -348,7 +348,7 @@ impl Agent {
             self.relays.key_changed();
             // Peers' handshakes were with another key.
             self.settings = Default::default();
-            (self.told_all, self.told_kept) = (false, false);
+            (self.sent_all, self.sent_saved_map) = (false, false);
             self.apply_settings();
         }
         self.login.needs_login = false;
@@ -356,7 +356,7 @@ impl Agent {
         self.login.page.clear();
         (self.login.auth_key, self.login.fallback_key) = (None, None);
         self.problems.remove("key");
-        self.forget_problems();
+        self.clear_control_problems();
         let user = UserProfile {
             id: registered.user.id,
             login_name: registered.user.login_name,
@@ -365,26 +365,26 @@ impl Agent {
         };
         self.prefs.login = Some(prefs::Login { user_profile: user, node_id: String::new() });
         self.prefs.logged_out = false;
-        let _ = self.keep_prefs();
+        let _ = self.save_prefs();
         self.programs.login_finished(&self.prefs);
     }
 
     /// Logs out: the coordinator is told first, if it answers.
     pub fn logout(&mut self, reply: Reply<()>) {
         if self.own.key.is_zero() {
-            self.forget_lock();
+            self.clear_tka();
             let _ = reply.send(Ok(()));
             return;
         }
         if self.login.session.is_none() && !self.start_session() {
-            let _ = reply.send(Err(Refusal::failed("the coordinator cannot be told")));
-            return self.logged_out();
+            let _ = reply.send(Err(ApiError::failed("the coordinator cannot be told")));
+            return self.handle_logged_out();
         }
         self.login.logouts.push(reply);
-        self.pursue(Command::Logout(self.own.key));
+        self.set_goal(Command::Logout(self.own.key));
     }
 
-    fn logged_out(&mut self) {
+    fn handle_logged_out(&mut self) {
         self.end_session();
         self.plane.send(ToPlane::Forget);
         self.own.key = NodePublic::default();
@@ -393,13 +393,13 @@ impl Agent {
         self.login.page.clear();
         (self.prefs.logged_out, self.prefs.want_running) = (true, false);
         self.prefs.login = None;
-        let _ = self.keep_prefs();
-        self.forget_lock();
-        self.forget_map();
+        let _ = self.save_prefs();
+        self.clear_tka();
+        self.remove_map();
         for reply in self.login.logouts.drain(..) {
             let _ = reply.send(Ok(()));
         }
-        self.tell_state();
+        self.publish_state();
     }
 
     /// Tells the coordinator what this node is now, if that differs from the last time.
@@ -408,7 +408,7 @@ impl Agent {
         let Some(session) = &mut self.login.session else { return };
         if session.announced != announced {
             session.announced = announced.clone();
-            session.told.update(announced);
+            session.commands.set_announced(announced);
         }
     }
 
@@ -417,16 +417,16 @@ impl Agent {
             hostinfo: self.hostinfo(),
             endpoints: self.mesh.endpoints(),
             disco_key: self.mesh.disco_key(),
-            lock_head: self.lock.head(),
+            lock_head: self.tka.head(),
         }
     }
 
     fn hostinfo(&self) -> Value {
         let mut id = self.machine_key.public().to_string().split_off("mkey:".len());
-        id.truncate(LOG_ID);
+        id.truncate(LOG_ID_LEN);
         let hostname = match &*self.prefs.hostname {
             "" => sys::process::hostname(),
-            said => said.to_owned(),
+            name => name.to_owned(),
         };
         json!({
             "IPNVersion": concat!(env!("CARGO_PKG_VERSION"), "-linerate"),
@@ -445,9 +445,9 @@ impl Agent {
     }
 
     /// Tells programs how far the node has come, if that is news.
-    pub fn tell_state(&mut self) {
+    pub fn publish_state(&mut self) {
         let state = self.node_state();
-        self.programs.state(state);
+        self.programs.set_state(state);
     }
 }
 
@@ -463,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_to_log_in_at_is_one_of_the_web() {
+    fn login_page_must_be_a_web_url() {
         for good in ["https://net.example/register/x?a=b", "http://127.0.0.1:8080/a"] {
             assert!(is_page(good), "{good}");
         }

@@ -6,10 +6,10 @@
 //!        `──────► Netcheck ──► report ──► endpoints, latencies ──► Home
 //! ```
 
-mod check;
-mod former;
+mod nat64;
+mod netcheck_tasks;
+mod previous_paths;
 mod send;
-mod translated;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -37,12 +37,12 @@ use tailnet::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{portmap::PortMapping, relay_server::Asked};
+use super::{portmap::PortMapping, relay_process::AllocationRequest};
 
-use self::translated::Translated;
+use self::{nat64::Nat64, previous_paths::PreviousPaths};
 pub(super) use self::{
-    check::{Found, look_up},
-    translated::discover,
+    nat64::discover_prefix,
+    netcheck_tasks::{CheckResult, look_up},
 };
 
 /// What follows from what happened.
@@ -65,33 +65,37 @@ pub(super) struct Mesh {
     netcheck: Netcheck,
     /// Of the last check.
     report: Report,
-    seen: SeenByPeers,
-    told: NetInfo,
+    seen_by_peers: SeenByPeers,
+    net_info: NetInfo,
     pub port_mapping: PortMapping,
     homes: Home,
     /// Tasks of a check tell here what they found.
-    found: mpsc::Sender<Found>,
+    results: mpsc::Sender<CheckResult>,
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
-    former: former::Former,
+    previous_paths: PreviousPaths,
     bundles: Bundles,
     /// Messages to be sent, beside those of paths.
-    said: Vec<Transmit>,
+    messages: Vec<Transmit>,
     /// Requests for endpoints of this node's relay.
-    asked: Vec<Asked>,
+    allocation_requests: Vec<AllocationRequest>,
     pending: Vec<Outgoing>,
     /// Calls to ports that may lead to a peer by chance.
-    calls: Vec<Outgoing>,
+    probes: Vec<Outgoing>,
     /// Whether peers are met by chance.
-    chance: bool,
+    birthday_probing: bool,
     due: Due,
-    translated: Translated,
+    nat64: Nat64,
 }
 
 impl Mesh {
     /// Without peers, by this disco key.
-    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>, port_mapping: PortMapping) -> Self {
+    pub fn new(
+        key: DiscoKey,
+        results: mpsc::Sender<CheckResult>,
+        port_mapping: PortMapping,
+    ) -> Self {
         let rng = || Box::new(UnwrapErr(SysRng));
         let disco = Disco::new(key);
         let pick = usize::from(disco.public().0[0]);
@@ -102,24 +106,24 @@ impl Mesh {
             local: Vec::new(),
             netcheck: Netcheck::new(rng()),
             report: Report::default(),
-            seen: SeenByPeers::default(),
-            told: NetInfo::default(),
+            seen_by_peers: SeenByPeers::default(),
+            net_info: NetInfo::default(),
             port_mapping,
             homes: Home::new(None, pick),
-            found,
+            results,
             logins: HashMap::new(),
             // A former agent's logins may still be answered.
             next_login: rng().next_u32(),
             activity: HashMap::new(),
-            former: former::Former::default(),
+            previous_paths: PreviousPaths::default(),
             bundles: Bundles::default(),
-            said: Vec::new(),
-            asked: Vec::new(),
+            messages: Vec::new(),
+            allocation_requests: Vec::new(),
             pending: Vec::new(),
-            calls: Vec::new(),
-            chance: false,
+            probes: Vec::new(),
+            birthday_probing: false,
             due: Due::default(),
-            translated: Translated::default(),
+            nat64: Nat64::default(),
         }
     }
 
@@ -136,7 +140,7 @@ impl Mesh {
     /// What the coordinator is told of the network around. Latencies alone are no news: else nodes
     /// would tell each other of each check.
     pub fn net_info(&self) -> &NetInfo {
-        &self.told
+        &self.net_info
     }
 
     /// This machine's own addresses.
@@ -144,12 +148,12 @@ impl Mesh {
         &self.local
     }
 
-    fn renew_net_info(&mut self) {
+    fn update_net_info(&mut self) {
         let report = self.report.net_info(self.home(), self.has_local(true));
-        let new = self.port_mapping.tell(report);
-        let before = self.told.derp_latency.clone();
-        if (NetInfo { derp_latency: before, ..new.clone() }) != self.told {
-            self.told = new;
+        let new = self.port_mapping.add_to(report);
+        let before = self.net_info.derp_latency.clone();
+        if (NetInfo { derp_latency: before, ..new.clone() }) != self.net_info {
+            self.net_info = new;
             self.due.announce = true;
         }
     }
@@ -163,8 +167,8 @@ impl Mesh {
     pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
         let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
-        let is_told = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
-        let reflexive = self.reflexive().into_iter().filter(|at| !is_told(at));
+        let is_listed = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
+        let reflexive = self.reflexive().into_iter().filter(|at| !is_listed(at));
         let reflexive = reflexive.map(|at| (at, EndpointKind::Stun));
         local.chain(mapped.map(|at| (at, EndpointKind::Portmapped))).chain(reflexive).collect()
     }
@@ -191,7 +195,7 @@ impl Mesh {
 
     pub fn set_own_key(&mut self, key: NodePublic, now: Duration) {
         self.own_key = key;
-        self.tell_paths(now);
+        self.update_paths(now);
     }
 
     /// Takes our own addresses. Whether they are others than before.
@@ -199,7 +203,7 @@ impl Mesh {
         let differs = self.local != local;
         self.due.announce |= differs;
         self.local = local;
-        self.tell_paths(now);
+        self.update_paths(now);
         differs
     }
 
@@ -209,58 +213,59 @@ impl Mesh {
         // Where there is no choice, nothing has to be measured first.
         if map.regions.iter().flatten().count() == 1 {
             self.homes.handle_report(&BTreeMap::new(), now, true, now);
-            self.home_chosen(now);
+            self.handle_new_home(now);
         }
         self.netcheck.make_next_full();
         self.check(now);
     }
 
-    fn home_chosen(&mut self, now: Duration) {
+    fn handle_new_home(&mut self, now: Duration) {
         self.netcheck.set_home(self.home());
         self.paths.set_home(self.home(), now);
         self.due.home = true;
-        self.renew_net_info();
+        self.update_net_info();
     }
 
     /// A relay of a region said something.
-    pub fn relay_heard(&mut self, region: u16, now: Duration) {
+    pub fn handle_relay_frame(&mut self, region: u16, now: Duration) {
         self.homes.handle_heard(region, now);
     }
 
     /// A relay of a region was connected.
-    pub fn relay_up(&mut self, region: u16, now: Duration) {
-        self.relay_heard(region, now);
+    pub fn handle_relay_up(&mut self, region: u16, now: Duration) {
+        self.handle_relay_frame(region, now);
         self.paths.set_relay(region, true, now);
     }
 
     /// No relay of a region could be connected, or one that was broke. If that is home, and cannot
     /// be connected again, another is at once.
-    pub fn relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
+    pub fn handle_relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
         self.homes.handle_down(region, now);
         self.paths.set_relay(region, false, now);
         if !was_up && self.home() == Some(region) {
-            self.leave_home(now);
+            self.choose_another_home(now);
         }
     }
 
     /// By what was measured last, as a dead relay would hold up a check for seconds.
-    fn leave_home(&mut self, now: Duration) {
+    fn choose_another_home(&mut self, now: Duration) {
         let before = self.home();
         self.homes.handle_report(&self.report.latencies, now, true, now);
         if self.home() != before {
-            self.home_chosen(now);
+            self.handle_new_home(now);
             self.netcheck.make_next_full();
             self.check(now);
         }
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
-        let there: HashSet<NodePublic> = peers.iter().map(|(peer, _)| *peer).collect();
-        let gone: Vec<NodePublic> = self.paths.keys().filter(|key| !there.contains(key)).collect();
+        let current: HashSet<NodePublic> = peers.iter().map(|(peer, _)| *peer).collect();
+        let gone: Vec<NodePublic> =
+            self.paths.keys().filter(|key| !current.contains(key)).collect();
         gone.into_iter().for_each(|key| self.paths.remove_peer(key));
         // Also what the data plane said of those whom no path was sought to.
-        self.activity.retain(|key, _| there.contains(key));
-        self.bundles.retain(|key| there.contains(key));
+        self.activity.retain(|key, _| current.contains(key));
+        self.bundles.retain(|key| current.contains(key));
         for (key, info) in peers {
             self.paths.set_peer(*key, info, now);
         }
@@ -273,7 +278,7 @@ impl Mesh {
 
     /// The NAT before this machine, as far as is known.
     pub fn nat(&self) -> Option<Nat> {
-        self.report.nat(&self.local, &self.seen, self.netcheck.hairpin())
+        self.report.nat(&self.local, &self.seen_by_peers, self.netcheck.hairpin())
     }
 
     /// Nothing that arrived was handled for this time.
@@ -282,8 +287,8 @@ impl Mesh {
     }
 
     pub fn handle_network_change(&mut self, now: Duration) {
-        self.seen.clear();
-        self.translated.ask_again();
+        self.seen_by_peers.clear();
+        self.nat64.invalidate();
         self.paths.handle_network_change(now);
         self.netcheck.make_next_full();
         self.check(now);
@@ -291,7 +296,7 @@ impl Mesh {
 
     /// A datagram of the UDP socket that is not WireGuard's.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
-        let one = self.translated.inward_datagram(one);
+        let one = self.nat64.incoming_datagram(one);
         // Of others an auxiliary socket hears nothing.
         let is_usual = one.to.is_none();
         if is_usual && stun::is_stun(&one.bytes) {
@@ -309,8 +314,8 @@ impl Mesh {
             if let Message::Pong { source, .. } = message
                 && is_usual
             {
-                self.seen.note(Sighting { server: one.from, own: source });
-                self.tell_place();
+                self.seen_by_peers.note(Sighting { server: one.from, own: source });
+                self.update_probing();
             }
             let via = match one.to {
                 Some(socket) => Via::Auxiliary { remote: one.from, socket },
@@ -320,35 +325,36 @@ impl Mesh {
         }
     }
 
-    fn tell_paths(&mut self, now: Duration) {
+    fn update_paths(&mut self, now: Duration) {
         let endpoints: Vec<SocketAddr> = self.endpoints().into_iter().map(|(at, _)| at).collect();
         self.paths.set_own(self.own_key, endpoints, now);
-        self.tell_place();
+        self.update_probing();
     }
 
     /// Takes whether peers are met by chance.
-    pub fn set_chance(&mut self, chance: bool) {
-        self.chance = chance;
-        self.tell_place();
+    pub fn set_birthday_probing(&mut self, enabled: bool) {
+        self.birthday_probing = enabled;
+        self.update_probing();
     }
 
     /// What this node does where a peer can be met by chance alone.
-    pub fn chance_text(&self) -> &'static str {
-        match self.report.place(&self.local, &self.seen) {
-            _ if !self.chance => "off",
+    pub fn birthday_probing_text(&self) -> &'static str {
+        match self.report.place(&self.local, &self.seen_by_peers) {
+            _ if !self.birthday_probing => "off",
             None => "not known yet",
             Some(place) if place.varies => "opens many ports for peers whose NAT is not symmetric",
             Some(_) => "calls ports of peers whose NAT is symmetric",
         }
     }
 
-    fn tell_place(&mut self) {
-        let place = self.report.place(&self.local, &self.seen).filter(|_| self.chance);
+    fn update_probing(&mut self) {
+        let place =
+            self.report.place(&self.local, &self.seen_by_peers).filter(|_| self.birthday_probing);
         self.paths.set_place(place);
     }
 
     /// The data plane has opened auxiliary sockets.
-    pub fn opened(&mut self, number: u32, count: u16, now: Duration) {
+    pub fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
         self.paths.handle_opened(number, count, now);
     }
 
@@ -370,7 +376,12 @@ impl Mesh {
                 match message {
                     Message::BundleOffer if is_of_peer => self.bundles.handle_offer(from, disco),
                     Message::AllocateRequest(request) if is_of_peer => {
-                        self.asked.push(Asked { region, peer: from, disco, request });
+                        self.allocation_requests.push(AllocationRequest {
+                            region,
+                            peer: from,
+                            disco,
+                            message: request,
+                        });
                     }
                     _ => {}
                 }
@@ -382,13 +393,13 @@ impl Mesh {
     }
 
     /// The requests for endpoints that came since the last time.
-    pub fn take_asked(&mut self) -> Vec<Asked> {
-        std::mem::take(&mut self.asked)
+    pub fn take_allocation_requests(&mut self) -> Vec<AllocationRequest> {
+        std::mem::take(&mut self.allocation_requests)
     }
 
     /// Sends a message.
-    pub fn say(&mut self, message: Transmit) {
-        self.said.push(message);
+    pub fn send(&mut self, message: Transmit) {
+        self.messages.push(message);
     }
 
     /// Offers bundles to whose datagrams came in numbers and one by one.
@@ -401,7 +412,7 @@ impl Mesh {
                 && self.bundles.handle_singles(*from, disco, now)
             {
                 let to = To::Relay { region: *region, peer: *from };
-                self.said.push(Transmit { to, disco, message: Message::BundleOffer });
+                self.messages.push(Transmit { to, disco, message: Message::BundleOffer });
             }
         }
     }
@@ -412,26 +423,26 @@ impl Mesh {
     }
 
     /// The data plane gave a relay so many bytes for a peer.
-    pub fn sent_by_relay(&mut self, peer: NodePublic, bytes: usize, now: Duration) {
+    pub fn handle_relay_sent(&mut self, peer: NodePublic, bytes: usize, now: Duration) {
         let traffic = Traffic { sent: bytes as u64, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
     /// Peers sent or received something. Whether this is the first that the data plane says of them.
-    pub fn all_active(&mut self, all: Vec<Activity>, now: Duration) -> bool {
-        let is_first = self.former.handle_activity(&all, now);
-        all.into_iter().for_each(|one| self.active(one, now));
+    pub fn handle_activity(&mut self, all: Vec<Activity>, now: Duration) -> bool {
+        let is_first = self.previous_paths.handle_activity(&all, now);
+        all.into_iter().for_each(|one| self.handle_peer_activity(one, now));
         is_first
     }
 
     /// Until when what a former agent told stays, whatever the map says that was kept.
-    pub fn former_stays(&self) -> Duration {
-        self.former.stays()
+    pub fn previous_agent_until(&self) -> Duration {
+        self.previous_paths.agent_until()
     }
 
     /// A peer sent or received something, by the data plane's count.
-    fn active(&mut self, mut new: Activity, now: Duration) {
-        new.heard_from = new.heard_from.map(|from| self.translated.inward_path(from));
+    fn handle_peer_activity(&mut self, mut new: Activity, now: Duration) {
+        new.heard_from = new.heard_from.map(|from| self.nat64.incoming_path(from));
         let old = self.activity.insert(new.peer, new);
         let (sent, received) = old.map_or((0, 0), |old| (old.sent, old.received));
         let traffic = Traffic {
@@ -443,20 +454,20 @@ impl Mesh {
     }
 
     /// The data plane begins a handshake, of which its counts tell a second later.
-    pub fn wanted(&mut self, peer: NodePublic, now: Duration) {
+    pub fn handle_wanted(&mut self, peer: NodePublic, now: Duration) {
         let traffic = Traffic { sent: 1, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
-    pub fn handshake_done(&mut self, peer: NodePublic, now: Duration) {
+    pub fn handle_handshake_done(&mut self, peer: NodePublic, now: Duration) {
         self.paths.handle_handshake_done(peer, now);
     }
 
-    pub fn stale(&mut self, peer: NodePublic, now: Duration) {
+    pub fn handle_stale(&mut self, peer: NodePublic, now: Duration) {
         self.paths.handle_stale(peer, now);
     }
 
-    pub fn peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
+    pub fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
         self.paths.handle_peer_gone(region, peer, now);
     }
 
@@ -466,7 +477,7 @@ impl Mesh {
     }
 
     /// The number of a login, whose answer goes to `reply`.
-    pub fn log_in(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
+    pub fn begin_relay_login(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
         self.next_login = self.next_login.wrapping_add(1);
         self.logins.retain(|_, waiting| !waiting.is_closed());
         self.logins.insert(self.next_login, reply);
@@ -474,7 +485,7 @@ impl Mesh {
     }
 
     /// The answer.
-    pub fn logged_in(&mut self, id: u32, sealed: Vec<u8>) {
+    pub fn finish_relay_login(&mut self, id: u32, sealed: Vec<u8>) {
         if let Some(reply) = self.logins.remove(&id) {
             let _ = reply.send(sealed.into());
         }
@@ -484,9 +495,9 @@ impl Mesh {
         let paths = self.paths.poll_timeout();
         // Nobody is spoken to where no path has a timer: the network around does not matter.
         let due = paths.map(|_| self.netcheck.due());
-        let former = self.former.poll_timeout();
+        let previous = self.previous_paths.poll_timeout();
         let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };
-        paths.into_iter().chain(check).chain(former).min()
+        paths.into_iter().chain(check).chain(previous).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {

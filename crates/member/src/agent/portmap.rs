@@ -25,10 +25,10 @@ use tokio::{
 };
 
 use self::upnp::Upnp;
-use super::{control::dial::Hook, mesh::Found};
+use super::{control::dial::SocketHook, mesh::CheckResult};
 
 /// How long PCP and NAT-PMP are waited for before UPnP is asked, too.
-const HEAD_START: Duration = Duration::from_millis(500);
+const UPNP_DELAY: Duration = Duration::from_millis(500);
 
 /// What the task is asked for. It looks at the gateway each time that it is told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,18 +41,18 @@ pub(super) struct Wanted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Router {
     /// By PCP and NAT-PMP.
-    pub asked: Mapped,
+    pub pcp_nat_pmp: Mapped,
     /// By UPnP, which is asked where those map nothing.
-    pub upnp: upnp::Known,
+    pub upnp: upnp::State,
 }
 
 impl Router {
     /// By what the port is mapped, where, and until when.
     fn mapping(&self) -> Option<(String, SocketAddrV4, Duration)> {
-        let asked = self.asked.mapping;
-        let asked = asked.map(|it| (it.protocol.to_string(), it.external, it.expires));
+        let pcp_nat_pmp = self.pcp_nat_pmp.mapping;
+        let pcp_nat_pmp = pcp_nat_pmp.map(|it| (it.protocol.to_string(), it.external, it.expires));
         let upnp = self.upnp.mapping;
-        asked.or(upnp.map(|(external, expires)| ("UPnP".to_owned(), external, expires)))
+        pcp_nat_pmp.or(upnp.map(|(external, expires)| ("UPnP".to_owned(), external, expires)))
     }
 }
 
@@ -69,7 +69,7 @@ impl PortMapping {
     }
 
     /// Has this port mapped.
-    pub fn want(&self, port: Option<u16>) {
+    pub fn set_port(&self, port: Option<u16>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.port, port) != port);
     }
 
@@ -93,16 +93,16 @@ impl PortMapping {
     }
 
     /// Adds what the coordinator is told.
-    pub fn tell(&self, info: NetInfo) -> NetInfo {
-        let Mapped { pcp, nat_pmp, .. } = self.known.asked;
+    pub fn add_to(&self, info: NetInfo) -> NetInfo {
+        let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         let have_port_map = self.known.mapping().is_some();
-        NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.speaks, ..info }
+        NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.is_supported, ..info }
     }
 
     /// For users, in one line.
     pub fn text(&self, now: Duration) -> String {
-        let Mapped { pcp, nat_pmp, .. } = self.known.asked;
-        match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.speaks) {
+        let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
+        match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.is_supported) {
             (Some((protocol, external, expires)), ..) => {
                 let left = expires.saturating_sub(now).as_secs();
                 format!("{external} by {protocol}, for {left} s")
@@ -130,28 +130,28 @@ impl PortMapping {
 /// Maps the port that is wanted, until nobody can want one any more; then it releases it.
 pub(super) async fn run(
     nonce: Nonce,
-    hook: Option<Hook>,
+    hook: Option<SocketHook>,
     mut wanted: watch::Receiver<Wanted>,
-    found: mpsc::Sender<Found>,
+    results: mpsc::Sender<CheckResult>,
 ) {
     let mut mapper = Mapper::new(nonce);
     let mut upnp = Upnp::start(hook.clone());
     let mut socket = None;
-    let mut told = Router::default();
+    let mut published = Router::default();
     let mut buffer = [0; LONGEST];
     // When UPnP is asked, too, if nothing is mapped by then.
-    let mut patience = Duration::ZERO;
+    let mut upnp_after = Duration::ZERO;
     loop {
         mapper.handle_timeout(now());
         send(&mut mapper, socket.as_ref());
         let is_needed = mapper.known().mapping.is_none();
-        upnp.want(mapper.place().filter(|_| is_needed && now() >= patience));
-        let known = Router { asked: mapper.known(), upnp: upnp.known() };
-        if known != told {
-            told = known;
-            let _ = found.send(Found::Mapped(told)).await;
+        upnp.set_place(mapper.place().filter(|_| is_needed && now() >= upnp_after));
+        let known = Router { pcp_nat_pmp: mapper.known(), upnp: upnp.state() };
+        if known != published {
+            published = known;
+            let _ = results.send(CheckResult::Mapped(published)).await;
         }
-        let runs_out = Some(patience).filter(|at| is_needed && *at > now());
+        let runs_out = Some(upnp_after).filter(|at| is_needed && *at > now());
         let due = mapper.poll_timeout().into_iter().chain(runs_out).min();
         let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(now()));
         let wake = Instant::now() + wait;
@@ -163,11 +163,11 @@ pub(super) async fn run(
                     return upnp.end().await;
                 }
                 let (port, place) = (wanted.borrow_and_update().port, mapper.place());
-                look(&mut mapper, &mut socket, port, hook.as_ref()).await;
+                follow_gateway(&mut mapper, &mut socket, port, hook.as_ref()).await;
                 if mapper.place() == place {
                     upnp.check();
                 } else {
-                    patience = now() + HEAD_START;
+                    upnp_after = now() + UPNP_DELAY;
                 }
             }
             received = receive(socket.as_ref(), &mut buffer) => {
@@ -186,24 +186,24 @@ fn now() -> Duration {
 }
 
 /// Goes where the gateway is now. Where it is there already, the mapping is looked at.
-async fn look(
+async fn follow_gateway(
     mapper: &mut Mapper,
     socket: &mut Option<UdpSocket>,
     port: Option<u16>,
-    hook: Option<&Hook>,
+    hook: Option<&SocketHook>,
 ) {
-    let there = match port.filter(|port| *port != 0).zip(gateway()) {
+    let opened_socket = match port.filter(|port| *port != 0).zip(gateway()) {
         Some((port, gateway)) => open(gateway, port, hook).await,
         None => None,
     };
-    let place = there.as_ref().map(|(place, _)| *place);
+    let place = opened_socket.as_ref().map(|(place, _)| *place);
     if place == mapper.place() {
         return mapper.check(now());
     }
     mapper.end();
     send(mapper, socket.as_ref());
     *socket = None;
-    if let Some((place, opened)) = there {
+    if let Some((place, opened)) = opened_socket {
         mapper.begin(place, now());
         *socket = Some(opened);
     }
@@ -218,7 +218,11 @@ fn gateway() -> Option<Ipv4Addr> {
 }
 
 /// A socket to a gateway, and from where it sends.
-async fn open(gateway: Ipv4Addr, port: u16, hook: Option<&Hook>) -> Option<(Place, UdpSocket)> {
+async fn open(
+    gateway: Ipv4Addr,
+    port: u16,
+    hook: Option<&SocketHook>,
+) -> Option<(Place, UdpSocket)> {
     let opened = async {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
         hook.map_or(Ok(()), |hook| hook(socket.as_fd()))?;

@@ -13,22 +13,22 @@ use tailnet::{
 use super::local_api::{Reply, Watcher};
 
 /// How long a ping is waited for (`ipn/localapi`).
-const PATIENCE: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most pings that wait for an answer.
-const MOST_PINGS: usize = 64;
+const MAX_PINGS: usize = 64;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Programs {
     watchers: Vec<Watcher>,
-    pings: HashMap<u32, Waiting>,
+    pings: HashMap<u32, PendingPing>,
     /// Pings of peers that have no path yet.
-    unsent: Vec<(NodePublic, Waiting)>,
+    unsent: Vec<(NodePublic, PendingPing)>,
     state: Option<State>,
 }
 
 /// A ping that was not answered yet.
-struct Waiting {
+struct PendingPing {
     result: PingResult,
     /// The code of each region, to name a relay.
     regions: HashMap<u16, String>,
@@ -45,36 +45,36 @@ impl Programs {
         }
     }
 
-    fn tell(&mut self, news: &Notify) {
-        let news = Arc::new(news.clone());
-        self.watchers.retain(|watcher| watcher.share(&news));
+    fn notify(&mut self, notification: &Notify) {
+        let notification = Arc::new(notification.clone());
+        self.watchers.retain(|watcher| watcher.share(&notification));
     }
 
     /// How far the node has come.
-    pub fn state(&mut self, state: State) {
+    pub fn set_state(&mut self, state: State) {
         if self.state.replace(state) != Some(state) {
-            self.tell(&Notify { state: Some(state), ..Notify::default() });
+            self.notify(&Notify { state: Some(state), ..Notify::default() });
         }
     }
 
     /// Somebody is to log in there.
-    pub fn browse(&mut self, page: &str) {
-        self.tell(&Notify { browse_to_url: Some(page.to_owned()), ..Notify::default() });
+    pub fn login_page(&mut self, page: &str) {
+        self.notify(&Notify { browse_to_url: Some(page.to_owned()), ..Notify::default() });
     }
 
     /// A login failed for good.
-    pub fn error(&mut self, why: &str) {
-        self.tell(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
+    pub fn login_failed(&mut self, why: &str) {
+        self.notify(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
     }
 
     /// The coordinator is not reached; it is tried again.
-    pub fn trouble(&mut self, why: &str) {
+    pub fn log_unreachable(&mut self, why: &str) {
         tracing::warn!(why, "not connected");
     }
 
     /// Somebody has logged in.
     pub fn login_finished(&mut self, prefs: &Prefs) {
-        self.tell(&Notify {
+        self.notify(&Notify {
             login_finished: Some(Empty {}),
             prefs: Some(Box::new(prefs.clone())),
             ..Notify::default()
@@ -82,17 +82,17 @@ impl Programs {
     }
 
     /// Preferences have changed.
-    pub fn prefs(&mut self, prefs: &Prefs) {
-        self.tell(&Notify { prefs: Some(Box::new(prefs.clone())), ..Notify::default() });
+    pub fn prefs_changed(&mut self, prefs: &Prefs) {
+        self.notify(&Notify { prefs: Some(Box::new(prefs.clone())), ..Notify::default() });
     }
 
     /// The coordinator described this node.
-    pub fn self_change(&mut self, node: &Node) {
-        self.tell(&Notify { self_change: Json::of(node).ok(), ..Notify::default() });
+    pub fn node_changed(&mut self, node: &Node) {
+        self.notify(&Notify { self_change: Json::of(node).ok(), ..Notify::default() });
     }
 
     /// A program asks for a ping of a peer, which is sent as soon as there is a path.
-    pub fn ask_ping(
+    pub fn add_ping(
         &mut self,
         peer: NodePublic,
         result: PingResult,
@@ -103,12 +103,12 @@ impl Programs {
         // Whoever asked may have gone.
         self.unsent.retain(|(_, waiting)| !waiting.reply.is_closed());
         self.pings.retain(|_, waiting| !waiting.reply.is_closed());
-        if self.pings.len() + self.unsent.len() >= MOST_PINGS {
+        if self.pings.len() + self.unsent.len() >= MAX_PINGS {
             let err = "too many pings wait for an answer".to_owned();
             let _ = reply.send(Ok(PingResult { err, ..result }));
             return;
         }
-        self.unsent.push((peer, Waiting { result, regions, reply, until: now + PATIENCE }));
+        self.unsent.push((peer, PendingPing { result, regions, reply, until: now + PING_TIMEOUT }));
     }
 
     /// Sends the pings that can be sent. `send` returns the number of one.
@@ -123,7 +123,8 @@ impl Programs {
 
     /// A ping was answered.
     pub fn pong(&mut self, number: u32, via: Path, latency: Duration) {
-        let Some(Waiting { mut result, regions, reply, .. }) = self.pings.remove(&number) else {
+        let Some(PendingPing { mut result, regions, reply, .. }) = self.pings.remove(&number)
+        else {
             return;
         };
         result.latency_seconds = latency.as_secs_f64();
@@ -147,13 +148,13 @@ impl Programs {
         let late: Vec<u32> =
             self.pings.iter().filter(|(_, one)| one.until <= now).map(|(id, _)| *id).collect();
         for number in late {
-            if let Some(Waiting { mut result, reply, .. }) = self.pings.remove(&number) {
+            if let Some(PendingPing { mut result, reply, .. }) = self.pings.remove(&number) {
                 result.err = "no reply".to_owned();
                 let _ = reply.send(Ok(result));
             }
         }
-        let is_late = |(_, waiting): &mut (NodePublic, Waiting)| waiting.until <= now;
-        for (_, Waiting { mut result, reply, .. }) in self.unsent.extract_if(.., is_late) {
+        let is_late = |(_, waiting): &mut (NodePublic, PendingPing)| waiting.until <= now;
+        for (_, PendingPing { mut result, reply, .. }) in self.unsent.extract_if(.., is_late) {
             result.err = "there is no path to it".to_owned();
             let _ = reply.send(Ok(result));
         }
@@ -168,7 +169,7 @@ mod tests {
     use crate::agent::local_api::watcher;
 
     #[test]
-    fn programs_that_have_gone_are_forgotten_without_news() {
+    fn closed_watchers_are_removed_without_a_notification() {
         let mut programs = Programs::default();
         for _ in 0..1000 {
             let (watcher, _) = watcher();
@@ -178,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn pings_that_wait_are_bounded_and_those_of_programs_that_have_gone_make_room() {
+    fn pending_pings_are_limited_and_closed_ones_are_removed() {
         let mut programs = Programs::default();
-        let mut ask = || {
+        let mut ping = || {
             let (reply, answer) = oneshot::channel();
             let (result, regions) = (PingResult::default(), HashMap::new());
-            programs.ask_ping(NodePublic([2; 32]), result, regions, reply, Duration::ZERO);
+            programs.add_ping(NodePublic([2; 32]), result, regions, reply, Duration::ZERO);
             answer
         };
-        let mut waiting: Vec<_> = (0..MOST_PINGS).map(|_| ask()).collect();
-        let refused = ask().try_recv().unwrap().unwrap();
+        let mut waiting: Vec<_> = (0..MAX_PINGS).map(|_| ping()).collect();
+        let refused = ping().try_recv().unwrap().unwrap();
         assert_eq!(refused.err, "too many pings wait for an answer");
         waiting.pop();
-        assert!(ask().try_recv().is_err(), "it waits");
+        assert!(ping().try_recv().is_err(), "it waits");
     }
 }

@@ -34,7 +34,7 @@ struct Named {
 impl Roots {
     /// Reads the files that the environment names. A process does so before it gives up rights: the files may
     /// be root's. This machine's own certificates are read when they are needed.
-    pub fn of_environment() -> Self {
+    pub fn from_environment() -> Self {
         Self::named(VARIABLES.map(|name| {
             let value = env::var_os(name)?;
             if value.is_empty() {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named_with_its_variable_and_the_reason() {
+    fn unusable_certificate_file_is_named_with_variable_and_reason() {
         let folder = env::temp_dir().join(format!("linerate-roots-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = |name: &str| folder.join(name).into_os_string();

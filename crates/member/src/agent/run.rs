@@ -15,28 +15,28 @@ use super::{
     Clients, Lines, Options,
     control::{
         self,
-        dial::{Dialer, Hook},
+        dial::{Dialer, SocketHook},
     },
     core::{Agent, Clock, Effects, Input, Parts},
     derp, endpoints, line,
     local_api::Writers,
     portmap::{self, PortMapping},
-    state::State,
+    state_folder::StateFolder,
 };
 
 /// Messages of each kind that wait at most.
-const WAITING: usize = 256;
+const CHANNEL_CAPACITY: usize = 256;
 /// How long an agent that ends takes at most to release what it has elsewhere.
-const LEAVING: Duration = Duration::from_millis(100);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs until the data plane, or the program that it is a part of, is gone.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
-    let (to_core, mut from_plane) = mpsc::channel(WAITING);
+    let (to_core, mut from_plane) = mpsc::channel(CHANNEL_CAPACITY);
     let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
-    let (to_core, mut from_steward) = mpsc::channel(WAITING);
+    let (to_core, mut from_steward) = mpsc::channel(CHANNEL_CAPACITY);
     let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
     let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
-    let (to_core, mut from_relay_server) = mpsc::channel(WAITING);
+    let (to_core, mut from_relay_server) = mpsc::channel(CHANNEL_CAPACITY);
     let opened = lines.relay_server.map(|line| line::open(line, to_core.clone()));
     let (relay_server, relay_server_line) = opened.transpose().context("relay")?.unzip();
     let user = (!options.has_own_user).then(sys::process::effective_user);
@@ -50,28 +50,28 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let mut requests = match lines.clients {
         #[cfg(feature = "local-api")]
         Clients::Socket(socket) => {
-            let (to_core, requests) = mpsc::channel(WAITING);
+            let (to_core, requests) = mpsc::channel(CHANNEL_CAPACITY);
             let server = local_api::Server::start(socket, writers.clone(), to_core);
             _server = server.context("socket")?;
             requests
         }
         Clients::Own(requests) => requests,
     };
-    let (control_events, mut from_control) = mpsc::channel(WAITING);
-    let (relay_events, mut from_relays) = mpsc::channel(WAITING);
-    let (relays, relay_commands) = mpsc::channel(WAITING);
+    let (control_events, mut from_control) = mpsc::channel(CHANNEL_CAPACITY);
+    let (relay_events, mut from_relays) = mpsc::channel(CHANNEL_CAPACITY);
+    let (relays, relay_commands) = mpsc::channel(CHANNEL_CAPACITY);
 
-    let state = State::new(options.folder);
-    let hook = hook(options.mark);
-    let dialer = Dialer::of_environment(hook.clone(), &options.roots);
+    let state = StateFolder::new(options.folder);
+    let hook = socket_hook(options.mark);
+    let dialer = Dialer::from_environment(hook.clone(), &options.roots);
     tokio::spawn(derp::run(derp::Settings { dialer }, relay_commands, relay_events));
     tokio::pin!(plane_line);
     let mut steward_line = steward_line.map(Box::pin);
     let mut relay_server_line = relay_server_line.map(Box::pin);
-    let (found, mut from_checks) = mpsc::channel(WAITING);
+    let (check_results, mut from_checks) = mpsc::channel(CHANNEL_CAPACITY);
     let (wanted, is_wanted) = watch::channel(portmap::Wanted::default());
     let nonce = Nonce::of(&state.disco_key()?);
-    let mapping = tokio::spawn(portmap::run(nonce, hook.clone(), is_wanted, found.clone()));
+    let mapping = tokio::spawn(portmap::run(nonce, hook.clone(), is_wanted, check_results.clone()));
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
         address_ranges: options.address_ranges,
@@ -83,12 +83,12 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         relay_server,
         relays,
         control_events,
-        found,
+        check_results,
         port_mapping: PortMapping::new(wanted),
         writers,
         effects: Effects {
             addresses: Box::new(endpoints::addresses),
-            ways: Box::new(endpoints::ways),
+            default_routes: Box::new(endpoints::default_routes),
             connect: Box::new(|settings, commands, events| {
                 tokio::spawn(control::run(settings, commands, events));
             }),
@@ -102,12 +102,12 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         let wake = Instant::now() + wait;
         let input = tokio::select! {
             ended = &mut plane_line => break ended.context("line"),
-            Some(_) = next(&mut steward_line) => {
+            Some(_) = wait_for(&mut steward_line) => {
                 steward_line = None;
                 Input::StewardEnded
             }
             // It ends with the steward.
-            Some(_) = next(&mut relay_server_line) => {
+            Some(_) = wait_for(&mut relay_server_line) => {
                 relay_server_line = None;
                 Input::RelayServerEnded
             }
@@ -120,11 +120,11 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
             // Before that it does not know whether it is logged in.
-            request = requests.recv(), if agent.has_begun => match request {
+            request = requests.recv(), if agent.has_hello => match request {
                 Some(request) => Input::Request(request),
                 None => break Ok(()),
             },
-            Some(found) = from_checks.recv() => Input::Found(found),
+            Some(found) = from_checks.recv() => Input::CheckResult(found),
             () = sleep_until(wake), if due.is_some() => Input::Timeout,
         };
         agent.handle(input, Clock::read()).await;
@@ -132,12 +132,12 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     };
     drop(agent);
     drop(from_checks);
-    let _ = timeout(LEAVING, mapping).await;
+    let _ = timeout(RELEASE_TIMEOUT, mapping).await;
     ended
 }
 
 /// The outcome of what is there; never without one.
-async fn next<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
+async fn wait_for<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
     match some {
         Some(future) => Some(future.await),
         None => std::future::pending().await,
@@ -145,7 +145,7 @@ async fn next<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
 }
 
 /// Marks sockets, so that what they send does not go where the interface's routes lead.
-fn hook(mark: u32) -> Option<Hook> {
-    let hook: Hook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
+fn socket_hook(mark: u32) -> Option<SocketHook> {
+    let hook: SocketHook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
     Some(hook).filter(|_| mark != 0)
 }

@@ -21,13 +21,13 @@ use zeroize::Zeroizing;
 
 use super::{
     core::Agent,
-    local_api::{Refusal, Reply, Request, Who},
+    local_api::{ApiError, Reply, Request, WhoIsQuery},
     mesh::direct,
-    tunnel_pings::Asker,
+    tunnel_pings::PingRequester,
 };
 
 /// A peer is active that was sent something so recently (`ipnstate.go`).
-const ACTIVE: std::time::Duration = std::time::Duration::from_secs(120);
+const ACTIVE_TIME: std::time::Duration = std::time::Duration::from_secs(120);
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-linerate");
 
 impl Agent {
@@ -41,7 +41,7 @@ impl Agent {
                 let _ = reply.send(Ok(Box::new(self.prefs.clone())));
             }
             Request::EditPrefs { edits, reply } => {
-                let edited = self.prefs.edited(&edits).map_err(Refusal::from);
+                let edited = self.prefs.edited(&edits).map_err(ApiError::from);
                 let edited = edited.and_then(|prefs| self.set_prefs(prefs));
                 let _ = reply.send(edited.map(|()| Box::new(self.prefs.clone())));
             }
@@ -64,16 +64,16 @@ impl Agent {
             Request::LoginInteractive { reply } => {
                 let _ = reply.send(Ok(()));
                 if self.login.page.is_empty() {
-                    self.want_login(None);
+                    self.begin_login(None);
                 } else {
                     let page = self.login.page.clone();
-                    self.programs.browse(&page);
+                    self.programs.login_page(&page);
                 }
             }
             Request::Logout { reply } => self.logout(reply),
             Request::Ping { ip, kind, reply, .. } => self.ping(ip, kind, reply),
-            Request::WhoIs { who, reply } => {
-                let _ = reply.send(Ok(self.whois(&who)));
+            Request::WhoIs { query, reply } => {
+                let _ = reply.send(Ok(self.whois(&query)));
             }
             Request::DerpMap { reply } => {
                 let _ = reply.send(Ok(self.derp_map()));
@@ -95,15 +95,15 @@ impl Agent {
                 let own = self.map.node().into_iter().chain(self.map.peers());
                 let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
             }
-            Request::LockStatus { reply } => {
-                let _ = reply.send(Ok(self.lock_status()));
+            Request::TkaStatus { reply } => {
+                let _ = reply.send(Ok(self.tka_status()));
             }
-            Request::Lock { order, reply } => self.begin_order(*order, reply),
+            Request::Tka { order, reply } => self.begin_operation(*order, reply),
             Request::Forwarding { reply } => {
                 let _ = reply.send(Ok(String::new()));
             }
             Request::Watch { mask, watcher } => {
-                let first = self.first_news(mask);
+                let first = self.first_notification(mask);
                 self.programs.watch(watcher, &first, mask);
             }
             Request::Why { target, reply } => {
@@ -115,17 +115,17 @@ impl Agent {
         }
     }
 
-    fn check(&self, prefs: &Prefs) -> Result<(), Refusal> {
+    fn check(&self, prefs: &Prefs) -> Result<(), ApiError> {
         prefs.check()?;
         if !prefs.control_url.is_empty() {
             let url = prefs.control_url.parse::<tailnet::control::dial::ControlUrl>();
-            url.map_err(|error| Refusal::bad(format!("{}: {error}", prefs.control_url)))?;
+            url.map_err(|error| ApiError::bad(format!("{}: {error}", prefs.control_url)))?;
         }
         Ok(())
     }
 
     /// Makes preferences those of this node.
-    fn set_prefs(&mut self, mut prefs: Prefs) -> Result<(), Refusal> {
+    fn set_prefs(&mut self, mut prefs: Prefs) -> Result<(), ApiError> {
         self.check(&prefs)?;
         // An address stands for the node that has it.
         if let Some(ip) = prefs.exit_node_ip
@@ -140,26 +140,26 @@ impl Agent {
             prefs.server_key = self.prefs.server_key;
         }
         if is_other && !self.own.key.is_zero() && !self.prefs.control_url.is_empty() {
-            return Err(Refusal::bad(format!(
+            return Err(ApiError::bad(format!(
                 "this node is in the network of {}: `linerate leave` ends that",
                 self.prefs.control_url
             )));
         }
-        let former = std::mem::replace(&mut self.prefs, prefs);
-        if let Err(error) = self.keep_prefs() {
-            self.prefs = former;
-            return Err(Refusal::failed(format!("settings cannot be kept: {error}")));
+        let previous = std::mem::replace(&mut self.prefs, prefs);
+        if let Err(error) = self.save_prefs() {
+            self.prefs = previous;
+            return Err(ApiError::failed(format!("settings cannot be kept: {error}")));
         }
         self.set_operator();
         self.apply_settings();
         self.connect();
         self.announce();
-        self.programs.prefs(&self.prefs);
-        self.tell_state();
+        self.programs.prefs_changed(&self.prefs);
+        self.publish_state();
         Ok(())
     }
 
-    fn first_news(&self, mask: WatchMask) -> Notify {
+    fn first_notification(&self, mask: WatchMask) -> Notify {
         let mut first = Notify { version: VERSION.to_owned(), ..Notify::default() };
         if mask.has(WatchMask::INITIAL_STATE) {
             first.session_id = format!("{:x}", clock::boottime_nanos());
@@ -241,7 +241,7 @@ impl Agent {
             relay: self.mesh.home().map(|home| self.region_code(home)).unwrap_or_default(),
             online: self.login.connected && self.login.has_map,
             in_engine: true,
-            ..self.described(node)
+            ..self.map_status(node)
         }
     }
 
@@ -275,15 +275,15 @@ impl Agent {
             post_quantum: activity
                 .and_then(|one| one.post_quantum)
                 .map(|at| Timestamp::from_unix(at.as_secs())),
-            active: ago.is_some_and(|ago| ago < ACTIVE),
+            active: ago.is_some_and(|ago| ago < ACTIVE_TIME),
             in_magic_sock: path.is_some(),
             in_engine: activity.is_some(),
-            ..self.described(node)
+            ..self.map_status(node)
         }
     }
 
     /// What the map says of a node.
-    fn described(&self, node: &Node) -> PeerStatus {
+    fn map_status(&self, node: &Node) -> PeerStatus {
         let time = |text: &Option<String>| text.clone().map(Timestamp).unwrap_or_default();
         let is_set = |text: &&String| !text.starts_with("0001-");
         PeerStatus {
@@ -327,10 +327,10 @@ impl Agent {
         }
     }
 
-    fn whois(&self, who: &Who) -> Option<Box<WhoIs>> {
-        let node = match who {
-            Who::Address { address, .. } => self.map.node_at(address.ip()),
-            Who::Key(key) => {
+    fn whois(&self, query: &WhoIsQuery) -> Option<Box<WhoIs>> {
+        let node = match query {
+            WhoIsQuery::Address { address, .. } => self.map.node_at(address.ip()),
+            WhoIsQuery::Key(key) => {
                 self.map.peer(key).or_else(|| self.map.node().filter(|node| node.key == *key))
             }
         }?;
@@ -348,7 +348,7 @@ impl Agent {
     }
 
     fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {
-        let (key, waiting) = match self.pinged(ip) {
+        let (key, waiting) = match self.ping_target(ip) {
             Ok(peer) => peer,
             Err(result) => {
                 let _ = reply.send(Ok(*result));
@@ -356,7 +356,7 @@ impl Agent {
             }
         };
         if kind == PingKind::Tsmp {
-            self.ping_through_tunnel(ip, waiting, Asker::Program(reply));
+            self.ping_through_tunnel(ip, waiting, PingRequester::Program(reply));
             return;
         }
         let regions = self.map.derp_map().regions.iter().flatten();
@@ -364,11 +364,11 @@ impl Agent {
             Some((*id, region.as_ref()?.region_code.clone()))
         };
         let regions: HashMap<u16, String> = regions.filter_map(code).collect();
-        self.programs.ask_ping(key, waiting, regions, reply, self.clock.now);
+        self.programs.add_ping(key, waiting, regions, reply, self.clock.now);
     }
 
     /// The peer at an address, with what a ping of it says of it; or what it says where there is none.
-    pub fn pinged(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
+    pub fn ping_target(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
         let result = |node: Option<&Node>, error: &str| PingResult {
             ip: ip.to_string(),
             node_ip: ip.to_string(),
@@ -409,7 +409,7 @@ impl Agent {
             "seen from outside": of(Stun).join(", "),
             "NAT": self.mesh.nat().map_or("not known: no server answers in IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.port_mapping.text(self.clock.now),
-            "port guessing": self.mesh.chance_text(),
+            "port guessing": self.mesh.birthday_probing_text(),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),
         })

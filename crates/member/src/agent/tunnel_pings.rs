@@ -25,23 +25,23 @@ use super::{core::Agent, local_api::Reply};
 /// What the coordinator calls them (`tailcfg.PingTSMP`).
 const KIND: &str = "TSMP";
 /// How long an answer is waited for, as of any ping (`ipn/localapi`).
-const PATIENCE: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that wait for an answer.
-const MOST: usize = 64;
+const MAX_PINGS: usize = 64;
 
 /// Those that were not answered yet.
 #[derive(Default)]
-pub(super) struct TunnelPings(BTreeMap<Token, Waiting>);
+pub(super) struct TunnelPings(BTreeMap<Token, PendingPing>);
 
-struct Waiting {
-    asker: Asker,
+struct PendingPing {
+    requester: PingRequester,
     result: PingResult,
     to: IpAddr,
     sent: Duration,
 }
 
 /// Who is told the result.
-pub(super) enum Asker {
+pub(super) enum PingRequester {
     /// A program.
     Program(Reply<PingResult>),
     /// The coordinator. Where there is no answer it is told nothing.
@@ -50,8 +50,8 @@ pub(super) enum Asker {
 
 impl TunnelPings {
     /// The oldest makes room.
-    fn add(&mut self, waiting: Waiting) -> Token {
-        if self.0.len() >= MOST {
+    fn add(&mut self, waiting: PendingPing) -> Token {
+        if self.0.len() >= MAX_PINGS {
             let oldest = self.0.iter().min_by_key(|(_, one)| one.sent).map(|(token, _)| *token);
             if let Some(waiting) = oldest.and_then(|token| self.0.remove(&token)) {
                 waiting.give_up();
@@ -62,25 +62,25 @@ impl TunnelPings {
         token
     }
 
-    fn take(&mut self, pong: &TunnelPing) -> Option<Waiting> {
-        let is_of = |waiting: &&Waiting| waiting.to == pong.from;
+    fn take(&mut self, pong: &TunnelPing) -> Option<PendingPing> {
+        let is_of = |waiting: &&PendingPing| waiting.to == pong.from;
         self.0.get(&pong.token).filter(is_of)?;
         self.0.remove(&pong.token)
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.0.values().map(|waiting| waiting.sent + PATIENCE).min()
+        self.0.values().map(|waiting| waiting.sent + PING_TIMEOUT).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
-        let late = |_: &Token, waiting: &mut Waiting| waiting.sent + PATIENCE <= now;
+        let late = |_: &Token, waiting: &mut PendingPing| waiting.sent + PING_TIMEOUT <= now;
         self.0.extract_if(.., late).for_each(|(_, waiting)| waiting.give_up());
     }
 }
 
-impl Waiting {
+impl PendingPing {
     fn give_up(self) {
-        if let Asker::Program(reply) = self.asker {
+        if let PingRequester::Program(reply) = self.requester {
             let _ = reply.send(Ok(PingResult { err: "no reply".to_owned(), ..self.result }));
         }
     }
@@ -88,48 +88,54 @@ impl Waiting {
 
 impl Agent {
     /// Pings a peer, of which `result` says who it is.
-    pub fn ping_through_tunnel(&mut self, to: IpAddr, result: PingResult, asker: Asker) {
+    pub fn ping_through_tunnel(
+        &mut self,
+        to: IpAddr,
+        result: PingResult,
+        requester: PingRequester,
+    ) {
         let own = self.map.node().into_iter().flat_map(|own| &own.addresses).map(|net| net.addr());
         let Some(from) = own.into_iter().find(|own| own.is_ipv4() == to.is_ipv4()) else {
             let err = "this node has no address of that family".to_owned();
-            self.tell_asker(asker, PingResult { err, ..result });
+            self.send_ping_result(requester, PingResult { err, ..result });
             return;
         };
         let sent = self.clock.now;
-        let token = self.tunnel_pings.add(Waiting { asker, result, to, sent });
+        let token = self.tunnel_pings.add(PendingPing { requester, result, to, sent });
         self.plane.send(ToPlane::TunnelPing(TunnelPing { from, to, token }));
     }
 
     /// A ping was answered.
     pub fn handle_pong(&mut self, pong: &TunnelPing) {
-        if let Some(Waiting { asker, mut result, sent, .. }) = self.tunnel_pings.take(pong) {
+        if let Some(PendingPing { requester, mut result, sent, .. }) = self.tunnel_pings.take(pong)
+        {
             result.latency_seconds = self.clock.now.saturating_sub(sent).as_secs_f64();
-            self.tell_asker(asker, result);
+            self.send_ping_result(requester, result);
         }
     }
 
     /// The coordinator wants a peer pinged. What it wants else is not done.
-    pub fn ping_for_coordinator(&mut self, ping: PingRequest) {
+    pub fn handle_ping_request(&mut self, ping: PingRequest) {
         let PingRequest { url, over_noise, types, ip } = ping;
         let (true, Ok(to)) = (types.split(',').any(|kind| kind == KIND), ip.parse()) else {
             tracing::debug!(types, ip, "a ping that is not answered");
             return;
         };
-        let asker = Asker::Coordinator { url, over_noise };
-        match self.pinged(to) {
-            Ok((_, result)) => self.ping_through_tunnel(to, result, asker),
-            Err(result) => self.tell_asker(asker, *result),
+        let requester = PingRequester::Coordinator { url, over_noise };
+        match self.ping_target(to) {
+            Ok((_, result)) => self.ping_through_tunnel(to, result, requester),
+            Err(result) => self.send_ping_result(requester, *result),
         }
     }
 
-    fn tell_asker(&mut self, asker: Asker, result: PingResult) {
-        match asker {
+    fn send_ping_result(&mut self, requester: PingRequester, result: PingResult) {
+        match requester {
             // It may have gone.
-            Asker::Program(reply) => drop(reply.send(Ok(result))),
-            Asker::Coordinator { url, over_noise } => {
-                let mut said = json!(result);
-                said["Type"] = json!(KIND);
-                self.answer_ping(url, over_noise, said.to_string().into_bytes());
+            PingRequester::Program(reply) => drop(reply.send(Ok(result))),
+            PingRequester::Coordinator { url, over_noise } => {
+                let mut body = json!(result);
+                body["Type"] = json!(KIND);
+                self.answer_ping(url, over_noise, body.to_string().into_bytes());
             }
         }
     }

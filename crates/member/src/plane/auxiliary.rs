@@ -30,41 +30,41 @@ use tailnet::{
     line::{Auxiliary, Incoming, Open, Outgoing, Path, ToAgent},
 };
 
-use super::{ToLine, places::Places, spawn};
+use super::{LineSender, endpoint_tables::EndpointTables, spawn};
 
 /// How long sockets wait for a call, whatever the agent does: longer than it lets them.
-const OPEN: Duration = Duration::from_secs(30);
+const PROBING_TIME: Duration = Duration::from_secs(30);
 /// Datagrams that are passed on of all of them: a call is one.
-const PASSED_ON: usize = 64;
+const MAX_FORWARDED: usize = 64;
 /// The most that are opened for a peer.
-const MOST: u16 = 256;
+const MAX_SOCKETS: u16 = 256;
 /// Slots of a batch: less than those of the data plane's socket, as it is for one peer.
 const SLOTS: usize = 16;
 
 /// The sockets that there are, by their number.
-pub(super) struct Sockets {
+pub(super) struct AuxiliarySockets {
     node: Arc<Node>,
-    places: Places,
-    line: ToLine,
-    all: HashMap<u32, One>,
+    tables: EndpointTables,
+    line: LineSender,
+    groups: HashMap<u32, Group>,
 }
 
-struct One {
+struct Group {
     peer: NodePublic,
     to: SocketAddr,
     /// Opened for a former agent, which knew what for.
-    is_former: bool,
+    is_from_previous_agent: bool,
     stop: Arc<Stop>,
     stage: Stage,
 }
 
 enum Stage {
     /// Until one is met.
-    Many(JoinHandle<Option<ProbeSockets>>),
-    Kept(Kept),
+    Probing(JoinHandle<Option<ProbeSockets>>),
+    Connected(Connected),
 }
 
-struct Kept {
+struct Connected {
     socket: Auxiliary,
     udp: UdpSocket,
     endpoint: Endpoint,
@@ -85,7 +85,7 @@ impl Stop {
         }
     }
 
-    fn wakes(&self, waker: Waker) {
+    fn set_waker(&self, waker: Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
@@ -94,26 +94,27 @@ impl Stop {
     }
 }
 
-impl Sockets {
-    pub fn new(node: Arc<Node>, places: Places, line: ToLine) -> Self {
-        Self { node, places, line, all: HashMap::new() }
+impl AuxiliarySockets {
+    pub fn new(node: Arc<Node>, tables: EndpointTables, line: LineSender) -> Self {
+        Self { node, tables, line, groups: HashMap::new() }
     }
 
     /// Opens sockets, and tells the agent how many.
     pub fn open(&mut self, open: Open) {
         self.close(open.number);
         // One peer at a time is tried for.
-        let many = self.all.iter().filter(|(_, one)| matches!(one.stage, Stage::Many(_)));
-        let many: Vec<u32> = many.map(|(number, _)| *number).collect();
-        many.into_iter().for_each(|number| self.close(number));
+        let probing = self.groups.iter().filter(|(_, one)| matches!(one.stage, Stage::Probing(_)));
+        let probing: Vec<u32> = probing.map(|(number, _)| *number).collect();
+        probing.into_iter().for_each(|number| self.close(number));
         let (number, peer, to) = (open.number, open.peer, open.to);
         let stop = Arc::<Stop>::default();
         let (node, line, stops) = (self.node.clone(), self.line.clone(), stop.clone());
-        let thread = spawn("tailnet chance", move || look_out(&node, open, &stops, &line));
+        let thread = spawn("tailnet chance", move || probe(&node, open, &stops, &line));
         match thread {
             Ok(thread) => {
-                let stage = Stage::Many(thread);
-                self.all.insert(number, One { peer, to, is_former: false, stop, stage });
+                let stage = Stage::Probing(thread);
+                self.groups
+                    .insert(number, Group { peer, to, is_from_previous_agent: false, stop, stage });
             }
             Err(error) => {
                 tracing::warn!(%error, "no peer is met by chance");
@@ -123,10 +124,11 @@ impl Sockets {
     }
 
     /// Keeps one, and closes the others that were opened with it.
-    pub fn keep(&mut self, socket: Auxiliary) {
-        let Some(one) = self.all.remove(&socket.number) else { return };
-        let One { peer, to, is_former, stop, stage: Stage::Many(thread) } = one else {
-            self.all.insert(socket.number, one);
+    pub fn select(&mut self, socket: Auxiliary) {
+        let Some(one) = self.groups.remove(&socket.number) else { return };
+        let Group { peer, to, is_from_previous_agent, stop, stage: Stage::Probing(thread) } = one
+        else {
+            self.groups.insert(socket.number, one);
             return;
         };
         stop.set();
@@ -134,36 +136,36 @@ impl Sockets {
         let Some((udp, receiver)) = flows.and_then(|flows| flows.into_socket(socket.index)) else {
             return;
         };
-        let Some(endpoint) = self.places.auxiliaries.add(to, Box::new(udp.sender())) else {
+        let Some(endpoint) = self.tables.auxiliaries.add(to, Box::new(udp.sender())) else {
             tracing::warn!("too many peers are met by chance");
             return;
         };
         let stop = Arc::<Stop>::default();
-        stop.wakes(receiver.waker());
-        let (relay, stops) = (self.places.relay.clone(), stop.clone());
-        let receives =
+        stop.set_waker(receiver.waker());
+        let (relay, stops) = (self.tables.relay.clone(), stop.clone());
+        let thread =
             spawn("tailnet socket", move || receive(receiver, &relay, (&endpoint, to), &stops));
-        if let Err(error) = receives {
+        if let Err(error) = thread {
             tracing::warn!(%error, "a peer that was met by chance is left");
-            self.places.auxiliaries.remove(&endpoint);
+            self.tables.auxiliaries.remove(&endpoint);
             return;
         }
-        self.node.note_met();
-        self.places.name(endpoint, to, socket);
-        let stage = Stage::Kept(Kept { socket, udp, endpoint });
-        self.all.insert(socket.number, One { peer, to, is_former, stop, stage });
+        self.node.count_connected();
+        self.tables.add_auxiliary(endpoint, to, socket);
+        let stage = Stage::Connected(Connected { socket, udp, endpoint });
+        self.groups.insert(socket.number, Group { peer, to, is_from_previous_agent, stop, stage });
     }
 
     /// Closes all of a number. No peer's path is there any more.
     pub fn close(&mut self, number: u32) {
-        let Some(one) = self.all.remove(&number) else { return };
+        let Some(one) = self.groups.remove(&number) else { return };
         one.stop.set();
         match one.stage {
             // It drops them.
-            Stage::Many(thread) => drop(thread),
-            Stage::Kept(Kept { udp, endpoint, .. }) => {
-                self.places.forget_name(&endpoint);
-                self.places.auxiliaries.remove(&endpoint);
+            Stage::Probing(thread) => drop(thread),
+            Stage::Connected(Connected { udp, endpoint, .. }) => {
+                self.tables.remove_auxiliary(&endpoint);
+                self.tables.auxiliaries.remove(&endpoint);
                 udp.close();
             }
         }
@@ -171,63 +173,65 @@ impl Sockets {
 
     /// Sends a datagram by one of them.
     pub fn send(&self, by: Auxiliary, datagram: &Outgoing) {
-        let kept = self.all.get(&by.number).and_then(|one| match &one.stage {
-            Stage::Kept(kept) if kept.socket == by => Some(kept),
+        let connected = self.groups.get(&by.number).and_then(|one| match &one.stage {
+            Stage::Connected(connected) if connected.socket == by => Some(connected),
             _ => None,
         });
-        if let Some(kept) = kept {
+        if let Some(connected) = connected {
             // Whether it arrives is told by its answer alone.
-            let _ = kept.udp.send_control(&datagram.bytes, Endpoint::new(datagram.to), None);
+            let _ = connected.udp.send_control(&datagram.bytes, Endpoint::new(datagram.to), None);
         }
     }
 
     /// The endpoint of a peer that is reached by the kept one of these.
     pub fn endpoint(&self, peer: NodePublic, number: u32) -> Option<Endpoint> {
-        match self.all.get(&number)? {
-            One { peer: its, stage: Stage::Kept(kept), .. } if *its == peer => Some(kept.endpoint),
+        match self.groups.get(&number)? {
+            Group { peer: other, stage: Stage::Connected(connected), .. } if *other == peer => {
+                Some(connected.endpoint)
+            }
             _ => None,
         }
     }
 
     /// Another agent begins, which knows of none of them: what works goes on until it knows a path.
-    pub fn begin_anew(&mut self) {
-        self.all.values_mut().for_each(|one| one.is_former = true);
-        let is_many = |one: &One| matches!(one.stage, Stage::Many(_));
-        let many = self.all.iter().filter(|(_, one)| is_many(one)).map(|(number, _)| *number);
-        many.collect::<Vec<_>>().into_iter().for_each(|number| self.close(number));
+    pub fn handle_agent_restart(&mut self) {
+        self.groups.values_mut().for_each(|one| one.is_from_previous_agent = true);
+        let is_probing = |one: &Group| matches!(one.stage, Stage::Probing(_));
+        let probing =
+            self.groups.iter().filter(|(_, one)| is_probing(one)).map(|(number, _)| *number);
+        probing.collect::<Vec<_>>().into_iter().for_each(|number| self.close(number));
     }
 
     /// A peer has another path.
     pub fn handle_path(&mut self, peer: NodePublic, path: Path) {
-        let is_it =
-            |number: u32| matches!(path, Path::Auxiliary { number: its, .. } if its == number);
-        let left = self
-            .all
-            .iter()
-            .filter(|(number, one)| one.is_former && one.peer == peer && !is_it(**number));
-        let left: Vec<u32> = left.map(|(number, _)| *number).collect();
-        left.into_iter().for_each(|number| self.close(number));
+        let is_current =
+            |number: u32| matches!(path, Path::Auxiliary { number: other, .. } if other == number);
+        let unused = self.groups.iter().filter(|(number, one)| {
+            one.is_from_previous_agent && one.peer == peer && !is_current(**number)
+        });
+        let unused: Vec<u32> = unused.map(|(number, _)| *number).collect();
+        unused.into_iter().for_each(|number| self.close(number));
     }
 
     /// A peer is gone.
-    pub fn keep_those_of(&mut self, stays: impl Fn(&NodePublic) -> bool) {
-        let gone = self.all.iter().filter(|(_, one)| !stays(&one.peer));
+    pub fn retain(&mut self, is_present: impl Fn(&NodePublic) -> bool) {
+        let gone = self.groups.iter().filter(|(_, one)| !is_present(&one.peer));
         let gone: Vec<u32> = gone.map(|(number, _)| *number).collect();
         gone.into_iter().for_each(|number| self.close(number));
     }
 }
 
-impl Drop for Sockets {
+impl Drop for AuxiliarySockets {
     fn drop(&mut self) {
-        let all: Vec<u32> = self.all.keys().copied().collect();
-        all.into_iter().for_each(|number| self.close(number));
+        let groups: Vec<u32> = self.groups.keys().copied().collect();
+        groups.into_iter().for_each(|number| self.close(number));
     }
 }
 
 /// Opens sockets, sends by each, and passes on what comes, until one is kept or all are closed.
-fn look_out(node: &Node, open: Open, stop: &Stop, line: &ToLine) -> Option<ProbeSockets> {
+fn probe(node: &Node, open: Open, stop: &Stop, line: &LineSender) -> Option<ProbeSockets> {
     let Open { number, to, count, hops, bytes, .. } = open;
-    let flows = match node.open_flows(count.clamp(1, MOST)) {
+    let flows = match node.open_flows(count.clamp(1, MAX_SOCKETS)) {
         Ok(flows) => flows,
         Err(error) => {
             tracing::warn!(%error, "no socket to meet a peer by chance");
@@ -235,17 +239,17 @@ fn look_out(node: &Node, open: Open, stop: &Stop, line: &ToLine) -> Option<Probe
             return None;
         }
     };
-    stop.wakes(flows.waker());
+    stop.set_waker(flows.waker());
     for index in 0..flows.count() {
         // Those of which none goes are as if they were not there.
         let _ = flows.send(index, &bytes, Endpoint::new(to), Some(hops));
     }
     let _ = line.send(&ToAgent::Opened { number, count: flows.count() });
     let now = || clock::boottime();
-    let (ends, mut left) = (now() + OPEN, PASSED_ON);
+    let (ends, mut left) = (now() + PROBING_TIME, MAX_FORWARDED);
     while !stop.is_set() {
-        let came = flows.receive(ends.checked_sub(now())?).ok()?;
-        let expected = came.into_iter().filter(|one| one.from == to && is_disco(&one.bytes));
+        let received = flows.receive(ends.checked_sub(now())?).ok()?;
+        let expected = received.into_iter().filter(|one| one.from == to && is_disco(&one.bytes));
         let datagrams: Vec<_> = expected.take(left).map(|one| incoming(number, one)).collect();
         left -= datagrams.len();
         if !datagrams.is_empty() && line.send(&ToAgent::Datagrams(datagrams)).is_err() {

@@ -113,7 +113,7 @@ impl Keys {
             None
         });
         let keys = Self { file, own, candidate: None };
-        keys.give(node);
+        keys.apply(node);
         keys
     }
 
@@ -142,7 +142,7 @@ impl Keys {
         };
         let written = self.file.write(&candidate);
         self.own = Some(candidate);
-        self.give(node);
+        self.apply(node);
         written
     }
 
@@ -150,9 +150,9 @@ impl Keys {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn forget(&mut self, node: &Arc<Node>) -> io::Result<()> {
+    pub fn remove(&mut self, node: &Arc<Node>) -> io::Result<()> {
         (self.own, self.candidate) = (None, None);
-        self.give(node);
+        self.apply(node);
         self.file.erase()
     }
 
@@ -162,7 +162,7 @@ impl Keys {
         derp::seal_login(own, server, &mut UnwrapErr(SysRng))
     }
 
-    fn give(&self, node: &Arc<Node>) {
+    fn apply(&self, node: &Arc<Node>) {
         let key = self.own.as_ref().map(|own| PrivateKey::from_bytes(own));
         let device = DeviceChange { private_key: Some(key), ..DeviceChange::default() };
         if let Err(error) = node.apply(Change { device, ..Change::default() }) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_that_was_written_last_counts_and_a_torn_slot_does_not() {
+    fn last_written_key_counts_and_a_torn_slot_does_not() {
         let path = std::env::temp_dir().join(format!("linerate-node-key-{}", std::process::id()));
         let (mut file, key) = open(&path);
         assert_eq!(key, None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_forgotten_is_in_no_slot() {
+    fn removed_key_is_in_no_slot() {
         let path = std::env::temp_dir().join(format!("linerate-no-key-{}", std::process::id()));
         let (mut file, _) = open(&path);
         file.write(&[7; KEY]).unwrap();

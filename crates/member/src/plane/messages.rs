@@ -18,50 +18,50 @@ use tailnet::{
     tsmp::{self, Message, Token, Tsmp},
 };
 
-use super::ToLine;
+use super::LineSender;
 
 /// The most pings of the agent that wait for their answers.
-const MOST: usize = 64;
+const MAX_PINGS: usize = 64;
 
 /// The pings of this node. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pings {
     packets: OwnPackets,
-    asked: Arc<Mutex<VecDeque<Token>>>,
+    pending: Arc<Mutex<VecDeque<Token>>>,
 }
 
 impl Pings {
     pub fn new(packets: OwnPackets) -> Self {
-        Self { packets, asked: Arc::default() }
+        Self { packets, pending: Arc::default() }
     }
 
     /// Sends one of the agent's.
     pub fn send(&self, TunnelPing { from, to, token }: TunnelPing) {
         let Some(packet) = tsmp::ping(from, to, token) else { return };
-        let mut asked = self.asked();
-        if asked.len() >= MOST {
-            asked.pop_front();
+        let mut pending = self.pending();
+        if pending.len() >= MAX_PINGS {
+            pending.pop_front();
         }
-        asked.push_back(token);
-        drop(asked);
+        pending.push_back(token);
+        drop(pending);
         // Where it is lost, its time passes.
         self.packets.push(packet);
     }
 
     /// Whether a pong answers a ping of the agent's, which it does once.
     fn answers(&self, token: Token) -> bool {
-        let mut asked = self.asked();
-        let at = asked.iter().position(|one| *one == token);
-        at.and_then(|at| asked.remove(at)).is_some()
+        let mut pending = self.pending();
+        let at = pending.iter().position(|one| *one == token);
+        at.and_then(|at| pending.remove(at)).is_some()
     }
 
-    fn asked(&self) -> MutexGuard<'_, VecDeque<Token>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, VecDeque<Token>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Answers, and tells the agent what it asked for, until the data plane has ended.
-pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &ToLine) {
+pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &LineSender) {
     while let Some(packet) = messages.recv() {
         let Some(Tsmp { from, to, message }) = tsmp::read(&packet) else { continue };
         match message {
@@ -81,7 +81,7 @@ pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &ToLine) {
 }
 
 /// Whether a packet is read here.
-pub(super) fn takes(packet: &[u8]) -> bool {
+pub(super) fn is_message(packet: &[u8]) -> bool {
     tsmp::read(packet).is_some()
 }
 
@@ -90,17 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pong_counts_once_and_of_what_was_asked_lately() {
+    fn pong_counts_once_and_only_for_a_recent_ping() {
         let pings = Pings::default();
         let address = |byte| [100, 64, 0, byte].into();
         let ask = |number: u64| {
             let (from, to) = (address(1), address(2));
             pings.send(TunnelPing { from, to, token: number.to_be_bytes() });
         };
-        (0..=MOST as u64).for_each(ask);
+        (0..=MAX_PINGS as u64).for_each(ask);
         let answers = |number: u64| pings.answers(number.to_be_bytes());
         assert!(!answers(0), "it made room");
-        assert!(answers(1) && !answers(1) && answers(MOST as u64));
+        assert!(answers(1) && !answers(1) && answers(MAX_PINGS as u64));
         assert!(!answers(u64::MAX), "it was not asked");
     }
 }

@@ -9,113 +9,127 @@ use packet::Endpoint;
 use tailnet::{keys::NodePublic, line::Peer};
 use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
-use super::{places::Places, public};
+use super::{endpoint_tables::EndpointTables, public};
 
 /// The most peers: what a relay's table has room for.
-const MOST: usize = 1 << 16;
+const MAX_PEERS: usize = 1 << 16;
 /// Places behind other nodes that are kept of a peer.
-const PLACES: usize = 4;
+const MAX_PEER_RELAYS: usize = 4;
 
 /// The peers that the data plane has.
 #[derive(Debug, Default)]
-pub(super) struct Peers(HashMap<NodePublic, Box<Known>>);
+pub(super) struct Peers(HashMap<NodePublic, Box<PeerEntry>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct PeerEntry {
     nets: Box<[IpNet]>,
     /// The relays that it was sought or heard at.
     regions: Vec<u16>,
     /// Where it was behind other nodes, the last one last.
-    passed: Vec<PrefixedAddr>,
+    peer_relays: Vec<PrefixedAddr>,
 }
 
 /// A change of peers.
 #[derive(Debug)]
-pub(super) struct Changed {
+pub(super) struct PeersChange {
     /// What is to be changed.
     pub change: Change,
     /// Who is at no relay any more, once that is done.
-    gone: Vec<RelayPeer>,
-    passed: Vec<PrefixedAddr>,
+    relays: Vec<RelayPeer>,
+    peer_relays: Vec<PrefixedAddr>,
 }
 
-impl Changed {
+impl PeersChange {
     /// After the change.
-    pub fn forget(self, places: &Places) {
-        self.gone.iter().for_each(|peer| places.relay.remove(peer));
-        self.passed.iter().for_each(|place| places.prefixes.remove(place));
+    pub fn remove_endpoints(self, tables: &EndpointTables) {
+        self.relays.iter().for_each(|peer| tables.relay.remove(peer));
+        self.peer_relays.iter().for_each(|relay| tables.prefixes.remove(relay));
     }
 }
 
 impl Peers {
-    pub fn has(&self, key: &NodePublic) -> bool {
+    pub fn contains(&self, key: &NodePublic) -> bool {
         self.0.contains_key(key)
     }
 
     /// The endpoint of a peer at a relay; `None` if there is no such peer, or no room.
-    pub fn at_relay(&mut self, key: NodePublic, region: u16, places: &Places) -> Option<Endpoint> {
-        let known = self.0.get_mut(&key)?;
-        let endpoint = places.relay.endpoint(RelayPeer { region, key: key.0 })?;
-        if !known.regions.contains(&region) {
-            known.regions.push(region);
+    pub fn relay_endpoint(
+        &mut self,
+        key: NodePublic,
+        region: u16,
+        tables: &EndpointTables,
+    ) -> Option<Endpoint> {
+        let entry = self.0.get_mut(&key)?;
+        let endpoint = tables.relay.endpoint(RelayPeer { region, key: key.0 })?;
+        if !entry.regions.contains(&region) {
+            entry.regions.push(region);
         }
         Some(endpoint)
     }
 
     /// The endpoint of a peer behind another node; `None` if there is no such peer, or no room. What
     /// comes from where it was before is still taken.
-    pub fn passed(
+    pub fn peer_relay_endpoint(
         &mut self,
         key: NodePublic,
-        place: PrefixedAddr,
-        places: &Places,
+        relay: PrefixedAddr,
+        tables: &EndpointTables,
     ) -> Option<Endpoint> {
-        let known = self.0.get_mut(&key)?;
-        let endpoint = places.prefixes.endpoint(place)?;
-        known.passed.retain(|one| *one != place);
-        known.passed.push(place);
-        if known.passed.len() > PLACES {
-            places.prefixes.remove(&known.passed.remove(0));
+        let entry = self.0.get_mut(&key)?;
+        let endpoint = tables.prefixes.endpoint(relay)?;
+        entry.peer_relays.retain(|one| *one != relay);
+        entry.peer_relays.push(relay);
+        if entry.peer_relays.len() > MAX_PEER_RELAYS {
+            tables.prefixes.remove(&entry.peer_relays.remove(0));
         }
         Some(endpoint)
     }
 
     /// What is to be changed. Networks are taken away before they are given, and a peer keeps those
     /// that it has: no packet of theirs is lost.
-    pub fn change(&mut self, complete: bool, changed: &[Peer], removed: &[NodePublic]) -> Changed {
-        let (mut peers, mut at_relays, mut passed) = (Vec::new(), Vec::new(), Vec::new());
+    pub fn change(
+        &mut self,
+        complete: bool,
+        changed: &[Peer],
+        removed: &[NodePublic],
+    ) -> PeersChange {
+        let (mut peers, mut at_relays, mut peer_relays) = (Vec::new(), Vec::new(), Vec::new());
         let stay: HashSet<NodePublic> = changed.iter().map(|peer| peer.key).collect();
         let removed: HashSet<NodePublic> = removed.iter().copied().collect();
-        let is_gone = |key: &NodePublic, _: &mut Box<Known>| {
+        let is_removed = |key: &NodePublic, _: &mut Box<PeerEntry>| {
             removed.contains(key) || complete && !stay.contains(key)
         };
-        for (key, known) in self.0.extract_if(is_gone) {
-            let gone = known.regions.into_iter().map(|region| RelayPeer { region, key: key.0 });
-            at_relays.extend(gone);
-            passed.extend(known.passed);
+        for (key, entry) in self.0.extract_if(is_removed) {
+            let relays = entry.regions.into_iter().map(|region| RelayPeer { region, key: key.0 });
+            at_relays.extend(relays);
+            peer_relays.extend(entry.peer_relays);
             peers.push(PeerChange { remove: true, ..PeerChange::new(public(key)) });
         }
         for peer in changed {
-            if !self.has(&peer.key) && self.0.len() >= MOST {
-                tracing::warn!("a peer is left out: there are {MOST}");
+            if !self.contains(&peer.key) && self.0.len() >= MAX_PEERS {
+                tracing::warn!("a peer is left out: there are {MAX_PEERS}");
                 continue;
             }
             let nets: Box<[IpNet]> = peer.allowed_ips.iter().map(IpNet::trunc).collect();
-            let known = self.0.entry(peer.key).or_default();
-            let former = std::mem::replace(&mut known.nets, nets);
-            let less = former.iter().filter(|net| !known.nets.contains(net));
-            let more = known.nets.iter().filter(|net| !former.contains(net));
-            let less = less.map(|&net| AllowedIpChange { net, remove: true });
-            let more = more.map(|&net| AllowedIpChange { net, remove: false });
+            let entry = self.0.entry(peer.key).or_default();
+            let previous = std::mem::replace(&mut entry.nets, nets);
+            let removed_nets = previous.iter().filter(|net| !entry.nets.contains(net));
+            let added_nets = entry.nets.iter().filter(|net| !previous.contains(net));
+            let removed_nets = removed_nets.map(|&net| AllowedIpChange { net, remove: true });
+            let added_nets = added_nets.map(|&net| AllowedIpChange { net, remove: false });
             peers.push(PeerChange {
                 roaming: Some(false),
                 persistent_keepalive: Some(peer.keepalive),
-                allowed_ips: less.chain(more).collect(),
+                allowed_ips: removed_nets.chain(added_nets).collect(),
                 ..PeerChange::new(public(peer.key))
             });
         }
         let device = DeviceChange { peers, ..DeviceChange::default() };
-        Changed { change: Change { device, ..Change::default() }, gone: at_relays, passed }
+        PeersChange {
+            change: Change { device, ..Change::default() },
+            relays: at_relays,
+            peer_relays,
+        }
     }
 }
 
@@ -133,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_changes_keeps_the_networks_that_it_has() {
+    fn changed_peer_retains_its_unchanged_networks() {
         let mut peers = Peers::default();
         let first = peers.change(true, &[peer(1, &["100.64.0.1/32", "10.0.0.0/8"])], &[]).change;
         let [change] = &first.device.peers[..] else { panic!("{first:?}") };
@@ -144,27 +158,32 @@ mod tests {
     }
 
     #[test]
-    fn peers_go_where_they_are_named_or_where_the_list_is_complete() {
+    fn peers_are_removed_by_name_or_by_a_complete_list() {
         let mut peers = Peers::default();
         peers.change(true, &[peer(1, &[]), peer(2, &[]), peer(3, &[])], &[]);
         let named = peers.change(false, &[], &[NodePublic([1; 32]), NodePublic([9; 32])]).change;
         assert_eq!(named.device.peers.len(), 1);
-        assert!(named.device.peers[0].remove && !peers.has(&NodePublic([1; 32])));
+        assert!(named.device.peers[0].remove && !peers.contains(&NodePublic([1; 32])));
         let complete = peers.change(true, &[peer(3, &[])], &[]).change;
-        let gone: Vec<_> = complete.device.peers.iter().filter(|peer| peer.remove).collect();
-        assert_eq!(gone.len(), 1);
-        assert!(peers.has(&NodePublic([3; 32])) && !peers.has(&NodePublic([2; 32])));
+        let relays: Vec<_> = complete.device.peers.iter().filter(|peer| peer.remove).collect();
+        assert_eq!(relays.len(), 1);
+        assert!(peers.contains(&NodePublic([3; 32])) && !peers.contains(&NodePublic([2; 32])));
     }
 
     #[test]
-    fn peers_that_come_and_go_leave_nothing_at_relays() {
-        let (mut peers, places) = (Peers::default(), Places::new(std::sync::Arc::new(|| {})));
-        assert_eq!(peers.at_relay(NodePublic([1; 32]), 1, &places), None, "there is no such peer");
+    fn removed_peers_leave_no_relay_endpoints() {
+        let (mut peers, tables) =
+            (Peers::default(), EndpointTables::new(std::sync::Arc::new(|| {})));
+        assert_eq!(
+            peers.relay_endpoint(NodePublic([1; 32]), 1, &tables),
+            None,
+            "there is no such peer"
+        );
         let mut endpoints = HashSet::new();
         for round in 1..=100 {
-            peers.change(true, &[peer(round, &[])], &[]).forget(&places);
+            peers.change(true, &[peer(round, &[])], &[]).remove_endpoints(&tables);
             for region in [1, 2, 1] {
-                let at = peers.at_relay(NodePublic([round; 32]), region, &places).unwrap();
+                let at = peers.relay_endpoint(NodePublic([round; 32]), region, &tables).unwrap();
                 endpoints.insert(at.remote);
             }
         }

@@ -22,12 +22,12 @@ pub fn open_socket(node: &Node, state: &Path) -> anyhow::Result<()> {
         node.apply(change).context("UDP socket")?;
         node.link_up().context("UDP socket")
     };
-    let kept = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-    if kept.is_none_or(|port: u16| listen_at(port).is_err()) {
+    let saved = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+    if saved.is_none_or(|port: u16| listen_at(port).is_err()) {
         listen_at(0)?;
     }
     let port = node.listen_port();
-    if kept != Some(port)
+    if saved != Some(port)
         && let Err(error) = atomic_file::replace(&file, &format!("{port}\n"))
     {
         tracing::error!(%error, "the port could not be kept");

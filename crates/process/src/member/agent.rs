@@ -100,7 +100,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let listener = UnixListener::from(listener.context("there is no socket")?);
     drop(buffer);
     // The files that the environment names may be root's.
-    let roots = Roots::of_environment();
+    let roots = Roots::from_environment();
     match job.user {
         Some(user) => become_agent(user).context("becoming the agent's user")?,
         None => retain_capabilities(RetainedCapabilities::default())?,
@@ -109,7 +109,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     confine_calls(WORK).context(REFUSED)?;
     let options = agent::Options {
         name: job.name,
-        folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
+        folder: agent::Folder { path: opened, display: job.folder, open: Some(folder) },
         roots,
         mark: job.mark,
         address_ranges: job.address_ranges,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use member::relay_server::{Bound, tell_failed};
+use member::relay_server::{Bound, report_failure};
 use serde::{Deserialize, Serialize};
 use sys::{
     Channel,
@@ -53,7 +53,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let (len, line) = steward.receive_with(&mut buffer)?;
     let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
     let line = Channel::from(line.context("there is no line")?);
-    let bound = Bound::new(job.port, job.mark).inspect_err(|error| tell_failed(&line, error))?;
+    let bound = Bound::new(job.port, job.mark).inspect_err(|error| report_failure(&line, error))?;
     match job.user {
         Some(user) => become_user(user).context("becoming the relay's user")?,
         None => retain_capabilities(RetainedCapabilities::default())?,

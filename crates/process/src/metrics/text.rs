@@ -17,10 +17,10 @@ pub(super) fn write(node: &Node) -> String {
     text.single("socket_overflow_total", "counter", SOCKET_OVERFLOW, socket.overflow);
     text.single("socket_truncated_total", "counter", SOCKET_TRUNCATED, socket.truncated);
     text.single("socket_receive_buffer_bytes", "gauge", SOCKET_BUFFER, socket.receive_buffer);
-    let chance = node.chance();
-    text.single("chance_sockets_total", "counter", CHANCE_SOCKETS, chance.sockets);
-    text.single("chance_met_total", "counter", CHANCE_MET, chance.met);
-    text.single("chance_calls_total", "counter", CHANCE_CALLS, chance.calls);
+    let probing = node.probing_stats();
+    text.single("chance_sockets_total", "counter", CHANCE_SOCKETS, probing.sockets);
+    text.single("chance_met_total", "counter", CHANCE_MET, probing.connected);
+    text.single("chance_calls_total", "counter", CHANCE_CALLS, probing.probes);
     let offloads = node.offloads().all();
     let wanted = offloads.map(|(name, switch)| (name, u64::from(switch.is_enabled())));
     text.labelled("offload_wanted", "gauge", OFFLOAD_WANTED, "offload", wanted);

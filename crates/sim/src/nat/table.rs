@@ -59,8 +59,8 @@ impl Table {
         if nat.blocks_udp {
             return None;
         }
-        let known = |entry: &&mut Entry| (entry.inner, entry.remote) == (inner, remote);
-        if let Some(entry) = self.entries.iter_mut().find(known) {
+        let same_flow = |entry: &&mut Entry| (entry.inner, entry.remote) == (inner, remote);
+        if let Some(entry) = self.entries.iter_mut().find(same_flow) {
             entry.expires = now + entry.lifetime(nat, now);
             return Some(entry.outer);
         }

@@ -43,7 +43,7 @@ fn arrivals(link: Link, seed: u64, count: u32) -> Vec<(Duration, u32, Datagram)>
 }
 
 #[test]
-fn a_clean_link_delays_and_does_nothing_else() {
+fn clean_link_only_delays() {
     for (at, (when, number, datagram)) in (0..).zip(arrivals(Link::CLEAN, 1, 100)) {
         assert_eq!((when, number), (MS * (at + 1), at));
         assert_eq!((datagram.bytes.len(), datagram.ecn), (1_000, Ecn::Ect0));
@@ -51,7 +51,7 @@ fn a_clean_link_delays_and_does_nothing_else() {
 }
 
 #[test]
-fn loss_and_duplication_come_as_often_as_asked() {
+fn loss_and_duplication_match_the_configured_rates() {
     for seed in 0..5 {
         let lost = 10_000 - arrivals(Link { loss: 300, ..Link::CLEAN }, seed, 10_000).len();
         assert!((200..400).contains(&lost), "{lost} of 10,000");
@@ -62,7 +62,7 @@ fn loss_and_duplication_come_as_often_as_asked() {
 }
 
 #[test]
-fn one_bit_of_a_corrupted_datagram_is_changed() {
+fn corruption_flips_one_bit() {
     let arrived = arrivals(Link { corruption: 10_000, ..Link::CLEAN }, 1, 500);
     let mut bits = HashSet::new();
     for (number, (_, _, datagram)) in (0u32..).zip(arrived) {
@@ -77,7 +77,7 @@ fn one_bit_of_a_corrupted_datagram_is_changed() {
 }
 
 #[test]
-fn jitter_is_spread_over_its_whole_length_and_reorders() {
+fn jitter_is_uniform_and_reorders() {
     let arrived = arrivals(Link { jitter: 20 * MS, ..Link::CLEAN }, 1, 5_000);
     let late = |(when, number, _): &(Duration, u32, Datagram)| *when - MS * (number + 1);
     let sum: Duration = arrived.iter().map(late).sum();
@@ -87,7 +87,7 @@ fn jitter_is_spread_over_its_whole_length_and_reorders() {
 }
 
 #[test]
-fn late_datagrams_are_late_by_what_was_asked_and_others_are_not() {
+fn only_reordered_datagrams_are_late_by_the_configured_time() {
     let link = Link { reordering: 1_000, late: 7 * MS, ..Link::CLEAN };
     let arrived = arrivals(link, 1, 5_000);
     let late = arrived.iter().map(|(when, number, _)| *when - MS * (number + 1));
@@ -99,7 +99,7 @@ fn late_datagrams_are_late_by_what_was_asked_and_others_are_not() {
 /// 1,000 bytes and 250 of headers at 125,000 bytes a second take ten milliseconds; each
 /// millisecond comes one, so that the queue of 30 ms is soon full.
 #[test]
-fn a_slow_link_lets_wait_what_its_queue_holds_and_drops_the_rest() {
+fn slow_link_queues_up_to_its_limit_and_drops_the_rest() {
     let link = Link { rate: Some(125_000), overhead: 250, queue: 30 * MS, ..Link::CLEAN };
     let arrived = arrivals(link, 1, 1_000);
     for (at, pair) in arrived.windows(2).enumerate() {
@@ -113,7 +113,7 @@ fn a_slow_link_lets_wait_what_its_queue_holds_and_drops_the_rest() {
 }
 
 #[test]
-fn a_link_has_a_queue_each_way_and_other_addresses_have_theirs() {
+fn each_address_has_its_own_link_queue() {
     let network = Network::new(1, Link { rate: Some(1_000), ..Link::CLEAN });
     let [one, two] = ends();
     network.send(Datagram::new(one, two, [0; 500]));
@@ -127,7 +127,7 @@ fn a_link_has_a_queue_each_way_and_other_addresses_have_theirs() {
 }
 
 #[test]
-fn congestion_marks_and_a_narrow_link_drops_what_is_long() {
+fn congestion_marks_ecn_and_the_length_limit_drops() {
     let arrived = arrivals(Link { congested: true, ..Link::CLEAN }, 1, 10);
     assert!(arrived.iter().all(|(_, _, datagram)| datagram.ecn == Ecn::Ce));
     assert_eq!(arrivals(Link { longest: 1_000, ..Link::CLEAN }, 1, 10).len(), 10);
@@ -135,7 +135,7 @@ fn congestion_marks_and_a_narrow_link_drops_what_is_long() {
 }
 
 #[test]
-fn the_same_seed_does_the_same_and_another_does_not() {
+fn same_seed_repeats_and_another_differs() {
     let link = Link {
         jitter: 30 * MS,
         loss: 500,

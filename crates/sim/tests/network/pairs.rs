@@ -39,7 +39,7 @@ impl End {
     }
 
     /// Hears of a candidate; the first ping leaves after a pause if it primes.
-    fn learn(&mut self, now: Duration, candidate: SocketAddr, ttl: Option<u8>) {
+    fn add_candidate(&mut self, now: Duration, candidate: SocketAddr, ttl: Option<u8>) {
         self.candidates.push(candidate);
         self.next_ping = now;
         if let Some(ttl) = ttl {
@@ -98,13 +98,13 @@ impl Meeting {
         self.network.set_link(link);
         let [Some(first), Some(second)] = mapped else { return None };
         let began = self.network.now();
-        self.ends[0].learn(began, second, self.prime);
-        let mut told = false;
+        self.ends[0].add_candidate(began, second, self.prime);
+        let mut is_informed = false;
         while self.network.now() < began + Duration::from_secs(5) {
             let now = self.network.now();
-            if !told && now >= began + self.relay {
-                self.ends[1].learn(now, first, self.prime);
-                told = true;
+            if !is_informed && now >= began + self.relay {
+                self.ends[1].add_candidate(now, first, self.prime);
+                is_informed = true;
             }
             self.ends.iter_mut().for_each(|end| end.step(now));
             if self.ends.iter().all(|end| end.direct) {
@@ -135,7 +135,7 @@ const NO_DROP: Nat = Nat::NO_INPUT_DROP;
 const BLOCKED: Nat = Nat::UDP_BLOCKED;
 
 #[test]
-fn the_pairs_that_get_direct_in_the_lab_do() {
+fn pairs_that_are_direct_in_the_lab_are_direct() {
     for pair in [[PORT, PORT], [ADDRESS, SYMMETRIC], [CONE, SYMMETRIC], [CONE, PORT]] {
         for prime in [None, Some(PRIMING)] {
             assert_pair([&[pair[0]], &[pair[1]]], prime, true);
@@ -144,7 +144,7 @@ fn the_pairs_that_get_direct_in_the_lab_do() {
 }
 
 #[test]
-fn the_pairs_that_are_relayed_in_the_lab_are() {
+fn pairs_that_are_relayed_in_the_lab_are_relayed() {
     let mut pairs = vec![[PORT, SYMMETRIC], [SYMMETRIC, SYMMETRIC], [NO_DROP, SYMMETRIC]];
     pairs.extend([CONE, ADDRESS, PORT, SYMMETRIC, NO_DROP].map(|other| [BLOCKED, other]));
     for pair in pairs {
@@ -155,7 +155,7 @@ fn the_pairs_that_are_relayed_in_the_lab_are() {
 }
 
 #[test]
-fn without_an_input_drop_at_either_a_pair_gets_direct_only_by_priming() {
+fn two_boxes_without_input_drop_need_priming() {
     assert_pair([&[NO_DROP], &[NO_DROP]], None, false);
     assert_pair([&[NO_DROP], &[NO_DROP]], Some(PRIMING), true);
 }
@@ -163,7 +163,7 @@ fn without_an_input_drop_at_either_a_pair_gets_direct_only_by_priming() {
 /// What reaches the other's box is no priming datagram but a probe that comes first; what dies
 /// in the host's own box opens nothing.
 #[test]
-fn priming_with_a_ttl_that_is_too_long_or_too_short_is_of_no_use() {
+fn priming_needs_a_ttl_within_the_right_range() {
     let direct = |routers, ttl| {
         let mut meeting = Meeting::new(3, [&[NO_DROP], &[NO_DROP]], Some(ttl));
         meeting.network.set_routers(routers);
@@ -179,7 +179,7 @@ fn priming_with_a_ttl_that_is_too_long_or_too_short_is_of_no_use() {
 
 /// Else the other's probe is there before its host has opened a pinhole.
 #[test]
-fn one_box_without_an_input_drop_is_passed_if_its_host_comes_first() {
+fn one_box_without_input_drop_is_traversed_if_its_host_starts() {
     for seed in 0..8 {
         for (prime, second) in [(None, false), (Some(PRIMING), true)] {
             let direct = |pair: [Nat; 2]| {
@@ -192,7 +192,7 @@ fn one_box_without_an_input_drop_is_passed_if_its_host_comes_first() {
 }
 
 #[test]
-fn a_pair_behind_two_boxes_each_is_what_its_strictest_boxes_are() {
+fn strictest_boxes_decide_for_a_pair_behind_two_boxes_each() {
     for prime in [None, Some(PRIMING)] {
         assert_pair([&[PORT, PORT], &[PORT, PORT]], prime, true);
         assert_pair([&[PORT, CONE], &[ADDRESS, SYMMETRIC]], prime, false);
@@ -205,7 +205,7 @@ fn a_pair_behind_two_boxes_each_is_what_its_strictest_boxes_are() {
 
 /// As at a provider that has one box for many: their mapped addresses are of one box.
 #[test]
-fn two_homes_behind_one_box_get_direct_only_where_it_hairpins() {
+fn two_homes_behind_one_box_are_direct_only_with_hairpinning() {
     for hairpin in [true, false] {
         let network = Network::new(1, Link::CLEAN);
         let provider = Nat { hairpin, ..PORT };

@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 use proptest::prelude::*;
 use sim::{Dependence, Link, Nat, Network, Ports, Realm, Socket, Timeouts};
 
-use crate::support::{exchange, outer, remotes, say};
+use crate::support::{exchange, outer, reaches, remotes};
 
 fn dependence() -> impl Strategy<Value = Dependence> {
     prop_oneof![
@@ -52,50 +52,50 @@ fn same(dependence: Dependence, one: SocketAddr, other: SocketAddr) -> bool {
 
 proptest! {
     #[test]
-    fn an_answer_reaches_who_asked_and_nobody_else(
+    fn answer_reaches_only_its_requester(
         nat in any_box(), moves in moves(), seed: u64,
     ) {
         let network = Network::new(seed, Link::CLEAN);
         let (hosts, remotes) = (hosts(&network, nat), remotes(&network));
         for (host, remote, pause) in moves {
-            let seen = exchange(&network, &hosts[host], &remotes[remote]).unwrap();
-            prop_assert_eq!(seen.ip(), outer(1));
-            prop_assert!(say(&network, &remotes[remote], seen, &hosts[host]));
+            let scenario = exchange(&network, &hosts[host], &remotes[remote]).unwrap();
+            prop_assert_eq!(scenario.ip(), outer(1));
+            prop_assert!(reaches(&network, &remotes[remote], scenario, &hosts[host]));
             prop_assert!(hosts.iter().all(|host| host.receive().is_none()));
             network.pass(Duration::from_secs(pause));
         }
     }
 
     #[test]
-    fn mappings_and_filters_are_as_dependent_as_they_say(
+    fn mappings_and_filters_follow_their_dependence(
         nat in any_box(), order in prop::collection::vec(0..4usize, 1..12), seed: u64,
     ) {
         let network = Network::new(seed, Link::CLEAN);
         let ([host, ..], remotes) = (hosts(&network, nat), remotes(&network));
-        let mut seen = HashMap::new();
+        let mut scenario = HashMap::new();
         for remote in &order {
             let mapped = exchange(&network, &host, &remotes[*remote]).unwrap();
-            prop_assert_eq!(*seen.entry(*remote).or_insert(mapped), mapped);
+            prop_assert_eq!(*scenario.entry(*remote).or_insert(mapped), mapped);
         }
         // A random or, where one is taken, another port may be the same by chance; a mapping
         // that is one never differs.
-        for (one, mapped) in &seen {
-            for (other, beside) in &seen {
+        for (one, mapped) in &scenario {
+            for (other, beside) in &scenario {
                 let [one, other] = [one, other].map(|remote| remotes[*remote].address);
                 prop_assert!(!same(nat.mapping, one, other) || mapped == beside);
             }
         }
-        let mapped = seen[&order[0]];
+        let mapped = scenario[&order[0]];
         for (at, remote) in remotes.iter().enumerate() {
-            let open = seen.iter().any(|(sent_to, outer)| {
+            let open = scenario.iter().any(|(sent_to, outer)| {
                 *outer == mapped && same(nat.filtering, remotes[*sent_to].address, remote.address)
             });
-            prop_assert_eq!(say(&network, remote, mapped, &host), open, "remote {}", at);
+            prop_assert_eq!(reaches(&network, remote, mapped, &host), open, "remote {}", at);
         }
     }
 
     #[test]
-    fn no_entry_outlives_its_time(
+    fn entries_expire_on_time(
         nat in any_box(), timeout in 1..300u64, refreshes in 0..5usize, seed: u64,
     ) {
         let timeouts = Timeouts::outbound(Duration::from_secs(timeout));
@@ -108,13 +108,13 @@ proptest! {
             prop_assert_eq!(exchange(&network, &host, &remote), Some(mapped));
         }
         network.pass(Duration::from_millis(timeout * 1_000 - 100));
-        prop_assert!(say(&network, &remote, mapped, &host));
+        prop_assert!(reaches(&network, &remote, mapped, &host));
         network.pass(Duration::from_millis(200));
-        prop_assert!(!say(&network, &remote, mapped, &host));
+        prop_assert!(!reaches(&network, &remote, mapped, &host));
     }
 
     #[test]
-    fn a_clean_internet_loses_nothing_and_keeps_the_order(
+    fn clean_link_loses_nothing_and_preserves_order(
         lens in prop::collection::vec(0..1_500usize, 1..50), seed: u64, delay in 0..500u64,
     ) {
         let delay = Duration::from_millis(delay);

@@ -8,7 +8,7 @@ use std::{
 use sim::{Nat, Network, Realm, Socket};
 
 /// Longer than the way.
-const WHILE: Duration = Duration::from_millis(10);
+const LINK_TIME: Duration = Duration::from_millis(10);
 
 /// The host behind a box.
 pub const INNER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 51820);
@@ -36,25 +36,25 @@ pub fn nested(network: &Network, boxes: &[Nat], address: IpAddr) -> Realm {
 /// Has a host send to a remote, and returns whom that sees.
 pub fn exchange(network: &Network, host: &Socket, remote: &Socket) -> Option<SocketAddr> {
     host.send(remote.address, b"out");
-    network.pass(WHILE);
+    network.pass(LINK_TIME);
     remote.receive().map(|datagram| datagram.from)
 }
 
 /// Whether what a remote sends to `to` reaches the host.
-pub fn say(network: &Network, remote: &Socket, to: SocketAddr, host: &Socket) -> bool {
+pub fn reaches(network: &Network, remote: &Socket, to: SocketAddr, host: &Socket) -> bool {
     remote.send(to, b"in");
-    network.pass(WHILE);
+    network.pass(LINK_TIME);
     host.receive().is_some_and(|datagram| datagram.bytes == b"in")
 }
 
 /// A host asks, and each of so many times is answered; three seconds are between two of them.
-pub fn talk(network: &Network, host: &Socket, remote: &Socket, answers: usize) {
-    let mut seen = exchange(network, host, remote).unwrap();
+pub fn converse(network: &Network, host: &Socket, remote: &Socket, answers: usize) {
+    let mut scenario = exchange(network, host, remote).unwrap();
     for answer in 0..answers {
         if answer > 0 {
             network.pass(Duration::from_secs(3));
-            seen = exchange(network, host, remote).unwrap();
+            scenario = exchange(network, host, remote).unwrap();
         }
-        assert!(say(network, remote, seen, host));
+        assert!(reaches(network, remote, scenario, host));
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use member::{
     agent::{self, Clients, Folder, Lines, roots::Roots},
-    plane::{self, KeyFile, Telling},
+    plane::{self, KeyFile, PlaneHandle},
 };
 use node::Node;
 use packet::UdpRecv as _;
@@ -78,19 +78,19 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
         identity.set(told.addresses.clone(), told.names, told.search);
         tell.send_replace(told.addresses);
     });
-    let telling = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
-    let agent = Agent::start(&own, agents_end, telling).map_err(system)?;
+    let plane_handle = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
+    let agent = Agent::start(&own, agents_end, plane_handle).map_err(system)?;
     Ok((Tunnel::of(Running::of_member(inside, node, agent)), addresses))
 }
 
 impl Agent {
     /// Starts the thread.
-    fn start(folder: &Path, plane: Channel, telling: Telling) -> io::Result<Self> {
+    fn start(folder: &Path, plane: Channel, plane_handle: PlaneHandle) -> io::Result<Self> {
         let (requests, asked) = mpsc::channel(REQUESTS);
         let options = agent::Options {
             name: "tunnel".to_owned(),
-            folder: Folder { path: folder.to_owned(), shown: folder.to_owned(), open: None },
-            roots: Roots::of_environment(),
+            folder: Folder { path: folder.to_owned(), display: folder.to_owned(), open: None },
+            roots: Roots::from_environment(),
             mark: 0,
             address_ranges: Vec::new(),
             has_interface: false,
@@ -104,7 +104,11 @@ impl Agent {
             }
         };
         let thread = thread::Builder::new().name("tailnet agent".into()).spawn(run)?;
-        Ok(Self { requests: Some(requests), thread: Some(thread), telling: Some(telling) })
+        Ok(Self {
+            requests: Some(requests),
+            thread: Some(thread),
+            plane_handle: Some(plane_handle),
+        })
     }
 }
 

@@ -35,33 +35,35 @@ use zeroize::Zeroizing;
 use super::{
     Settings,
     dial::{Dialer, Stream, Target, race},
-    trouble::{Trouble, root_cause, shown},
+    error::{ControlError, printable, root_cause},
 };
 
 /// The longest answer that is no map, in bytes: one to a registration has a user's profile.
-const LONGEST_ANSWER: usize = 256 << 10;
+const MAX_ANSWER: usize = 256 << 10;
 /// How long an answer that is no map may take.
-pub(super) const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// When nothing was received for this long, whether the other end is there is asked: beyond the
 /// 50 to 60 s of a coordinator's own keep-alives, so that a healthy stream needs none.
 const PING_AFTER: Duration = Duration::from_secs(70);
 /// How long the answer to that may take.
-const PONG: Duration = Duration::from_secs(20);
+const PONG_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of the map's stream may wait here unread, in bytes.
 const WINDOW: u32 = 512 << 10;
 /// What HTTP has of waits that the coordinator asks for (tailscale `controlclient/direct.go`).
-const LONGEST_WAIT: u64 = 3600;
-const DEFAULT_WAIT: u64 = 8;
+const MAX_RETRY_AFTER: u64 = 3600;
+const DEFAULT_RETRY_AFTER: u64 = 8;
 
 /// Opens byte streams to a coordinator.
-pub trait Carrier: Clone + Send + Sync + 'static {
+pub trait Transport: Clone + Send + Sync + 'static {
     /// Opens one.
-    fn open(&self, target: Target)
-    -> impl Future<Output = Result<Box<dyn Stream>, Trouble>> + Send;
+    fn open(
+        &self,
+        target: Target,
+    ) -> impl Future<Output = Result<Box<dyn Stream>, ControlError>> + Send;
 }
 
-impl Carrier for Dialer {
-    async fn open(&self, target: Target) -> Result<Box<dyn Stream>, Trouble> {
+impl Transport for Dialer {
+    async fn open(&self, target: Target) -> Result<Box<dyn Stream>, ControlError> {
         self.dial(&target).await
     }
 }
@@ -87,42 +89,46 @@ impl Connection {
     ///
     /// # Errors
     /// What was in the way, of the last attempt; but that the key is another one, of any.
-    pub async fn open<C: Carrier>(
+    pub async fn open<C: Transport>(
         settings: &Settings<C>,
         plan: &[Candidate],
-    ) -> Result<(Self, MachinePublic), Trouble> {
+    ) -> Result<(Self, MachinePublic), ControlError> {
         let Settings { url, server_key, machine_key, dialer } = settings;
-        let mut trouble = None;
+        let mut failure = None;
         for round in rounds(url, plan) {
             let attempts = round.into_iter().map(|attempt| {
-                let begin = Begin {
-                    carrier: dialer.clone(),
+                let connecting = ConnectAttempt {
+                    transport: dialer.clone(),
                     url: url.clone(),
                     server_key: *server_key,
                     machine: machine_key.clone(),
                     attempt,
                 };
-                (attempt.after, begin.run())
+                (attempt.after, connecting.run())
             });
             match race(attempts).await {
                 Ok((stream, key)) => return Ok((Self::over(stream, url).await?, key)),
-                Err(error) => trouble = Some(error.or(trouble)),
+                Err(error) => failure = Some(error.or(failure)),
             }
         }
-        Err(trouble.unwrap_or_else(|| Trouble::Ended("there was nothing to try".into())))
+        Err(failure
+            .unwrap_or_else(|| ControlError::ConnectionEnded("there was nothing to try".into())))
     }
 
-    async fn over(stream: NoiseStream<Box<dyn Stream>>, url: &ControlUrl) -> Result<Self, Trouble> {
+    async fn over(
+        stream: NoiseStream<Box<dyn Stream>>,
+        url: &ControlUrl,
+    ) -> Result<Self, ControlError> {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
             .keep_alive_interval(PING_AFTER)
-            .keep_alive_timeout(PONG)
+            .keep_alive_timeout(PONG_TIMEOUT)
             .keep_alive_while_idle(true)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(Trouble::ended)?;
+            .map_err(ControlError::connection_ended)?;
         let ended = Arc::new(OnceLock::new());
         let slot = Arc::clone(&ended);
         let driver = tokio::spawn(async move {
@@ -140,25 +146,25 @@ impl Connection {
         path: &str,
         node: &NodePublic,
         body: Vec<u8>,
-    ) -> Result<Response<Incoming>, Trouble> {
-        self.ask(Method::POST, what, path, node, body).await
+    ) -> Result<Response<Incoming>, ControlError> {
+        self.request(Method::POST, what, path, node, body).await
     }
 
     /// Sends a request. Returns the answer where its status is 200.
-    pub(super) async fn ask(
+    pub(super) async fn request(
         &self,
         method: Method,
         what: &'static str,
         path: &str,
         node: &NodePublic,
         body: Vec<u8>,
-    ) -> Result<Response<Incoming>, Trouble> {
+    ) -> Result<Response<Incoming>, ControlError> {
         let request = Request::builder()
             .method(method)
             .uri(format!("https://{}{path}", self.authority))
             .header(LOAD_BALANCE_HEADER, node.to_string())
             .body(Full::from(body))
-            .map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
+            .map_err(|error| ControlError::BadResponse(what, error.to_string()))?;
         let response = self.send(request).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
@@ -170,20 +176,20 @@ impl Connection {
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, Trouble> {
-        self.sender.clone().send_request(request).await.map_err(|error| self.trouble(&error))
+    ) -> Result<Response<Incoming>, ControlError> {
+        self.sender.clone().send_request(request).await.map_err(|error| self.error(&error))
     }
 
     /// Why something over this connection failed: of the connection, if that has ended.
-    pub(super) fn trouble(&self, error: &hyper::Error) -> Trouble {
+    pub(super) fn error(&self, error: &hyper::Error) -> ControlError {
         let why = self.ended.get().cloned();
-        Trouble::Ended(why.unwrap_or_else(|| root_cause(error)))
+        ControlError::ConnectionEnded(why.unwrap_or_else(|| root_cause(error)))
     }
 }
 
 /// An attempt to reach the coordinator, as far as its handshake.
-struct Begin<C> {
-    carrier: C,
+struct ConnectAttempt<C> {
+    transport: C,
     url: ControlUrl,
     /// The key that the coordinator must have; zero for any.
     server_key: MachinePublic,
@@ -191,40 +197,40 @@ struct Begin<C> {
     attempt: Attempt,
 }
 
-impl<C: Carrier> Begin<C> {
-    async fn run(self) -> Result<(NoiseStream<Box<dyn Stream>>, MachinePublic), Trouble> {
+impl<C: Transport> ConnectAttempt<C> {
+    async fn run(self) -> Result<(NoiseStream<Box<dyn Stream>>, MachinePublic), ControlError> {
         let deadline = Instant::now() + self.attempt.limit;
-        let silent = |what| Trouble::Silent(self.url.authority(), what);
-        let ask = async {
+        let no_answer = |what| ControlError::NoAnswer(self.url.authority(), what);
+        let first = async {
             let mut http = self.connect().await?;
-            let key = self.ask_key(&mut http).await?;
-            Ok::<_, Trouble>((http, key))
+            let key = self.fetch_key(&mut http).await?;
+            Ok::<_, ControlError>((http, key))
         };
-        let (http, key) = match timeout_at(deadline, ask).await {
+        let (http, key) = match timeout_at(deadline, first).await {
             Ok(answered) => answered?,
-            Err(_) => return Err(silent("to the first request")),
+            Err(_) => return Err(no_answer("to the first request")),
         };
         match timeout_at(deadline, self.upgrade(http, &key)).await {
             Ok(upgraded) => Ok((upgraded?, key)),
-            Err(_) => Err(silent("to the handshake")),
+            Err(_) => Err(no_answer("to the handshake")),
         }
     }
 
-    async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, Trouble> {
+    async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, ControlError> {
         let Attempt { port, tls, address, .. } = self.attempt;
         let stream =
-            self.carrier.open(Target { host: self.url.host.clone(), port, tls, address }).await?;
+            self.transport.open(Target { host: self.url.host.clone(), port, tls, address }).await?;
         let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::ended)?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(ControlError::connection_ended)?;
         // Ends with `sender`, or with the stream that it is upgraded to.
         tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
 
-    async fn ask_key(
+    async fn fetch_key(
         &self,
         http: &mut http1::SendRequest<Full<Bytes>>,
-    ) -> Result<MachinePublic, Trouble> {
+    ) -> Result<MachinePublic, ControlError> {
         #[derive(Deserialize)]
         struct Keys {
             #[serde(default, rename = "publicKey")]
@@ -234,23 +240,28 @@ impl<C: Carrier> Begin<C> {
             .header(HOST, self.url.authority())
             .body(Full::default())
             .expect("a URL's host makes a header");
-        let response = http.send_request(request).await.map_err(Trouble::ended)?;
+        let response = http.send_request(request).await.map_err(ControlError::connection_ended)?;
         let (url, status) = (self.url.to_string(), response.status());
         if status.is_redirection() {
             let to = response.headers().get(LOCATION).map_or(&b""[..], |to| to.as_bytes());
-            return Err(Trouble::Redirects(url, shown(to)));
+            return Err(ControlError::Redirected(url, printable(to)));
         }
         let body = collect("key", response.into_body()).await?;
         if status != StatusCode::OK {
-            return Err(Trouble::NotACoordinator(url, format!("{status}: {}", shown(&body))));
+            return Err(ControlError::NotACoordinator(
+                url,
+                format!("{status}: {}", printable(&body)),
+            ));
         }
         match serde_json::from_slice::<Keys>(&body) {
-            Ok(Keys { public }) if public.is_zero() => Err(Trouble::CoordinatorTooOld(url)),
+            Ok(Keys { public }) if public.is_zero() => Err(ControlError::CoordinatorTooOld(url)),
             Ok(Keys { public }) if !self.server_key.is_zero() && public != self.server_key => {
-                Err(Trouble::OtherKey { url, expected: self.server_key, offered: public })
+                Err(ControlError::KeyMismatch { url, expected: self.server_key, offered: public })
             }
             Ok(Keys { public }) => Ok(public),
-            Err(_) => Err(Trouble::NotACoordinator(url, format!("it says: {}", shown(&body)))),
+            Err(_) => {
+                Err(ControlError::NotACoordinator(url, format!("it says: {}", printable(&body))))
+            }
         }
     }
 
@@ -258,13 +269,13 @@ impl<C: Carrier> Begin<C> {
         &self,
         mut http: http1::SendRequest<Full<Bytes>>,
         key: &MachinePublic,
-    ) -> Result<NoiseStream<Box<dyn Stream>>, Trouble> {
+    ) -> Result<NoiseStream<Box<dyn Stream>>, ControlError> {
         // What answered may close each connection behind its answer.
         if http.ready().await.is_err() {
             http = self.connect().await?;
         }
         let mut ephemeral = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *ephemeral).map_err(Trouble::ended)?;
+        getrandom::fill(&mut *ephemeral).map_err(ControlError::connection_ended)?;
         let (initiation, message) =
             Initiation::new(&self.machine, key, CAPABILITY_VERSION, ephemeral)?;
         let request = Request::post(UPGRADE_PATH)
@@ -274,11 +285,12 @@ impl<C: Carrier> Begin<C> {
             .header(HANDSHAKE_HEADER, Base64::encode_string(&message))
             .body(Full::default())
             .expect("a URL's host makes a header");
-        let response = http.send_request(request).await.map_err(Trouble::ended)?;
+        let response = http.send_request(request).await.map_err(ControlError::connection_ended)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal("upgrade", response).await);
         }
-        let upgraded = hyper::upgrade::on(response).await.map_err(Trouble::ended)?;
+        let upgraded =
+            hyper::upgrade::on(response).await.map_err(ControlError::connection_ended)?;
         handshake(TokioIo::new(upgraded), initiation).await
     }
 }
@@ -286,55 +298,56 @@ impl<C: Carrier> Begin<C> {
 async fn handshake(
     mut stream: impl Stream + 'static,
     initiation: Initiation,
-) -> Result<NoiseStream<Box<dyn Stream>>, Trouble> {
+) -> Result<NoiseStream<Box<dyn Stream>>, ControlError> {
     let mut header = [0; REPLY_HEADER];
-    stream.read_exact(&mut header).await.map_err(Trouble::ended)?;
+    stream.read_exact(&mut header).await.map_err(ControlError::connection_ended)?;
     match Reply::read(header)? {
         Reply::Accepted => {
             let mut reply = [0; REPLY];
-            stream.read_exact(&mut reply).await.map_err(Trouble::ended)?;
+            stream.read_exact(&mut reply).await.map_err(ControlError::connection_ended)?;
             let (sealer, opener) = initiation.finish(&reply)?;
             Ok(NoiseStream::of_member(Box::new(stream), sealer, opener))
         }
         Reply::Refused(length) => {
-            let mut said = vec![0; length];
-            stream.read_exact(&mut said).await.map_err(Trouble::ended)?;
-            Err(Trouble::HandshakeRefused(shown(&said)))
+            let mut text = vec![0; length];
+            stream.read_exact(&mut text).await.map_err(ControlError::connection_ended)?;
+            Err(ControlError::HandshakeRefused(printable(&text)))
         }
     }
 }
 
 /// What an answer other than 200 means.
-async fn refusal(what: &'static str, response: Response<Incoming>) -> Trouble {
+async fn refusal(what: &'static str, response: Response<Incoming>) -> ControlError {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::TOO_MANY_REQUESTS {
         let wait = head.headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
-        let wait = wait.filter(|wait| (1..=LONGEST_WAIT).contains(wait)).unwrap_or(DEFAULT_WAIT);
-        return Trouble::Later(Duration::from_secs(wait));
+        let wait =
+            wait.filter(|wait| (1..=MAX_RETRY_AFTER).contains(wait)).unwrap_or(DEFAULT_RETRY_AFTER);
+        return ControlError::Busy(Duration::from_secs(wait));
     }
-    let said = collect(what, body).await.unwrap_or_default();
-    let said = if said.is_empty() { String::new() } else { shown(&said) };
+    let text = collect(what, body).await.unwrap_or_default();
+    let text = if text.is_empty() { String::new() } else { printable(&text) };
     // headscale: `hscontrol/noise.go`.
-    if said.contains("unsupported client version") {
-        return Trouble::MemberTooOld(said);
+    if text.contains("unsupported client version") {
+        return ControlError::ClientTooOld(text);
     }
-    Trouble::Status(what, head.status.as_u16(), said)
+    ControlError::Status(what, head.status.as_u16(), text)
 }
 
 /// Reads an answer that is no map.
-pub(super) async fn collect(what: &'static str, body: Incoming) -> Result<Bytes, Trouble> {
-    collect_up_to(LONGEST_ANSWER, what, body).await
+pub(super) async fn collect(what: &'static str, body: Incoming) -> Result<Bytes, ControlError> {
+    collect_up_to(MAX_ANSWER, what, body).await
 }
 
 /// The same, where it may be longer or is to be shorter.
 pub(super) async fn collect_up_to(
-    longest: usize,
+    max_len: usize,
     what: &'static str,
     body: Incoming,
-) -> Result<Bytes, Trouble> {
-    match timeout(ANSWER, Limited::new(body, longest).collect()).await {
+) -> Result<Bytes, ControlError> {
+    match timeout(ANSWER_TIMEOUT, Limited::new(body, max_len).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) => Err(Trouble::BadAnswer(what, error.to_string())),
-        Err(_) => Err(Trouble::Silent("the coordinator".into(), what)),
+        Ok(Err(error)) => Err(ControlError::BadResponse(what, error.to_string())),
+        Err(_) => Err(ControlError::NoAnswer("the coordinator".into(), what)),
     }
 }

@@ -24,11 +24,11 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::trouble::{Trouble, shown};
-use crate::agent::{mesh::discover, roots::Roots};
+use super::error::{ControlError, printable};
+use crate::agent::{mesh::discover_prefix, roots::Roots};
 
 /// What is done to each socket before it connects, as setting a mark.
-pub type Hook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
+pub type SocketHook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
 /// A connection.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -37,9 +37,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// How long an address has until the next is tried beside it (RFC 8305, section 5).
 const ADDRESS_DELAY: Duration = Duration::from_millis(250);
 /// How many addresses of a host are tried.
-const ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 /// The longest answer of a proxy, in bytes.
-const PROXY_ANSWER: usize = 8 << 10;
+const MAX_PROXY_ANSWER: usize = 8 << 10;
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct Target {
 
 impl Target {
     /// Its address, unless a name is all that is known.
-    fn literal(&self) -> Option<IpAddr> {
+    fn known_address(&self) -> Option<IpAddr> {
         self.address.or_else(|| self.host.parse().ok())
     }
 }
@@ -64,7 +64,7 @@ impl Target {
 /// Makes connections.
 #[derive(Clone)]
 pub struct Dialer {
-    hook: Option<Hook>,
+    hook: Option<SocketHook>,
     proxies: Arc<Proxies>,
     tls: Arc<ClientConfig>,
     roots: Roots,
@@ -73,13 +73,13 @@ pub struct Dialer {
 
 impl Dialer {
     /// With these proxies, these roots of trust, and a hook for each socket.
-    pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<Hook>) -> Self {
+    pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<SocketHook>) -> Self {
         let (roots, scope) = (Roots::default(), Scope::default());
         Self { hook, proxies: Arc::new(proxies), tls, roots, scope }
     }
 
     /// With these roots of trust and the proxies that this process's environment says.
-    pub fn of_environment(hook: Option<Hook>, roots: &Roots) -> Self {
+    pub fn from_environment(hook: Option<SocketHook>, roots: &Roots) -> Self {
         let proxies = Proxies::new(|name| std::env::var(name).ok());
         Self { roots: roots.clone(), ..Self::new(proxies, tls(roots.store()), hook) }
     }
@@ -90,8 +90,8 @@ impl Dialer {
     }
 
     /// The same, which does this to each socket as well.
-    pub(in crate::agent) fn also(&self, more: Hook) -> Self {
-        let hook: Hook = match self.hook.clone() {
+    pub(in crate::agent) fn with_hook(&self, more: SocketHook) -> Self {
+        let hook: SocketHook = match self.hook.clone() {
             Some(hook) => Arc::new(move |socket| hook(socket).and_then(|()| more(socket))),
             None => more,
         };
@@ -99,7 +99,7 @@ impl Dialer {
     }
 
     /// What is done to each socket.
-    pub(in crate::agent) fn hook(&self) -> Option<Hook> {
+    pub(in crate::agent) fn hook(&self) -> Option<SocketHook> {
         self.hook.clone()
     }
 
@@ -117,7 +117,7 @@ impl Dialer {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(in crate::agent) fn proxy(&self, target: &Target) -> Result<Option<&Proxy>, Trouble> {
+    pub(in crate::agent) fn proxy(&self, target: &Target) -> Result<Option<&Proxy>, ControlError> {
         Ok(self.proxies.for_host(target.tls, &target.host, target.port)?)
     }
 
@@ -125,14 +125,14 @@ impl Dialer {
     ///
     /// # Errors
     /// What was in the way, of the first address that was tried.
-    pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, Trouble> {
+    pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, ControlError> {
         let proxy = self.proxy(target)?;
         let stream: Box<dyn Stream> = match proxy {
-            Some(proxy) => self.through(proxy, target).await?,
+            Some(proxy) => self.connect_through(proxy, target).await?,
             None => {
                 let addresses = match target.address {
                     Some(address) => vec![SocketAddr::new(address, target.port)],
-                    None => find(&target.host, target.port).await?,
+                    None => resolve(&target.host, target.port).await?,
                 };
                 Box::new(self.connect(self.admit(&target.host, addresses)?).await?)
             }
@@ -140,16 +140,16 @@ impl Dialer {
         if target.tls { self.secure(&target.host, stream).await } else { Ok(stream) }
     }
 
-    pub(in crate::agent) async fn through(
+    pub(in crate::agent) async fn connect_through(
         &self,
         proxy: &Proxy,
         target: &Target,
-    ) -> Result<Box<dyn Stream>, Trouble> {
+    ) -> Result<Box<dyn Stream>, ControlError> {
         // The proxy resolves names.
-        if let Some(address) = target.literal() {
+        if let Some(address) = target.known_address() {
             self.admit(&target.host, vec![(address, target.port).into()])?;
         }
-        let tcp = self.connect(find(&proxy.host, proxy.port).await?).await?;
+        let tcp = self.connect(resolve(&proxy.host, proxy.port).await?).await?;
         let mut stream: Box<dyn Stream> =
             if proxy.tls { self.secure(&proxy.host, Box::new(tcp)).await? } else { Box::new(tcp) };
         let host = target.address.map_or_else(|| target.host.clone(), |at| at.to_string());
@@ -161,13 +161,13 @@ impl Dialer {
         &self,
         host: &str,
         stream: Box<dyn Stream>,
-    ) -> Result<Box<dyn Stream>, Trouble> {
+    ) -> Result<Box<dyn Stream>, ControlError> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Trouble::NoSuchHost(host.to_owned()))?;
+            .map_err(|_| ControlError::NoSuchHost(host.to_owned()))?;
         let connector = TlsConnector::from(Arc::clone(&self.tls));
         match connector.connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(Trouble::of_tls(host, error, self.roots.source())),
+            Err(error) => Err(ControlError::of_tls(host, error, self.roots.source())),
         }
     }
 
@@ -179,18 +179,18 @@ impl Dialer {
         &self,
         host: &str,
         addresses: Vec<SocketAddr>,
-    ) -> Result<Vec<SocketAddr>, Trouble> {
+    ) -> Result<Vec<SocketAddr>, ControlError> {
         let (admitted, refused): (Vec<_>, Vec<_>) =
             addresses.into_iter().partition(|at| self.scope.admits(at.ip()));
         match refused.first() {
             Some(refused) if admitted.is_empty() => {
-                Err(Trouble::OutOfScope(host.to_owned(), refused.ip()))
+                Err(ControlError::OutOfScope(host.to_owned(), refused.ip()))
             }
             _ => Ok(admitted),
         }
     }
 
-    async fn connect(&self, addresses: Vec<SocketAddr>) -> Result<TcpStream, Trouble> {
+    async fn connect(&self, addresses: Vec<SocketAddr>) -> Result<TcpStream, ControlError> {
         let attempts = addresses.into_iter().zip(0u32..).map(|(to, number)| {
             let hook = self.hook.clone();
             (ADDRESS_DELAY * number, connect_to(to, hook))
@@ -211,7 +211,7 @@ pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
 }
 
 /// The addresses of a host that is a name or an address.
-async fn find(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ControlError> {
     match host.parse() {
         Ok(address) => Ok(vec![SocketAddr::new(address, port)]),
         Err(_) => look_up(host, port).await,
@@ -219,7 +219,10 @@ async fn find(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
 }
 
 /// The addresses of a host, the families in turns and IPv6 first (RFC 8305, section 4).
-pub(in crate::agent) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+pub(in crate::agent) async fn look_up(
+    host: &str,
+    port: u16,
+) -> Result<Vec<SocketAddr>, ControlError> {
     let found = match tokio::net::lookup_host((host, port)).await {
         Ok(found) => found,
         Err(error) => {
@@ -229,20 +232,24 @@ pub(in crate::agent) async fn look_up(host: &str, port: u16) -> Result<Vec<Socke
                 .iter()
                 .any(|words| error.to_string().contains(words));
             return Err(if is_unknown {
-                Trouble::NoSuchHost(host.to_owned())
+                ControlError::NoSuchHost(host.to_owned())
             } else {
-                Trouble::Lookup(host.to_owned(), error)
+                ControlError::Lookup(host.to_owned(), error)
             });
         }
     };
     let (v6, v4) = found.partition(SocketAddr::is_ipv6);
-    let addresses = in_turns(v6, v4);
-    if addresses.is_empty() { Err(Trouble::NoSuchHost(host.to_owned())) } else { Ok(addresses) }
+    let addresses = interleave(v6, v4);
+    if addresses.is_empty() {
+        Err(ControlError::NoSuchHost(host.to_owned()))
+    } else {
+        Ok(addresses)
+    }
 }
 
-fn in_turns(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<SocketAddr> {
+fn interleave(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
-    while addresses.len() < ADDRESSES && !(v6.is_empty() && v4.is_empty()) {
+    while addresses.len() < MAX_ADDRESSES && !(v6.is_empty() && v4.is_empty()) {
         addresses.extend(v6.pop_front());
         addresses.extend(v4.pop_front());
     }
@@ -252,20 +259,20 @@ fn in_turns(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<S
 /// Connects, also where IPv4 is reached by translation alone (NAT64).
 pub(in crate::agent) async fn connect_to(
     to: SocketAddr,
-    hook: Option<Hook>,
-) -> Result<TcpStream, Trouble> {
+    hook: Option<SocketHook>,
+) -> Result<TcpStream, ControlError> {
     let first = connect_at(to, hook.clone()).await;
     if to.is_ipv4()
-        && let Err(Trouble::Connect(_, error)) = &first
+        && let Err(ControlError::Connect(_, error)) = &first
         && error.kind() == io::ErrorKind::NetworkUnreachable
-        && let Ok(Some(prefix)) = discover().await
+        && let Ok(Some(prefix)) = discover_prefix().await
     {
         return connect_at(prefix.outward(to), hook).await;
     }
     first
 }
 
-async fn connect_at(to: SocketAddr, hook: Option<Hook>) -> Result<TcpStream, Trouble> {
+async fn connect_at(to: SocketAddr, hook: Option<SocketHook>) -> Result<TcpStream, ControlError> {
     let connect = async {
         let socket = if to.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
         if let Some(hook) = hook {
@@ -275,7 +282,7 @@ async fn connect_at(to: SocketAddr, hook: Option<Hook>) -> Result<TcpStream, Tro
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    connect.await.map_err(|error: io::Error| Trouble::Connect(to.to_string(), error))
+    connect.await.map_err(|error: io::Error| ControlError::Connect(to.to_string(), error))
 }
 
 /// Asks a proxy for a connection (RFC 9110, section 9.3.6).
@@ -284,7 +291,7 @@ async fn open_tunnel(
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<(), Trouble> {
+) -> Result<(), ControlError> {
     let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let mut request = zeroize::Zeroizing::new(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n"));
     if let Some(authorization) = &proxy.authorization {
@@ -294,14 +301,14 @@ async fn open_tunnel(
     }
     request.push_str("\r\n");
     let name = proxy.to_string();
-    let lost = |error| Trouble::Connect(name.clone(), error);
+    let lost = |error| ControlError::Connect(name.clone(), error);
     stream.write_all(request.as_bytes()).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
     let mut answer = Vec::new();
     // Byte by byte: what follows the answer is the other end's.
     while !answer.ends_with(b"\r\n\r\n") {
-        if answer.len() == PROXY_ANSWER {
-            return Err(Trouble::ProxySaysNo(name, "its answer is too long".into()));
+        if answer.len() == MAX_PROXY_ANSWER {
+            return Err(ControlError::ProxyRefused(name, "its answer is too long".into()));
         }
         answer.push(stream.read_u8().await.map_err(lost)?);
     }
@@ -310,7 +317,7 @@ async fn open_tunnel(
     let is_http = words.next().is_some_and(|version| version.starts_with(b"HTTP/1."));
     match words.next() {
         Some([b'2', _, _]) if is_http => Ok(()),
-        _ => Err(Trouble::ProxySaysNo(name, shown(line))),
+        _ => Err(ControlError::ProxyRefused(name, printable(line))),
     }
 }
 
@@ -321,15 +328,15 @@ async fn open_tunnel(
 /// That of the first that failed, or that the coordinator has another key.
 pub(in crate::agent) async fn race<T, F>(
     attempts: impl IntoIterator<Item = (Duration, F)>,
-) -> Result<T, Trouble>
+) -> Result<T, ControlError>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, Trouble>> + Send + 'static,
+    F: Future<Output = Result<T, ControlError>> + Send + 'static,
 {
     let begun = Instant::now();
     let mut attempts = attempts.into_iter().peekable();
     let mut running = JoinSet::new();
-    let mut trouble = None::<Trouble>;
+    let mut failure = None::<ControlError>;
     loop {
         let due = attempts.peek().map(|(after, _)| begun + *after);
         if running.is_empty() {
@@ -345,8 +352,8 @@ where
             Some(ended) = running.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
                 failed => {
-                    let error = failed.unwrap_or_else(|error| Err(Trouble::ended(error))).err();
-                    trouble = match trouble {
+                    let error = failed.unwrap_or_else(|error| Err(ControlError::connection_ended(error))).err();
+                    failure = match failure {
                         Some(first) => Some(first.or(error)),
                         None => error,
                     };
@@ -359,5 +366,6 @@ where
             }
         }
     }
-    Err(trouble.unwrap_or_else(|| Trouble::Ended("there was no address to try".into())))
+    Err(failure
+        .unwrap_or_else(|| ControlError::ConnectionEnded("there was no address to try".into())))
 }

@@ -17,21 +17,21 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use super::{Event, connection::Connection, trouble::Trouble};
+use super::{Event, connection::Connection, error::ControlError};
 
 const WHAT: &str = "map";
 /// How long a frame may take, from the one before to its last byte. A coordinator sends a sign of
 /// life each minute (tailscale `controlclient/direct.go`, `watchdogTimeout`).
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// The longest name of a stream that is kept, in bytes.
-const LONGEST_HANDLE: usize = 256;
+const MAX_HANDLE: usize = 256;
 
 /// The most KiB of frames that are read and wait to be handled.
-const ROOM: usize = LONGEST >> 10;
+const MAX_PENDING_KIB: usize = LONGEST >> 10;
 
 /// Room for maps that wait.
 pub(super) fn room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(ROOM))
+    Arc::new(Semaphore::new(MAX_PENDING_KIB))
 }
 
 /// A stream that is followed.
@@ -58,37 +58,37 @@ impl Stream<'_> {
         &mut self,
         node_key: NodePublic,
         announced: &Announced,
-    ) -> Result<(), Trouble> {
-        let former = self.position.clone();
-        let request = MapRequest::stream(node_key, announced).from(former.as_ref());
-        let asked = self.connection.map(node_key, WHAT, &request);
-        let silent = Trouble::StreamSilent(WATCHDOG);
-        let Ok(response) = timeout_at(Instant::now() + WATCHDOG, asked).await else {
-            return Err(silent);
+    ) -> Result<(), ControlError> {
+        let previous = self.position.clone();
+        let request = MapRequest::stream(node_key, announced).from(previous.as_ref());
+        let response = self.connection.map(node_key, WHAT, &request);
+        let timed_out = ControlError::StreamTimedOut(WATCHDOG);
+        let Ok(response) = timeout_at(Instant::now() + WATCHDOG, response).await else {
+            return Err(timed_out);
         };
         let mut body = response?.into_body();
         let (mut reader, mut is_first) = (FrameReader::default(), true);
-        let asked_for = former.as_ref().map(|former| former.handle.as_str());
+        let requested_handle = previous.as_ref().map(|previous| previous.handle.as_str());
         let mut deadline = Instant::now() + WATCHDOG;
         loop {
             let Ok(piece) = timeout_at(deadline, self.connection.next_piece(&mut body)).await
             else {
-                return Err(silent);
+                return Err(timed_out);
             };
             reader.handle_bytes(&piece?);
             loop {
                 // What the next one builds on is not known without this one.
-                let unreadable = |why: String| Trouble::BadAnswer(WHAT, why);
+                let unreadable = |why: String| ControlError::BadResponse(WHAT, why);
                 let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
                 let Some(frame) = frame else { break };
-                let weight = (frame.len() >> 10).clamp(1, ROOM) as u32;
+                let weight = (frame.len() >> 10).clamp(1, MAX_PENDING_KIB) as u32;
                 let room = Arc::clone(self.room).acquire_many_owned(weight).await;
-                let room = room.map_err(Trouble::ended)?;
+                let room = room.map_err(ControlError::connection_ended)?;
                 let (head, map) = read(frame).map_err(|error| unreadable(error.to_string()))?;
                 let is_map = !head.keep_alive;
                 if is_first && is_map {
                     is_first = false;
-                    self.begin(&head, asked_for).await?;
+                    self.handle_first_map(&head, requested_handle).await?;
                 }
                 if !self.handle_map(head, map, room).await? {
                     return Ok(());
@@ -100,11 +100,15 @@ impl Stream<'_> {
     }
 
     /// The first map of the stream is here.
-    async fn begin(&mut self, head: &MapHead, asked_for: Option<&str>) -> Result<(), Trouble> {
-        let resumed = asked_for == Some(&head.handle);
+    async fn handle_first_map(
+        &mut self,
+        head: &MapHead,
+        requested_handle: Option<&str>,
+    ) -> Result<(), ControlError> {
+        let resumed = requested_handle == Some(&head.handle);
         if !resumed && !head.has_node {
             let why = "the first map does not name this node".into();
-            return Err(Trouble::BadAnswer(WHAT, why));
+            return Err(ControlError::BadResponse(WHAT, why));
         }
         *self.position = self.position.take().filter(|_| resumed);
         *self.auth_key = None;
@@ -119,7 +123,7 @@ impl Stream<'_> {
         mut head: MapHead,
         map: Box<MapResponse>,
         room: OwnedSemaphorePermit,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, ControlError> {
         if let Some(plan) = head.dial_plan.take() {
             *self.plan = plan.candidates();
         }
@@ -132,20 +136,20 @@ impl Stream<'_> {
             let _ = self.pings.try_send(ping);
         }
         let (handle, seq) = (std::mem::take(&mut head.handle), head.seq);
-        let taken = self.events.send(Event::Map { head, map, room }).await.is_ok();
+        let is_delivered = self.events.send(Event::Map { head, map, room }).await.is_ok();
         // What nobody took is to be told again.
-        if !taken || seq == 0 {
-            return Ok(taken);
+        if !is_delivered || seq == 0 {
+            return Ok(is_delivered);
         }
         // A stream that has followed its coordinator to other versions has another name from there on.
         match self.position {
-            _ if (1..=LONGEST_HANDLE).contains(&handle.len()) => {
+            _ if (1..=MAX_HANDLE).contains(&handle.len()) => {
                 *self.position = Some(MapPosition { handle, seq });
             }
             Some(position) => position.seq = seq,
             None => {}
         }
-        Ok(taken)
+        Ok(is_delivered)
     }
 }
 

@@ -10,13 +10,13 @@ use tailnet::control::{dial::ControlUrl, messages::PingRequest};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    connection::{Carrier, Connection},
+    connection::{Connection, Transport},
     dial::Target,
-    trouble::Trouble,
+    error::ControlError,
 };
 
 /// How long an answer may take (tailscale `controlclient/direct.go`, `answerHeadPing`).
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An answer to be sent.
 #[derive(Debug)]
@@ -30,11 +30,11 @@ pub(super) struct Answer {
 /// How answers are sent.
 pub(super) struct Pings<'a, C> {
     pub connection: &'a Connection,
-    pub carrier: &'a C,
+    pub transport: &'a C,
     pub url: &'a ControlUrl,
 }
 
-impl<C: Carrier> Pings<'_, C> {
+impl<C: Transport> Pings<'_, C> {
     /// Answers one ping after the other. Returns when there can be none any more.
     pub async fn answer(
         &self,
@@ -50,16 +50,16 @@ impl<C: Carrier> Pings<'_, C> {
                 else => return,
             };
             let url = answer.url.clone();
-            match timeout(ANSWER, self.send(answer)).await {
+            match timeout(ANSWER_TIMEOUT, self.send(answer)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(trouble)) => tracing::debug!(url, %trouble, "a ping was not answered"),
+                Ok(Err(error)) => tracing::debug!(url, %error, "a ping was not answered"),
                 Err(_) => tracing::debug!(url, "a ping was not answered in time"),
             }
         }
     }
 
-    async fn send(&self, answer: Answer) -> Result<(), Trouble> {
-        let bad = |why: &str| Trouble::BadAnswer("ping", why.into());
+    async fn send(&self, answer: Answer) -> Result<(), ControlError> {
+        let bad = |why: &str| ControlError::BadResponse("ping", why.into());
         let uri: Uri = answer.url.parse().map_err(|_| bad("its URL is none"))?;
         let method = if answer.body.is_some() { Method::POST } else { Method::HEAD };
         let request = Request::builder().method(method);
@@ -78,8 +78,8 @@ impl<C: Carrier> Pings<'_, C> {
         request: hyper::http::request::Builder,
         uri: &Uri,
         body: Full<Bytes>,
-    ) -> Result<(), Trouble> {
-        let bad = |why: &str| Trouble::BadAnswer("ping", why.into());
+    ) -> Result<(), ControlError> {
+        let bad = |why: &str| ControlError::BadResponse("ping", why.into());
         let tls = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         if host != self.url.host {
@@ -93,12 +93,12 @@ impl<C: Carrier> Pings<'_, C> {
             .header(HOST, authority)
             .body(body)
             .map_err(|_| bad("its URL is none"))?;
-        let stream = self.carrier.open(Target { host, port, tls, address: None }).await?;
+        let stream = self.transport.open(Target { host, port, tls, address: None }).await?;
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::ended)?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(ControlError::connection_ended)?;
         let driver = tokio::spawn(connection);
         let answered = sender.send_request(request).await;
         driver.abort();
-        answered.map(drop).map_err(Trouble::ended)
+        answered.map(drop).map_err(ControlError::connection_ended)
     }
 }

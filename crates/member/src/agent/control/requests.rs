@@ -10,8 +10,8 @@ use tailnet::{
 use tokio::time::timeout;
 
 use super::{
-    connection::{ANSWER, Connection, collect},
-    trouble::Trouble,
+    connection::{ANSWER_TIMEOUT, Connection, collect},
+    error::ControlError,
 };
 
 impl Connection {
@@ -23,21 +23,22 @@ impl Connection {
         &self,
         node_key: &NodePublic,
         request: &RegisterRequest<'_>,
-        waits: bool,
-    ) -> Result<RegisterResponse, Trouble> {
+        waits_for_user: bool,
+    ) -> Result<RegisterResponse, ControlError> {
         const WHAT: &str = "registration";
         let body = serde_json::to_vec(request)
-            .map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))?;
-        let asked = self.post(WHAT, "/machine/register", node_key, body);
-        let response = if waits {
-            asked.await?
+            .map_err(|error| ControlError::BadResponse(WHAT, error.to_string()))?;
+        let response = self.post(WHAT, "/machine/register", node_key, body);
+        let response = if waits_for_user {
+            response.await?
         } else {
-            timeout(ANSWER, asked)
+            timeout(ANSWER_TIMEOUT, response)
                 .await
-                .map_err(|_| Trouble::Silent("the coordinator".into(), WHAT))??
+                .map_err(|_| ControlError::NoAnswer("the coordinator".into(), WHAT))??
         };
         let body = collect(WHAT, response.into_body()).await?;
-        serde_json::from_slice(&body).map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))
+        serde_json::from_slice(&body)
+            .map_err(|error| ControlError::BadResponse(WHAT, error.to_string()))
     }
 
     /// Sends a request for the map.
@@ -49,14 +50,14 @@ impl Connection {
         node_key: NodePublic,
         what: &'static str,
         request: &MapRequest<'_>,
-    ) -> Result<Response<Incoming>, Trouble> {
+    ) -> Result<Response<Incoming>, ControlError> {
         let body = serde_json::to_vec(request)
-            .map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
+            .map_err(|error| ControlError::BadResponse(what, error.to_string()))?;
         let answer = self.post(what, "/machine/map", &node_key, body).await;
         // headscale has no such node (notes, section 1).
-        answer.map_err(|trouble| match trouble {
-            Trouble::Status(_, 404, _) => Trouble::UnknownNode,
-            trouble => trouble,
+        answer.map_err(|error| match error {
+            ControlError::Status(_, 404, _) => ControlError::UnknownNode,
+            error => error,
         })
     }
 
@@ -68,11 +69,11 @@ impl Connection {
         &self,
         node_key: NodePublic,
         request: &MapRequest<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ControlError> {
         const WHAT: &str = "update";
-        match timeout(ANSWER, self.map(node_key, WHAT, request)).await {
+        match timeout(ANSWER_TIMEOUT, self.map(node_key, WHAT, request)).await {
             Ok(response) => collect(WHAT, response?.into_body()).await.map(drop),
-            Err(_) => Err(Trouble::Silent("the coordinator".into(), WHAT)),
+            Err(_) => Err(ControlError::NoAnswer("the coordinator".into(), WHAT)),
         }
     }
 
@@ -80,7 +81,7 @@ impl Connection {
     ///
     /// # Errors
     /// The stream has ended.
-    pub async fn next_piece(&self, body: &mut Incoming) -> Result<Bytes, Trouble> {
+    pub async fn next_piece(&self, body: &mut Incoming) -> Result<Bytes, ControlError> {
         loop {
             match body.frame().await {
                 // Trailers are no data.
@@ -88,8 +89,12 @@ impl Connection {
                     Ok(data) => return Ok(data),
                     Err(_) => continue,
                 },
-                Some(Err(error)) => return Err(self.trouble(&error)),
-                None => return Err(Trouble::Ended("the coordinator closed the stream".into())),
+                Some(Err(error)) => return Err(self.error(&error)),
+                None => {
+                    return Err(ControlError::ConnectionEnded(
+                        "the coordinator closed the stream".into(),
+                    ));
+                }
             }
         }
     }

@@ -18,19 +18,19 @@ use tokio::{
 
 use super::{
     Command, Event, Settings,
-    connection::{Carrier, Connection},
-    lock::{self, Questions},
+    connection::{Connection, Transport},
+    error::{ControlError, printable},
     map::{self, Stream},
     ping::{self, Answer},
-    trouble::{Trouble, shown},
+    tka::{self, TkaRequests},
 };
 
 /// How long a stream must have stood for the next failure to count as the first.
-const STEADY: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// How long at least between two questions whether a person has logged in.
-const FOLLOWUP_PAUSE: Duration = Duration::from_secs(1);
+const FOLLOWUP_INTERVAL: Duration = Duration::from_secs(1);
 /// How many answers to pings may wait to be sent.
-const ANSWERS: usize = 16;
+const MAX_PING_ANSWERS: usize = 16;
 
 /// What is tried.
 #[derive(Debug)]
@@ -47,13 +47,13 @@ enum Goal {
 }
 
 /// What is known of this node, once something is.
-pub(super) type Known = watch::Receiver<Option<Arc<Announced>>>;
+pub(super) type NodeInfo = watch::Receiver<Option<Arc<Announced>>>;
 
 /// What the commands say beside the goal.
 struct Inbox<'a> {
-    known: Known,
+    node_info: NodeInfo,
     answers: &'a mut mpsc::Receiver<Answer>,
-    questions: &'a mut Questions,
+    tka_requests: &'a mut TkaRequests,
 }
 
 /// A member's side of a coordinator.
@@ -70,7 +70,7 @@ pub(super) struct Session<C> {
     room: Arc<Semaphore>,
 }
 
-impl<C: Carrier> Session<C> {
+impl<C: Transport> Session<C> {
     /// Idle.
     pub fn new(settings: Settings<C>, events: mpsc::Sender<Event>) -> Self {
         Self {
@@ -87,28 +87,28 @@ impl<C: Carrier> Session<C> {
 
     /// Does what the commands say until they end.
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let (announce, known) = watch::channel(None);
-        let (answers, mut to_answer) = mpsc::channel(ANSWERS);
-        let (ask, mut questions) = watch::channel(None);
+        let (set_node_info, node_info) = watch::channel(None);
+        let (answers, mut pending_answers) = mpsc::channel(MAX_PING_ANSWERS);
+        let (send_tka_request, mut tka_requests) = watch::channel(None);
         loop {
             let command = {
                 let mut pursued = pin!(self.pursue(Inbox {
-                    known: known.clone(),
-                    answers: &mut to_answer,
-                    questions: &mut questions,
+                    node_info: node_info.clone(),
+                    answers: &mut pending_answers,
+                    tka_requests: &mut tka_requests,
                 }));
                 loop {
                     tokio::select! {
                         command = commands.recv() => match command {
                             Some(Command::Update(announced)) => {
-                                announce.send_replace(Some(Arc::from(announced)));
+                                set_node_info.send_replace(Some(Arc::from(announced)));
                             }
                             Some(Command::Answer { url, over_noise, body }) => {
                                 let answer = Answer { url, over_noise, body: Some(body) };
                                 // More than may wait are late anyway.
                                 let _ = answers.try_send(answer);
                             }
-                            Some(Command::Ask(question)) => drop(ask.send_replace(Some(question))),
+                            Some(Command::TkaRequest(question)) => drop(send_tka_request.send_replace(Some(question))),
                             command => break command,
                         },
                         () = &mut pursued => return,
@@ -116,9 +116,9 @@ impl<C: Carrier> Session<C> {
                 }
             };
             match command {
-                Some(Command::Login(login)) => self.aim(Goal::Join(Registration::new(login))),
-                Some(Command::Resume(login)) => self.aim(Goal::Stay(login)),
-                Some(Command::Logout(node_key)) => self.aim(Goal::Leave(node_key)),
+                Some(Command::Login(login)) => self.set_goal(Goal::Join(Registration::new(login))),
+                Some(Command::Resume(login)) => self.set_goal(Goal::Stay(login)),
+                Some(Command::Logout(node_key)) => self.set_goal(Goal::Leave(node_key)),
                 Some(Command::Reconnect) => {}
                 _ => return,
             }
@@ -128,91 +128,96 @@ impl<C: Carrier> Session<C> {
     }
 
     /// Another goal; what is known of the map was told to the one before.
-    fn aim(&mut self, goal: Goal) {
+    fn set_goal(&mut self, goal: Goal) {
         (self.goal, self.position) = (goal, None);
     }
 
     /// Pursues the goal. Returns when nobody listens.
     async fn pursue(&mut self, mut inbox: Inbox<'_>) {
-        let is_known = inbox.known.wait_for(Option::is_some).await.is_ok();
-        while is_known && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
+        let has_node_info = inbox.node_info.wait_for(Option::is_some).await.is_ok();
+        while has_node_info && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
             let begun = Instant::now();
-            let Err(why) = self.connected(&mut inbox).await else { continue };
+            let Err(why) = self.run_connection(&mut inbox).await else { continue };
             let retry_in = match why {
-                Trouble::Later(wanted) => self.failures.handle_busy(wanted, random()),
-                _ if begun.elapsed() >= STEADY => self.failures.handle_loss(random()),
+                ControlError::Busy(wanted) => self.failures.handle_busy(wanted, random()),
+                _ if begun.elapsed() >= STABLE_AFTER => self.failures.handle_loss(random()),
                 _ => self.failures.handle_failure(random()),
             };
-            self.tell(Event::Disconnected { why, retry_in }).await;
+            self.emit(Event::Disconnected { why, retry_in }).await;
             sleep(retry_in).await;
         }
         self.events.closed().await;
     }
 
     /// Works over one connection, until the goal is idle.
-    async fn connected(&mut self, inbox: &mut Inbox<'_>) -> Result<(), Trouble> {
+    async fn run_connection(&mut self, inbox: &mut Inbox<'_>) -> Result<(), ControlError> {
         let (connection, key) = Connection::open(&self.settings, &self.plan).await?;
         if self.settings.server_key.is_zero() {
             self.settings.server_key = key;
-            self.tell(Event::ServerKey(key)).await;
+            self.emit(Event::ServerKey(key)).await;
         }
         loop {
             match &self.goal {
                 Goal::Idle => return Ok(()),
-                Goal::Join(_) => self.join(&connection, &mut inbox.known).await?,
+                Goal::Join(_) => self.join(&connection, &mut inbox.node_info).await?,
                 Goal::Stay(_) => {
-                    let stayed = self.stay(&connection, inbox).await;
-                    if let Err(Trouble::UnknownNode) = stayed
+                    let ended = self.stay(&connection, inbox).await;
+                    if let Err(ControlError::UnknownNode) = ended
                         && let Goal::Stay(login) = &self.goal
                     {
-                        self.aim(Goal::Join(Registration::new(login.clone())));
+                        self.set_goal(Goal::Join(Registration::new(login.clone())));
                         continue;
                     }
-                    return stayed;
+                    return ended;
                 }
                 &Goal::Leave(node_key) => {
-                    self.leave(&connection, node_key, &mut inbox.known).await?;
+                    self.leave(&connection, node_key, &mut inbox.node_info).await?;
                 }
             }
         }
     }
 
     /// Sends one request to register, and does what the answer says.
-    async fn join(&mut self, connection: &Connection, known: &mut Known) -> Result<(), Trouble> {
+    async fn join(
+        &mut self,
+        connection: &Connection,
+        node_info: &mut NodeInfo,
+    ) -> Result<(), ControlError> {
         let Goal::Join(registration) = &mut self.goal else { return Ok(()) };
-        let announced = current(known);
+        let announced = current(node_info);
         let request = registration.request(&announced.hostinfo);
-        let waits = registration.awaits_person();
-        let asked = connection.register(&registration.node_key(), &request, waits).await;
-        if let Err(Trouble::Status(..)) = asked
-            && waits
+        let waits_for_user = registration.awaits_person();
+        let response =
+            connection.register(&registration.node_key(), &request, waits_for_user).await;
+        if let Err(ControlError::Status(..)) = response
+            && waits_for_user
         {
             registration.forget_url();
         }
-        match registration.handle_response(asked?) {
+        match registration.handle_response(response?) {
             Step::Visit(url) => {
                 if let Some(url) = url {
-                    self.tell(Event::AuthUrl(url)).await;
+                    self.emit(Event::AuthUrl(url)).await;
                 }
-                if waits {
-                    sleep(FOLLOWUP_PAUSE).await;
+                if waits_for_user {
+                    sleep(FOLLOWUP_INTERVAL).await;
                 }
             }
             // A command may end each wait: what is not told yet is not done yet.
             Step::Registered(registered) => {
                 let login = registration.again();
-                self.tell(Event::Registered(registered)).await;
+                self.emit(Event::Registered(registered)).await;
                 self.goal = Goal::Stay(login);
                 self.refusals.reset();
             }
             Step::NewNodeKey(signature) => {
-                self.tell(Event::NeedsNewNodeKey { signature }).await;
+                self.emit(Event::NeedsNewNodeKey { signature }).await;
                 self.goal = Goal::Idle;
             }
             Step::Refused(why) => {
                 let retry_in = self.refusals.handle_failure(random());
                 registration.forget_url();
-                self.tell(Event::Refused { why: shown(why.as_bytes()), retry_in }).await;
+                self.emit(Event::Refused { why: printable(why.as_bytes()), retry_in }).await;
                 sleep(retry_in).await;
             }
         }
@@ -224,29 +229,29 @@ impl<C: Carrier> Session<C> {
         &mut self,
         connection: &Connection,
         inbox: &mut Inbox<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ControlError> {
         let Goal::Stay(login) = &mut self.goal else { return Ok(()) };
         let node_key = login.node_key;
-        let Inbox { known, answers, questions } = inbox;
-        let announced = current(known);
-        let (ask, mut asked) = mpsc::channel(1);
+        let Inbox { node_info, answers, tka_requests } = inbox;
+        let announced = current(node_info);
+        let (ping_sender, mut ping_receiver) = mpsc::channel(1);
         let mut stream = Stream {
             connection,
             events: &self.events,
             room: &self.room,
-            pings: ask,
+            pings: ping_sender,
             plan: &mut self.plan,
             position: &mut self.position,
             auth_key: &mut login.auth_key,
             last_ping: String::new(),
         };
         let Settings { dialer, url, .. } = &self.settings;
-        let pings = ping::Pings { connection, carrier: dialer, url };
+        let pings = ping::Pings { connection, transport: dialer, url };
         tokio::select! {
             ended = stream.follow(node_key, &announced) => ended,
-            ended = tell_changes(connection, node_key, known) => ended,
-            () = pings.answer(&mut asked, answers) => Ok(()),
-            () = lock::ask_all(connection, node_key, questions, &self.events) => Ok(()),
+            ended = send_updates(connection, node_key, node_info) => ended,
+            () = pings.answer(&mut ping_receiver, answers) => Ok(()),
+            () = tka::forward_all(connection, node_key, tka_requests, &self.events) => Ok(()),
         }
     }
 
@@ -254,60 +259,60 @@ impl<C: Carrier> Session<C> {
         &mut self,
         connection: &Connection,
         node_key: NodePublic,
-        known: &mut Known,
-    ) -> Result<(), Trouble> {
-        let announced = current(known);
+        node_info: &mut NodeInfo,
+    ) -> Result<(), ControlError> {
+        let announced = current(node_info);
         let request = RegisterRequest::logout(node_key, &announced.hostinfo);
         match connection.register(&node_key, &request, false).await {
             // A node that the coordinator does not have is as good as gone.
-            Ok(_) | Err(Trouble::UnknownNode) => {}
-            Err(Trouble::Status(_, status, _)) if (400..500).contains(&status) => {}
-            Err(trouble) => return Err(trouble),
+            Ok(_) | Err(ControlError::UnknownNode) => {}
+            Err(ControlError::Status(_, status, _)) if (400..500).contains(&status) => {}
+            Err(error) => return Err(error),
         }
-        self.tell(Event::LoggedOut).await;
+        self.emit(Event::LoggedOut).await;
         self.goal = Goal::Idle;
         Ok(())
     }
 
-    async fn tell(&self, event: Event) {
+    async fn emit(&self, event: Event) {
         // Whether somebody listens is looked at where it matters: in `pursue`.
         let _ = self.events.send(event).await;
     }
 }
 
 /// What is known now: `pursue` begins when something is.
-fn current(known: &mut Known) -> Arc<Announced> {
-    known.borrow_and_update().clone().unwrap_or_default()
+fn current(node_info: &mut NodeInfo) -> Arc<Announced> {
+    node_info.borrow_and_update().clone().unwrap_or_default()
 }
 
 /// Tells the coordinator what this node is, now and at each change. Ends when nothing changes any
 /// more, or the connection does.
-async fn tell_changes(
+async fn send_updates(
     connection: &Connection,
     node_key: NodePublic,
-    known: &mut Known,
-) -> Result<(), Trouble> {
+    node_info: &mut NodeInfo,
+) -> Result<(), ControlError> {
     let mut failures = Backoff::refusals();
     loop {
-        let announced = current(known);
+        let announced = current(node_info);
         let request = MapRequest::update(node_key, &announced);
         match connection.update(node_key, &request).await {
             Ok(()) => {
                 failures.reset();
-                if known.changed().await.is_err() {
+                if node_info.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             }
             // The stream may stand all the same: peers still learn of this node by other ways.
             Err(
-                Trouble::Status(..)
-                | Trouble::Later(_)
-                | Trouble::BadAnswer(..)
-                | Trouble::Silent(..),
+                ControlError::Status(..)
+                | ControlError::Busy(_)
+                | ControlError::BadResponse(..)
+                | ControlError::NoAnswer(..),
             ) => {
                 sleep(failures.handle_failure(random())).await;
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
     }
 }

@@ -1,10 +1,10 @@
 pub mod coordinator;
 mod dialling;
 mod hostile;
-mod locks;
 mod logins;
 mod maps;
 mod resume;
+mod tka;
 
 use std::time::Duration;
 
@@ -55,11 +55,11 @@ impl Member {
         let settings = settings(server_key, network);
         let running = tokio::spawn(Session::new(settings, happens).run(to_do));
         let member = Self { commands, events, running };
-        member.tell(Command::Update(announced(1))).await;
+        member.command(Command::Update(announced(1))).await;
         member
     }
 
-    async fn tell(&self, command: Command) {
+    async fn command(&self, command: Command) {
         self.commands.send(command).await.expect("the member runs");
     }
 
@@ -131,7 +131,7 @@ fn registered() -> Value {
 async fn joined() -> (Member, Coordinator, MapStream) {
     let mut coordinator = Coordinator::new(coordinator::Manner::Good);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
+    member.command(Command::Resume(Login::new(KEY))).await;
     let stream = member.connected(&mut coordinator).await;
     (member, coordinator, stream)
 }

@@ -1,11 +1,11 @@
 //! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
 
 mod changes;
-mod lock;
 mod map;
 mod plane;
 mod ports;
 mod relays;
+mod tka;
 mod tunnel_pings;
 
 use std::{
@@ -35,8 +35,8 @@ const URL: &str = "https://control.example";
 struct Rig {
     agent: Agent,
     folder: Arc<TempFolder>,
-    relays: Heard<derp::Command>,
-    relay_server: ToLine<ToRelayServer>,
+    relays: Received<derp::Command>,
+    relay_server: LineSender<ToRelayServer>,
     from_control: mpsc::Receiver<(u32, control::Event)>,
     wanted: watch::Receiver<Wanted>,
     sessions: Arc<Mutex<Vec<Session>>>,
@@ -49,22 +49,22 @@ struct Session {
     server_key: MachinePublic,
     /// Whether it may be at a loopback address.
     is_local: bool,
-    commands: Heard<control::Command>,
+    commands: Received<control::Command>,
     events: mpsc::Sender<control::Event>,
 }
 
 /// What was told to a task that takes all.
-type Heard<T> = Arc<Mutex<Vec<T>>>;
+type Received<T> = Arc<Mutex<Vec<T>>>;
 
-fn taking<T: Send + 'static>(mut from: mpsc::Receiver<T>) -> Heard<T> {
-    let heard = Heard::<T>::default();
-    let taken = heard.clone();
+fn collect<T: Send + 'static>(mut from: mpsc::Receiver<T>) -> Received<T> {
+    let received = Received::<T>::default();
+    let taken = received.clone();
     tokio::spawn(async move {
         while let Some(one) = from.recv().await {
             taken.lock().unwrap().push(one);
         }
     });
-    heard
+    received
 }
 
 impl Rig {
@@ -83,38 +83,38 @@ impl Rig {
     fn at(folder: Arc<TempFolder>, clock: Clock) -> Self {
         let (relays, relay_commands) = mpsc::channel(1);
         let (control_events, from_control) = mpsc::channel(64);
-        let (found, _) = mpsc::channel(64);
+        let (check_results, _) = mpsc::channel(64);
         let (want, wanted) = watch::channel(Wanted::default());
-        let relay_server = ToLine::new();
+        let relay_server = LineSender::new();
         let sessions = Arc::<Mutex<Vec<Session>>>::default();
         let begun = sessions.clone();
         let connect = move |settings: control::Settings, commands, events| {
             let (server_key, here) = (settings.server_key, vec![([127, 0, 0, 1], 80).into()]);
             let is_local = settings.dialer.admit("control.example", here).is_ok();
-            let commands = taking(commands);
+            let commands = collect(commands);
             begun.lock().unwrap().push(Session { server_key, is_local, commands, events });
         };
         let agent = Agent::new(Parts {
             has_interface: false,
             address_ranges: Vec::new(),
-            state: State::new(Folder {
+            state: StateFolder::new(Folder {
                 path: folder.0.clone(),
-                shown: folder.0.clone(),
+                display: folder.0.clone(),
                 open: None,
             }),
             roots: Roots::default(),
             hook: None,
-            plane: ToLine::new(),
+            plane: LineSender::new(),
             steward: None,
             relay_server: Some(relay_server.clone()),
             relays,
             control_events,
-            found,
+            check_results,
             port_mapping: PortMapping::new(want),
             writers: Arc::new(Writers::new(None)),
             effects: Effects {
                 addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
-                ways: Box::new(Default::default),
+                default_routes: Box::new(Default::default),
                 connect: Box::new(connect),
             },
             clock,
@@ -122,7 +122,7 @@ impl Rig {
         Self {
             agent: agent.unwrap(),
             folder,
-            relays: taking(relay_commands),
+            relays: collect(relay_commands),
             relay_server,
             from_control,
             wanted,
@@ -134,7 +134,7 @@ impl Rig {
     async fn joined(name: &str) -> Self {
         let rig = Self::new(name);
         let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
-        rig.agent.state.keep("prefs.json", &prefs).unwrap();
+        rig.agent.state.save("prefs.json", &prefs).unwrap();
         rig.restarted().await
     }
 
@@ -168,18 +168,18 @@ impl Rig {
     }
 
     /// What the data plane was told since the last time.
-    fn told(&self) -> Vec<ToPlane> {
+    fn plane_messages(&self) -> Vec<ToPlane> {
         std::iter::from_fn(|| self.agent.plane.poll()).collect()
     }
 
     /// What relays were told.
-    async fn relays_told(&self) -> Vec<derp::Command> {
+    async fn relay_commands(&self) -> Vec<derp::Command> {
         tokio::task::yield_now().await;
         std::mem::take(&mut self.relays.lock().unwrap())
     }
 
     /// What the last session was told.
-    async fn commands(&self) -> Vec<control::Command> {
+    async fn session_commands(&self) -> Vec<control::Command> {
         tokio::task::yield_now().await;
         let sessions = self.sessions.lock().unwrap();
         let session = sessions.last().expect("a session has begun");
@@ -187,7 +187,7 @@ impl Rig {
     }
 
     /// The coordinator says something in the last session.
-    async fn hear(&mut self, event: control::Event) {
+    async fn control_event(&mut self, event: control::Event) {
         let events = self.sessions.lock().unwrap().last().expect("a session").events.clone();
         events.send(event).await.unwrap();
         let (number, event) = self.from_control.recv().await.unwrap();
@@ -196,7 +196,7 @@ impl Rig {
 
     /// A stream of maps begins with this.
     async fn stream(&mut self, map: Value) {
-        self.hear(control::Event::Connected { resumed: false }).await;
+        self.control_event(control::Event::Connected { resumed: false }).await;
         self.map(map).await;
     }
 
@@ -205,17 +205,20 @@ impl Rig {
         let head = MapHead::read(&frame).unwrap();
         let map = Box::new(MapResponse::read(&frame).unwrap());
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        self.hear(control::Event::Map { head, map, room }).await;
+        self.control_event(control::Event::Map { head, map, room }).await;
     }
 
-    async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+    async fn request<T>(
+        &mut self,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> Option<T> {
         let (reply, mut answer) = oneshot::channel();
         self.handle(Input::Request(request(reply))).await;
         answer.try_recv().ok()
     }
 
     async fn status(&mut self) -> Status {
-        let status = self.ask(|reply| Request::Status { peers: true, reply }).await;
+        let status = self.request(|reply| Request::Status { peers: true, reply }).await;
         *status.unwrap().unwrap()
     }
 
@@ -228,7 +231,7 @@ impl Rig {
 
     async fn set(&mut self, name: &str, value: impl Into<Value>) {
         let edits = MaskedPrefs::default().with(name, value);
-        let set = self.ask(|reply| Request::EditPrefs { edits, reply }).await;
+        let set = self.request(|reply| Request::EditPrefs { edits, reply }).await;
         set.unwrap().unwrap();
     }
 }
@@ -272,9 +275,9 @@ fn map_of(peers: &[u8]) -> Value {
 }
 
 /// The keys of the peers that the data plane has after these messages.
-fn peers(told: &[ToPlane]) -> Vec<NodePublic> {
+fn peers(messages: &[ToPlane]) -> Vec<NodePublic> {
     let mut peers = std::collections::BTreeSet::new();
-    for message in told {
+    for message in messages {
         if let ToPlane::Peers { complete, changed, removed } = message {
             if *complete {
                 peers.clear();

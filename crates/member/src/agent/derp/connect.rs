@@ -32,9 +32,9 @@ const UPGRADE: Duration = Duration::from_secs(6);
 /// IPv4 begins so much later (stock).
 const V4_DELAY: Duration = Duration::from_millis(200);
 /// The longest answer to the upgrade.
-const ANSWER: usize = 16 << 10;
+const MAX_ANSWER: usize = 16 << 10;
 /// Read at once from the socket; TLS alone would read 4 KiB.
-const READ: usize = 64 << 10;
+const READ_BUFFER: usize = 64 << 10;
 
 type Tls = TlsStream<BufReader<Box<dyn Stream>>>;
 
@@ -60,12 +60,12 @@ pub struct Connection {
 /// What was in the way to the first of them.
 pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Connection> {
     let ideal = region.nodes.first().map_or("", |node| &node.name);
-    let mut trouble = None;
+    let mut first_error = None;
     for (number, node) in region.nodes.iter().enumerate().filter(|(_, node)| !node.stun_only) {
         let (stream, local) = match reach(dialer, node).await {
             Ok(reached) => reached,
             Err(error) => {
-                trouble = trouble.or(Some(error));
+                first_error = first_error.or(Some(error));
                 continue;
             }
         };
@@ -73,10 +73,10 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
         let upgraded = timeout(UPGRADE, upgrade(stream, node, ideal, local)).await;
         match upgraded.context("no answer in time").flatten() {
             Ok(connection) => return Ok(connection),
-            Err(error) => trouble = trouble.or(Some(error.context(node.host_name.clone()))),
+            Err(error) => first_error = first_error.or(Some(error.context(node.host_name.clone()))),
         }
     }
-    Err(trouble.unwrap_or_else(|| anyhow::anyhow!("the region has no relays")))
+    Err(first_error.unwrap_or_else(|| anyhow::anyhow!("the region has no relays")))
 }
 
 /// How far a region is, by a request of HTTP.
@@ -85,9 +85,9 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
 /// No relay of it can be reached.
 pub async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Duration> {
     let nodes = region.nodes.iter().filter(|node| !node.stun_only);
-    let mut trouble = anyhow::anyhow!("the region has no relays");
+    let mut first_error = anyhow::anyhow!("the region has no relays");
     for node in nodes {
-        let asked = async {
+        let request_sent = async {
             let (mut stream, _) = reach(dialer, node).await?;
             let request =
                 format!("GET /derp/latency-check HTTP/1.1\r\nHost: {}\r\n\r\n", host(node)?);
@@ -96,15 +96,15 @@ pub async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Dur
             stream.flush().await?;
             let head = read_head(&mut stream, &mut BytesMut::new()).await?;
             let latency = begun.elapsed();
-            ensure!(status(&head).is_some_and(|status| status < 300), "{}", shown(&head));
+            ensure!(status(&head).is_some_and(|status| status < 300), "{}", first_line(&head));
             Ok(latency)
         };
-        match timeout(UPGRADE, asked).await.context("no answer in time").flatten() {
+        match timeout(UPGRADE, request_sent).await.context("no answer in time").flatten() {
             Ok(latency) => return Ok(latency),
-            Err(error) => trouble = error,
+            Err(error) => first_error = error,
         }
     }
-    Err(trouble)
+    Err(first_error)
 }
 
 /// TLS with a relay.
@@ -113,7 +113,7 @@ async fn reach(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<(Tls, Option<
         Target { host: node.host_name.clone(), port: node.derp_port(), tls: true, address: None };
     let (stream, local): (Box<dyn Stream>, _) = match dialer.proxy(&target)? {
         Some(proxy) => {
-            let through = timeout(CONNECT_BY_PROXY, dialer.through(proxy, &target)).await;
+            let through = timeout(CONNECT_BY_PROXY, dialer.connect_through(proxy, &target)).await;
             (through.with_context(|| format!("{proxy}: no answer in time"))??, None)
         }
         None => {
@@ -126,7 +126,7 @@ async fn reach(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<(Tls, Option<
     let config = tls::config(node, &dialer.tls(), || dialer.roots().store())?;
     let name = server_name(node)?;
     let connecting =
-        TlsConnector::from(config).connect(name, BufReader::with_capacity(READ, stream));
+        TlsConnector::from(config).connect(name, BufReader::with_capacity(READ_BUFFER, stream));
     let stream = timeout(UPGRADE, connecting).await.context("TLS: no answer in time")?;
     Ok((stream.with_context(|| format!("TLS with {}", node.host_name))?, local))
 }
@@ -193,15 +193,15 @@ async fn upgrade(
     }
     request.push_str("\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let (mut buffer, mut decoder) = (BytesMut::with_capacity(READ), Decoder::default());
+    let (mut buffer, mut decoder) = (BytesMut::with_capacity(READ_BUFFER), Decoder::default());
     if let Some(server) = key {
         return Ok(Connection { stream, buffer, decoder, local, server, latency: None });
     }
     stream.flush().await?;
-    let asked = Instant::now();
+    let request_sent = Instant::now();
     let head = read_head(&mut stream, &mut buffer).await?;
-    let latency = Some(asked.elapsed());
-    ensure!(status(&head) == Some(101), "it answers {:?}", shown(&head));
+    let latency = Some(request_sent.elapsed());
+    ensure!(status(&head) == Some(101), "it answers {:?}", first_line(&head));
     loop {
         if let Some((kind, contents)) = decoder.poll_frame(&mut buffer)? {
             let Some(FromRelay::ServerKey(server)) = FromRelay::read(kind, contents)? else {
@@ -223,7 +223,7 @@ async fn read_head(
         if let Some(end) = end {
             return Ok(buffer.split_to(end + 4));
         }
-        ensure!(buffer.len() < ANSWER, "the answer is too long");
+        ensure!(buffer.len() < MAX_ANSWER, "the answer is too long");
         ensure!(stream.read_buf(buffer).await? != 0, "the connection ended");
     }
 }
@@ -234,7 +234,7 @@ fn status(head: &[u8]) -> Option<u16> {
 }
 
 /// The first line, as far as it can be shown.
-fn shown(head: &[u8]) -> String {
+fn first_line(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned()
 }

@@ -13,18 +13,18 @@ use tailnet::{
 use tokio::time::Instant;
 
 /// Data that waited longer is dropped: its sender's congestion control learns of it by that.
-const LONGEST_WAIT: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_millis(50);
 /// The most bytes of data that wait: 50 ms at 168 Mbit/s, and for faster connections the burst that
 /// comes between two writes.
-const MOST: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 /// The same of disco and handshakes, and how long they wait. A handshake is repeated after 5 s.
-const MOST_URGENT: usize = 64 << 10;
-const LONGEST_URGENT: Duration = Duration::from_secs(5);
+const MAX_URGENT_BYTES: usize = 64 << 10;
+const MAX_URGENT_WAIT: Duration = Duration::from_secs(5);
 /// Frames of one write. With 16 KiB throughput was lower by 7 %, and a relay, which keeps 32 datagrams
 /// for a receiver, lost as many.
-pub const TOGETHER: usize = 64 << 10;
+pub const WRITE_SIZE: usize = 64 << 10;
 /// The longest urgent datagram: a call with many addresses is longer, and is none of those.
-const URGENT: usize = 2 << 10;
+const MAX_URGENT_LEN: usize = 2 << 10;
 
 /// Datagrams to one peer.
 #[derive(Clone, Debug)]
@@ -44,14 +44,14 @@ pub struct Chunk {
 /// What waits.
 #[derive(Debug, Default)]
 pub struct Queue {
-    urgent: Line,
-    data: Line,
+    urgent: Fifo,
+    data: Fifo,
     /// So many chunks were dropped.
     pub dropped: u64,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct Fifo {
     chunks: VecDeque<Chunk>,
     bytes: usize,
 }
@@ -63,18 +63,18 @@ impl Queue {
         if longest == 0 || longest > MAX_PACKET {
             return;
         }
-        let (line, most) = if is_urgent(&chunk.bytes) {
-            (&mut self.urgent, MOST_URGENT)
+        let (fifo, max_bytes) = if is_urgent(&chunk.bytes) {
+            (&mut self.urgent, MAX_URGENT_BYTES)
         } else {
-            (&mut self.data, MOST)
+            (&mut self.data, MAX_BYTES)
         };
         let bytes = chunk.weight();
-        if line.bytes + bytes > most {
+        if fifo.bytes + bytes > max_bytes {
             self.dropped += 1;
             return;
         }
-        line.bytes += bytes;
-        line.chunks.push_back(chunk);
+        fifo.bytes += bytes;
+        fifo.chunks.push_back(chunk);
     }
 
     /// Whether there is nothing to send.
@@ -84,7 +84,7 @@ impl Queue {
 
     /// Drops what is of no more use, though there was no connection.
     pub fn expire(&mut self, now: Instant) {
-        self.drop_old(LONGEST_URGENT, now);
+        self.drop_old(MAX_URGENT_WAIT, now);
     }
 
     /// A connection is there at last: what waited for it waits from now on for its turn.
@@ -95,30 +95,29 @@ impl Queue {
 
     /// Moves frames to `out` until it has [`TOGETHER`] bytes.
     pub fn take(&mut self, out: &mut BytesMut, now: Instant) {
-        self.drop_old(LONGEST_WAIT, now);
-        for line in [&mut self.urgent, &mut self.data] {
-            while out.len() < TOGETHER
-                && let Some(chunk) = line.pop()
+        self.drop_old(MAX_WAIT, now);
+        for fifo in [&mut self.urgent, &mut self.data] {
+            while out.len() < WRITE_SIZE
+                && let Some(chunk) = fifo.pop()
             {
                 chunk.write(out);
             }
         }
     }
 
-    fn drop_old(&mut self, longest_wait: Duration, now: Instant) {
-        for (line, longest) in [(&mut self.urgent, LONGEST_URGENT), (&mut self.data, longest_wait)]
-        {
-            while let Some(chunk) = line.chunks.front()
+    fn drop_old(&mut self, max_wait: Duration, now: Instant) {
+        for (fifo, longest) in [(&mut self.urgent, MAX_URGENT_WAIT), (&mut self.data, max_wait)] {
+            while let Some(chunk) = fifo.chunks.front()
                 && now.saturating_duration_since(chunk.at) > longest
             {
-                line.pop();
+                fifo.pop();
                 self.dropped += 1;
             }
         }
     }
 }
 
-impl Line {
+impl Fifo {
     fn pop(&mut self) -> Option<Chunk> {
         let chunk = self.chunks.pop_front()?;
         self.bytes -= chunk.weight();
@@ -145,7 +144,7 @@ impl Chunk {
 /// Whether it is one datagram of disco, or one of WireGuard that carries no data.
 fn is_urgent(bytes: &[u8]) -> bool {
     let is_handshake = matches!(bytes.first_chunk(), Some([1..=3, 0, 0, 0]));
-    bytes.len() <= URGENT && (is_handshake || bytes.starts_with(&disco::MAGIC))
+    bytes.len() <= MAX_URGENT_LEN && (is_handshake || bytes.starts_with(&disco::MAGIC))
 }
 
 #[cfg(test)]
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_becomes_a_frame_a_datagram() {
+    fn chunk_becomes_one_frame_per_datagram() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.push(chunk(now, 2500, 1000));
         let mut expected = BytesMut::new();
@@ -178,18 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn data_that_waited_too_long_is_dropped_and_a_handshake_is_not() {
+    fn stale_data_is_dropped_and_a_handshake_is_not() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.push(chunk(now, 1000, 1000));
         queue.push(Chunk { bytes: Bytes::from_static(&[1, 0, 0, 0, 9]), ..chunk(now, 9, 9) });
-        let later = now + LONGEST_WAIT + Duration::from_millis(1);
+        let later = now + MAX_WAIT + Duration::from_millis(1);
         assert_eq!(take(&mut queue, later).len(), SEND_OVERHEAD + 5);
         assert!(queue.is_empty());
         assert_eq!(queue.dropped, 1);
     }
 
     #[test]
-    fn what_waited_for_a_connection_is_sent_unless_it_is_of_no_more_use() {
+    fn datagrams_queued_before_a_connection_are_sent_unless_expired() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.push(chunk(now, 1000, 1000));
         let later = now + Duration::from_secs(6);
@@ -199,23 +198,23 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_disco_has_room_of_its_own() {
+    fn queue_is_bounded_and_disco_has_its_own_limit() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         for _ in 0..100 {
             queue.push(chunk(now, 60_000, 1200));
         }
-        assert!(queue.data.bytes <= MOST && queue.dropped > 0);
+        assert!(queue.data.bytes <= MAX_BYTES && queue.dropped > 0);
         let call = [&disco::MAGIC[..], &[0; 100]].concat();
         for _ in 0..1000 {
             queue.push(Chunk { bytes: call.clone().into(), ..chunk(now, 106, 106) });
         }
-        assert!(queue.urgent.bytes <= MOST_URGENT);
+        assert!(queue.urgent.bytes <= MAX_URGENT_BYTES);
         let first = take(&mut queue, now);
         assert_eq!(first[SEND_OVERHEAD..][..6], disco::MAGIC, "first");
     }
 
     #[test]
-    fn what_is_no_datagram_is_not_sent() {
+    fn empty_and_oversized_chunks_are_not_queued() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.push(chunk(now, 10, 0));
         queue.push(Chunk { bytes: Bytes::new(), ..chunk(now, 1, 1) });

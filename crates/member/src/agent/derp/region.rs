@@ -28,9 +28,9 @@ use super::{
 use crate::agent::control::dial::Dialer;
 
 /// How long the data plane has to seal a login.
-const SEAL: Duration = Duration::from_secs(5);
+const SEAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the first bytes may take to be written.
-const LOGIN: Duration = Duration::from_secs(5);
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The waits after failures, the last for all others (stock: 5 s at most).
 const BACKOFF: [Duration; 5] = [
     Duration::from_millis(100),
@@ -40,11 +40,11 @@ const BACKOFF: [Duration; 5] = [
     Duration::from_secs(4),
 ];
 /// A connection that lasted so long was no failure.
-const LASTED: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// The longest wait that a relay may ask for before it restarts.
-const LONGEST_RESTART: Duration = Duration::from_secs(5);
+const MAX_RESTART_WAIT: Duration = Duration::from_secs(5);
 /// Pongs that wait to be sent.
-const PONGS: usize = 8;
+const MAX_PONGS: usize = 8;
 
 /// What tells a region; it ends with it.
 pub struct Handle {
@@ -66,23 +66,23 @@ pub struct State {
     pub queue: Queue,
     pub is_home: bool,
     /// What the relay was told.
-    pub told_home: bool,
+    pub sent_home: bool,
     /// Whether the connection is to be given up.
-    pub again: bool,
+    pub reconnect: bool,
     /// Whether it is to be found out if the connection works.
     pub check: bool,
     /// Whether to ask the relay for a pong.
     pub ping: bool,
     pub pongs: Vec<[u8; 8]>,
     /// The last frame.
-    pub heard: Instant,
+    pub last_received: Instant,
     /// The last datagram in either direction.
-    pub used: Instant,
+    pub last_datagram: Instant,
     /// When a datagram was first sent of those behind the last frame.
-    pub unanswered: Option<Instant>,
+    pub unanswered_since: Option<Instant>,
     /// When one was last sent, and whether somebody watches whether there is an answer.
-    pub sent: Instant,
-    pub watched: bool,
+    pub last_sent: Instant,
+    pub is_watched: bool,
     /// The relay accepted the login.
     pub accepted: bool,
     /// How long to wait for a relay that restarts.
@@ -132,7 +132,7 @@ impl Handle {
 
     /// Has it connected anew.
     pub fn reconnect(&self) {
-        self.shared.state().again = true;
+        self.shared.state().reconnect = true;
         self.shared.to_check.notify_one();
     }
 }
@@ -150,16 +150,16 @@ impl Shared {
         let state = State {
             queue: Queue::default(),
             is_home: false,
-            told_home: false,
-            again: false,
+            sent_home: false,
+            reconnect: false,
             check: false,
             ping: false,
             pongs: Vec::new(),
-            heard: now,
-            used: now,
-            unanswered: None,
-            sent: now,
-            watched: false,
+            last_received: now,
+            last_datagram: now,
+            unanswered_since: None,
+            last_sent: now,
+            is_watched: false,
             accepted: false,
             restart: None,
         };
@@ -172,7 +172,7 @@ impl Shared {
     }
 
     /// Waits until there is a reason to be connected.
-    async fn wanted(&self) {
+    async fn wait_until_needed(&self) {
         loop {
             {
                 let mut state = self.state();
@@ -189,9 +189,9 @@ impl Shared {
 impl State {
     /// A connection begins.
     fn begin(&mut self, now: Instant) {
-        (self.heard, self.used) = (now, now);
-        (self.unanswered, self.watched) = (None, false);
-        (self.told_home, self.ping) = (false, false);
+        (self.last_received, self.last_datagram) = (now, now);
+        (self.unanswered_since, self.is_watched) = (None, false);
+        (self.sent_home, self.ping) = (false, false);
         (self.accepted, self.restart) = (false, None);
         self.pongs.clear();
         self.queue.begin(now);
@@ -199,15 +199,15 @@ impl State {
 
     /// Keeps what a ping said, to be returned; not too many.
     pub fn add_pong(&mut self, ping: [u8; 8]) {
-        if self.pongs.len() < PONGS {
+        if self.pongs.len() < MAX_PONGS {
             self.pongs.push(ping);
         }
     }
 
     /// Moves what is to be written to `out`. Whether nobody watches for an answer yet.
     pub fn take(&mut self, out: &mut BytesMut, now: Instant) -> bool {
-        if self.told_home != self.is_home {
-            self.told_home = self.is_home;
+        if self.sent_home != self.is_home {
+            self.sent_home = self.is_home;
             write_frame(out, kind::NOTE_PREFERRED, &[self.is_home.into()]);
         }
         if std::mem::take(&mut self.ping) {
@@ -216,18 +216,18 @@ impl State {
         self.pongs.drain(..).for_each(|pong| write_frame(out, kind::PONG, &pong));
         if !self.queue.is_empty() {
             self.queue.take(out, now);
-            (self.used, self.sent) = (now, now);
-            self.unanswered.get_or_insert(now);
-            return !std::mem::replace(&mut self.watched, true);
+            (self.last_datagram, self.last_sent) = (now, now);
+            self.unanswered_since.get_or_insert(now);
+            return !std::mem::replace(&mut self.is_watched, true);
         }
         false
     }
 
     /// Frames came.
-    pub fn hear(&mut self, datagrams: bool, now: Instant) {
-        (self.heard, self.unanswered) = (now, None);
+    pub fn handle_frames(&mut self, datagrams: bool, now: Instant) {
+        (self.last_received, self.unanswered_since) = (now, None);
         if datagrams {
-            self.used = now;
+            self.last_datagram = now;
         }
     }
 }
@@ -236,10 +236,10 @@ impl Region {
     async fn run(self) {
         let mut failures = 0;
         loop {
-            self.shared.wanted().await;
+            self.shared.wait_until_needed().await;
             let begun = Instant::now();
             let broken = match self.serve().await {
-                Ok(End::Again | End::Idle) => None,
+                Ok(End::Reconnect | End::Idle) => None,
                 Ok(End::Broken) => Some("the connection ended".to_owned()),
                 Err(error) => Some(format!("{error:#}")),
             };
@@ -256,11 +256,11 @@ impl Region {
             if self.events.send(event).await.is_err() {
                 return;
             }
-            if accepted && begun.elapsed() >= LASTED {
+            if accepted && begun.elapsed() >= STABLE_AFTER {
                 failures = 0;
             }
             let wait = BACKOFF[failures.min(BACKOFF.len() - 1)];
-            let wait = restart.map_or(wait, |restart| restart.min(LONGEST_RESTART));
+            let wait = restart.map_or(wait, |restart| restart.min(MAX_RESTART_WAIT));
             failures += 1;
             // What happens to the network may be what helps.
             tokio::select! {
@@ -274,16 +274,16 @@ impl Region {
         {
             // What is said from here on may be too late for this connection.
             let mut state = self.shared.state();
-            (state.again, state.check) = (false, false);
+            (state.reconnect, state.check) = (false, false);
         }
         let mut connection = connect::connect(&self.dialer, &self.relays).await?;
         let login = self.seal(connection.server).await?;
         ensure!(!login.is_empty(), "there is no node key to log in with");
-        let asked = Instant::now();
+        let login_sent = Instant::now();
         let written = self.log_in(&mut connection, &login);
-        timeout(LOGIN, written).await.context("no login in time")??;
+        timeout(LOGIN_TIMEOUT, written).await.context("no login in time")??;
         self.shared.state().begin(Instant::now());
-        serve::serve(connection, asked, self.id, &self.shared, &self.events).await
+        serve::serve(connection, login_sent, self.id, &self.shared, &self.events).await
     }
 
     /// The contents of the login.
@@ -291,7 +291,8 @@ impl Region {
         let (reply, sealed) = oneshot::channel();
         let event = Event::Login { region: self.id, server, reply };
         self.events.send(event).await.context("the agent ends")?;
-        let sealed = timeout(SEAL, sealed).await.context("the login was not sealed in time")?;
+        let sealed =
+            timeout(SEAL_TIMEOUT, sealed).await.context("the login was not sealed in time")?;
         sealed.context("the login was not sealed")
     }
 

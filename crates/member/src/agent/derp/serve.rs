@@ -24,25 +24,25 @@ use tokio::{
 use super::{
     Event,
     connect::Connection,
-    queue::TOGETHER,
+    queue::WRITE_SIZE,
     region::{Shared, State},
 };
 
 /// A relay says something at least every 65 s (stock).
-const SILENT: Duration = Duration::from_secs(120);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A region that is not home is left after so long without a datagram (stock).
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a pong may take where it is doubted that the connection works. A relay that is dead is
 /// left within 2.5 s of the first datagram that it did not pass on.
-const PONG: Duration = Duration::from_millis(1500);
+const PONG_TIMEOUT: Duration = Duration::from_millis(1500);
 /// What was sent has a relay say something within this time, or it is asked for a pong.
-const QUIET: Duration = Duration::from_millis(500);
+const ANSWER_DELAY: Duration = Duration::from_millis(500);
 /// A relay that takes nothing for so long is dead.
-const STUCK: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// One record of TLS.
-const RECORD: usize = 16 << 10;
+const TLS_RECORD: usize = 16 << 10;
 /// What is taken from the socket for one event.
-const READ: usize = 64 << 10;
+const MAX_READ: usize = 64 << 10;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum End {
     /// There was nothing to say.
     Idle,
     /// It is to be connected anew.
-    Again,
+    Reconnect,
     /// The relay ended it.
     Broken,
 }
@@ -58,14 +58,14 @@ pub enum End {
 /// Serves a connection until it ends. `asked`: when the login was sent.
 pub async fn serve(
     connection: Connection,
-    asked: Instant,
+    login_sent: Instant,
     region: u16,
     shared: &Shared,
     events: &mpsc::Sender<Event>,
 ) -> anyhow::Result<End> {
     let Connection { stream, buffer, decoder, local, latency, .. } = connection;
     let (input, output) = tokio::io::split(stream);
-    let reader = Reader { buffer, decoder, region, shared, events, asked, latency };
+    let reader = Reader { buffer, decoder, region, shared, events, login_sent, latency };
     tokio::select! {
         ended = reader.run(input) => ended,
         ended = write(output, shared) => ended,
@@ -79,7 +79,7 @@ struct Reader<'a> {
     region: u16,
     shared: &'a Shared,
     events: &'a mpsc::Sender<Event>,
-    asked: Instant,
+    login_sent: Instant,
     latency: Option<Duration>,
 }
 
@@ -101,20 +101,20 @@ impl Reader<'_> {
     /// Takes the frames that are there.
     async fn handle_frames(&mut self) -> anyhow::Result<()> {
         let mut datagrams = Vec::new();
-        let mut was_heard = false;
+        let mut has_frames = false;
         while let Some((kind, contents)) = self.decoder.poll_frame(&mut self.buffer)? {
-            was_heard = true;
+            has_frames = true;
             match FromRelay::read(kind, contents)? {
                 Some(FromRelay::Packet { from, bytes }) => datagrams.push((from, bytes)),
                 Some(other) => self.handle(other).await?,
                 None => {}
             }
         }
-        if was_heard {
-            self.shared.state().hear(!datagrams.is_empty(), Instant::now());
+        if has_frames {
+            self.shared.state().handle_frames(!datagrams.is_empty(), Instant::now());
         }
         if !datagrams.is_empty() {
-            self.tell(Event::Received { region: self.region, datagrams }).await?;
+            self.emit(Event::Received { region: self.region, datagrams }).await?;
         }
         Ok(())
     }
@@ -123,21 +123,21 @@ impl Reader<'_> {
         let region = self.region;
         match frame {
             FromRelay::ServerInfo => {
-                let latency = self.latency.unwrap_or_else(|| self.asked.elapsed());
+                let latency = self.latency.unwrap_or_else(|| self.login_sent.elapsed());
                 let is_first = !std::mem::replace(&mut self.shared.state().accepted, true);
                 if is_first {
-                    self.tell(Event::Connected { region, latency }).await?;
+                    self.emit(Event::Connected { region, latency }).await?;
                 }
             }
             FromRelay::PeerGone { peer, reason } => {
                 let reason = reason.byte();
-                self.tell(Event::PeerGone { region, peer, reason }).await?;
+                self.emit(Event::PeerGone { region, peer, reason }).await?;
             }
             FromRelay::Ping(ping) => {
                 self.shared.state().add_pong(ping);
                 self.shared.to_write.notify_one();
             }
-            FromRelay::Health(text) => self.tell(Event::Health { region, text }).await?,
+            FromRelay::Health(text) => self.emit(Event::Health { region, text }).await?,
             FromRelay::Restarting { reconnect_in, .. } => {
                 self.shared.state().restart = Some(reconnect_in);
             }
@@ -150,7 +150,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    async fn tell(&self, event: Event) -> anyhow::Result<()> {
+    async fn emit(&self, event: Event) -> anyhow::Result<()> {
         self.events.send(event).await.context("the agent ends")
     }
 }
@@ -159,8 +159,8 @@ impl Reader<'_> {
 async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<usize> {
     let mut read = 0;
     poll_fn(|cx| {
-        while read < READ {
-            buffer.reserve(RECORD);
+        while read < MAX_READ {
+            buffer.reserve(TLS_RECORD);
             match pin!(input.read_buf(buffer)).poll(cx) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(len)) => read += len,
@@ -175,7 +175,7 @@ async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io
 }
 
 async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::Result<End> {
-    let mut out = BytesMut::with_capacity(2 * TOGETHER);
+    let mut out = BytesMut::with_capacity(2 * WRITE_SIZE);
     loop {
         if shared.state().take(&mut out, Instant::now()) {
             shared.to_check.notify_one();
@@ -189,7 +189,7 @@ async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::
             // What TLS keeps would be older than anything in the queue.
             output.flush().await
         };
-        timeout(STUCK, written).await.context("the relay takes nothing")??;
+        timeout(WRITE_TIMEOUT, written).await.context("the relay takes nothing")??;
         out.clear();
     }
 }
@@ -201,20 +201,20 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
         let deadline = {
             let mut state = shared.state();
             let now = Instant::now();
-            if state.again {
-                return Ok(End::Again);
+            if state.reconnect {
+                return Ok(End::Reconnect);
             }
             if std::mem::take(&mut state.check) {
                 if !is_ours(local) {
-                    return Ok(End::Again);
+                    return Ok(End::Reconnect);
                 }
                 doubted = Some(now);
                 state.ping = true;
                 shared.to_write.notify_one();
             }
-            doubted = doubted.filter(|since| state.heard <= *since);
-            if doubted.is_some_and(|since| now >= since + PONG) {
-                bail!("no answer for {} ms", PONG.as_millis());
+            doubted = doubted.filter(|since| state.last_received <= *since);
+            if doubted.is_some_and(|since| now >= since + PONG_TIMEOUT) {
+                bail!("no answer for {} ms", PONG_TIMEOUT.as_millis());
             }
             let quiet = state.watch_answers(now);
             if doubted.is_none() && quiet.is_some_and(|at| now >= at) {
@@ -222,16 +222,16 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
                 state.ping = true;
                 shared.to_write.notify_one();
             }
-            if now >= state.heard + SILENT {
-                bail!("nothing was heard for {} s", SILENT.as_secs());
+            if now >= state.last_received + SILENCE_TIMEOUT {
+                bail!("nothing was heard for {} s", SILENCE_TIMEOUT.as_secs());
             }
-            if !state.is_home && now >= state.used + IDLE {
+            if !state.is_home && now >= state.last_datagram + IDLE_TIMEOUT {
                 return Ok(End::Idle);
             }
-            let idle = (!state.is_home).then(|| state.used + IDLE);
-            let answer = doubted.map(|since| since + PONG).or(quiet);
-            let deadlines = [Some(state.heard + SILENT), idle, answer];
-            deadlines.into_iter().flatten().min().unwrap_or(now + SILENT)
+            let idle = (!state.is_home).then(|| state.last_datagram + IDLE_TIMEOUT);
+            let answer = doubted.map(|since| since + PONG_TIMEOUT).or(quiet);
+            let deadlines = [Some(state.last_received + SILENCE_TIMEOUT), idle, answer];
+            deadlines.into_iter().flatten().min().unwrap_or(now + SILENCE_TIMEOUT)
         };
         tokio::select! {
             () = sleep_until(deadline) => {}
@@ -243,8 +243,8 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
 impl State {
     /// When to look again whether what was sent has an answer, while something is sent.
     fn watch_answers(&mut self, now: Instant) -> Option<Instant> {
-        self.watched = self.unanswered.is_some() || now < self.sent + QUIET;
-        self.watched.then(|| self.unanswered.unwrap_or(now) + QUIET)
+        self.is_watched = self.unanswered_since.is_some() || now < self.last_sent + ANSWER_DELAY;
+        self.is_watched.then(|| self.unanswered_since.unwrap_or(now) + ANSWER_DELAY)
     }
 }
 

@@ -52,12 +52,13 @@ impl Node {
         NodePublic(*key.as_bytes())
     }
 
-    async fn tell(&self, command: Command) {
+    async fn command(&self, command: Command) {
         self.commands.send(command).await.unwrap();
     }
 
     async fn send(&self, region: u16, to: NodePublic, bytes: impl Into<Bytes>, segment: usize) {
-        self.tell(Command::Send { region, to, bytes: bytes.into(), segment, bundled: false }).await;
+        self.command(Command::Send { region, to, bytes: bytes.into(), segment, bundled: false })
+            .await;
     }
 
     /// The next event but logins, which are sealed.

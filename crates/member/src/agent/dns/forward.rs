@@ -23,11 +23,11 @@ use tokio::{
 use super::{SocketHook, serve};
 
 /// How long a query may take in all.
-const LIMIT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// When TCP joins a datagram that had no answer.
-const TCP_JOINS: Duration = Duration::from_secs(2);
+const TCP_DELAY: Duration = Duration::from_secs(2);
 /// How long a query by TCP may take, as with dig.
-const TCP_LIMIT: Duration = Duration::from_secs(5);
+const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Resolvers that one query is sent to, of a longer list the first: bounds the sockets of
 /// [`super::MAX_FORWARDED`] queries.
 pub const MAX_RESOLVERS: usize = 8;
@@ -36,7 +36,7 @@ const MAX_DATAGRAM: usize = 4096;
 
 /// Why a resolver did not answer.
 #[derive(Debug)]
-pub enum AskError {
+pub enum ForwardError {
     /// A socket of ours failed, or the way to the resolver.
     Io(io::Error),
     /// Nothing came in time.
@@ -51,7 +51,7 @@ pub enum AskError {
     NoResolver,
 }
 
-impl fmt::Display for AskError {
+impl fmt::Display for ForwardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -64,9 +64,9 @@ impl fmt::Display for AskError {
     }
 }
 
-impl std::error::Error for AskError {}
+impl std::error::Error for ForwardError {}
 
-impl From<io::Error> for AskError {
+impl From<io::Error> for ForwardError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -84,21 +84,22 @@ impl Forwarder {
     }
 
     /// What the client gets: the first answer, or the last refusal if there is none.
-    pub(super) async fn ask(&self, forward: &Forward) -> Result<Vec<u8>, AskError> {
-        let first = timeout(LIMIT, self.race(forward)).await.map_err(|_| AskError::Timeout)??;
+    pub(super) async fn forward(&self, forward: &Forward) -> Result<Vec<u8>, ForwardError> {
+        let first =
+            timeout(TIMEOUT, self.race(forward)).await.map_err(|_| ForwardError::Timeout)??;
         Ok(forward.reply(first))
     }
 
-    async fn race(&self, forward: &Forward) -> Result<Reply, AskError> {
-        let mut asking = JoinSet::new();
+    async fn race(&self, forward: &Forward) -> Result<Reply, ForwardError> {
+        let mut queries = JoinSet::new();
         for resolver in forward.resolvers().iter().take(MAX_RESOLVERS) {
             let (forwarder, forward) = (self.clone(), forward.clone());
             let resolver = resolver.clone();
-            asking.spawn(async move { forwarder.ask_one(&forward, &resolver).await });
+            queries.spawn(async move { forwarder.query(&forward, &resolver).await });
         }
-        let mut last = Err(AskError::NoResolver);
-        while let Some(joined) = asking.join_next().await {
-            match joined.map_err(|error| AskError::Io(io::Error::other(error)))? {
+        let mut last = Err(ForwardError::NoResolver);
+        while let Some(joined) = queries.join_next().await {
+            match joined.map_err(|error| ForwardError::Io(io::Error::other(error)))? {
                 Ok(reply) if !reply.is_refusal() => return Ok(reply),
                 Ok(refusal) => last = Ok(refusal),
                 Err(error) if last.is_err() => last = Err(error),
@@ -108,22 +109,22 @@ impl Forwarder {
         last
     }
 
-    async fn ask_one(&self, forward: &Forward, resolver: &Resolver) -> Result<Reply, AskError> {
+    async fn query(&self, forward: &Forward, resolver: &Resolver) -> Result<Reply, ForwardError> {
         let server = match resolver {
             Resolver::Plain(server) => *server,
-            Resolver::Https { url, .. } => return Err(AskError::NoHttps(url.clone())),
-            Resolver::Refused(at) => return Err(AskError::Refused(*at)),
+            Resolver::Https { url, .. } => return Err(ForwardError::NoHttps(url.clone())),
+            Resolver::Refused(at) => return Err(ForwardError::Refused(*at)),
         };
-        let mut udp = pin!(self.by_udp(forward, server));
-        match timeout(TCP_JOINS, &mut udp).await {
+        let mut udp = pin!(self.query_udp(forward, server));
+        match timeout(TCP_DELAY, &mut udp).await {
             Ok(Ok(reply)) if forward.wants_more(&reply) => {
-                return self.by_tcp(forward, server).await.or(Ok(reply));
+                return self.query_tcp(forward, server).await.or(Ok(reply));
             }
             Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(_)) => return self.by_tcp(forward, server).await,
+            Ok(Err(_)) => return self.query_tcp(forward, server).await,
             Err(_) => {}
         }
-        let mut tcp = pin!(self.by_tcp(forward, server));
+        let mut tcp = pin!(self.query_tcp(forward, server));
         tokio::select! {
             reply = &mut tcp => match reply {
                 Ok(reply) => Ok(reply),
@@ -137,7 +138,11 @@ impl Forwarder {
     }
 
     /// From a port and with an id of its own, which a forger would have to guess.
-    async fn by_udp(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
+    async fn query_udp(
+        &self,
+        forward: &Forward,
+        server: SocketAddr,
+    ) -> Result<Reply, ForwardError> {
         let any: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -157,11 +162,21 @@ impl Forwarder {
         }
     }
 
-    async fn by_tcp(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
-        timeout(TCP_LIMIT, self.converse(forward, server)).await.map_err(|_| AskError::Timeout)?
+    async fn query_tcp(
+        &self,
+        forward: &Forward,
+        server: SocketAddr,
+    ) -> Result<Reply, ForwardError> {
+        timeout(TCP_TIMEOUT, self.exchange_tcp(forward, server))
+            .await
+            .map_err(|_| ForwardError::Timeout)?
     }
 
-    async fn converse(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
+    async fn exchange_tcp(
+        &self,
+        forward: &Forward,
+        server: SocketAddr,
+    ) -> Result<Reply, ForwardError> {
         let socket = if server.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         (self.hook)(socket.as_fd())?;
         let mut stream = socket.connect(server).await?;
@@ -170,7 +185,7 @@ impl Forwarder {
         let len = stream.read_u16().await?;
         let mut reply = vec![0; usize::from(len)];
         stream.read_exact(&mut reply).await?;
-        forward.read(id, &reply).map_err(AskError::BadReply)
+        forward.read(id, &reply).map_err(ForwardError::BadReply)
     }
 }
 

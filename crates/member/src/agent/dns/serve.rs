@@ -24,7 +24,7 @@ use super::Shared;
 const MAX_DATAGRAM: usize = 4096;
 /// How long a client may take for its next query, and to read an answer (RFC 7766 section 6.2.3
 /// has seconds).
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers datagrams, for ever.
 pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
@@ -53,7 +53,7 @@ pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
                 Ok(permit) => {
                     let (shared, socket) = (shared.clone(), socket.clone());
                     forwarding.spawn(async move {
-                        let reply = shared.ask(&forward, permit).await;
+                        let reply = shared.forward(&forward, permit).await;
                         send(&socket, &reply, sender).await;
                     });
                 }
@@ -100,7 +100,7 @@ pub(super) async fn streams(shared: Arc<Shared>, listener: TcpListener) {
 async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
     let mut query = Vec::new();
     loop {
-        match timeout(IDLE, read(&mut stream, &mut query)).await?? {
+        match timeout(IDLE_TIMEOUT, read(&mut stream, &mut query)).await?? {
             Some(()) => {}
             None => return Ok(()),
         }
@@ -112,14 +112,14 @@ async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
                 reply
             }
             Answer::Forward(forward) => match shared.forwarded.clone().try_acquire_owned() {
-                Ok(permit) => shared.ask(&forward, permit).await,
+                Ok(permit) => shared.forward(&forward, permit).await,
                 Err(_) => {
                     shared.counters.busy.fetch_add(1, Relaxed);
                     forward.failed()
                 }
             },
         };
-        timeout(IDLE, write(&mut stream, &reply)).await??;
+        timeout(IDLE_TIMEOUT, write(&mut stream, &reply)).await??;
     }
 }
 
@@ -142,8 +142,8 @@ pub(super) async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<
 }
 
 impl Shared {
-    async fn ask(&self, forward: &Forward, _permit: OwnedSemaphorePermit) -> Vec<u8> {
-        match self.forwarder.ask(forward).await {
+    async fn forward(&self, forward: &Forward, _permit: OwnedSemaphorePermit) -> Vec<u8> {
+        match self.forwarder.forward(forward).await {
             Ok(reply) => {
                 self.counters.forwarded.fetch_add(1, Relaxed);
                 reply

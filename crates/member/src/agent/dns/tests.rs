@@ -91,14 +91,14 @@ async fn write(stream: &mut net::TcpStream, message: &[u8]) {
     serve::write(stream, message).await.unwrap();
 }
 
-struct Setting {
+struct TestServer {
     server: Server,
     tcp: SocketAddr,
     client: net::UdpSocket,
     hooked: Arc<AtomicUsize>,
 }
 
-impl Setting {
+impl TestServer {
     async fn new(resolvers: &[SocketAddr]) -> Self {
         let local = (Ipv4Addr::LOCALHOST, 0);
         let udp = UdpSocket::bind(local).unwrap();
@@ -120,7 +120,7 @@ impl Setting {
         Self { server, tcp: tcp_at, client, hooked }
     }
 
-    async fn ask(&self, name: &str) {
+    async fn send_query(&self, name: &str) {
         self.client.send(&query(7, name)).await.unwrap();
     }
 
@@ -133,39 +133,39 @@ impl Setting {
 }
 
 #[tokio::test]
-async fn names_are_answered_by_datagram_and_stream() {
-    let setting = Setting::new(&[]).await;
-    setting.ask(PEER).await;
-    let by_udp = setting.answer().await;
+async fn names_are_answered_over_udp_and_tcp() {
+    let server_under_test = TestServer::new(&[]).await;
+    server_under_test.send_query(PEER).await;
+    let by_udp = server_under_test.answer().await;
     assert!(by_udp.ends_with(&[100, 64, 0, 2]));
-    let mut stream = net::TcpStream::connect(setting.tcp).await.unwrap();
+    let mut stream = net::TcpStream::connect(server_under_test.tcp).await.unwrap();
     for _ in 0..2 {
         write(&mut stream, &query(7, PEER)).await;
         assert_eq!(read(&mut stream).await, by_udp);
     }
-    setting.ask("www.example").await;
-    assert_eq!(code(&setting.answer().await), 2);
-    let counts = setting.server.counts();
+    server_under_test.send_query("www.example").await;
+    assert_eq!(code(&server_under_test.answer().await), 2);
+    let counts = server_under_test.server.counts();
     assert_eq!(counts, Counts { answered: 4, ..Counts::default() });
 }
 
 #[tokio::test]
-async fn new_names_count_from_the_next_query_on() {
-    let setting = Setting::new(&[]).await;
-    setting.server.set(Served::default());
-    setting.ask(PEER).await;
-    assert_eq!(code(&setting.answer().await), 2);
-    setting.server.set(Served { names: names(&[]), own: HashSet::new() });
-    setting.ask(PEER).await;
-    assert_eq!(code(&setting.answer().await), 0);
+async fn new_names_apply_from_the_next_query() {
+    let server_under_test = TestServer::new(&[]).await;
+    server_under_test.server.set(Served::default());
+    server_under_test.send_query(PEER).await;
+    assert_eq!(code(&server_under_test.answer().await), 2);
+    server_under_test.server.set(Served { names: names(&[]), own: HashSet::new() });
+    server_under_test.send_query(PEER).await;
+    assert_eq!(code(&server_under_test.answer().await), 0);
 }
 
 #[tokio::test]
-async fn who_is_not_of_this_machine_gets_nothing() {
-    let setting = Setting::new(&[]).await;
-    let shared = &setting.server.shared;
+async fn senders_outside_this_machine_are_rejected() {
+    let server_under_test = TestServer::new(&[]).await;
+    let shared = &server_under_test.server.shared;
     let own: IpAddr = [100, 64, 0, 1].into();
-    setting.server.set(Served { own: HashSet::from([own]), ..Served::default() });
+    server_under_test.server.set(Served { own: HashSet::from([own]), ..Served::default() });
     for (address, admitted) in [
         ("127.0.0.1", true),
         ("::1", true),
@@ -177,13 +177,13 @@ async fn who_is_not_of_this_machine_gets_nothing() {
     ] {
         assert_eq!(shared.admits(address.parse().unwrap()), admitted, "{address}");
     }
-    assert_eq!(setting.server.counts().strangers, 2);
+    assert_eq!(server_under_test.server.counts().strangers, 2);
 }
 
 #[tokio::test]
-async fn connections_are_of_this_machine_and_bounded() {
-    let setting = Setting::new(&[]).await;
-    let shared = &setting.server.shared;
+async fn connections_are_limited_and_only_from_this_machine() {
+    let server_under_test = TestServer::new(&[]).await;
+    let shared = &server_under_test.server.shared;
     let [own, stranger]: [IpAddr; 2] = [[127, 0, 0, 1].into(), [192, 168, 1, 1].into()];
     let mut taken = Vec::new();
     while let Some(place) = shared.admit_stream(own) {
@@ -195,12 +195,12 @@ async fn connections_are_of_this_machine_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_query_is_passed_on_with_an_id_of_its_own_and_forgeries_are_no_answer() {
+async fn forwarded_query_has_a_random_id_and_forged_replies_are_ignored() {
     let upstream = Upstream::new().await;
-    let setting = Setting::new(&[upstream.address()]).await;
+    let server_under_test = TestServer::new(&[upstream.address()]).await;
     let ids = Mutex::new(HashSet::new());
     for _ in 0..4 {
-        setting.ask("www.example").await;
+        server_under_test.send_query("www.example").await;
         let (asked, from) = upstream.datagram().await;
         ids.lock().unwrap().insert([asked[0], asked[1]]);
         let mut forged = answer(&asked, 6);
@@ -208,18 +208,18 @@ async fn a_query_is_passed_on_with_an_id_of_its_own_and_forgeries_are_no_answer(
         for reply in [forged, answer(&query(0, "evil.example"), 6), vec![1], answer(&asked, 5)] {
             upstream.udp.send_to(&reply, from).await.unwrap();
         }
-        assert!(setting.answer().await.ends_with(&[192, 0, 2, 5]));
+        assert!(server_under_test.answer().await.ends_with(&[192, 0, 2, 5]));
     }
     assert!(ids.lock().unwrap().len() > 1, "all ids are the same");
-    assert_eq!(setting.hooked.load(Relaxed), 4);
-    assert_eq!(setting.server.counts().forwarded, 4);
+    assert_eq!(server_under_test.hooked.load(Relaxed), 4);
+    assert_eq!(server_under_test.server.counts().forwarded, 4);
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_fetched_by_tcp_for_a_client_on_a_stream() {
+async fn truncated_answer_is_fetched_by_tcp_for_a_tcp_client() {
     let upstream = Upstream::new().await;
-    let setting = Setting::new(&[upstream.address()]).await;
-    let mut client = net::TcpStream::connect(setting.tcp).await.unwrap();
+    let server_under_test = TestServer::new(&[upstream.address()]).await;
+    let mut client = net::TcpStream::connect(server_under_test.tcp).await.unwrap();
     write(&mut client, &query(7, "www.example")).await;
     let (asked, from) = upstream.datagram().await;
     let mut cut = answer(&asked, 5);
@@ -233,35 +233,35 @@ async fn a_cut_answer_is_fetched_by_tcp_for_a_client_on_a_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tcp_joins_after_two_seconds_of_silence() {
+async fn tcp_query_starts_after_two_seconds_without_answer() {
     let upstream = Upstream::new().await;
-    let setting = Setting::new(&[upstream.address()]).await;
+    let server_under_test = TestServer::new(&[upstream.address()]).await;
     let start = time::Instant::now();
-    setting.ask("www.example").await;
+    server_under_test.send_query("www.example").await;
     let (asked, mut stream) = upstream.stream().await;
     assert!(start.elapsed() >= Duration::from_secs(2));
     write(&mut stream, &answer(&asked, 9)).await;
-    assert!(setting.answer().await.ends_with(&[192, 0, 2, 9]));
+    assert!(server_under_test.answer().await.ends_with(&[192, 0, 2, 9]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobodys_answer_is_a_failure_after_ten_seconds() {
+async fn no_answer_is_a_failure_after_ten_seconds() {
     let upstream = Upstream::new().await;
-    let setting = Setting::new(&[upstream.address()]).await;
+    let server_under_test = TestServer::new(&[upstream.address()]).await;
     let start = time::Instant::now();
-    setting.ask("www.example").await;
-    assert_eq!(code(&setting.answer().await), 2);
+    server_under_test.send_query("www.example").await;
+    assert_eq!(code(&server_under_test.answer().await), 2);
     assert!(start.elapsed() <= Duration::from_secs(11));
-    assert_eq!(setting.server.counts().failed, 1);
+    assert_eq!(server_under_test.server.counts().failed, 1);
 }
 
 #[tokio::test]
-async fn a_refusal_waits_for_the_others_and_counts_if_none_answers() {
+async fn refusal_is_used_only_if_no_resolver_answers() {
     let upstreams = [Upstream::new().await, Upstream::new().await];
     let addresses = upstreams.each_ref().map(Upstream::address);
-    let setting = Setting::new(&addresses).await;
+    let server_under_test = TestServer::new(&addresses).await;
     for both in [false, true] {
-        setting.ask("www.example").await;
+        server_under_test.send_query("www.example").await;
         let (asked, from) = upstreams[0].datagram().await;
         let mut refusal = asked.clone();
         refusal[2] |= 0x80;
@@ -271,27 +271,27 @@ async fn a_refusal_waits_for_the_others_and_counts_if_none_answers() {
         let mut reply = answer(&asked, 3);
         reply[3] |= if both { 5 } else { 0 };
         upstreams[1].udp.send_to(&reply, from).await.unwrap();
-        assert_eq!(code(&setting.answer().await), if both { 5 } else { 0 });
+        assert_eq!(code(&server_under_test.answer().await), if both { 5 } else { 0 });
     }
 }
 
 #[tokio::test]
-async fn more_than_256_queries_under_way_are_refused_at_once() {
+async fn more_than_256_forwarded_queries_are_refused_at_once() {
     let upstream = Upstream::new().await;
-    let setting = Setting::new(&[upstream.address()]).await;
-    let permits = setting.server.shared.forwarded.clone();
+    let server_under_test = TestServer::new(&[upstream.address()]).await;
+    let permits = server_under_test.server.shared.forwarded.clone();
     assert_eq!(permits.available_permits(), MAX_FORWARDED);
     let held = permits.acquire_many_owned(256).await.unwrap();
-    setting.ask("www.example").await;
-    assert_eq!(code(&setting.answer().await), 2);
-    assert_eq!(setting.server.counts().busy, 1);
+    server_under_test.send_query("www.example").await;
+    assert_eq!(code(&server_under_test.answer().await), 2);
+    assert_eq!(server_under_test.server.counts().busy, 1);
     drop(held);
-    setting.ask("www.example").await;
+    server_under_test.send_query("www.example").await;
     upstream.datagram().await;
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_keeps_the_query_in() {
+async fn failing_socket_hook_prevents_the_query() {
     let upstream = Upstream::new().await;
     let hook: SocketHook = Arc::new(|_| Err(io::ErrorKind::PermissionDenied.into()));
     let names = names(&[upstream.address()]);
@@ -300,14 +300,14 @@ async fn a_hook_that_fails_keeps_the_query_in() {
     else {
         panic!("not forwarded");
     };
-    let error = Forwarder::new(hook).ask(&forward).await.unwrap_err();
-    assert!(matches!(error, AskError::Io(_)), "{error}");
+    let error = Forwarder::new(hook).forward(&forward).await.unwrap_err();
+    assert!(matches!(error, ForwardError::Io(_)), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_let_go() {
-    let setting = Setting::new(&[]).await;
-    let mut client = net::TcpStream::connect(setting.tcp).await.unwrap();
+async fn silent_client_is_disconnected() {
+    let server_under_test = TestServer::new(&[]).await;
+    let mut client = net::TcpStream::connect(server_under_test.tcp).await.unwrap();
     client.write_all(&[0]).await.unwrap();
     assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
 }

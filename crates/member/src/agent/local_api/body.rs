@@ -18,23 +18,23 @@ use serde::Serialize;
 use tailnet::local::Notify;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::{Refusal, Watcher, watcher};
+use super::{ApiError, Watcher, watcher};
 
 pub(super) enum Body {
     Whole(Full<Bytes>),
-    Lines { news: mpsc::Receiver<Arc<Notify>>, _permit: OwnedSemaphorePermit },
+    Lines { notifications: mpsc::Receiver<Arc<Notify>>, _permit: OwnedSemaphorePermit },
 }
 
 /// A watcher and the answer that it feeds, unless there are too many.
 pub(super) fn watch(permits: &Arc<Semaphore>) -> Option<(Watcher, Response<Body>)> {
     let permit = permits.clone().try_acquire_owned().ok()?;
-    let (watcher, news) = watcher();
-    let body = Body::Lines { news, _permit: permit };
+    let (watcher, notifications) = watcher();
+    let body = Body::Lines { notifications, _permit: permit };
     Some((watcher, typed(Response::new(body), "application/json")))
 }
 
-pub(super) fn json(value: &impl Serialize) -> Result<Response<Body>, Refusal> {
-    let mut text = serde_json::to_vec(value).map_err(Refusal::failed)?;
+pub(super) fn json(value: &impl Serialize) -> Result<Response<Body>, ApiError> {
+    let mut text = serde_json::to_vec(value).map_err(ApiError::failed)?;
     text.push(b'\n');
     Ok(typed(Response::new(Body::Whole(text.into())), "application/json"))
 }
@@ -50,12 +50,12 @@ pub(super) fn text(text: impl Into<Bytes>) -> Response<Body> {
     typed(Response::new(Body::Whole(text.into().into())), "text/plain")
 }
 
-impl From<Refusal> for Response<Body> {
+impl From<ApiError> for Response<Body> {
     /// As JSON, of which the command prints the words alone.
-    fn from(refusal: Refusal) -> Self {
-        let text = serde_json::json!({ "error": refusal.text }).to_string();
+    fn from(error: ApiError) -> Self {
+        let text = serde_json::json!({ "error": error.text }).to_string();
         let mut response = typed(Response::new(Body::Whole(text.into())), "application/json");
-        *response.status_mut() = refusal.status;
+        *response.status_mut() = error.status;
         response
     }
 }
@@ -75,9 +75,9 @@ impl hyper::body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Self::Whole(body) => Pin::new(body).poll_frame(context),
-            Self::Lines { news, .. } => {
+            Self::Lines { notifications, .. } => {
                 let line = |notify: Arc<Notify>| Ok(Frame::data(notify.line().into()));
-                news.poll_recv(context).map(|notify| notify.map(line))
+                notifications.poll_recv(context).map(|notify| notify.map(line))
             }
         }
     }

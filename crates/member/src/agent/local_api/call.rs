@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::oneshot, time::timeout};
 
 use super::{
-    Refusal, Reply, Request,
+    ApiError, Reply, Request,
     body::{self, Body},
     routes,
     serve::Api,
@@ -25,16 +25,16 @@ const PREFIX: &str = "/localapi/v0/";
 /// The longest body: preferences with many routes.
 const MAX_BODY: usize = 256 << 10;
 /// How long a body may take to come.
-const BODY_LIMIT: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer may take: the longest of the agent's own limits, those of a login, and some.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request, taken apart.
 pub(super) struct Call<'a> {
     pub(super) api: &'a Api,
     pub(super) method: Method,
     pub(super) query: String,
-    writes: bool,
+    may_write: bool,
     body: Incoming,
 }
 
@@ -44,9 +44,9 @@ pub(super) async fn answer(
     user: u32,
     request: hyper::Request<Incoming>,
 ) -> Response<Body> {
-    let mut response = match find(api, user, request).await {
+    let mut response = match route(api, user, request).await {
         Ok(response) => response,
-        Err(refusal) => refusal.into(),
+        Err(error) => error.into(),
     };
     let headers = response.headers_mut();
     headers.insert("Content-Security-Policy", HeaderValue::from_static("default-src 'none'"));
@@ -55,27 +55,27 @@ pub(super) async fn answer(
     response
 }
 
-async fn find(
+async fn route(
     api: &Api,
     user: u32,
     request: hyper::Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiError> {
     let (head, body) = request.into_parts();
     if !is_local(&head.headers) {
-        return Err(Refusal::denied("invalid localapi request"));
+        return Err(ApiError::denied("invalid localapi request"));
     }
     let path = head.uri.path();
     let Some(name) = path.strip_prefix(PREFIX) else {
         return match path {
             "/" => Ok(body::text("linerate\n")),
-            _ => Err(Refusal::absent(format_args!("there is no {path}"))),
+            _ => Err(ApiError::absent(format_args!("there is no {path}"))),
         };
     };
     let call = Call {
         api,
         method: head.method,
         query: head.uri.query().unwrap_or_default().to_owned(),
-        writes: api.writers.has(user),
+        may_write: api.writers.has(user),
         body,
     };
     routes::answer(name, call).await
@@ -93,20 +93,24 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 impl Call<'_> {
     /// Goes on for one method, for all users.
-    pub(super) fn reads(&self, method: &Method) -> Result<(), Refusal> {
+    pub(super) fn check_read(&self, method: &Method) -> Result<(), ApiError> {
         if self.method == method || (method == Method::GET && self.method == Method::HEAD) {
             return Ok(());
         }
-        Err(Refusal::new(
+        Err(ApiError::new(
             hyper::StatusCode::METHOD_NOT_ALLOWED,
             format_args!("only {method} is allowed"),
         ))
     }
 
     /// Goes on for one method, for those that may write.
-    pub(super) fn writes(&self, method: &Method) -> Result<(), Refusal> {
-        self.reads(method)?;
-        if self.writes { Ok(()) } else { Err(Refusal::denied("only root and the operator may")) }
+    pub(super) fn check_write(&self, method: &Method) -> Result<(), ApiError> {
+        self.check_read(method)?;
+        if self.may_write {
+            Ok(())
+        } else {
+            Err(ApiError::denied("only root and the operator may"))
+        }
     }
 
     /// A parameter of the query.
@@ -116,45 +120,45 @@ impl Call<'_> {
     }
 
     /// A parameter of the query that has to be there.
-    pub(super) fn required<T: FromStr>(&self, name: &str) -> Result<T, Refusal> {
-        let missing = || Refusal::bad(format_args!("missing '{name}' parameter"));
+    pub(super) fn required<T: FromStr>(&self, name: &str) -> Result<T, ApiError> {
+        let missing = || ApiError::bad(format_args!("missing '{name}' parameter"));
         let value = self.parameter(name).ok_or_else(missing)?;
-        value.parse().map_err(|_| Refusal::bad(format_args!("invalid '{name}' parameter")))
+        value.parse().map_err(|_| ApiError::bad(format_args!("invalid '{name}' parameter")))
     }
 
     /// The body.
-    pub(super) async fn bytes(self) -> Result<Bytes, Refusal> {
-        let body = timeout(BODY_LIMIT, Limited::new(self.body, MAX_BODY).collect()).await;
-        let body = body.map_err(|_| Refusal::bad("the body did not come"))?;
-        Ok(body.map_err(Refusal::bad)?.to_bytes())
+    pub(super) async fn bytes(self) -> Result<Bytes, ApiError> {
+        let body = timeout(BODY_TIMEOUT, Limited::new(self.body, MAX_BODY).collect()).await;
+        let body = body.map_err(|_| ApiError::bad("the body did not come"))?;
+        Ok(body.map_err(ApiError::bad)?.to_bytes())
     }
 
     /// The body, as JSON.
-    pub(super) async fn body<T: DeserializeOwned>(self) -> Result<T, Refusal> {
+    pub(super) async fn body<T: DeserializeOwned>(self) -> Result<T, ApiError> {
         let body = self.bytes().await?;
-        serde_json::from_slice(&body).map_err(|error| Refusal::bad(format_args!("body: {error}")))
+        serde_json::from_slice(&body).map_err(|error| ApiError::bad(format_args!("body: {error}")))
     }
 
     /// Asks the agent.
-    pub(super) async fn ask<T>(
+    pub(super) async fn request<T>(
         &self,
         request: impl FnOnce(Reply<T>) -> Request,
-    ) -> Result<T, Refusal> {
-        ask(self.api, request).await
+    ) -> Result<T, ApiError> {
+        request_agent(self.api, request).await
     }
 }
 
 /// Asks the agent.
-pub(super) async fn ask<T>(
+pub(super) async fn request_agent<T>(
     api: &Api,
     request: impl FnOnce(Reply<T>) -> Request,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let (reply, answer) = oneshot::channel();
-    let asked = async {
-        let ended = || Refusal::not_now("the node is ending");
+    let answered = async {
+        let ended = || ApiError::not_now("the node is ending");
         api.requests.send(request(reply)).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     };
-    let late = |_| Refusal::new(hyper::StatusCode::GATEWAY_TIMEOUT, "the node did not answer");
-    timeout(ANSWER_LIMIT, asked).await.map_err(late)?
+    let late = |_| ApiError::new(hyper::StatusCode::GATEWAY_TIMEOUT, "the node did not answer");
+    timeout(ANSWER_TIMEOUT, answered).await.map_err(late)?
 }

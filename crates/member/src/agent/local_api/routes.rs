@@ -11,17 +11,17 @@ use tailnet::{
 };
 
 use super::{
-    Refusal, Request, Who,
+    ApiError, Request, WhoIsQuery,
     body::{Body, done, json, watch},
-    call::{Call, ask},
-    lock,
+    call::{Call, request_agent},
+    tka,
 };
 
 /// The longest datagram of a ping: the largest MTU that paths are tried for (tailscale
 /// `magicsock/peermtu.go`), less the headers of IPv6 and UDP.
 const MAX_PING: u16 = 9000 - 48;
 
-pub(super) type Answer = Result<Response<Body>, Refusal>;
+pub(super) type Answer = Result<Response<Body>, ApiError>;
 
 /// Answers what is asked for by its name.
 pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
@@ -33,7 +33,7 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
         "derpmap" | "dns-config" | "peer-by-id" | "user-profile" | "cert-domains" | "debug" => {
             map(name, call).await
         }
-        _ if name.starts_with("tka/") => lock::answer(name, call).await,
+        _ if name.starts_with("tka/") => tka::answer(name, call).await,
         _ if name.starts_with("linerate/") => own(name, call).await,
         _ if name.starts_with("profiles/") => profiles(name, call).await,
         _ => constant(name, call).await,
@@ -43,41 +43,41 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
 async fn change(name: &str, call: Call<'_>) -> Answer {
     match name {
         "prefs" if call.method == Method::PATCH => {
-            call.writes(&Method::PATCH)?;
+            call.check_write(&Method::PATCH)?;
             let api = call.api;
             let edits = call.body().await?;
-            json(&*ask(api, |reply| Request::EditPrefs { edits, reply }).await?)
+            json(&*request_agent(api, |reply| Request::EditPrefs { edits, reply }).await?)
         }
         "prefs" => {
-            call.reads(&Method::GET)?;
-            json(&*call.ask(|reply| Request::Prefs { reply }).await?)
+            call.check_read(&Method::GET)?;
+            json(&*call.request(|reply| Request::Prefs { reply }).await?)
         }
         "check-prefs" => {
-            call.writes(&Method::POST)?;
+            call.check_write(&Method::POST)?;
             let api = call.api;
             let prefs: Box<Prefs> = call.body().await?;
             prefs.check()?;
-            ask(api, |reply| Request::CheckPrefs { prefs, reply }).await?;
+            request_agent(api, |reply| Request::CheckPrefs { prefs, reply }).await?;
             json(&json!({}))
         }
         "start" => {
-            call.writes(&Method::POST)?;
+            call.check_write(&Method::POST)?;
             let api = call.api;
             let options: tailnet::local::StartOptions = call.body().await?;
             if let Some(prefs) = &options.update_prefs {
                 prefs.check()?;
             }
-            ask(api, |reply| Request::Start { options, reply }).await?;
+            request_agent(api, |reply| Request::Start { options, reply }).await?;
             Ok(done())
         }
         "login-interactive" => {
-            call.writes(&Method::POST)?;
-            call.ask(|reply| Request::LoginInteractive { reply }).await?;
+            call.check_write(&Method::POST)?;
+            call.request(|reply| Request::LoginInteractive { reply }).await?;
             Ok(done())
         }
         _ => {
-            call.writes(&Method::POST)?;
-            call.ask(|reply| Request::Logout { reply }).await?;
+            call.check_write(&Method::POST)?;
+            call.request(|reply| Request::Logout { reply }).await?;
             Ok(done())
         }
     }
@@ -86,56 +86,56 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
 async fn read(name: &str, call: Call<'_>) -> Answer {
     match name {
         "status" => {
-            call.reads(&Method::GET)?;
+            call.check_read(&Method::GET)?;
             let peers = call.parameter("peers");
             let without =
                 matches!(peers.as_deref(), Some("false" | "False" | "FALSE" | "f" | "F" | "0"));
             json(&*status(&call, !without).await?)
         }
         "whois" => {
-            call.reads(&Method::GET)?;
-            let who = who(&call)?;
-            let found = call.ask(|reply| Request::WhoIs { who, reply }).await?;
-            json(&*found.ok_or_else(|| Refusal::absent("no match for IP:port"))?)
+            call.check_read(&Method::GET)?;
+            let query = whois_query(&call)?;
+            let found = call.request(|reply| Request::WhoIs { query, reply }).await?;
+            json(&*found.ok_or_else(|| ApiError::absent("no match for IP:port"))?)
         }
         "ping" => {
-            call.reads(&Method::POST)?;
+            call.check_read(&Method::POST)?;
             let ip: IpAddr = call.required("ip")?;
             let kind: PingKind = call.required("type")?;
             let size = if call.parameter("size").is_some() { call.required("size")? } else { 0 };
             if size != 0 && kind != PingKind::Disco {
-                return Err(Refusal::bad("'size' parameter is only supported with disco pings"));
+                return Err(ApiError::bad("'size' parameter is only supported with disco pings"));
             }
             if size > MAX_PING {
-                return Err(Refusal::bad(format_args!("maximum value for 'size' is {MAX_PING}")));
+                return Err(ApiError::bad(format_args!("maximum value for 'size' is {MAX_PING}")));
             }
-            json(&call.ask(|reply| Request::Ping { ip, kind, size, reply }).await?)
+            json(&call.request(|reply| Request::Ping { ip, kind, size, reply }).await?)
         }
         _ => {
-            call.reads(&Method::GET)?;
+            call.check_read(&Method::GET)?;
             let mask: WatchMask =
-                call.parameter("mask").unwrap_or_default().parse().map_err(Refusal::bad)?;
+                call.parameter("mask").unwrap_or_default().parse().map_err(ApiError::bad)?;
             let (watcher, response) =
-                watch(&call.api.watchers).ok_or_else(|| Refusal::not_now("too many watch"))?;
+                watch(&call.api.watchers).ok_or_else(|| ApiError::not_now("too many watch"))?;
             let request = Request::Watch { mask, watcher };
-            let ended = |_| Refusal::not_now("the node is ending");
+            let ended = |_| ApiError::not_now("the node is ending");
             call.api.requests.send(request).await.map_err(ended)?;
             Ok(response)
         }
     }
 }
 
-fn who(call: &Call<'_>) -> Result<Who, Refusal> {
+fn whois_query(call: &Call<'_>) -> Result<WhoIsQuery, ApiError> {
     let address: String = call.required("addr")?;
     if address.starts_with(NodePublic::PREFIX) {
-        let bad = |_| Refusal::bad("invalid nodekey in 'addr' parameter");
-        return address.parse().map(Who::Key).map_err(bad);
+        let bad = |_| ApiError::bad("invalid nodekey in 'addr' parameter");
+        return address.parse().map(WhoIsQuery::Key).map_err(bad);
     }
     let alone = address.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
     let address = alone.or_else(|_| address.parse());
-    let address = address.map_err(|_| Refusal::bad("invalid 'addr' parameter"))?;
+    let address = address.map_err(|_| ApiError::bad("invalid 'addr' parameter"))?;
     let protocol = call.parameter("proto").unwrap_or_default().into_owned();
-    Ok(Who::Address { address, protocol })
+    Ok(WhoIsQuery::Address { address, protocol })
 }
 
 async fn map(name: &str, call: Call<'_>) -> Answer {
@@ -143,19 +143,19 @@ async fn map(name: &str, call: Call<'_>) -> Answer {
         // Writes nothing, but shows all.
         "debug" => match call.parameter("action").as_deref() {
             Some("current-netmap") => {
-                call.writes(&Method::POST)?;
-                call.ask(|reply| Request::NetMap { reply }).await?
+                call.check_write(&Method::POST)?;
+                call.request(|reply| Request::NetMap { reply }).await?
             }
-            _ => return Err(Refusal::unsupported("tailscale debug")),
+            _ => return Err(ApiError::unsupported("tailscale debug")),
         },
         _ => {
-            call.reads(&Method::GET)?;
+            call.check_read(&Method::GET)?;
             match name {
-                "derpmap" => return json(&call.ask(|reply| Request::DerpMap { reply }).await?),
-                "dns-config" => call.ask(|reply| Request::DnsConfig { reply }).await?,
+                "derpmap" => return json(&call.request(|reply| Request::DerpMap { reply }).await?),
+                "dns-config" => call.request(|reply| Request::DnsConfig { reply }).await?,
                 "peer-by-id" => {
                     let id = call.required("id")?;
-                    let node = call.ask(|reply| Request::Node { id, reply }).await?;
+                    let node = call.request(|reply| Request::Node { id, reply }).await?;
                     return found(&node, "no peer with that NodeID");
                 }
                 "user-profile" => {
@@ -172,40 +172,40 @@ async fn map(name: &str, call: Call<'_>) -> Answer {
             }
         }
     };
-    if part.is_null() { Err(Refusal::not_now("no netmap")) } else { json(&part) }
+    if part.is_null() { Err(ApiError::not_now("no netmap")) } else { json(&part) }
 }
 
 fn found(value: &Value, otherwise: &str) -> Answer {
-    if value.is_null() { Err(Refusal::absent(otherwise)) } else { json(value) }
+    if value.is_null() { Err(ApiError::absent(otherwise)) } else { json(value) }
 }
 
-async fn status(call: &Call<'_>, peers: bool) -> Result<Box<Status>, Refusal> {
-    call.ask(|reply| Request::Status { peers, reply }).await
+async fn status(call: &Call<'_>, peers: bool) -> Result<Box<Status>, ApiError> {
+    call.request(|reply| Request::Status { peers, reply }).await
 }
 
 /// What linerate's own commands ask.
 async fn own(name: &str, call: Call<'_>) -> Answer {
     match name {
         "linerate/why" => {
-            call.reads(&Method::GET)?;
+            call.check_read(&Method::GET)?;
             let target = call.required("target")?;
-            json(&call.ask(|reply| Request::Why { target, reply }).await?)
+            json(&call.request(|reply| Request::Why { target, reply }).await?)
         }
         "linerate/netcheck" => {
-            call.reads(&Method::GET)?;
-            json(&call.ask(|reply| Request::Netcheck { reply }).await?)
+            call.check_read(&Method::GET)?;
+            json(&call.request(|reply| Request::Netcheck { reply }).await?)
         }
-        _ => Err(Refusal::absent(format_args!("there is no {name}"))),
+        _ => Err(ApiError::absent(format_args!("there is no {name}"))),
     }
 }
 
 /// One node has one login: the list of profiles is it alone.
 async fn profiles(name: &str, call: Call<'_>) -> Answer {
     if call.method != Method::GET {
-        return Err(Refusal::unsupported("several profiles; `linerate join` makes another node"));
+        return Err(ApiError::unsupported("several profiles; `linerate join` makes another node"));
     }
-    call.writes(&Method::GET)?;
-    let prefs = call.ask(|reply| Request::Prefs { reply }).await?;
+    call.check_write(&Method::GET)?;
+    let prefs = call.request(|reply| Request::Prefs { reply }).await?;
     let tailnet = status(&call, false).await?.current_tailnet.unwrap_or_default();
     let login = prefs.login.unwrap_or_default();
     let profile = json!({
@@ -224,7 +224,7 @@ async fn profiles(name: &str, call: Call<'_>) -> Answer {
     match name {
         "profiles/" => json(&[profile]),
         "profiles/current" | "profiles/linerate" => json(&profile),
-        _ => Err(Refusal::absent("Profile not found")),
+        _ => Err(ApiError::absent("Profile not found")),
     }
 }
 
@@ -233,8 +233,8 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
     let is_get = call.method == Method::GET;
     match name {
         "check-ip-forwarding" => {
-            call.reads(&Method::GET)?;
-            let warning = call.ask(|reply| Request::Forwarding { reply }).await?;
+            call.check_read(&Method::GET)?;
+            let warning = call.request(|reply| Request::Forwarding { reply }).await?;
             json(&json!({ "Warning": warning }))
         }
         // `linerate doctor` looks at these.
@@ -247,9 +247,9 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-pub(super) fn absent(name: &str) -> Refusal {
+pub(super) fn absent(name: &str) -> ApiError {
     let first = name.split('/').next().unwrap_or_default();
-    Refusal::unsupported(match first {
+    ApiError::unsupported(match first {
         "tka" => "recovery of tailnet lock from a stolen key; use a node that runs tailscaled",
         "serve-config" | "query-feature" => "serve and funnel",
         "cert" | "set-dns" => "certificates",
@@ -278,6 +278,6 @@ pub(super) fn absent(name: &str) -> Refusal {
         | "reload-config"
         | "shutdown"
         | "set-udp-gro-forwarding" => first,
-        _ => return Refusal::absent(format_args!("there is no /localapi/v0/{name} in linerate")),
+        _ => return ApiError::absent(format_args!("there is no /localapi/v0/{name} in linerate")),
     })
 }

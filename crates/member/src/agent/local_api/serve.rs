@@ -20,15 +20,15 @@ use tokio::{
 use super::{Request, Writers, call};
 
 /// Connections of a user that may not write, so that one user leaves room for the others.
-const MAX_OF_READER: usize = 16;
+const MAX_PER_READER: usize = 16;
 /// Connections of all such users.
-const MAX_OF_READERS: usize = 48;
+const MAX_READERS: usize = 48;
 /// Connections of all others.
-const MAX_OF_WRITERS: usize = 64;
+const MAX_WRITERS: usize = 64;
 /// Connections that are told news, among all.
 const MAX_WATCHERS: usize = 48;
 /// How long a client may take for a request's head, and between two requests.
-const HEAD_LIMIT: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest head of a request: a path and a few headers.
 const MAX_HEAD: usize = 16 << 10;
 
@@ -91,12 +91,12 @@ struct Admitted {
 impl Admitted {
     fn new(api: &Arc<Api>, user: u32) -> Option<Self> {
         let mut users = api.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let writes = api.writers.has(user);
-        let same = users.iter().filter(|(user, _)| api.writers.has(**user) == writes);
+        let may_write = api.writers.has(user);
+        let same = users.iter().filter(|(user, _)| api.writers.has(**user) == may_write);
         let all: usize = same.map(|(_, count)| count).sum();
         let own = users.get(&user).copied().unwrap_or_default();
         let admitted =
-            if writes { all < MAX_OF_WRITERS } else { all < MAX_OF_READERS && own < MAX_OF_READER };
+            if may_write { all < MAX_WRITERS } else { all < MAX_READERS && own < MAX_PER_READER };
         admitted.then(|| {
             users.insert(user, own + 1);
             Self { api: api.clone(), user }
@@ -122,7 +122,7 @@ async fn serve(admitted: Admitted, stream: UnixStream) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -61,18 +61,18 @@ impl Program {
     }
 
     /// The status and the body, which is a text where it is no JSON.
-    async fn ask(&mut self, method: Method, name: &str, body: Option<&Value>) -> (u16, Value) {
+    async fn request(&mut self, method: Method, name: &str, body: Option<&Value>) -> (u16, Value) {
         let path = format!("/localapi/v0/{name}");
         let host = [("Host", "local-tailscaled.sock")];
         whole(self.send(&method, &path, body, &host).await).await
     }
 
     async fn get(&mut self, name: &str) -> (u16, Value) {
-        self.ask(Method::GET, name, None).await
+        self.request(Method::GET, name, None).await
     }
 
     async fn post(&mut self, name: &str, body: Option<&Value>) -> (u16, Value) {
-        self.ask(Method::POST, name, body).await
+        self.request(Method::POST, name, body).await
     }
 }
 
@@ -89,12 +89,12 @@ async fn whole(response: hyper::Response<Incoming>) -> (u16, Value) {
     (status, serde_json::from_slice(&body).unwrap_or_else(|_| text()))
 }
 
-fn said(answer: &(u16, Value)) -> (u16, &str) {
+fn error_of(answer: &(u16, Value)) -> (u16, &str) {
     (answer.0, answer.1["error"].as_str().unwrap_or_default())
 }
 
 #[tokio::test]
-async fn the_status_has_peers_unless_it_is_asked_without() {
+async fn status_has_peers_unless_disabled() {
     let api = api(Canned::running().start());
     let mut program = Program::new(&api, READER).await;
     let (code, status) = program.get("status").await;
@@ -105,45 +105,45 @@ async fn the_status_has_peers_unless_it_is_asked_without() {
 }
 
 #[tokio::test]
-async fn preferences_are_read_by_all_and_changed_by_writers() {
+async fn all_users_read_preferences_and_only_writers_change_them() {
     let api = api(Canned::running().start());
     let edits = json!({"Hostname": "new", "HostnameSet": true});
     let mut reader = Program::new(&api, READER).await;
     let (code, prefs) = reader.get("prefs").await;
     assert_eq!((code, &prefs["Hostname"]), (200, &json!("")));
     assert_eq!(prefs["Config"]["UserProfile"]["LoginName"], "ann@example.com");
-    let refused = reader.ask(Method::PATCH, "prefs", Some(&edits)).await;
-    assert_eq!(said(&refused), (403, "only root and the operator may"));
+    let refused = reader.request(Method::PATCH, "prefs", Some(&edits)).await;
+    assert_eq!(error_of(&refused), (403, "only root and the operator may"));
     for user in [ROOT, OWN, OPERATOR] {
         let mut writer = Program::new(&api, user).await;
-        let (code, prefs) = writer.ask(Method::PATCH, "prefs", Some(&edits)).await;
+        let (code, prefs) = writer.request(Method::PATCH, "prefs", Some(&edits)).await;
         assert_eq!((code, &prefs["Hostname"]), (200, &json!("new")));
     }
     // The user of an agent that root started.
     assert!(!Writers::new(None).has(OWN) && Writers::new(None).has(ROOT));
     api.writers.set_operator(None);
-    let mut former = Program::new(&api, OPERATOR).await;
-    assert_eq!(former.ask(Method::PATCH, "prefs", Some(&edits)).await.0, 403);
+    let mut previous = Program::new(&api, OPERATOR).await;
+    assert_eq!(previous.request(Method::PATCH, "prefs", Some(&edits)).await.0, 403);
 }
 
 #[tokio::test]
-async fn what_linerate_does_not_do_is_refused_before_it_is_set() {
+async fn unsupported_preferences_are_refused() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     let ssh = "not supported by linerate: the SSH server (--ssh)";
     let edits = json!({"RunSSH": true, "RunSSHSet": true});
-    assert_eq!(said(&root.ask(Method::PATCH, "prefs", Some(&edits)).await), (400, ssh));
+    assert_eq!(error_of(&root.request(Method::PATCH, "prefs", Some(&edits)).await), (400, ssh));
     let prefs = json!({"RunSSH": true});
-    assert_eq!(said(&root.post("check-prefs", Some(&prefs)).await), (400, ssh));
+    assert_eq!(error_of(&root.post("check-prefs", Some(&prefs)).await), (400, ssh));
     let start = json!({"UpdatePrefs": prefs});
-    assert_eq!(said(&root.post("start", Some(&start)).await), (400, ssh));
+    assert_eq!(error_of(&root.post("start", Some(&start)).await), (400, ssh));
     let taken = json!({"Hostname": "taken", "NetfilterMode": 2});
-    assert_eq!(said(&root.post("check-prefs", Some(&taken)).await), (400, "the name is taken"));
+    assert_eq!(error_of(&root.post("check-prefs", Some(&taken)).await), (400, "the name is taken"));
     assert_eq!(root.post("check-prefs", Some(&json!({}))).await, (200, json!({})));
 }
 
 #[tokio::test]
-async fn readers_do_not_log_in_or_out() {
+async fn readers_cannot_log_in_or_out() {
     let api = api(Canned::running().start());
     let mut reader = Program::new(&api, READER).await;
     for name in
@@ -152,8 +152,8 @@ async fn readers_do_not_log_in_or_out() {
         assert_eq!(reader.post(name, Some(&json!({}))).await.0, 403, "{name}");
     }
     for name in ["init", "sign", "modify", "disable"] {
-        let said = reader.post(&format!("tka/{name}"), Some(&json!({}))).await;
-        assert_eq!(said.0, 403, "{name}");
+        let output = reader.post(&format!("tka/{name}"), Some(&json!({}))).await;
+        assert_eq!(output.0, 403, "{name}");
     }
     assert_eq!(reader.get("profiles/").await.0, 403);
     assert_eq!(reader.get("prefs").await.1["WantRunning"], true);
@@ -163,18 +163,18 @@ async fn readers_do_not_log_in_or_out() {
 }
 
 #[tokio::test]
-async fn news_come_as_lines_and_the_mask_says_what_comes_first() {
+async fn notifications_are_lines_and_the_mask_selects_the_first() {
     let api = api(Canned::new().start());
     let mut watching = Program::new(&api, READER).await;
     let host = [("Host", "local-tailscaled.sock")];
     let path = "/localapi/v0/watch-ipn-bus?mask=2";
-    let mut news = watching.send(&Method::GET, path, None, &host).await.into_body();
+    let mut notifications = watching.send(&Method::GET, path, None, &host).await.into_body();
     let mut root = Program::new(&api, ROOT).await;
-    let wish = json!({"AuthKey": canned::GOOD_KEY, "UpdatePrefs": {"WantRunning": true}});
-    assert_eq!(root.post("start", Some(&wish)).await.0, 204);
+    let start = json!({"AuthKey": canned::GOOD_KEY, "UpdatePrefs": {"WantRunning": true}});
+    assert_eq!(root.post("start", Some(&start)).await.0, 204);
     let mut lines = Vec::new();
     while lines.len() < 3 {
-        let frame = news.frame().await.unwrap().unwrap().into_data().unwrap();
+        let frame = notifications.frame().await.unwrap().unwrap().into_data().unwrap();
         lines.extend(
             serde_json::Deserializer::from_slice(&frame).into_iter::<Notify>().map(Result::unwrap),
         );
@@ -189,18 +189,18 @@ async fn news_come_as_lines_and_the_mask_says_what_comes_first() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_does_not_read_is_forgotten() {
-    let (requests, mut asked) = channel(1);
+async fn watcher_that_does_not_read_is_removed() {
+    let (requests, mut agent_requests) = channel(1);
     let api = api(requests);
     let mut program = Program::new(&api, READER).await;
     let host = [("Host", "local-tailscaled.sock")];
     let path = "/localapi/v0/watch-ipn-bus";
     let (response, request) =
-        tokio::join!(program.send(&Method::GET, path, None, &host), asked.recv());
+        tokio::join!(program.send(&Method::GET, path, None, &host), agent_requests.recv());
     let Some(Request::Watch { watcher, .. }) = request else { panic!("no watch") };
     let long = Notify { err_message: Some("x".repeat(1 << 20)), ..Notify::default() };
-    let told = (0..1000).take_while(|_| watcher.notify(&long)).count();
-    assert!(told < 100, "{told} lines wait");
+    let queued = (0..1000).take_while(|_| watcher.notify(&long)).count();
+    assert!(queued < 100, "{queued} lines wait");
     drop(response);
     drop(program);
     while !watcher.is_gone() {
@@ -209,7 +209,7 @@ async fn a_watcher_that_does_not_read_is_forgotten() {
 }
 
 #[tokio::test]
-async fn pings_are_checked_and_passed_on() {
+async fn pings_are_validated_and_forwarded() {
     let api = api(Canned::running().start());
     let mut program = Program::new(&api, READER).await;
     let (code, pong) = program.post("ping?ip=100.64.0.3&type=disco&size=0", None).await;
@@ -227,13 +227,13 @@ async fn pings_are_checked_and_passed_on() {
         ("ip=100.64.0.3&type=disco&size=8953", "maximum value for 'size' is 8952"),
         ("ip=100.64.0.3&type=ICMP&size=9", "'size' parameter is only supported with disco pings"),
     ] {
-        assert_eq!(said(&program.post(&format!("ping?{query}"), None).await), (400, error));
+        assert_eq!(error_of(&program.post(&format!("ping?{query}"), None).await), (400, error));
     }
     assert_eq!(program.get("ping?ip=100.64.0.3&type=disco").await.0, 405);
 }
 
 #[tokio::test]
-async fn whois_takes_addresses_ports_and_keys() {
+async fn whois_accepts_addresses_ports_and_keys() {
     let api = api(Canned::running().start());
     let mut program = Program::new(&api, READER).await;
     let key = NodePublic([2; 32]).to_string();
@@ -248,15 +248,15 @@ async fn whois_takes_addresses_ports_and_keys() {
 }
 
 #[tokio::test]
-async fn parts_of_the_map_are_there_or_say_that_they_are_not() {
+async fn parts_of_the_map_are_returned_or_have_clear_errors() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     assert_eq!(root.get("derpmap").await.1["Regions"]["999"]["RegionCode"], "lab");
-    assert_eq!(said(&root.get("dns-config").await), (503, "no netmap"));
-    assert_eq!(said(&root.post("debug?action=current-netmap", None).await), (503, "no netmap"));
+    assert_eq!(error_of(&root.get("dns-config").await), (503, "no netmap"));
+    assert_eq!(error_of(&root.post("debug?action=current-netmap", None).await), (503, "no netmap"));
     assert_eq!(root.get("cert-domains").await, (200, json!([])));
     assert_eq!(root.get("peer-by-id?id=2").await.1["StableID"], "n2");
-    assert_eq!(said(&root.get("peer-by-id?id=9").await), (404, "no peer with that NodeID"));
+    assert_eq!(error_of(&root.get("peer-by-id?id=9").await), (404, "no peer with that NodeID"));
     assert_eq!(root.get("peer-by-id?id=x").await.0, 400);
     assert_eq!(root.get("user-profile?id=7").await.1["DisplayName"], "Ann");
     assert_eq!(root.get("user-profile?id=8").await.0, 404);
@@ -267,7 +267,7 @@ async fn parts_of_the_map_are_there_or_say_that_they_are_not() {
 }
 
 #[tokio::test]
-async fn linerates_own_questions_have_answers() {
+async fn linerate_requests_are_answered() {
     let api = api(Canned::running().start());
     let mut program = Program::new(&api, READER).await;
     let (_, why) = program.get("linerate/why?target=x:22").await;
@@ -281,7 +281,7 @@ async fn linerates_own_questions_have_answers() {
 }
 
 #[tokio::test]
-async fn checks_of_the_host_have_answers() {
+async fn host_checks_are_answered() {
     let api = api(Canned::running().start());
     let mut program = Program::new(&api, READER).await;
     let warning = json!({"Warning": "IPv6 forwarding is off"});
@@ -298,7 +298,7 @@ async fn checks_of_the_host_have_answers() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_says_so() {
+async fn unsupported_requests_have_clear_errors() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     for name in [
@@ -315,15 +315,18 @@ async fn what_is_not_there_says_so() {
         "profiles/x",
     ] {
         let answer = root.post(name, None).await;
-        assert!(said(&answer).1.starts_with("not implemented by linerate: "), "{name}: {answer:?}");
+        assert!(
+            error_of(&answer).1.starts_with("not implemented by linerate: "),
+            "{name}: {answer:?}"
+        );
         assert_eq!(answer.0, 501, "{name}");
     }
     let nothing = root.get("nothing").await;
-    assert_eq!(said(&nothing), (404, "there is no /localapi/v0/nothing in linerate"));
+    assert_eq!(error_of(&nothing), (404, "there is no /localapi/v0/nothing in linerate"));
 }
 
 #[tokio::test]
-async fn a_page_of_the_web_gets_nothing() {
+async fn requests_of_web_pages_are_denied() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     let local = ("Host", "local-tailscaled.sock");
@@ -345,20 +348,20 @@ async fn a_page_of_the_web_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_is_json_of_a_bounded_length() {
+async fn body_must_be_json_of_limited_length() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     let long = json!({"Hostname": "x".repeat(300 << 10), "HostnameSet": true});
-    let (code, _) = root.ask(Method::PATCH, "prefs", Some(&long)).await;
+    let (code, _) = root.request(Method::PATCH, "prefs", Some(&long)).await;
     assert_eq!(code, 400);
     let mut root = Program::new(&api, ROOT).await;
     for body in [json!([]), json!("x"), json!({"Hostname": 1, "HostnameSet": true})] {
-        assert_eq!(root.ask(Method::PATCH, "prefs", Some(&body)).await.0, 400, "{body}");
+        assert_eq!(root.request(Method::PATCH, "prefs", Some(&body)).await.0, 400, "{body}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_programs_and_a_silent_agent_are_not_waited_for() {
+async fn slow_programs_and_a_silent_agent_time_out() {
     let (requests, _asked) = channel(1);
     let api = api(requests);
     let start = tokio::time::Instant::now();
@@ -377,18 +380,18 @@ async fn slow_programs_and_a_silent_agent_are_not_waited_for() {
     assert_eq!(&head, b"HTTP/1.1 400");
 
     let mut program = Program::new(&api, ROOT).await;
-    assert_eq!(said(&program.get("status").await), (504, "the node did not answer"));
+    assert_eq!(error_of(&program.get("status").await), (504, "the node did not answer"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_while_there_is_no_news() {
-    let (requests, mut asked) = channel(1);
+async fn watch_continues_without_notifications() {
+    let (requests, mut agent_requests) = channel(1);
     let api = api(requests);
     let mut program = Program::new(&api, READER).await;
     let host = [("Host", "local-tailscaled.sock")];
     let path = "/localapi/v0/watch-ipn-bus";
     let watch = program.send(&Method::GET, path, None, &host);
-    let (response, request) = tokio::join!(watch, asked.recv());
+    let (response, request) = tokio::join!(watch, agent_requests.recv());
     let Some(Request::Watch { watcher, .. }) = request else { panic!("no watch") };
     tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
     assert!(watcher.notify(&Notify { state: Some(State::Running), ..Notify::default() }));
@@ -397,7 +400,7 @@ async fn a_watch_goes_on_while_there_is_no_news() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_and_leave_room_for_others() {
+async fn connections_are_limited_per_user_and_in_total() {
     let api = api(Canned::running().start());
     let mut held = Vec::new();
     let take = |user: u32, held: &mut Vec<UnixStream>| {
@@ -421,11 +424,11 @@ async fn connections_are_bounded_and_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn an_agent_that_has_ended_says_so() {
-    let (requests, asked) = channel(1);
-    drop(asked);
+async fn ended_agent_is_reported() {
+    let (requests, agent_requests) = channel(1);
+    drop(agent_requests);
     let mut program = Program::new(&api(requests), ROOT).await;
     for name in ["status", "watch-ipn-bus"] {
-        assert_eq!(said(&program.get(name).await), (503, "the node is ending"), "{name}");
+        assert_eq!(error_of(&program.get(name).await), (503, "the node is ending"), "{name}");
     }
 }

@@ -10,30 +10,30 @@ use tailnet::{
 };
 
 use super::{Due, Mesh};
-use crate::agent::{derp, line::ToLine, programs::Programs, told::ToRelays};
+use crate::agent::{commands::RelayCommands, derp, line::LineSender, programs::Programs};
 
 /// Datagrams in one message to the data plane at most.
-const TOGETHER: usize = 64;
+const MAX_DATAGRAMS: usize = 64;
 
 impl Mesh {
     /// Sends what is to be sent.
     pub async fn flush(
         &mut self,
-        plane: &ToLine<ToPlane>,
-        relays: &mut ToRelays,
+        plane: &LineSender<ToPlane>,
+        relays: &mut RelayCommands,
         programs: &mut Programs,
         now: Duration,
     ) -> Due {
         self.flush_check(relays, now).await;
-        self.retell_translated(plane);
+        self.resend_translated_paths(plane);
         let mut due = std::mem::take(&mut self.due);
         // Not before peers have other paths.
         let mut closed = Vec::new();
         while let Some(event) = self.paths.poll_event() {
             match event {
                 Event::UsePath { peer, path: Some(path) } => {
-                    if self.former.admits(peer, path, now) {
-                        let path = self.translated.outward_path(path);
+                    if self.previous_paths.admits(peer, path, now) {
+                        let path = self.nat64.outgoing_path(path);
                         plane.send(ToPlane::Path { peer, path });
                     }
                 }
@@ -51,11 +51,12 @@ impl Mesh {
                 Event::Close(number) => closed.push(number),
             }
         }
-        while let Some((peer, path)) = self.former.poll(now) {
+        while let Some((peer, path)) = self.previous_paths.poll(now) {
             plane.send(ToPlane::Path { peer, path });
         }
-        let said = std::mem::take(&mut self.said);
-        let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
+        let messages = std::mem::take(&mut self.messages);
+        let transmits =
+            messages.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
         for Transmit { to, disco, message } in transmits {
             let mut nonce = [0; 24];
             if getrandom::fill(&mut nonce).is_err() {
@@ -71,7 +72,7 @@ impl Mesh {
                     let bytes = [&header.bytes()[..], &bytes].concat();
                     self.pending.push(Outgoing::new(addr, bytes));
                 }
-                To::Chance(addr) => self.calls.push(Outgoing::new(addr, bytes)),
+                To::Chance(addr) => self.probes.push(Outgoing::new(addr, bytes)),
                 To::Auxiliary { addr, socket } => {
                     self.pending.push(Outgoing { by: Some(socket), ..Outgoing::new(addr, bytes) });
                 }
@@ -84,13 +85,13 @@ impl Mesh {
             }
         }
         let mut pending = std::mem::take(&mut self.pending);
-        pending.iter_mut().for_each(|one| one.to = self.translated.outward(one.to));
-        for some in pending.chunks(TOGETHER) {
+        pending.iter_mut().for_each(|one| one.to = self.nat64.outgoing(one.to));
+        for some in pending.chunks(MAX_DATAGRAMS) {
             plane.send(ToPlane::Datagrams(some.to_vec()));
         }
-        let mut calls = std::mem::take(&mut self.calls);
-        calls.iter_mut().for_each(|one| one.to = self.translated.outward(one.to));
-        for some in calls.chunks(TOGETHER) {
+        let mut probes = std::mem::take(&mut self.probes);
+        probes.iter_mut().for_each(|one| one.to = self.nat64.outgoing(one.to));
+        for some in probes.chunks(MAX_DATAGRAMS) {
             plane.send(ToPlane::Calls(some.to_vec()));
         }
         closed.into_iter().for_each(|number| plane.send(ToPlane::Close(number)));
@@ -101,7 +102,7 @@ impl Mesh {
     }
 
     /// Has the data plane open auxiliary sockets, and send a ping by each.
-    fn open(&mut self, opening: Opening, plane: &ToLine<ToPlane>) {
+    fn open(&mut self, opening: Opening, plane: &LineSender<ToPlane>) {
         let Opening { peer, disco, number, to, count, hops, tx } = opening;
         let mut nonce = [0; 24];
         if getrandom::fill(&mut nonce).is_err() {
@@ -109,7 +110,7 @@ impl Mesh {
         }
         let ping = Message::Ping { tx, node_key: Some(self.own_key), padding: 0 };
         let bytes = self.disco.seal(disco, &ping, nonce);
-        let to = self.translated.outward(to);
+        let to = self.nat64.outgoing(to);
         plane.send(ToPlane::Open(Box::new(Open { number, peer, to, count, hops, bytes })));
     }
 }

@@ -29,32 +29,32 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{super::control::dial::Hook, now};
+use super::{super::control::dial::SocketHook, now};
 
 /// What is asked for. Some routers map for ever whatever is asked.
 const LIFETIME: Duration = Duration::from_secs(7200);
 /// After how long a search is repeated; then it is given up. An answer may take a second (`MX`).
-const WAITS: [Duration; 3] =
+const SEARCH_WAITS: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1200), Duration::from_millis(1500)];
 /// For one request, from the connection to the last byte of its answer.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Before a router that said nothing or refused is asked again; twice as long each time.
-const REST: Duration = Duration::from_secs(2 * 60);
-const REST_DOUBLES: u32 = 4;
+const RETRY_DELAY: Duration = Duration::from_secs(2 * 60);
+const MAX_DOUBLINGS: u32 = 4;
 /// The same where it has a mapping that was to be renewed.
-const SOON: Duration = Duration::from_secs(30);
+const RENEWAL_RETRY: Duration = Duration::from_secs(30);
 /// Between two looks whether it was started again, at least.
-const CHECK_EVERY: Duration = Duration::from_secs(15);
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// A router that does not tell its starts apart is asked to map again after this.
-const UNSURE: Duration = Duration::from_secs(5 * 60);
+const RENEW_AFTER_CHECK: Duration = Duration::from_secs(5 * 60);
 /// How many ports outside are tried.
-const PORTS: usize = 4;
+const MAX_PORTS: usize = 4;
 
 /// What is known of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Known {
+pub(in crate::agent) struct State {
     /// Whether it speaks UPnP, once that is known.
-    pub speaks: Option<bool>,
+    pub is_supported: Option<bool>,
     /// Where this machine is reached, and when the router forgets that.
     pub mapping: Option<(SocketAddrV4, Duration)>,
 }
@@ -62,44 +62,44 @@ pub(in crate::agent) struct Known {
 /// The task that asks.
 pub(super) struct Upnp {
     wanted: watch::Sender<Wanted>,
-    known: watch::Receiver<Known>,
+    state: watch::Receiver<State>,
     task: JoinHandle<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     place: Option<Place>,
-    looks: u32,
+    checks: u32,
 }
 
 impl Upnp {
     /// One that is not wanted yet.
-    pub fn start(hook: Option<Hook>) -> Self {
-        let (wanted, is_wanted) = watch::channel(Wanted::default());
-        let (tell, known) = watch::channel(Known::default());
-        let task = tokio::spawn(run(hook, is_wanted, tell));
-        Self { wanted, known, task }
+    pub fn start(hook: Option<SocketHook>) -> Self {
+        let (wanted, wanted_receiver) = watch::channel(Wanted::default());
+        let (state_sender, state) = watch::channel(State::default());
+        let task = tokio::spawn(run(hook, wanted_receiver, state_sender));
+        Self { wanted, state, task }
     }
 
     /// Has the port of this place mapped, and no other.
-    pub fn want(&self, place: Option<Place>) {
+    pub fn set_place(&self, place: Option<Place>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.place, place) != place);
     }
 
     /// Has it look whether the router still has the mapping.
     pub fn check(&self) {
-        self.wanted.send_modify(|wanted| wanted.looks = wanted.looks.wrapping_add(1));
+        self.wanted.send_modify(|wanted| wanted.checks = wanted.checks.wrapping_add(1));
     }
 
     /// What is known now.
-    pub fn known(&self) -> Known {
-        *self.known.borrow()
+    pub fn state(&self) -> State {
+        *self.state.borrow()
     }
 
     /// Waits until more is.
     pub async fn changed(&mut self) {
         // The task ends behind its owner.
-        if self.known.changed().await.is_err() {
+        if self.state.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -111,48 +111,52 @@ impl Upnp {
     }
 }
 
-async fn run(hook: Option<Hook>, mut wanted: watch::Receiver<Wanted>, known: watch::Sender<Known>) {
+async fn run(
+    hook: Option<SocketHook>,
+    mut wanted: watch::Receiver<Wanted>,
+    state: watch::Sender<State>,
+) {
     while wanted.wait_for(|wanted| wanted.place.is_some()).await.is_ok() {
         let Some(place) = wanted.borrow().place else { continue };
         let mut router = Router { place, hook: hook.clone(), service: None, mapping: None };
-        let looks = wanted.clone();
+        let checks = wanted.clone();
         tokio::select! {
             _ = wanted.wait_for(|wanted| wanted.place != Some(place)) => {}
-            () = router.serve(looks, &known) => {}
+            () = router.serve(checks, &state) => {}
         }
         router.release().await;
-        known.send_replace(Known::default());
+        state.send_replace(State::default());
     }
 }
 
 /// Why nothing is mapped.
 #[derive(Debug)]
-enum Failure {
+enum UpnpError {
     /// Nobody answers to a search.
-    Silent,
+    NoAnswer,
     /// What answers maps nothing, in its words or ours.
-    Refuses(String),
+    Failed(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for UpnpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Silent => f.write_str("nobody answers"),
-            Self::Refuses(why) => f.write_str(why),
+            Self::NoAnswer => f.write_str("nobody answers"),
+            Self::Failed(why) => f.write_str(why),
         }
     }
 }
 
-impl Failure {
+impl UpnpError {
     fn of(error: impl fmt::Display) -> Self {
-        Self::Refuses(error.to_string())
+        Self::Failed(error.to_string())
     }
 }
 
 /// A router.
 struct Router {
     place: Place,
-    hook: Option<Hook>,
+    hook: Option<SocketHook>,
     /// What was found there, and what of it maps ports.
     service: Option<(Found, Service)>,
     /// Where, until when, and since when.
@@ -161,36 +165,37 @@ struct Router {
 
 impl Router {
     /// Has a port mapped, and keeps it so.
-    async fn serve(&mut self, mut looks: watch::Receiver<Wanted>, known: &watch::Sender<Known>) {
+    async fn serve(&mut self, mut checks: watch::Receiver<Wanted>, state: &watch::Sender<State>) {
         let mut failures = 0;
         loop {
             let mapped = self.map().await;
             self.mapping = self.mapping.filter(|(_, expires, _)| *expires > now());
-            let speaks = !matches!(mapped, Err(Failure::Silent)) || self.mapping.is_some();
+            let is_supported =
+                !matches!(mapped, Err(UpnpError::NoAnswer)) || self.mapping.is_some();
             let mapping = self.mapping.map(|(external, expires, _)| (external, expires));
-            known.send_replace(Known { speaks: Some(speaks), mapping });
+            state.send_replace(State { is_supported: Some(is_supported), mapping });
             match mapped {
                 Ok(()) => {
                     failures = 0;
-                    self.hold(&mut looks).await;
+                    self.wait_for_renewal(&mut checks).await;
                 }
                 Err(why) => {
                     tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
-                    let rest = REST * (1 << failures.min(REST_DOUBLES));
+                    let delay = RETRY_DELAY * (1 << failures.min(MAX_DOUBLINGS));
                     failures += 1;
-                    sleep(if self.mapping.is_some() { SOON } else { rest }).await;
+                    sleep(if self.mapping.is_some() { RENEWAL_RETRY } else { delay }).await;
                 }
             }
         }
     }
 
     /// Waits until the mapping is to be made anew.
-    async fn hold(&self, looks: &mut watch::Receiver<Wanted>) {
+    async fn wait_for_renewal(&self, checks: &mut watch::Receiver<Wanted>) {
         let renewal = Instant::now() + LIFETIME / 2;
-        looks.mark_unchanged();
+        checks.mark_unchanged();
         loop {
-            match timeout_at(renewal, looks.changed()).await {
-                Ok(Ok(())) if !self.has_lost_it().await => sleep(CHECK_EVERY).await,
+            match timeout_at(renewal, checks.changed()).await {
+                Ok(Ok(())) if !self.may_have_restarted().await => sleep(CHECK_INTERVAL).await,
                 Ok(Err(_)) => sleep(LIFETIME).await,
                 _ => return,
             }
@@ -198,48 +203,48 @@ impl Router {
     }
 
     /// Whether the router was started again, or may have been.
-    async fn has_lost_it(&self) -> bool {
+    async fn may_have_restarted(&self) -> bool {
         let (Some((before, _)), Some((.., since))) = (&self.service, self.mapping) else {
             return true;
         };
         match self.search().await {
             Ok(found) if found.boot.is_some() => found != *before,
-            Ok(_) => now() >= since + UNSURE,
+            Ok(_) => now() >= since + RENEW_AFTER_CHECK,
             // It will be there again, or the mapping expires.
             Err(_) => false,
         }
     }
 
-    async fn map(&mut self) -> Result<(), Failure> {
+    async fn map(&mut self) -> Result<(), UpnpError> {
         let found = self.search().await?;
         let service = self.describe(&found).await?;
         self.service = Some((found, service.clone()));
-        let (_, answer) = self.ask(&service, &upnp::Request::Address).await?;
+        let (_, answer) = self.call(&service, &upnp::Request::Address).await?;
         let address = upnp::read_address(&answer)
-            .ok_or_else(|| Failure::Refuses("it has no address outside".into()))?;
+            .ok_or_else(|| UpnpError::Failed("it has no address outside".into()))?;
         let mut lifetime = LIFETIME;
-        let former = self.mapping.map(|(external, ..)| external.port());
-        let mut external = former.unwrap_or(self.place.port);
-        for _ in 0..=PORTS {
+        let previous = self.mapping.map(|(external, ..)| external.port());
+        let mut external = previous.unwrap_or(self.place.port);
+        for _ in 0..=MAX_PORTS {
             let Place { own, port, .. } = self.place;
             let seconds = lifetime.as_secs().try_into().unwrap_or(0);
             let map = upnp::Request::Map { external, own, internal: port, lifetime: seconds };
-            let (status, answer) = self.ask(&service, &map).await?;
+            let (status, answer) = self.call(&service, &map).await?;
             match upnp::read_refusal(&answer) {
                 None if status == StatusCode::OK => {
                     let (external, since) = (SocketAddrV4::new(address, external), now());
                     self.mapping = Some((external, since + LIFETIME, since));
                     return Ok(());
                 }
-                Some(Refusal::Taken) => external = any_port()?,
+                Some(Refusal::Taken) => external = random_port()?,
                 Some(Refusal::OnlyForever) if !lifetime.is_zero() => lifetime = Duration::ZERO,
                 refusal => {
                     self.mapping = None;
-                    return Err(Failure::Refuses(format!("{status}, {refusal:?}")));
+                    return Err(UpnpError::Failed(format!("{status}, {refusal:?}")));
                 }
             }
         }
-        Err(Failure::Refuses("the ports outside are taken".into()))
+        Err(UpnpError::Failed("the ports outside are taken".into()))
     }
 
     /// Gives the port back.
@@ -248,19 +253,19 @@ impl Router {
             (self.service.take(), self.mapping.take())
         {
             let delete = upnp::Request::Delete { external: external.port() };
-            if let Err(why) = self.ask(&service, &delete).await {
+            if let Err(why) = self.call(&service, &delete).await {
                 tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
             }
         }
     }
 
     /// Whether the gateway speaks UPnP, and where it says more.
-    async fn search(&self) -> Result<Found, Failure> {
+    async fn search(&self) -> Result<Found, UpnpError> {
         let Place { gateway, own, .. } = self.place;
-        let socket = UdpSocket::bind((own, 0)).await.map_err(Failure::of)?;
+        let socket = UdpSocket::bind((own, 0)).await.map_err(UpnpError::of)?;
         self.mark(&socket)?;
         let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
-        for wait in WAITS {
+        for wait in SEARCH_WAITS {
             // Some routers hear only one of them.
             for to in [gateway, upnp::EVERYBODY] {
                 if let Err(error) = socket.send_to(search.as_bytes(), (to, upnp::PORT)).await {
@@ -278,11 +283,11 @@ impl Router {
                 }
             }
         }
-        Err(Failure::Silent)
+        Err(UpnpError::NoAnswer)
     }
 
     /// What of it maps ports.
-    async fn describe(&self, found: &Found) -> Result<Service, Failure> {
+    async fn describe(&self, found: &Found) -> Result<Service, UpnpError> {
         if let Some((before, service)) = &self.service
             && before == found
         {
@@ -290,15 +295,16 @@ impl Router {
         }
         let request = Request::get(&found.description.path);
         let (_, text) = self.send(found.description.port, request, String::new()).await?;
-        Service::read(&text, &found.description, self.place.gateway)
-            .ok_or_else(|| Failure::Refuses("its description names nothing that maps ports".into()))
+        Service::read(&text, &found.description, self.place.gateway).ok_or_else(|| {
+            UpnpError::Failed("its description names nothing that maps ports".into())
+        })
     }
 
-    async fn ask(
+    async fn call(
         &self,
         service: &Service,
         request: &upnp::Request,
-    ) -> Result<(StatusCode, String), Failure> {
+    ) -> Result<(StatusCode, String), UpnpError> {
         let (action, body) = service.ask(request);
         let request = Request::post(&service.place.path)
             .header(header::CONTENT_TYPE, "text/xml; charset=\"utf-8\"")
@@ -311,16 +317,16 @@ impl Router {
         port: u16,
         request: hyper::http::request::Builder,
         body: String,
-    ) -> Result<(StatusCode, String), Failure> {
+    ) -> Result<(StatusCode, String), UpnpError> {
         let host = SocketAddrV4::new(self.place.gateway, port);
         let request = request
             .header(header::HOST, host.to_string())
             .header(header::CONNECTION, "close")
             .body(Full::from(body))
-            .map_err(Failure::of)?;
-        match timeout(ANSWER, self.exchange(host, request)).await {
+            .map_err(UpnpError::of)?;
+        match timeout(ANSWER_TIMEOUT, self.exchange(host, request)).await {
             Ok(answered) => answered,
-            Err(_) => Err(Failure::Refuses(format!("it does not answer at port {port}"))),
+            Err(_) => Err(UpnpError::Failed(format!("it does not answer at port {port}"))),
         }
     }
 
@@ -328,29 +334,29 @@ impl Router {
         &self,
         host: SocketAddrV4,
         request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, String), Failure> {
-        let socket = TcpSocket::new_v4().map_err(Failure::of)?;
+    ) -> Result<(StatusCode, String), UpnpError> {
+        let socket = TcpSocket::new_v4().map_err(UpnpError::of)?;
         self.mark(&socket)?;
-        let stream = TokioIo::new(socket.connect(host.into()).await.map_err(Failure::of)?);
+        let stream = TokioIo::new(socket.connect(host.into()).await.map_err(UpnpError::of)?);
         // As routers' own parsers expect them.
         let http = http1::Builder::new().title_case_headers(true).handshake(stream).await;
-        let (mut sender, connection) = http.map_err(Failure::of)?;
+        let (mut sender, connection) = http.map_err(UpnpError::of)?;
         // Ends with `sender`, or with the answer's body.
         tokio::spawn(connection);
-        let (head, body) = sender.send_request(request).await.map_err(Failure::of)?.into_parts();
-        let text = Limited::new(body, LONGEST_TEXT).collect().await.map_err(Failure::of)?;
+        let (head, body) = sender.send_request(request).await.map_err(UpnpError::of)?.into_parts();
+        let text = Limited::new(body, LONGEST_TEXT).collect().await.map_err(UpnpError::of)?;
         Ok((head.status, String::from_utf8_lossy(&text.to_bytes()).into_owned()))
     }
 
-    fn mark(&self, socket: &impl AsFd) -> Result<(), Failure> {
+    fn mark(&self, socket: &impl AsFd) -> Result<(), UpnpError> {
         let marked = self.hook.as_ref().map_or(Ok(()), |hook| hook(socket.as_fd()));
-        marked.map_err(Failure::of)
+        marked.map_err(UpnpError::of)
     }
 }
 
 /// A port by chance: which others took is not known.
-fn any_port() -> Result<u16, Failure> {
+fn random_port() -> Result<u16, UpnpError> {
     let mut bytes = [0; 2];
-    getrandom::fill(&mut bytes).map_err(Failure::of)?;
+    getrandom::fill(&mut bytes).map_err(UpnpError::of)?;
     Ok(u16::from_ne_bytes(bytes) | 0x8000)
 }

@@ -81,7 +81,7 @@ fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
     ] {
         let mut world = in_state(state);
         world.filter = Box::new(|_, _, _| false);
-        world.network.take_flying();
+        world.network.take_in_flight();
         world.pump();
         let reset = |world: &mut World, away: u32| {
             let next = world.tcp(1).rx.next();

@@ -76,7 +76,7 @@ fn both_may_ask_at_once() {
 fn a_refused_connection_fails_at_once() {
     let mut world = World::dialled(1, CLEAN);
     world.pump();
-    let syn = world.network.take_flying().remove(0);
+    let syn = world.network.take_in_flight().remove(0);
     let (syn, _) = Header::parse(&syn).unwrap();
     let mut reset = syn.clone();
     reset.flags = flags::RST | flags::ACK;

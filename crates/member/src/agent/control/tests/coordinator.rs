@@ -11,9 +11,9 @@ use tokio::{
 };
 
 use super::super::{
-    connection::Carrier,
+    connection::Transport,
     dial::{Stream, Target},
-    trouble::Trouble,
+    error::ControlError,
 };
 
 pub use doubles::coordinator::{Asked, Manner, MapStream, framed, public_key as key};
@@ -71,8 +71,8 @@ impl DerefMut for Coordinator {
     }
 }
 
-impl Carrier for Network {
-    async fn open(&self, target: Target) -> Result<Box<dyn Stream>, Trouble> {
+impl Transport for Network {
+    async fn open(&self, target: Target) -> Result<Box<dyn Stream>, ControlError> {
         self.0.targets.lock().unwrap().push(target);
         if self.0.door.manner() == Manner::NeverConnects {
             std::future::pending::<()>().await;

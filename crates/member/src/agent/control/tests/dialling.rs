@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::super::{
     dial::{Dialer, Stream, Target, race, tls},
-    trouble::Trouble,
+    error::ControlError,
 };
 use super::*;
 
@@ -79,13 +79,13 @@ fn target(host: &str, port: u16) -> Target {
 }
 
 async fn hello(mut stream: Box<dyn Stream>) -> String {
-    let mut said = String::new();
-    stream.read_to_string(&mut said).await.unwrap();
-    said
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
 }
 
 #[tokio::test]
-async fn a_certificate_of_a_trusted_ca_is_accepted() {
+async fn certificate_of_trusted_ca_is_accepted() {
     let authority = authority();
     let port = listens(&authority, "control.example", (2000, 2100)).await;
     let dialer = dialer(&authority, &[]);
@@ -94,7 +94,7 @@ async fn a_certificate_of_a_trusted_ca_is_accepted() {
 }
 
 #[tokio::test]
-async fn each_certificate_that_is_refused_has_its_line() {
+async fn each_rejected_certificate_has_its_own_message() {
     let ours = authority();
     for (issuer, name, years, expected) in [
         (&authority(), "control.example", (2000, 2100), "a CA that this machine does not trust"),
@@ -103,16 +103,16 @@ async fn each_certificate_that_is_refused_has_its_line() {
         (&ours, "control.example", (2100, 2101), "is valid only in"),
     ] {
         let port = listens(issuer, name, years).await;
-        let dialed = dialer(&ours, &[]).dial(&target("control.example", port)).await;
-        let trouble = dialed.err().unwrap().to_string();
-        assert!(trouble.starts_with("control.example: its certificate"), "{trouble}");
-        assert!(trouble.contains(expected), "{trouble}");
-        assert_eq!(trouble.contains("check the clock"), years != (2000, 2100), "{trouble}");
+        let result = dialer(&ours, &[]).dial(&target("control.example", port)).await;
+        let error = result.err().unwrap().to_string();
+        assert!(error.starts_with("control.example: its certificate"), "{error}");
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(error.contains("check the clock"), years != (2000, 2100), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_listen_or_speaks_no_tls_is_told_so() {
+async fn closed_port_and_host_without_tls_have_clear_errors() {
     let authority = authority();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -122,15 +122,15 @@ async fn a_host_that_does_not_listen_or_speaks_no_tls_is_told_so() {
         let _ = stream.read(&mut [0; 1024]).await;
     });
     let dialer = dialer(&authority, &[]);
-    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
-    assert!(trouble.contains("does not speak TLS"), "{trouble}");
+    let error = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
+    assert!(error.contains("does not speak TLS"), "{error}");
     speaking.await.unwrap();
-    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
-    assert!(trouble.contains("connection refused: nothing listens there"), "{trouble}");
+    let error = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
+    assert!(error.contains("connection refused: nothing listens there"), "{error}");
 }
 
 #[tokio::test]
-async fn a_hook_sees_each_socket_and_may_refuse_it() {
+async fn hook_runs_for_each_socket_and_can_reject_it() {
     let authority = authority();
     let port = listens(&authority, "control.example", (2000, 2100)).await;
     let seen = Arc::new(AtomicUsize::new(0));
@@ -145,8 +145,8 @@ async fn a_hook_sees_each_socket_and_may_refuse_it() {
     roots.add(authority.der().clone()).unwrap();
     let dialer = Dialer::new(Proxies::default(), tls(roots), Some(hook)).within(here());
     assert!(dialer.dial(&target("control.example", port)).await.is_ok());
-    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap();
-    assert!(trouble.to_string().contains("no mark"), "{trouble}");
+    let error = dialer.dial(&target("control.example", port)).await.err().unwrap();
+    assert!(error.to_string().contains("no mark"), "{error}");
     assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
 
@@ -175,7 +175,7 @@ async fn proxy(answer: Option<&'static str>) -> (u16, JoinHandle<String>) {
 }
 
 #[tokio::test]
-async fn a_proxy_is_asked_with_its_password_and_tls_is_spoken_through_it() {
+async fn proxy_gets_connect_with_password_and_tls_runs_through_it() {
     let authority = authority();
     let port = listens(&authority, "control.example", (2000, 2100)).await;
     let (proxy_port, serving) = proxy(None).await;
@@ -189,24 +189,24 @@ async fn a_proxy_is_asked_with_its_password_and_tls_is_spoken_through_it() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_is_quoted() {
+async fn answer_of_refusing_proxy_is_quoted() {
     let authority = authority();
     for answer in ["HTTP/1.1 403 Forbidden by policy\r\n\r\n", "SSH-2.0-OpenSSH\r\n\r\n"] {
         let (port, _serving) = proxy(Some(answer)).await;
         let dialer = dialer(&authority, &[("HTTPS_PROXY", format!("127.0.0.1:{port}"))]);
-        let trouble = dialer.dial(&target("control.example", 443)).await.err().unwrap().to_string();
+        let error = dialer.dial(&target("control.example", 443)).await.err().unwrap().to_string();
         let expected = format!("the proxy 127.0.0.1:{port} refuses: {}", answer.trim_end());
-        assert_eq!(trouble, expected);
+        assert_eq!(error, expected);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_begin_in_time_or_when_those_before_failed_and_the_first_error_is_told() {
+async fn attempts_start_on_time_or_after_failures_and_first_error_is_reported() {
     let begun = tokio::time::Instant::now();
     let attempt = |after, takes, outcome: Result<u8, &'static str>| {
         let run = async move {
             tokio::time::sleep(Duration::from_millis(takes)).await;
-            outcome.map_err(|why| Trouble::Ended(why.into()))
+            outcome.map_err(|why| ControlError::ConnectionEnded(why.into()))
         };
         (Duration::from_millis(after), run)
     };
@@ -222,25 +222,25 @@ async fn attempts_begin_in_time_or_when_those_before_failed_and_the_first_error_
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_the_key_is_another_one_is_reported_whatever_else_failed() {
+async fn key_mismatch_is_reported_before_other_errors() {
     let attempt = |after, is_other_key| {
         let run = async move {
             let (expected, offered) = (MachinePublic([1; 32]), MachinePublic([2; 32]));
             Err::<u8, _>(match is_other_key {
-                true => Trouble::OtherKey { url: "http://a".into(), expected, offered },
-                false => Trouble::Ended("no route".into()),
+                true => ControlError::KeyMismatch { url: "http://a".into(), expected, offered },
+                false => ControlError::ConnectionEnded("no route".into()),
             })
         };
         (Duration::from_millis(after), run)
     };
     for order in [[true, false], [false, true]] {
         let lost = race([attempt(0, order[0]), attempt(5, order[1])]).await.unwrap_err();
-        assert!(matches!(lost, Trouble::OtherKey { .. }), "{lost}");
+        assert!(matches!(lost, ControlError::KeyMismatch { .. }), "{lost}");
     }
 }
 
 #[tokio::test]
-async fn an_address_of_this_machine_is_dialled_for_a_coordinator_on_it_alone() {
+async fn local_addresses_are_dialled_only_for_a_coordinator_on_this_machine() {
     let authority = authority();
     let port = listens(&authority, "control.example", (2000, 2100)).await;
     let at = |host: &str, address: Option<&str>| Target {
@@ -261,8 +261,8 @@ async fn an_address_of_this_machine_is_dialled_for_a_coordinator_on_it_alone() {
     let proxied = [("HTTPS_PROXY", format!("127.0.0.1:{proxy_port}"))];
     for (target, variables) in targets.iter().flat_map(|at| [(at, &[][..]), (at, &proxied[..])]) {
         let far = dialer(&authority, variables).within(Scope::default());
-        let trouble = far.dial(target).await.err().expect("it is refused").to_string();
-        assert!(trouble.contains("an address of this machine"), "{target:?}: {trouble}");
+        let error = far.dial(target).await.err().expect("it is refused").to_string();
+        assert!(error.contains("an address of this machine"), "{target:?}: {error}");
     }
     // The user's proxy may be there.
     let unspecified = dialer(&authority, &[]).dial(&targets[2]).await.err().unwrap().to_string();

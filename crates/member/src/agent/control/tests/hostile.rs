@@ -3,16 +3,16 @@ use tokio::time::Instant;
 use super::{coordinator::Manner, *};
 
 /// What is told of a coordinator that behaves so, and after how long.
-async fn told(manner: Manner) -> (String, Duration) {
+async fn disconnect_reason(manner: Manner) -> (String, Duration) {
     let coordinator = Coordinator::new(manner);
     let mut member = Member::new(coordinator.network()).await;
     let begun = Instant::now();
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     (member.disconnected().await, begun.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_is_silent_is_given_up_in_time() {
+async fn silent_coordinator_times_out() {
     for (manner, limit) in [
         (Manner::NeverConnects, 10),
         (Manner::NeverAnswers, 10),
@@ -20,14 +20,14 @@ async fn a_coordinator_that_is_silent_is_given_up_in_time() {
         // HTTP/2 begins without the other end; the request is what is not answered.
         (Manner::ThenSilent, 30),
     ] {
-        let (why, after) = told(manner.clone()).await;
+        let (why, after) = disconnect_reason(manner.clone()).await;
         assert!(why.contains("no answer in time"), "{manner:?}: {why}");
         assert_eq!(after.as_secs(), limit, "{manner:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_speaks_no_such_protocol_is_named() {
+async fn wrong_protocols_have_clear_errors() {
     let page = |status: &str, rest: &str| {
         let page = format!("HTTP/1.1 {status}\r\n{rest}\r\n\r\n<html>\x1b[2Jhello</html>");
         Manner::Says(page.into_bytes())
@@ -48,17 +48,17 @@ async fn what_speaks_no_such_protocol_is_named() {
         (Manner::ThenSays(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
         (Manner::ThenSays([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
     ] {
-        let (why, _) = told(manner.clone()).await;
+        let (why, _) = disconnect_reason(manner.clone()).await;
         assert!(why.contains(expected), "{manner:?}: {why}");
         assert!(!why.contains('\u{1b}'));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_end_is_cut_off() {
+async fn endless_answer_is_rejected() {
     let mut coordinator = Coordinator::new(Manner::Good);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     let flood = coordinator.registers().await.stream();
     let flooding = tokio::spawn(async move {
         loop {
@@ -70,10 +70,10 @@ async fn an_answer_without_end_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_comes_back_is_found_again() {
+async fn returning_coordinator_is_connected_again() {
     let mut coordinator = Coordinator::new(Manner::NeverAnswers);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
+    member.command(Command::Resume(Login::new(KEY))).await;
     for _ in 0..20 {
         member.disconnected().await;
     }
@@ -82,16 +82,16 @@ async fn a_coordinator_that_comes_back_is_found_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_closes_behind_each_answer_is_asked_over_two_connections() {
+async fn server_that_closes_after_each_answer_gets_two_connections() {
     let mut coordinator = Coordinator::new(Manner::Closes);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
+    member.command(Command::Resume(Login::new(KEY))).await;
     member.connected(&mut coordinator).await;
     assert_eq!(coordinator.targets().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_is_slow_loses_nothing() {
+async fn slow_receiver_loses_no_map() {
     let (mut member, _coordinator, stream) = joined().await;
     let sending = tokio::spawn(async move {
         for number in 0..300 {

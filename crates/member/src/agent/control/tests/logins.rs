@@ -7,14 +7,14 @@ async fn begun() -> (Member, Coordinator) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_auth_key_makes_a_node_that_follows_the_map() {
+async fn auth_key_registers_a_node_that_follows_the_map() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(with_auth_key())).await;
-    let asked = coordinator.registers().await;
-    assert_eq!(asked.body["Auth"], json!({ "AuthKey": "secret" }));
-    assert_eq!(asked.body["NodeKey"], KEY.to_string());
-    assert_eq!(asked.body["Hostinfo"], json!({ "Hostname": "a" }));
-    asked.json(&registered());
+    member.command(Command::Login(with_auth_key())).await;
+    let request = coordinator.registers().await;
+    assert_eq!(request.body["Auth"], json!({ "AuthKey": "secret" }));
+    assert_eq!(request.body["NodeKey"], KEY.to_string());
+    assert_eq!(request.body["Hostinfo"], json!({ "Hostname": "a" }));
+    request.json(&registered());
     let Event::Registered(registered) = member.event().await else { panic!() };
     assert_eq!((registered.node_key, registered.is_authorized), (KEY, true));
     assert_eq!(registered.user.display_name, "Ann");
@@ -24,7 +24,7 @@ async fn an_auth_key_makes_a_node_that_follows_the_map() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_before_it_is_known_what_the_node_is() {
+async fn no_connection_before_the_first_update_command() {
     let coordinator = Coordinator::new(Manner::Good);
     let (commands, to_do) = mpsc::channel(8);
     let (happens, _events) = mpsc::channel(8);
@@ -36,30 +36,30 @@ async fn nothing_is_asked_before_it_is_known_what_the_node_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_login_by_a_page_keeps_its_key_and_waits_as_long_as_it_takes() {
+async fn login_by_page_retains_its_key_and_has_no_time_limit() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(Login::new(KEY))).await;
+    member.command(Command::Login(Login::new(KEY))).await;
     let first = "https://control.example/register/1";
     coordinator.registers().await.json(&json!({ "AuthURL": first }));
     assert!(matches!(member.event().await, Event::AuthUrl(url) if url == first));
-    let asked = coordinator.registers().await;
-    assert_eq!(asked.body["Followup"], first);
+    let request = coordinator.registers().await;
+    assert_eq!(request.body["Followup"], first);
     tokio::time::sleep(Duration::from_secs(1800)).await;
     // The coordinator forgot the first URL.
     let second = "https://control.example/register/2";
-    asked.json(&json!({ "AuthURL": second }));
+    request.json(&json!({ "AuthURL": second }));
     assert!(matches!(member.event().await, Event::AuthUrl(url) if url == second));
-    let asked = coordinator.registers().await;
-    assert_eq!(asked.body["Followup"], second);
-    assert_eq!(asked.body["NodeKey"], KEY.to_string());
-    asked.json(&registered());
+    let request = coordinator.registers().await;
+    assert_eq!(request.body["Followup"], second);
+    assert_eq!(request.body["NodeKey"], KEY.to_string());
+    request.json(&registered());
     assert!(matches!(member.event().await, Event::Registered(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_answers_a_login_at_once_each_time_is_asked_once_a_second() {
+async fn immediate_followup_answers_cause_one_request_per_second() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(Login::new(KEY))).await;
+    member.command(Command::Login(Login::new(KEY))).await;
     let url = json!({ "AuthURL": "https://control.example/register/1" });
     coordinator.registers().await.json(&url);
     assert!(matches!(member.event().await, Event::AuthUrl(_)));
@@ -71,39 +71,42 @@ async fn a_coordinator_that_answers_a_login_at_once_each_time_is_asked_once_a_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_login_goes_on_over_another_connection_with_the_same_key() {
+async fn login_continues_over_a_new_connection_with_the_same_key() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(Login::new(KEY))).await;
+    member.command(Command::Login(Login::new(KEY))).await;
     let url = "https://control.example/register/1";
     coordinator.registers().await.json(&json!({ "AuthURL": url }));
     assert!(matches!(member.event().await, Event::AuthUrl(_)));
     let _never = coordinator.registers().await;
-    member.tell(Command::Reconnect).await;
-    let asked = coordinator.registers().await;
-    assert_eq!((asked.body["Followup"].as_str(), &asked.body["NodeKey"]), (Some(url), &json!(KEY)));
+    member.command(Command::Reconnect).await;
+    let request = coordinator.registers().await;
+    assert_eq!(
+        (request.body["Followup"].as_str(), &request.body["NodeKey"]),
+        (Some(url), &json!(KEY))
+    );
     // What it cannot wait for begins anew.
-    asked.status(404, "registration not found");
+    request.status(404, "registration not found");
     assert!(member.disconnected().await.contains("registration not found"));
     assert_eq!(coordinator.registers().await.body["Followup"], "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_expired_waits_for_another_one() {
+async fn expired_key_waits_for_a_new_login() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(Login::new(KEY))).await;
+    member.command(Command::Login(Login::new(KEY))).await;
     coordinator.registers().await.json(&json!({ "NodeKeyExpired": true }));
     assert!(matches!(member.event().await, Event::NeedsNewNodeKey { signature: None }));
     assert!(coordinator.is_left_alone(Duration::from_secs(600)).await);
     let key = NodePublic([3; 32]);
-    member.tell(Command::Login(Login { old_node_key: Some(KEY), ..Login::new(key) })).await;
-    let asked = coordinator.registers().await;
-    assert_eq!((&asked.body["NodeKey"], &asked.body["OldNodeKey"]), (&json!(key), &json!(KEY)));
+    member.command(Command::Login(Login { old_node_key: Some(KEY), ..Login::new(key) })).await;
+    let request = coordinator.registers().await;
+    assert_eq!((&request.body["NodeKey"], &request.body["OldNodeKey"]), (&json!(key), &json!(KEY)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_auth_key_is_told_in_the_coordinators_words_and_rarely_tried() {
+async fn refused_auth_key_is_reported_verbatim_and_retried_rarely() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     let mut waited = Duration::ZERO;
     for _ in 0..20 {
         coordinator.registers().await.json(&json!({ "Error": "authkey\nexpired" }));
@@ -115,9 +118,9 @@ async fn a_refused_auth_key_is_told_in_the_coordinators_words_and_rarely_tried()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_is_busy_is_asked_when_it_wants() {
+async fn busy_coordinator_is_retried_after_the_default_delay() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     coordinator.registers().await.status(429, "slow down");
     let Event::Disconnected { why, retry_in } = member.event().await else { panic!() };
     let range = Duration::from_secs(8)..=Duration::from_secs(12);
@@ -125,38 +128,38 @@ async fn a_coordinator_that_is_busy_is_asked_when_it_wants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_is_too_old_is_told_so() {
+async fn outdated_client_gets_a_clear_error() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     coordinator.registers().await.status(400, "unsupported client version: v1.80 (119)");
     assert!(member.disconnected().await.contains("wants a newer version of this program"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_the_coordinator_forgot_registers_again_without_the_auth_key() {
+async fn deleted_node_registers_again_without_the_auth_key() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     coordinator.registers().await.json(&registered());
     assert!(matches!(member.event().await, Event::Registered(_)));
     coordinator.streams().await.status(404, "node not found");
-    let asked = loop {
-        let asked = coordinator.asked().await;
-        if asked.path == "/machine/register" {
-            break asked;
+    let request = loop {
+        let request = coordinator.asked().await;
+        if request.path == "/machine/register" {
+            break request;
         }
-        asked.status(404, "node not found");
+        request.status(404, "node not found");
     };
-    assert_eq!((&asked.body["Auth"], &asked.body["NodeKey"]), (&Value::Null, &json!(KEY)));
+    assert_eq!((&request.body["Auth"], &request.body["NodeKey"]), (&Value::Null, &json!(KEY)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_logout_gives_up_the_key_and_then_nothing_is_asked() {
+async fn logout_expires_the_key_and_no_request_follows() {
     let (mut member, mut coordinator, _stream) = joined().await;
-    member.tell(Command::Logout(KEY)).await;
-    let asked = coordinator.registers().await;
-    assert_eq!(asked.body["Expiry"], "1970-01-01T00:02:03Z");
-    assert_eq!(asked.body["NodeKey"], KEY.to_string());
-    asked.json(&json!({}));
+    member.command(Command::Logout(KEY)).await;
+    let request = coordinator.registers().await;
+    assert_eq!(request.body["Expiry"], "1970-01-01T00:02:03Z");
+    assert_eq!(request.body["NodeKey"], KEY.to_string());
+    request.json(&json!({}));
     assert!(matches!(member.event().await, Event::LoggedOut));
     assert!(coordinator.is_left_alone(Duration::from_secs(600)).await);
     let Member { commands, running, .. } = member;
@@ -165,7 +168,7 @@ async fn a_logout_gives_up_the_key_and_then_nothing_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_when_nobody_listens() {
+async fn session_ends_when_the_receiver_is_dropped() {
     let (member, _coordinator, _stream) = joined().await;
     let Member { commands, events, running } = member;
     drop(events);
@@ -174,23 +177,23 @@ async fn it_ends_when_nobody_listens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_key_of_the_first_connection_is_told_and_no_other_is_accepted_after_it() {
+async fn server_key_of_first_connection_is_reported_and_pinned() {
     let mut coordinator = Coordinator::new(Manner::Good);
     let mut member = Member::expecting(MachinePublic::default(), coordinator.network()).await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     let Event::ServerKey(key) = member.event().await else { panic!() };
     assert_eq!(key, coordinator::key());
     coordinator.registers().await.json(&registered());
     assert!(matches!(member.event().await, Event::Registered(_)));
     let stream = member.connected(&mut coordinator).await;
     // What the node is may be told before the stream, or behind it.
-    if let Ok(told) = timeout(Duration::from_secs(1), coordinator.asked()).await {
-        told.status(200, "");
+    if let Ok(update) = timeout(Duration::from_secs(1), coordinator.asked()).await {
+        update.status(200, "");
     }
     coordinator.behave(Manner::Impostor);
     coordinator.cut();
     drop(stream);
-    member.tell(Command::Reconnect).await;
+    member.command(Command::Reconnect).await;
     let why = member.disconnected().await;
     assert!(
         why.contains("it may be an impostor") && why.contains("set IFACE --server-key mkey:"),
@@ -198,47 +201,47 @@ async fn the_key_of_the_first_connection_is_told_and_no_other_is_accepted_after_
     );
     assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
     coordinator.behave(Manner::Good);
-    member.tell(Command::Reconnect).await;
+    member.command(Command::Reconnect).await;
     coordinator.streams().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_without_the_key_of_the_join_command_gets_no_auth_key() {
+async fn coordinator_with_wrong_key_gets_no_auth_key() {
     let mut coordinator = Coordinator::new(Manner::Impostor);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Login(with_auth_key())).await;
+    member.command(Command::Login(with_auth_key())).await;
     assert!(member.disconnected().await.contains("it may be an impostor"));
     assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_deleted_before_it_resumed_registers_with_the_auth_key() {
+async fn node_deleted_before_resume_registers_with_the_auth_key() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Resume(with_auth_key())).await;
-    let asked = loop {
-        let asked = coordinator.asked().await;
-        if asked.path == "/machine/register" {
-            break asked;
+    member.command(Command::Resume(with_auth_key())).await;
+    let request = loop {
+        let request = coordinator.asked().await;
+        if request.path == "/machine/register" {
+            break request;
         }
-        asked.status(404, "node not found");
+        request.status(404, "node not found");
     };
-    assert_eq!(asked.body["Auth"], json!({ "AuthKey": "secret" }));
-    asked.json(&registered());
+    assert_eq!(request.body["Auth"], json!({ "AuthKey": "secret" }));
+    request.json(&registered());
     assert!(matches!(member.event().await, Event::Registered(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_deleted_after_it_resumed_registers_without_the_auth_key() {
+async fn node_deleted_after_resume_registers_without_the_auth_key() {
     let (mut member, mut coordinator) = begun().await;
-    member.tell(Command::Resume(with_auth_key())).await;
+    member.command(Command::Resume(with_auth_key())).await;
     drop(member.connected(&mut coordinator).await);
     member.disconnected().await;
-    let asked = loop {
-        let asked = coordinator.asked().await;
-        if asked.path == "/machine/register" {
-            break asked;
+    let request = loop {
+        let request = coordinator.asked().await;
+        if request.path == "/machine/register" {
+            break request;
         }
-        asked.status(404, "node not found");
+        request.status(404, "node not found");
     };
-    assert_eq!(asked.body["Auth"], Value::Null);
+    assert_eq!(request.body["Auth"], Value::Null);
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use super::{coordinator::framed, *};
 
 #[tokio::test(start_paused = true)]
-async fn a_registered_key_follows_the_map_without_registering() {
+async fn registered_key_follows_the_map_without_registering() {
     let (mut member, _coordinator, stream) = joined().await;
     for map in [json!({ "PeersChanged": [] }), json!({ "KeepAlive": true })] {
         stream.send(&map).await;
@@ -13,40 +13,40 @@ async fn a_registered_key_follows_the_map_without_registering() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_coordinator_is_told_what_the_node_is_at_first_and_at_each_change() {
+async fn coordinator_gets_an_update_at_start_and_at_each_change() {
     let mut coordinator = Coordinator::new(coordinator::Manner::Good);
     let member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
-    let (mut streamed, mut told) = (None, None);
+    member.command(Command::Resume(Login::new(KEY))).await;
+    let (mut streamed, mut update) = (None, None);
     for _ in 0..2 {
-        let asked = coordinator.asked().await;
-        let kind = if asked.is_stream() { &mut streamed } else { &mut told };
-        *kind = Some(asked);
+        let request = coordinator.asked().await;
+        let kind = if request.is_stream() { &mut streamed } else { &mut update };
+        *kind = Some(request);
     }
-    let (streamed, told) = (streamed.unwrap(), told.unwrap());
+    let (streamed, update) = (streamed.unwrap(), update.unwrap());
     assert_eq!(
         (&streamed.body["Compress"], &streamed.body["KeepAlive"]),
         (&json!("zstd"), &json!(true))
     );
     let _stream = streamed.stream();
-    assert_eq!(told.body["OmitPeers"], true);
-    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:1"]));
+    assert_eq!(update.body["OmitPeers"], true);
+    assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:1"]));
     // What changes meanwhile is told at once, in its last form alone.
     for port in 2..=5 {
-        member.tell(Command::Update(announced(port))).await;
+        member.command(Command::Update(announced(port))).await;
     }
-    told.status(200, "");
-    let told = coordinator.is_told().await;
-    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:5"]));
-    told.status(500, "the database is locked");
-    let told = coordinator.is_told().await;
-    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:5"]));
-    told.status(200, "");
+    update.status(200, "");
+    let update = coordinator.is_told().await;
+    assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:5"]));
+    update.status(500, "the database is locked");
+    let update = coordinator.is_told().await;
+    assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:5"]));
+    update.status(200, "");
     assert!(coordinator.is_left_alone(Duration::from_secs(100)).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_is_followed_again_over_a_new_connection() {
+async fn ended_stream_is_followed_again_over_a_new_connection() {
     let (mut member, mut coordinator, stream) = joined().await;
     coordinator.targets();
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -60,7 +60,7 @@ async fn a_stream_that_ends_is_followed_again_over_a_new_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_each_time_at_once_is_tried_more_and_more_rarely() {
+async fn stream_that_always_ends_at_once_is_retried_with_backoff() {
     let (mut member, mut coordinator, stream) = joined().await;
     drop(stream);
     let mut waited = Duration::ZERO;
@@ -73,16 +73,16 @@ async fn a_stream_that_ends_each_time_at_once_is_tried_more_and_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_network_is_a_new_connection_at_once() {
+async fn reconnect_command_connects_at_once() {
     let (mut member, mut coordinator, _stream) = joined().await;
     let begun = Instant::now();
-    member.tell(Command::Reconnect).await;
+    member.command(Command::Reconnect).await;
     member.connected(&mut coordinator).await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_without_a_sign_of_life_is_given_up() {
+async fn stream_without_keepalive_times_out() {
     let (mut member, _coordinator, _stream) = joined().await;
     let begun = Instant::now();
     assert!(member.disconnected().await.contains("for 120 s"));
@@ -90,7 +90,7 @@ async fn a_stream_without_a_sign_of_life_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_died_unseen_is_found_by_a_ping() {
+async fn dead_connection_is_detected_by_a_ping() {
     let (mut member, mut coordinator, _stream) = joined().await;
     let begun = Instant::now();
     coordinator.cut();
@@ -101,7 +101,7 @@ async fn a_connection_that_died_unseen_is_found_by_a_ping() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_that_drips_is_no_sign_of_life() {
+async fn incomplete_frame_does_not_count_as_keepalive() {
     let (mut member, _coordinator, stream) = joined().await;
     let begun = Instant::now();
     let dripping = tokio::spawn(async move {
@@ -116,7 +116,7 @@ async fn a_frame_that_drips_is_no_sign_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_map_that_cannot_be_read_is_told_and_another_stream_begins() {
+async fn unreadable_map_is_reported_and_a_new_stream_starts() {
     let (mut member, mut coordinator, mut stream) = joined().await;
     let packed = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
     for (bad, why) in [
@@ -127,24 +127,24 @@ async fn a_map_that_cannot_be_read_is_told_and_another_stream_begins() {
         (packed("{\"Domain\": \"a\", \"Domain\": \"b\"}"), "duplicate field"),
     ] {
         stream.raw(&framed(&bad)).await;
-        let told = member.disconnected().await;
-        assert!(told.contains(why), "{told}");
+        let update = member.disconnected().await;
+        assert!(update.contains(why), "{update}");
         stream = member.connected(&mut coordinator).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_map_without_this_node_is_none() {
+async fn first_map_without_this_node_is_rejected() {
     let mut coordinator = Coordinator::new(coordinator::Manner::Good);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
+    member.command(Command::Resume(Login::new(KEY))).await;
     let stream = coordinator.streams().await.stream();
     stream.send(&json!({ "Peers": [] })).await;
     assert!(member.disconnected().await.contains("does not name this node"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_huge_length_ends_the_stream_and_takes_no_memory() {
+async fn huge_frame_length_ends_the_stream() {
     let (mut member, mut coordinator, stream) = joined().await;
     stream.raw(&[0xff; 4]).await;
     assert!(member.disconnected().await.contains("a frame of 4294967295 bytes"));
@@ -152,7 +152,7 @@ async fn a_huge_length_ends_the_stream_and_takes_no_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ping_without_a_type_is_answered_once_and_others_are_handed_on() {
+async fn ping_without_type_is_answered_once_and_others_are_forwarded() {
     let (mut member, mut coordinator, stream) = joined().await;
     let ping = |url: &str, types: &str| {
         let ping = json!({ "URL": url, "URLIsNoise": true, "Types": types });
@@ -164,31 +164,31 @@ async fn a_ping_without_a_type_is_answered_once_and_others_are_handed_on() {
         let Event::Map { head, .. } = member.event().await else { panic!() };
         assert_eq!(head.ping_request, None);
     }
-    let asked = loop {
-        let asked = coordinator.asked().await;
-        if asked.path != "/machine/map" {
-            break asked;
+    let request = loop {
+        let request = coordinator.asked().await;
+        if request.path != "/machine/map" {
+            break request;
         }
-        asked.status(200, "");
+        request.status(200, "");
     };
     assert_eq!(
-        (asked.method.as_str(), asked.path.as_str()),
+        (request.method.as_str(), request.path.as_str()),
         ("HEAD", "/machine/ping-response?id=1")
     );
-    asked.status(200, "");
+    request.status(200, "");
     stream.send(&ping("https://control.example/machine/c2n", "c2n")).await;
     let Event::Map { head, .. } = member.event().await else { panic!() };
     let ping = head.ping_request.unwrap();
     assert_eq!(ping.types, "c2n");
     let body = br#"{"a":1}"#.to_vec();
-    member.tell(Command::Answer { url: ping.url, over_noise: true, body }).await;
-    let asked = coordinator.asked().await;
-    assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", "/machine/c2n"));
-    assert_eq!(asked.body, json!({ "a": 1 }));
+    member.command(Command::Answer { url: ping.url, over_noise: true, body }).await;
+    let request = coordinator.asked().await;
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/machine/c2n"));
+    assert_eq!(request.body, json!({ "a": 1 }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ping_leads_to_no_host_but_the_coordinators() {
+async fn ping_answers_go_only_to_the_coordinators_host() {
     let (mut member, coordinator, stream) = joined().await;
     coordinator.targets();
     for (url, expected) in [
@@ -206,13 +206,13 @@ async fn a_ping_leads_to_no_host_but_the_coordinators() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_connection_goes_where_the_coordinator_planned() {
+async fn next_connection_follows_the_dial_plan() {
     let (mut member, mut coordinator, stream) = joined().await;
     let plan = json!({ "Candidates": [{ "IP": "192.0.2.9", "DialTimeoutSec": 2.0 }] });
     stream.send(&json!({ "KeepAlive": true, "ControlDialPlan": plan })).await;
     member.map().await;
     coordinator.targets();
-    member.tell(Command::Reconnect).await;
+    member.command(Command::Reconnect).await;
     member.connected(&mut coordinator).await;
     let targets = coordinator.targets();
     assert_eq!(targets[0].address, Some([192, 0, 2, 9].into()));
@@ -220,7 +220,7 @@ async fn the_next_connection_goes_where_the_coordinator_planned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn maps_that_nobody_handles_wait_unread_beyond_the_longest_frame() {
+async fn unhandled_maps_stay_unread_beyond_the_longest_frame() {
     let (mut member, _coordinator, stream) = joined().await;
     for _ in 0..2 {
         stream.raw(&framed(&more_than_half_of_the_longest())).await;

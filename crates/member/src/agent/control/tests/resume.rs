@@ -9,8 +9,8 @@ fn named(handle: &str, seq: i64) -> Value {
 }
 
 /// What a stream was asked to go on from.
-fn position(asked: &Asked) -> (Option<&str>, Option<i64>) {
-    (asked.body["MapSessionHandle"].as_str(), asked.body["MapSessionSeq"].as_i64())
+fn position(request: &Asked) -> (Option<&str>, Option<i64>) {
+    (request.body["MapSessionHandle"].as_str(), request.body["MapSessionSeq"].as_i64())
 }
 
 async fn resumed(member: &mut Member) -> bool {
@@ -27,10 +27,10 @@ async fn resumed(member: &mut Member) -> bool {
 async fn interrupted() -> (Member, Coordinator) {
     let mut coordinator = Coordinator::new(Manner::Good);
     let mut member = Member::new(coordinator.network()).await;
-    member.tell(Command::Resume(Login::new(KEY))).await;
-    let asked = coordinator.streams().await;
-    assert_eq!(position(&asked), (None, None));
-    let stream = asked.stream();
+    member.command(Command::Resume(Login::new(KEY))).await;
+    let request = coordinator.streams().await;
+    assert_eq!(position(&request), (None, None));
+    let stream = request.stream();
     stream.send(&named("a", 7)).await;
     assert!(!resumed(&mut member).await);
     for map in [named("a", 7), json!({ "Seq": 9 }), json!({ "KeepAlive": true })] {
@@ -43,11 +43,11 @@ async fn interrupted() -> (Member, Coordinator) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_goes_on_from_the_last_map_that_was_taken() {
+async fn stream_resumes_from_the_last_delivered_map() {
     let (mut member, mut coordinator) = interrupted().await;
-    let asked = coordinator.streams().await;
-    assert_eq!(position(&asked), (Some("a"), Some(9)));
-    let stream = asked.stream();
+    let request = coordinator.streams().await;
+    assert_eq!(position(&request), (Some("a"), Some(9)));
+    let stream = request.stream();
     // It has what changed: this node has not.
     stream.send(&json!({ "MapSessionHandle": "a", "Seq": 12, "PeersRemoved": [5] })).await;
     assert!(resumed(&mut member).await);
@@ -57,21 +57,21 @@ async fn a_stream_goes_on_from_the_last_map_that_was_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_cannot_go_on_begins_anew() {
+async fn coordinator_that_cannot_resume_starts_a_new_stream() {
     let (mut member, mut coordinator) = interrupted().await;
     // One that failed to answer may know all the same.
     coordinator.streams().await.status(500, "the database is locked");
-    let asked = coordinator.streams().await;
-    assert_eq!(position(&asked), (Some("a"), Some(9)));
-    let stream = asked.stream();
+    let request = coordinator.streams().await;
+    assert_eq!(position(&request), (Some("a"), Some(9)));
+    let stream = request.stream();
     stream.send(&named("b", 1)).await;
     assert!(!resumed(&mut member).await);
     member.map().await;
     drop(stream);
-    let asked = coordinator.streams().await;
-    assert_eq!(position(&asked), (Some("b"), Some(1)));
+    let request = coordinator.streams().await;
+    assert_eq!(position(&request), (Some("b"), Some(1)));
     // One that names no stream cannot be asked for more.
-    let stream = asked.stream();
+    let stream = request.stream();
     stream.send(&first_map()).await;
     assert!(!resumed(&mut member).await);
     member.map().await;
@@ -80,7 +80,7 @@ async fn a_coordinator_that_cannot_go_on_begins_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_named_anew_goes_on_by_that_name() {
+async fn renamed_stream_resumes_by_its_new_name() {
     let (mut member, mut coordinator) = interrupted().await;
     let stream = coordinator.streams().await.stream();
     stream.send(&json!({ "MapSessionHandle": "a", "Seq": 10 })).await;
@@ -93,7 +93,7 @@ async fn a_stream_that_is_named_anew_goes_on_by_that_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_map_is_no_beginning() {
+async fn partial_map_cannot_start_a_stream() {
     let (mut member, mut coordinator) = interrupted().await;
     let stream = coordinator.streams().await.stream();
     stream.send(&json!({ "MapSessionHandle": "b", "Seq": 1, "PeersRemoved": [5] })).await;
@@ -102,13 +102,13 @@ async fn half_a_map_is_no_beginning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_login_begins_anew() {
+async fn different_login_starts_a_new_stream() {
     let (member, mut coordinator) = interrupted().await;
-    member.tell(Command::Resume(Login::new(NodePublic([9; 32])))).await;
+    member.command(Command::Resume(Login::new(NodePublic([9; 32])))).await;
     loop {
-        let asked = coordinator.streams().await;
-        if asked.body["NodeKey"] == json!(NodePublic([9; 32])) {
-            assert_eq!(position(&asked), (None, None));
+        let request = coordinator.streams().await;
+        if request.body["NodeKey"] == json!(NodePublic([9; 32])) {
+            assert_eq!(position(&request), (None, None));
             break;
         }
     }

@@ -14,8 +14,8 @@ use super::*;
 const RELAY: &str = "192.0.2.9:3478";
 
 /// Where STUN servers are asked.
-fn asked(told: &[ToPlane]) -> Vec<SocketAddr> {
-    let datagrams = told.iter().filter_map(|message| match message {
+fn stun_targets(messages: &[ToPlane]) -> Vec<SocketAddr> {
+    let datagrams = messages.iter().filter_map(|message| match message {
         ToPlane::Datagrams(some) => Some(some),
         _ => None,
     });
@@ -27,39 +27,42 @@ fn reconnects(commands: &[control::Command]) -> usize {
 }
 
 #[tokio::test]
-async fn a_default_route_that_moves_is_another_network_and_the_same_one_is_not() {
+async fn moved_default_route_counts_as_a_network_change() {
     let mut rig = Rig::joined("default-route").await;
     let device = Rc::new(Cell::new(2));
     let leads = device.clone();
-    rig.agent.effects.ways = Box::new(move || {
+    rig.agent.effects.default_routes = Box::new(move || {
         let way = DefaultRoute { device: Some(leads.get()), gateway: None };
         [way, DefaultRoute::default()]
     });
     rig.plane(ToAgent::NetworkChanged).await;
     rig.stream(map_of(&[2])).await;
     rig.pass(Duration::from_secs(10)).await;
-    for (to, is_news) in [(2, false), (3, true), (3, false), (2, true)] {
-        rig.told();
-        rig.commands().await;
-        rig.relays_told().await;
+    for (to, is_change) in [(2, false), (3, true), (3, false), (2, true)] {
+        rig.plane_messages();
+        rig.session_commands().await;
+        rig.relay_commands().await;
         device.set(to);
         rig.plane(ToAgent::NetworkChanged).await;
         let news = [
-            !asked(&rig.told()).is_empty(),
-            reconnects(&rig.commands().await) == 1,
-            rig.relays_told().await.iter().any(|one| matches!(one, derp::Command::NetworkChanged)),
+            !stun_targets(&rig.plane_messages()).is_empty(),
+            reconnects(&rig.session_commands().await) == 1,
+            rig.relay_commands()
+                .await
+                .iter()
+                .any(|one| matches!(one, derp::Command::NetworkChanged)),
         ];
-        assert_eq!(news, [is_news; 3], "to {to}");
+        assert_eq!(news, [is_change; 3], "to {to}");
         rig.pass(Duration::from_secs(10)).await;
     }
 }
 
 #[tokio::test]
-async fn a_network_that_keeps_changing_is_looked_at_twice_a_second() {
+async fn constantly_changing_network_is_checked_twice_a_second() {
     let mut rig = Rig::joined("looks").await;
     let looks = Rc::new(Cell::new(0));
     let count = looks.clone();
-    rig.agent.effects.ways = Box::new(move || {
+    rig.agent.effects.default_routes = Box::new(move || {
         count.set(count.get() + 1);
         <[DefaultRoute; 2]>::default()
     });
@@ -79,7 +82,7 @@ async fn a_network_that_keeps_changing_is_looked_at_twice_a_second() {
 }
 
 #[tokio::test]
-async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_nobody_else() {
+async fn nat64_addresses_are_used_only_towards_the_data_plane() {
     let mut rig = Rig::new("translated");
     rig.agent.effects.addresses = Box::new(|_| vec!["2001:db8:1::2/64".parse().unwrap()]);
     let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
@@ -90,12 +93,15 @@ async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_no
     map["Peers"][0]["HomeDERP"] = json!(0);
     map["Peers"][0]["Endpoints"] = json!(["203.0.113.7:9"]);
     rig.stream(map).await;
-    assert_eq!(asked(&rig.told()), [], "there is no way to IPv4");
+    assert_eq!(stun_targets(&rig.plane_messages()), [], "there is no way to IPv4");
 
     let prefix = Prefix::discover(["64:ff9b::192.0.0.170".parse().unwrap()]);
-    rig.handle(Input::Found(Found::Translator(Some(prefix)))).await;
+    rig.handle(Input::CheckResult(CheckResult::Nat64Prefix(Some(prefix)))).await;
     rig.pass(Duration::from_secs(1)).await;
-    assert_eq!(asked(&rig.told())[0], "[64:ff9b::192.0.2.9]:3478".parse().unwrap());
+    assert_eq!(
+        stun_targets(&rig.plane_messages())[0],
+        "[64:ff9b::192.0.2.9]:3478".parse().unwrap()
+    );
 
     let from = "[64:ff9b::203.0.113.7]:9".parse().unwrap();
     let active = Activity {
@@ -108,47 +114,47 @@ async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_no
         post_quantum: None,
     };
     rig.plane(ToAgent::Activity(vec![active])).await;
-    let heard = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
-    assert_eq!(heard, Some(Path::Direct("203.0.113.7:9".parse().unwrap())));
+    let received = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
+    assert_eq!(received, Some(Path::Direct("203.0.113.7:9".parse().unwrap())));
 
     // With IPv4 of its own it needs no translator, once the check that goes on has ended.
     rig.pass(Duration::from_secs(10)).await;
-    rig.told();
+    rig.plane_messages();
     rig.agent.effects.addresses = Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]);
     rig.plane(ToAgent::NetworkChanged).await;
     rig.pass(Duration::from_secs(1)).await;
-    assert_eq!(asked(&rig.told())[0], RELAY.parse().unwrap());
+    assert_eq!(stun_targets(&rig.plane_messages())[0], RELAY.parse().unwrap());
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_costs_no_peer_and_no_path() {
+async fn wall_clock_jumps_remove_no_peer_and_no_path() {
     const DAY: Duration = Duration::from_secs(86_400);
     let mut rig = Rig::joined("clock").await;
     rig.stream(map_of(&[2, 3])).await;
     rig.pass(Duration::from_secs(5)).await;
     let wall = rig.agent.clock.wall;
     for step in [wall + 3650 * DAY, wall - 3650 * DAY, Duration::ZERO, wall] {
-        rig.told();
+        rig.plane_messages();
         rig.agent.clock.wall = step;
         rig.handle(Input::Timeout).await;
         rig.plane(ToAgent::NetworkChanged).await;
         rig.map(map_of(&[2, 3])).await;
         rig.pass(Duration::from_secs(60)).await;
-        let told = rig.told();
-        let costs = told.iter().any(|message| match message {
+        let messages = rig.plane_messages();
+        let costs = messages.iter().any(|message| match message {
             ToPlane::Peers { removed, .. } => !removed.is_empty(),
             ToPlane::Path { .. } | ToPlane::Forget => true,
             _ => false,
         });
-        assert!(!costs, "at {step:?}: {told:?}");
+        assert!(!costs, "at {step:?}: {messages:?}");
         assert_eq!(rig.status().await.peer.len(), 2);
     }
 }
 
 /// Answers the pings to a peer with this disco key, and returns whether there were some.
-async fn answer_pings(rig: &mut Rig, peer: &mut Disco, told: Vec<ToPlane>) -> bool {
+async fn answer_pings(rig: &mut Rig, peer: &mut Disco, messages: Vec<ToPlane>) -> bool {
     let (own, at) = (rig.agent.mesh.disco_key(), rig.agent.clock.now);
-    let datagrams = told.into_iter().filter_map(|message| match message {
+    let datagrams = messages.into_iter().filter_map(|message| match message {
         ToPlane::Datagrams(some) => Some(some),
         _ => None,
     });
@@ -166,9 +172,9 @@ async fn answer_pings(rig: &mut Rig, peer: &mut Disco, told: Vec<ToPlane>) -> bo
 }
 
 #[tokio::test]
-async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
-    let paths = |told: &[ToPlane]| {
-        told.iter().rev().find_map(|message| match message {
+async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
+    let paths = |messages: &[ToPlane]| {
+        messages.iter().rev().find_map(|message| match message {
             ToPlane::Path { path, .. } => Some(*path),
             _ => None,
         })
@@ -189,30 +195,30 @@ async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
             post_quantum: None,
         };
         rig.plane(ToAgent::Activity(vec![active])).await;
-        let told = rig.told();
-        assert!(answer_pings(&mut rig, &mut peer, told).await, "the peer is pinged");
-        let told = rig.told();
-        assert!(matches!(paths(&told), Some(Path::Direct(_))), "{told:?}");
+        let messages = rig.plane_messages();
+        assert!(answer_pings(&mut rig, &mut peer, messages).await, "the peer is pinged");
+        let messages = rig.plane_messages();
+        assert!(matches!(paths(&messages), Some(Path::Direct(_))), "{messages:?}");
 
         let Clock { now, wall } = rig.agent.clock;
         let later = Clock { now: now + late, wall: wall + late };
         rig.agent.handle(Input::Timeout, later).await;
-        assert_eq!(paths(&rig.told()).is_none(), stays, "late by {late:?}");
+        assert_eq!(paths(&rig.plane_messages()).is_none(), stays, "late by {late:?}");
     }
 }
 
 #[tokio::test]
-async fn addresses_of_this_machine_are_asked_where_the_coordinator_is_on_it() {
-    for (url, is_asked) in [(URL, false), ("http://127.0.0.1:8080", true)] {
-        let mut rig = Rig::new(if is_asked { "near" } else { "far" });
+async fn local_addresses_are_used_only_with_a_coordinator_on_this_machine() {
+    for (url, is_allowed) in [(URL, false), ("http://127.0.0.1:8080", true)] {
+        let mut rig = Rig::new(if is_allowed { "near" } else { "far" });
         rig.agent.prefs = Prefs { control_url: url.into(), want_running: true, ..Prefs::new() };
         rig.plane(hello(KEY)).await;
         let mut map = map_of(&[2]);
         map["DERPMap"]["Regions"]["1"]["Nodes"][0]["IPv4"] = json!("127.0.0.1");
         map["DNSConfig"] = json!({"Proxied": true, "Resolvers": [{"Addr": "127.0.0.1"}]});
         rig.stream(map).await;
-        let told: Vec<bool> = rig
-            .relays_told()
+        let messages: Vec<bool> = rig
+            .relay_commands()
             .await
             .into_iter()
             .filter_map(|command| match command {
@@ -220,30 +226,30 @@ async fn addresses_of_this_machine_are_asked_where_the_coordinator_is_on_it() {
                 _ => None,
             })
             .collect();
-        assert_eq!(told, [is_asked], "{url}");
+        assert_eq!(messages, [is_allowed], "{url}");
         let is_local = rig.sessions.lock().unwrap().last().unwrap().is_local;
-        assert_eq!(is_local, is_asked, "{url}");
-        assert_eq!(!asked(&rig.told()).is_empty(), is_asked, "{url}");
-        assert_eq!(rig.health("DNS server").await.is_empty(), is_asked, "{url}");
+        assert_eq!(is_local, is_allowed, "{url}");
+        assert_eq!(!stun_targets(&rig.plane_messages()).is_empty(), is_allowed, "{url}");
+        assert_eq!(rig.health("DNS server").await.is_empty(), is_allowed, "{url}");
     }
 }
 
 #[tokio::test]
-async fn what_an_ended_session_says_does_not_count() {
+async fn events_of_an_ended_session_are_ignored() {
     let mut rig = Rig::joined("ended").await;
     rig.stream(map_of(&[2])).await;
     let before = rig.sessions.lock().unwrap().last().unwrap().events.clone();
     rig.set("WantRunning", false).await;
     rig.set("WantRunning", true).await;
     assert_eq!(rig.sessions.lock().unwrap().len(), 2);
-    rig.told();
+    rig.plane_messages();
     let current = {
         let mut sessions = rig.sessions.lock().unwrap();
         std::mem::replace(&mut sessions.last_mut().unwrap().events, before)
     };
     rig.stream(map_of(&[9])).await;
-    assert_eq!(peers(&rig.told()), []);
+    assert_eq!(peers(&rig.plane_messages()), []);
     rig.sessions.lock().unwrap().last_mut().unwrap().events = current;
     rig.stream(map_of(&[9])).await;
-    assert_eq!(peers(&rig.told()), [key(9)]);
+    assert_eq!(peers(&rig.plane_messages()), [key(9)]);
 }

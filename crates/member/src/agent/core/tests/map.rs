@@ -3,31 +3,34 @@ use tailnet::local::{State, Timestamp};
 use super::*;
 
 #[tokio::test]
-async fn a_new_stream_has_no_filter_and_no_names_of_the_one_before() {
+async fn new_stream_drops_filter_and_names_of_the_previous_one() {
     let mut rig = Rig::joined("new-stream").await;
     let mut map = map_of(&[2]);
     map["DNSConfig"] = json!({"Proxied": true, "Domains": ["old.example"]});
     rig.stream(map).await;
-    let filter = |told: &[ToPlane]| {
-        told.iter().rev().find_map(|message| match message {
+    let filter = |messages: &[ToPlane]| {
+        messages.iter().rev().find_map(|message| match message {
             ToPlane::Filter(policy) => Some(policy.clone()),
             _ => None,
         })
     };
-    let accepting = filter(&rig.told()).unwrap();
+    let accepting = filter(&rig.plane_messages()).unwrap();
     rig.map(json!({"Domain": "other.example"})).await;
-    assert_eq!(filter(&rig.told()), None, "what a change leaves out is as it was");
+    assert_eq!(filter(&rig.plane_messages()), None, "what a change leaves out is as it was");
     rig.stream(json!({"Node": node(1), "Peers": []})).await;
-    let told = rig.told();
-    assert_ne!(filter(&told), None);
-    assert_ne!(filter(&told), Some(accepting));
-    assert!(!told.iter().any(|message| matches!(message, ToPlane::Peers { .. })), "{told:?}");
+    let messages = rig.plane_messages();
+    assert_ne!(filter(&messages), None);
+    assert_ne!(filter(&messages), Some(accepting));
+    assert!(
+        !messages.iter().any(|message| matches!(message, ToPlane::Peers { .. })),
+        "{messages:?}"
+    );
     let status = rig.status().await;
     assert_eq!((status.peer.len(), status.current_tailnet.unwrap().magic_dns_enabled), (1, false));
 }
 
 #[tokio::test]
-async fn peers_without_a_key_or_with_this_nodes_own_key_are_not_in_the_status() {
+async fn peers_without_key_or_with_own_key_are_not_in_the_status() {
     let mut rig = Rig::joined("nonsense").await;
     rig.stream(map_of(&[2])).await;
     let with_key = |id: u8, key: NodePublic| {
@@ -43,29 +46,29 @@ async fn peers_without_a_key_or_with_this_nodes_own_key_are_not_in_the_status() 
 }
 
 #[tokio::test]
-async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them() {
+async fn flood_of_maps_updates_settings_at_intervals_and_for_the_last_map() {
     let mut rig = Rig::joined("flood").await;
     let all: Vec<u8> = (2..=201).collect();
     rig.stream(map_of(&all)).await;
-    rig.told();
+    rig.plane_messages();
     let took = Duration::from_millis(1);
     rig.agent.handle_done(rig.agent.clock.now + took);
     for id in &all[..100] {
         rig.map(json!({ "PeersRemoved": [id] })).await;
     }
-    let of_peers = |told: Vec<ToPlane>| {
-        told.into_iter().filter(|one| matches!(one, ToPlane::Peers { .. })).count()
+    let of_peers = |messages: Vec<ToPlane>| {
+        messages.into_iter().filter(|one| matches!(one, ToPlane::Peers { .. })).count()
     };
-    assert_eq!(of_peers(rig.told()), 0, "settings were made just before");
-    rig.pass(crate::agent::paced::REST * took).await;
-    assert_eq!(of_peers(rig.told()), 0);
+    assert_eq!(of_peers(rig.plane_messages()), 0, "settings were made just before");
+    rig.pass(crate::agent::throttle::REST_FACTOR * took).await;
+    assert_eq!(of_peers(rig.plane_messages()), 0);
     rig.pass(took).await;
-    assert_eq!(of_peers(rig.told()), 1);
+    assert_eq!(of_peers(rig.plane_messages()), 1);
     assert_eq!(rig.agent.settings.peers.len(), 100);
 }
 
 #[tokio::test]
-async fn a_key_that_expires_by_the_map_asks_for_a_login_until_it_is_extended() {
+async fn expired_key_needs_login_until_the_map_extends_it() {
     let mut rig = Rig::joined("expiry").await;
     let wall = rig.agent.clock.wall.as_secs();
     let expiring = |after: u64| {
@@ -76,7 +79,7 @@ async fn a_key_that_expires_by_the_map_asks_for_a_login_until_it_is_extended() {
     let mut map = map_of(&[2]);
     map["Node"] = expiring(60);
     rig.stream(map).await;
-    rig.told();
+    rig.plane_messages();
     rig.pass(Duration::from_secs(50)).await;
     assert_eq!(rig.status().await.backend_state, State::Running);
     rig.pass(Duration::from_secs(20)).await;
@@ -90,14 +93,14 @@ async fn a_key_that_expires_by_the_map_asks_for_a_login_until_it_is_extended() {
 }
 
 #[tokio::test]
-async fn a_stored_map_of_another_node_key_is_not_used() {
+async fn saved_map_of_another_node_key_is_not_used() {
     let mut rig = Rig::joined("other-key").await;
     rig.stream(map_of(&[2])).await;
-    rig.agent.keep_map();
+    rig.agent.save_map();
     let rig = rig.restarted().await;
-    assert_eq!(peers(&rig.told()), [key(2)]);
+    assert_eq!(peers(&rig.plane_messages()), [key(2)]);
     let file = rig.folder.0.join("map.json");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace(&KEY.to_string(), &key(9).to_string())).unwrap();
-    assert_eq!(peers(&rig.restarted().await.told()), []);
+    assert_eq!(peers(&rig.restarted().await.plane_messages()), []);
 }

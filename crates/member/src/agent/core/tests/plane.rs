@@ -6,39 +6,39 @@ use tailnet::{
 use super::*;
 
 #[tokio::test]
-async fn a_joined_agent_resumes_and_tells_the_data_plane_what_the_map_says() {
+async fn joined_agent_resumes_and_sends_the_peers_to_the_data_plane() {
     let mut rig = Rig::joined("resumes").await;
-    let commands = rig.commands().await;
+    let commands = rig.session_commands().await;
     let [control::Command::Update(_), control::Command::Resume(_)] = &commands[..] else {
         panic!("{commands:?}")
     };
     rig.stream(map_of(&[2, 3])).await;
-    assert_eq!(peers(&rig.told()), [key(2), key(3)]);
+    assert_eq!(peers(&rig.plane_messages()), [key(2), key(3)]);
     assert_eq!(rig.status().await.peer.len(), 2);
 }
 
 #[tokio::test]
-async fn the_last_words_to_the_coordinator_arrive_however_many_there_were() {
+async fn last_of_many_updates_reaches_the_coordinator() {
     let mut rig = Rig::joined("many-words").await;
     rig.stream(map_of(&[2])).await;
     for number in 0..200 {
         rig.set("Hostname", format!("host-{number}")).await;
     }
-    let commands = rig.commands().await;
+    let commands = rig.session_commands().await;
     let Some(control::Command::Update(last)) = commands.last() else { panic!("{commands:?}") };
     assert_eq!(last.hostinfo["Hostname"], "host-199");
 }
 
 #[tokio::test]
-async fn the_last_words_to_relays_arrive_however_many_there_were() {
+async fn last_of_many_maps_reaches_the_relays() {
     let mut rig = Rig::joined("relays").await;
     for id in 1..500 {
         let region = json!({"RegionID": 1, "RegionCode": format!("code-{id}"), "Nodes": []});
         let map = json!({"Node": node(1), "DERPMap": {"Regions": {"1": region}}});
         rig.map(map).await;
     }
-    let told = rig.relays_told().await;
-    let last = told.iter().rev().find_map(|command| match command {
+    let commands = rig.relay_commands().await;
+    let last = commands.iter().rev().find_map(|command| match command {
         derp::Command::Map(map, _) => map.regions.clone(),
         _ => None,
     });
@@ -46,45 +46,49 @@ async fn the_last_words_to_relays_arrive_however_many_there_were() {
 }
 
 #[tokio::test]
-async fn the_first_map_is_kept_at_once_and_what_follows_when_a_crowd_of_changes_is_over() {
+async fn first_map_is_saved_at_once_and_later_maps_after_a_delay() {
     let mut rig = Rig::joined("kept").await;
     rig.stream(map_of(&[2])).await;
     rig.map(map_of(&[2, 3])).await;
     let mut rig = rig.restarted().await;
-    assert_eq!(peers(&rig.told()), [key(2)], "the first at once, before the coordinator is asked");
+    assert_eq!(
+        peers(&rig.plane_messages()),
+        [key(2)],
+        "the first at once, before the coordinator is asked"
+    );
     rig.stream(map_of(&[2])).await;
     rig.map(map_of(&[2, 3])).await;
-    rig.pass(KEEP_AFTER).await;
+    rig.pass(SAVE_DELAY).await;
     let mut rig = rig.restarted().await;
-    assert_eq!(peers(&rig.told()), [key(2), key(3)]);
+    assert_eq!(peers(&rig.plane_messages()), [key(2), key(3)]);
     assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_map_that_was_kept_removes_no_peer_and_the_coordinators_first_does() {
-    let complete = |told: &[ToPlane]| -> Vec<bool> {
+async fn saved_map_removes_no_peer_and_first_map_of_coordinator_does() {
+    let complete = |messages: &[ToPlane]| -> Vec<bool> {
         let of = |message: &ToPlane| match message {
             ToPlane::Peers { complete, .. } => Some(*complete),
             _ => None,
         };
-        told.iter().filter_map(of).collect()
+        messages.iter().filter_map(of).collect()
     };
     let mut rig = Rig::joined("kept-adds").await;
     rig.stream(map_of(&[2])).await;
-    assert_eq!(complete(&rig.told()), [true]);
+    assert_eq!(complete(&rig.plane_messages()), [true]);
     let mut rig = rig.restarted().await;
-    assert_eq!(complete(&rig.told()), [false], "a former agent may have told of more");
+    assert_eq!(complete(&rig.plane_messages()), [false], "a former agent may have told of more");
     rig.stream(map_of(&[2])).await;
-    assert_eq!(complete(&rig.told()), [true]);
+    assert_eq!(complete(&rig.plane_messages()), [true]);
     rig.map(map_of(&[2, 3])).await;
-    assert!(!complete(&rig.told()).contains(&true));
+    assert!(!complete(&rig.plane_messages()).contains(&true));
 }
 
 #[tokio::test]
-async fn what_a_former_agent_told_stays_until_the_coordinators_map_or_for_a_while() {
+async fn peers_of_the_previous_agent_remain_until_a_map_or_a_timeout() {
     let mut rig = Rig::joined("former").await;
     rig.stream(map_of(&[2])).await;
-    let takes_over = async |folder: Arc<TempFolder>, clock| {
+    let restart = async |folder: Arc<TempFolder>, clock| {
         let mut rig = Rig::at(folder, clock);
         rig.plane(hello(KEY)).await;
         let (peer, heard_from) = (key(9), Some(Path::Relay(1)));
@@ -98,20 +102,23 @@ async fn what_a_former_agent_told_stays_until_the_coordinators_map_or_for_a_whil
             post_quantum: None,
         };
         rig.plane(ToAgent::Activity(vec![active])).await;
-        let told = rig.told();
-        assert!(!told.iter().any(|message| matches!(message, ToPlane::Peers { .. })), "{told:?}");
+        let messages = rig.plane_messages();
+        assert!(
+            !messages.iter().any(|message| matches!(message, ToPlane::Peers { .. })),
+            "{messages:?}"
+        );
         rig
     };
-    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    let mut rig = restart(rig.folder.clone(), rig.agent.clock).await;
     rig.stream(map_of(&[3])).await;
-    assert_eq!(peers(&rig.told()), [key(3)]);
-    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    assert_eq!(peers(&rig.plane_messages()), [key(3)]);
+    let mut rig = restart(rig.folder.clone(), rig.agent.clock).await;
     rig.pass(Duration::from_secs(6)).await;
-    assert_eq!(peers(&rig.told()), [key(3)], "the coordinator does not answer");
+    assert_eq!(peers(&rig.plane_messages()), [key(3)], "the coordinator does not answer");
 }
 
 #[tokio::test]
-async fn what_a_relay_said_of_a_connection_ends_with_it() {
+async fn relay_health_is_cleared_by_a_new_connection() {
     let mut rig = Rig::joined("relay-health").await;
     rig.stream(map_of(&[2])).await;
     let text = "ill".to_owned();
@@ -123,13 +130,13 @@ async fn what_a_relay_said_of_a_connection_ends_with_it() {
 }
 
 #[tokio::test]
-async fn the_coordinators_key_is_stored_and_another_is_accepted_only_by_the_users_word() {
+async fn server_key_is_stored_and_only_the_user_can_change_it() {
     let key = |byte| MachinePublic([byte; 32]);
     let mut rig = Rig::joined("server-key").await;
     let expected = |rig: &Rig| rig.sessions.lock().unwrap().last().unwrap().server_key;
     let count = |rig: &Rig| rig.sessions.lock().unwrap().len();
     assert!(expected(&rig).is_zero());
-    rig.hear(control::Event::ServerKey(key(1))).await;
+    rig.control_event(control::Event::ServerKey(key(1))).await;
     rig.set("Hostname", "other").await;
     assert_eq!(count(&rig), 1, "the session goes on");
 
@@ -140,7 +147,7 @@ async fn the_coordinators_key_is_stored_and_another_is_accepted_only_by_the_user
     // Tailscale's programs send preferences without it.
     let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.prefs.clone() });
     let options = StartOptions { update_prefs: Some(prefs), ..StartOptions::default() };
-    rig.ask(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
+    rig.request(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
     assert_eq!(rig.agent.prefs.server_key, key(2));
 
     let edits = MaskedPrefs::default().with("ControlURL", "https://moved.example");
@@ -151,7 +158,7 @@ async fn the_coordinators_key_is_stored_and_another_is_accepted_only_by_the_user
 
 /// The auth key that the session of a node resumes with, if the node resumes.
 async fn resumes_with(rig: &Rig) -> Option<Option<String>> {
-    let commands = rig.commands().await;
+    let commands = rig.session_commands().await;
     let resumed = commands.into_iter().rev().find_map(|command| match command {
         control::Command::Resume(login) => Some(login),
         _ => None,
@@ -161,16 +168,16 @@ async fn resumes_with(rig: &Rig) -> Option<Option<String>> {
 
 async fn start_with_key(rig: &mut Rig) {
     let options = serde_json::from_value(json!({"AuthKey": "secret"})).unwrap();
-    rig.ask(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
+    rig.request(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_node_that_runs_by_the_last_map_uses_an_auth_key_if_the_coordinator_rejects_its_key() {
+async fn auth_key_is_the_fallback_when_the_coordinator_rejects_the_node_key() {
     let secret = Some("secret".to_owned());
     let mut rig = Rig::joined("fallback-key").await;
     rig.stream(map_of(&[2])).await;
     rig.pass(Duration::from_secs(5)).await;
-    rig.commands().await;
+    rig.session_commands().await;
     start_with_key(&mut rig).await;
     assert_eq!(resumes_with(&rig).await, None, "the coordinator has admitted the node");
 
@@ -184,36 +191,36 @@ async fn a_node_that_runs_by_the_last_map_uses_an_auth_key_if_the_coordinator_re
     rig.set("WantRunning", false).await;
     rig.set("WantRunning", true).await;
     assert_eq!(resumes_with(&rig).await, Some(secret.clone()));
-    rig.told();
-    rig.hear(control::Event::NeedsNewNodeKey { signature: None }).await;
-    assert!(rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    rig.plane_messages();
+    rig.control_event(control::Event::NeedsNewNodeKey { signature: None }).await;
+    assert!(rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
     rig.plane(ToAgent::Candidate(key(9))).await;
-    let commands = rig.commands().await;
+    let commands = rig.session_commands().await;
     let Some(control::Command::Login(login)) = commands.last() else { panic!("{commands:?}") };
     assert_eq!((login.node_key, login.old_node_key), (key(9), Some(KEY)));
     assert_eq!(login.auth_key.as_ref().map(|key| key.to_string()), secret);
 }
 
 #[tokio::test]
-async fn an_auth_key_is_forgotten_once_the_coordinator_sends_a_map() {
+async fn auth_key_is_discarded_after_the_first_map() {
     let mut rig = Rig::joined("forgotten-key").await;
     start_with_key(&mut rig).await;
     rig.stream(map_of(&[2])).await;
     let status = rig.status().await;
     assert!(status.own.online && status.coordinator_problem.is_empty());
-    rig.told();
-    rig.hear(control::Event::NeedsNewNodeKey { signature: None }).await;
-    assert!(!rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    rig.plane_messages();
+    rig.control_event(control::Event::NeedsNewNodeKey { signature: None }).await;
+    assert!(!rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
     assert_eq!(rig.status().await.backend_state, NodeState::NeedsLogin);
 }
 
 #[tokio::test]
-async fn a_map_in_which_the_node_has_expired_uses_the_auth_key() {
+async fn map_with_expired_node_uses_the_auth_key() {
     let mut rig = Rig::joined("expired-fallback").await;
     start_with_key(&mut rig).await;
-    rig.told();
+    rig.plane_messages();
     let mut map = map_of(&[2]);
     map["Node"]["KeyExpiry"] = json!("2020-01-01T00:00:00Z");
     rig.stream(map).await;
-    assert!(rig.told().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    assert!(rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
 }

@@ -15,12 +15,12 @@ fn mapped(now: Duration) -> Router {
     let external: SocketAddrV4 = OUTSIDE.parse().unwrap();
     let expires = now + Duration::from_secs(7200);
     let mapping = Some(Mapping { protocol: Protocol::NatPmp, external, expires });
-    let asked = Mapped { pcp: Some(false), nat_pmp: Some(true), mapping };
-    Router { asked, ..Router::default() }
+    let pcp_nat_pmp = Mapped { pcp: Some(false), nat_pmp: Some(true), mapping };
+    Router { pcp_nat_pmp, ..Router::default() }
 }
 
 async fn announced(rig: &Rig) -> Box<Announced> {
-    let commands = rig.commands().await;
+    let commands = rig.session_commands().await;
     let last = commands.into_iter().rev().find_map(|command| match command {
         control::Command::Update(announced) => Some(announced),
         _ => None,
@@ -29,7 +29,7 @@ async fn announced(rig: &Rig) -> Box<Announced> {
 }
 
 #[tokio::test]
-async fn a_port_is_wanted_by_a_node_of_a_network_that_runs() {
+async fn port_mapping_is_requested_only_while_running_in_a_network() {
     let mut rig = Rig::joined("port-wanted").await;
     assert_eq!(rig.wanted.borrow().port, None, "it knows no network");
     rig.stream(map_of(&[2])).await;
@@ -43,7 +43,7 @@ async fn a_port_is_wanted_by_a_node_of_a_network_that_runs() {
 }
 
 #[tokio::test]
-async fn the_router_is_looked_at_when_the_network_is_another() {
+async fn network_change_rechecks_the_router() {
     let mut rig = Rig::joined("port-network").await;
     rig.stream(map_of(&[2])).await;
     rig.wanted.borrow_and_update();
@@ -52,16 +52,16 @@ async fn the_router_is_looked_at_when_the_network_is_another() {
 }
 
 #[tokio::test]
-async fn coordinator_and_programs_are_told_of_a_port_that_is_mapped() {
+async fn mapped_port_is_reported_to_coordinator_and_programs() {
     let mut rig = Rig::joined("port-told").await;
     rig.stream(map_of(&[2])).await;
     let status = rig.status().await;
     assert_eq!(status.port_mapping, Value::Null);
-    rig.handle(Input::Found(Found::Mapped(mapped(rig.agent.clock.now)))).await;
+    rig.handle(Input::CheckResult(CheckResult::Mapped(mapped(rig.agent.clock.now)))).await;
 
-    let told = announced(&rig).await;
-    assert!(told.endpoints.contains(&(OUTSIDE.parse().unwrap(), EndpointKind::Portmapped)));
-    let info = &told.hostinfo["NetInfo"];
+    let messages = announced(&rig).await;
+    assert!(messages.endpoints.contains(&(OUTSIDE.parse().unwrap(), EndpointKind::Portmapped)));
+    let info = &messages.hostinfo["NetInfo"];
     let said = ["HavePortMap", "PMP", "PCP"].map(|key| info[key].clone());
     assert_eq!(said, [json!(true), json!(true), json!(false)]);
 
@@ -71,15 +71,15 @@ async fn coordinator_and_programs_are_told_of_a_port_that_is_mapped() {
         json!({"Protocol": "NAT-PMP", "Address": OUTSIDE, "LifetimeSeconds": 7200 - 200});
     assert_eq!(status.port_mapping, expected);
     assert!(status.own.addrs.contains(&OUTSIDE.to_owned()));
-    let report = rig.ask(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
+    let report = rig.request(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
     assert_eq!(report["port mapping"], "203.0.113.1:4000 by NAT-PMP, for 7000 s");
 
     let mut gone = mapped(Duration::ZERO);
-    (gone.asked.mapping, gone.upnp.speaks) = (None, Some(false));
-    rig.handle(Input::Found(Found::Mapped(gone))).await;
-    let told = announced(&rig).await;
-    assert!(told.endpoints.iter().all(|(_, kind)| *kind != EndpointKind::Portmapped));
-    assert_eq!(told.hostinfo["NetInfo"]["HavePortMap"], Value::Null);
-    let report = rig.ask(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
+    (gone.pcp_nat_pmp.mapping, gone.upnp.is_supported) = (None, Some(false));
+    rig.handle(Input::CheckResult(CheckResult::Mapped(gone))).await;
+    let messages = announced(&rig).await;
+    assert!(messages.endpoints.iter().all(|(_, kind)| *kind != EndpointKind::Portmapped));
+    assert_eq!(messages.hostinfo["NetInfo"]["HavePortMap"], Value::Null);
+    let report = rig.request(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
     assert_eq!(report["port mapping"], "none: the router refuses");
 }

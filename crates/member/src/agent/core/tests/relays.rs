@@ -5,7 +5,7 @@ use tailnet::{
 };
 
 use super::*;
-use crate::agent::relay_server::Asked;
+use crate::agent::relay_process::AllocationRequest;
 
 /// Datagrams of WireGuard's data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {
@@ -13,8 +13,8 @@ fn data(from: u8, count: usize) -> derp::Event {
     derp::Event::Received { region: 1, datagrams: vec![(key(from), datagram); count] }
 }
 
-fn sent(told: &[derp::Command]) -> Vec<(NodePublic, &Bytes, bool)> {
-    let sent = told.iter().filter_map(|command| match command {
+fn sent(commands: &[derp::Command]) -> Vec<(NodePublic, &Bytes, bool)> {
+    let sent = commands.iter().filter_map(|command| match command {
         derp::Command::Send { to, bytes, bundled, .. } => Some((*to, bytes, *bundled)),
         _ => None,
     });
@@ -22,30 +22,30 @@ fn sent(told: &[derp::Command]) -> Vec<(NodePublic, &Bytes, bool)> {
 }
 
 /// What of the messages to a peer it is offered bundles by.
-fn offers(peer: &mut Disco, told: &[derp::Command]) -> usize {
-    let opened = sent(told).into_iter().filter_map(|(_, bytes, _)| peer.open(bytes).ok());
+fn offers(peer: &mut Disco, commands: &[derp::Command]) -> usize {
+    let opened = sent(commands).into_iter().filter_map(|(_, bytes, _)| peer.open(bytes).ok());
     opened.filter(|(_, message)| *message == Message::BundleOffer).count()
 }
 
 #[tokio::test]
-async fn a_peer_is_offered_bundles_where_its_datagrams_come_in_numbers_by_a_relay() {
+async fn peer_with_many_relayed_datagrams_is_offered_bundles() {
     let mut rig = Rig::joined("offers").await;
     let mut peer = disco(9);
     let mut map = map_of(&[2]);
     map["Peers"][0]["DiscoKey"] = json!(peer.public());
     rig.stream(map).await;
-    rig.relays_told().await;
+    rig.relay_commands().await;
     for (count, offered) in [(1, 0), (2, 1), (40, 0)] {
         rig.handle(Input::Relays(data(2, count))).await;
-        assert_eq!(offers(&mut peer, &rig.relays_told().await), offered, "{count} datagrams");
+        assert_eq!(offers(&mut peer, &rig.relay_commands().await), offered, "{count} datagrams");
     }
     rig.pass(Duration::from_secs(1)).await;
     rig.handle(Input::Relays(data(2, 40))).await;
-    assert_eq!(offers(&mut peer, &rig.relays_told().await), 1, "the first may have been lost");
+    assert_eq!(offers(&mut peer, &rig.relay_commands().await), 1, "the first may have been lost");
 }
 
 #[tokio::test]
-async fn a_peer_that_offered_to_take_bundles_is_sent_them() {
+async fn peer_that_accepts_bundles_gets_them() {
     let mut rig = Rig::joined("bundles").await;
     let mut map = map_of(&[2, 3]);
     map["Peers"][0]["DiscoKey"] = json!(disco(9).public());
@@ -57,26 +57,27 @@ async fn a_peer_that_offered_to_take_bundles_is_sent_them() {
         let offer = disco(secret).seal(own, &Message::BundleOffer, [from; 24]).into();
         let datagrams = vec![(key(from), offer)];
         rig.handle(Input::Relays(derp::Event::Received { region: 1, datagrams })).await;
-        rig.relays_told().await;
+        rig.relay_commands().await;
         let run = || ToAgent::ToRelay { region: 1, to: key(2), bytes: vec![4; 300], segment: 100 };
         rig.plane(run()).await;
-        let told = rig.relays_told().await;
-        bundled.push(sent(&told).iter().any(|(_, bytes, bundled)| bytes.len() == 300 && *bundled));
+        let commands = rig.relay_commands().await;
+        bundled
+            .push(sent(&commands).iter().any(|(_, bytes, bundled)| bytes.len() == 300 && *bundled));
     }
     assert_eq!(bundled, [false, false, true]);
 }
 
 #[tokio::test]
-async fn a_bundle_goes_to_the_data_plane_as_one() {
+async fn bundle_reaches_the_data_plane_as_one() {
     let mut rig = Rig::joined("one").await;
     rig.stream(map_of(&[2])).await;
-    rig.told();
+    rig.plane_messages();
     let mut frame = BytesMut::new();
     tailnet::derp::write_bundles(&mut frame, &key(1), &[4; 300], 100);
     let bundle = frame.split_off(tailnet::derp::SEND_OVERHEAD).freeze();
     let datagrams = vec![(key(2), bundle)];
     rig.handle(Input::Relays(derp::Event::Received { region: 1, datagrams })).await;
-    let relayed = rig.told().into_iter().find_map(|message| match message {
+    let relayed = rig.plane_messages().into_iter().find_map(|message| match message {
         ToPlane::Relayed(relayed) => Some(relayed),
         _ => None,
     });
@@ -85,7 +86,7 @@ async fn a_bundle_goes_to_the_data_plane_as_one() {
 }
 
 #[tokio::test]
-async fn a_peer_requests_an_endpoint_of_the_relay_for_itself_and_only_if_it_may() {
+async fn permitted_peer_allocates_a_relay_endpoint_only_for_itself() {
     let mut rig = Rig::joined("allocates").await;
     let mut map = map_of(&[2, 3]);
     map["PacketFilter"] = json!([{"SrcIPs": ["100.64.0.2/32"], "CapGrant": [
@@ -99,9 +100,14 @@ async fn a_peer_requests_an_endpoint_of_the_relay_for_itself_and_only_if_it_may(
         let clients = clients.map(|id| DiscoPublic([id; 32]));
         let request = AllocateRequest { clients, generation: 1 };
         let disco = DiscoPublic([peer; 32]);
-        rig.agent.allocate(Asked { region: 1, peer: key(peer), disco, request });
-        let told = std::iter::from_fn(|| rig.relay_server.poll());
-        told.filter(|message| matches!(message, ToRelayServer::Allocate { .. })).count()
+        rig.agent.allocate(AllocationRequest {
+            region: 1,
+            peer: key(peer),
+            disco,
+            message: request,
+        });
+        let messages = std::iter::from_fn(|| rig.relay_server.poll());
+        messages.filter(|message| matches!(message, ToRelayServer::Allocate { .. })).count()
     };
     assert_eq!(allocates(2, [2, 3]), 1);
     assert_eq!(allocates(2, [3, 4]), 0, "for others");

@@ -4,21 +4,21 @@ use tailnet::{
 };
 
 use super::*;
-use crate::agent::local_api::Refusal;
+use crate::agent::local_api::ApiError;
 
-fn sent(told: &[ToPlane]) -> Vec<TunnelPing> {
-    let ping = |message: &ToPlane| match message {
+fn sent(messages: &[ToPlane]) -> Vec<TunnelPing> {
+    let ping_of = |message: &ToPlane| match message {
         ToPlane::TunnelPing(ping) => Some(*ping),
         _ => None,
     };
-    told.iter().filter_map(ping).collect()
+    messages.iter().filter_map(ping_of).collect()
 }
 
 fn pong(ping: &TunnelPing) -> ToAgent {
     ToAgent::TunnelPong(TunnelPing { from: ping.to, to: ping.from, token: ping.token })
 }
 
-async fn ask(rig: &mut Rig, ip: &str) -> oneshot::Receiver<Result<PingResult, Refusal>> {
+async fn send_ping(rig: &mut Rig, ip: &str) -> oneshot::Receiver<Result<PingResult, ApiError>> {
     let (reply, answer) = oneshot::channel();
     let ping = Request::Ping { ip: ip.parse().unwrap(), kind: PingKind::Tsmp, size: 0, reply };
     rig.handle(Input::Request(ping)).await;
@@ -26,12 +26,12 @@ async fn ask(rig: &mut Rig, ip: &str) -> oneshot::Receiver<Result<PingResult, Re
 }
 
 #[tokio::test]
-async fn a_program_hears_how_long_a_ping_through_the_tunnel_took_or_that_none_answered() {
+async fn program_gets_the_latency_or_the_failure_of_a_tunnel_ping() {
     let mut rig = Rig::joined("tunnel-ping").await;
     rig.stream(map_of(&[2])).await;
-    rig.told();
-    let mut answer = ask(&mut rig, "100.64.0.2").await;
-    let [ping] = sent(&rig.told())[..] else { panic!("one is sent") };
+    rig.plane_messages();
+    let mut answer = send_ping(&mut rig, "100.64.0.2").await;
+    let [ping] = sent(&rig.plane_messages())[..] else { panic!("one is sent") };
     assert_eq!([ping.from, ping.to].map(|ip| ip.to_string()), ["100.64.0.1", "100.64.0.2"]);
     let other = TunnelPing { to: "100.64.0.3".parse().unwrap(), ..ping };
     rig.plane(pong(&other)).await;
@@ -42,40 +42,40 @@ async fn a_program_hears_how_long_a_ping_through_the_tunnel_took_or_that_none_an
     assert_eq!((&*result.node_ip, &*result.node_name, &*result.err), ("100.64.0.2", "n2", ""));
     assert!((0.02..0.03).contains(&result.latency_seconds));
 
-    let mut silent = ask(&mut rig, "100.64.0.2").await;
+    let mut silent = send_ping(&mut rig, "100.64.0.2").await;
     rig.pass(Duration::from_secs(6)).await;
     assert_eq!(silent.try_recv().unwrap().unwrap().err, "no reply");
     for (ip, error) in [("100.64.0.9", "no matching peer"), ("100.64.0.1", "is local")] {
-        let refused = ask(&mut rig, ip).await.try_recv().unwrap().unwrap();
+        let refused = send_ping(&mut rig, ip).await.try_recv().unwrap().unwrap();
         assert!(refused.err.contains(error), "{refused:?}");
     }
-    rig.told();
+    rig.plane_messages();
     for _ in 0..1000 {
-        drop(ask(&mut rig, "100.64.0.2").await);
+        drop(send_ping(&mut rig, "100.64.0.2").await);
     }
-    let of_all = sent(&rig.told()).len();
-    let mut last = ask(&mut rig, "100.64.0.2").await;
-    let [ping] = sent(&rig.told())[..] else { panic!("one more is sent after {of_all}") };
+    let of_all = sent(&rig.plane_messages()).len();
+    let mut last = send_ping(&mut rig, "100.64.0.2").await;
+    let [ping] = sent(&rig.plane_messages())[..] else { panic!("one more is sent after {of_all}") };
     rig.plane(pong(&ping)).await;
     assert!(last.try_recv().is_ok());
 }
 
 #[tokio::test]
-async fn the_coordinator_is_told_of_a_peer_that_answers_and_not_of_one_that_does_not() {
+async fn coordinator_gets_a_ping_result_only_if_the_peer_answers() {
     let mut rig = Rig::joined("asked-to-ping").await;
     rig.stream(map_of(&[2])).await;
-    rig.told();
-    rig.commands().await;
-    let asked = |url: &str, types: &str, ip: &str| {
+    rig.plane_messages();
+    rig.session_commands().await;
+    let ping_request = |url: &str, types: &str, ip: &str| {
         let ping = json!({ "URL": url, "URLIsNoise": true, "Types": types, "IP": ip });
         json!({ "KeepAlive": true, "PingRequest": ping })
     };
-    rig.map(asked("https://unused/1", "TSMP", "100.64.0.2")).await;
-    let [ping] = sent(&rig.told())[..] else { panic!("one is sent") };
-    assert!(rig.commands().await.is_empty());
+    rig.map(ping_request("https://unused/1", "TSMP", "100.64.0.2")).await;
+    let [ping] = sent(&rig.plane_messages())[..] else { panic!("one is sent") };
+    assert!(rig.session_commands().await.is_empty());
     rig.plane(pong(&ping)).await;
     rig.plane(pong(&ping)).await;
-    let said = |commands: Vec<control::Command>| -> Vec<(String, bool, Value)> {
+    let answers = |commands: Vec<control::Command>| -> Vec<(String, bool, Value)> {
         let answers = commands.into_iter().filter_map(|command| match command {
             control::Command::Answer { url, over_noise, body } => {
                 Some((url, over_noise, serde_json::from_slice(&body).unwrap()))
@@ -84,17 +84,21 @@ async fn the_coordinator_is_told_of_a_peer_that_answers_and_not_of_one_that_does
         });
         answers.collect()
     };
-    let [(url, over_noise, body)] = &said(rig.commands().await)[..] else { panic!("one answer") };
+    let [(url, over_noise, body)] = &answers(rig.session_commands().await)[..] else {
+        panic!("one answer")
+    };
     assert_eq!((&**url, *over_noise), ("https://unused/1", true));
     assert_eq!((&body["Type"], &body["Err"]), (&json!("TSMP"), &json!("")));
 
-    rig.map(asked("https://unused/2", "TSMP", "100.64.0.2")).await;
+    rig.map(ping_request("https://unused/2", "TSMP", "100.64.0.2")).await;
     rig.pass(Duration::from_secs(60)).await;
-    assert!(said(rig.commands().await).is_empty());
-    rig.map(asked("https://unused/3", "TSMP", "100.64.0.9")).await;
-    assert_eq!(said(rig.commands().await)[0].2["Err"], "no matching peer");
+    assert!(answers(rig.session_commands().await).is_empty());
+    rig.map(ping_request("https://unused/3", "TSMP", "100.64.0.9")).await;
+    assert_eq!(answers(rig.session_commands().await)[0].2["Err"], "no matching peer");
     for (types, ip) in [("TSMP", ""), ("TSMP", "n2"), ("c2n", "100.64.0.2"), ("x", "7")] {
-        rig.map(asked("https://unused/4", types, ip)).await;
+        rig.map(ping_request("https://unused/4", types, ip)).await;
     }
-    assert!(sent(&rig.told()).len() == 1 && said(rig.commands().await).is_empty());
+    assert!(
+        sent(&rig.plane_messages()).len() == 1 && answers(rig.session_commands().await).is_empty()
+    );
 }

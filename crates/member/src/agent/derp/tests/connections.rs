@@ -20,8 +20,8 @@ async fn two_nodes_exchange_datagrams() {
     let relay = Relay::new().await;
     let (mut a, mut b) = (Node::new(1, &relay), Node::new(2, &relay));
     for member in [&a, &b] {
-        member.tell(map([(7, vec![node(relay.at)])])).await;
-        member.tell(Command::Home(Some(7))).await;
+        member.command(map([(7, vec![node(relay.at)])])).await;
+        member.command(Command::Home(Some(7))).await;
     }
     let (at_a, at_b, region_a, region_b) =
         tokio::join!(relay.client(), relay.client(), a.connected(), b.connected());
@@ -41,11 +41,11 @@ async fn two_nodes_exchange_datagrams() {
 }
 
 #[tokio::test]
-async fn what_comes_in_one_read_is_one_event() {
+async fn frames_of_one_read_are_one_event() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     let mut many = bytes::BytesMut::new();
     for number in 0..10 {
@@ -60,11 +60,11 @@ async fn what_comes_in_one_read_is_one_event() {
 }
 
 #[tokio::test]
-async fn a_relay_is_told_that_it_is_home_and_again_after_it_was_lost() {
+async fn home_is_announced_to_the_relay_after_each_connect() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     for _ in 0..3 {
         let (mut client, _) = tokio::join!(relay.client(), member.connected());
         assert_eq!(client.next().await, Some((kind::NOTE_PREFERRED, Bytes::from_static(&[1]))));
@@ -73,15 +73,15 @@ async fn a_relay_is_told_that_it_is_home_and_again_after_it_was_lost() {
     }
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     client.next().await;
-    member.tell(Command::Home(None)).await;
+    member.command(Command::Home(None)).await;
     assert_eq!(client.next().await, Some((kind::NOTE_PREFERRED, Bytes::from_static(&[0]))));
 }
 
 #[tokio::test]
-async fn a_region_is_connected_when_something_is_to_be_sent_there() {
+async fn region_is_connected_when_a_datagram_is_queued() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)]), (2, vec![])])).await;
+    member.command(map([(1, vec![node(relay.at)]), (2, vec![])])).await;
     let to = NodePublic([3; 32]);
     member.send(5, to, &b"no such region"[..], 14).await;
     member.send(1, to, &b"first"[..], 5).await;
@@ -91,11 +91,11 @@ async fn a_region_is_connected_when_something_is_to_be_sent_there() {
 }
 
 #[tokio::test]
-async fn what_a_relay_says_is_told() {
+async fn relay_messages_become_events() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     client.next().await;
     client.frame(kind::PING, b"12345678").await;
@@ -109,13 +109,13 @@ async fn what_a_relay_says_is_told() {
 }
 
 #[tokio::test]
-async fn the_second_relay_of_a_region_is_used_where_the_first_is_dead() {
+async fn second_relay_of_a_region_is_used_if_the_first_is_dead() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
     let dead = DerpNode { name: "ideal".into(), ..node(relay::closed_port().await) };
     let stun = DerpNode { stun_only: true, ..node(relay.at) };
-    member.tell(map([(1, vec![dead, stun, node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![dead, stun, node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (client, _) = tokio::join!(relay.client(), member.connected());
     assert!(client.request.contains("\r\nIdeal-Node: ideal\r\n"), "{}", client.request);
     let host = format!("\r\nHost: relay.example:{}\r\n", relay.at.port());
@@ -123,40 +123,40 @@ async fn the_second_relay_of_a_region_is_used_where_the_first_is_dead() {
 }
 
 #[tokio::test]
-async fn a_map_without_relays_closes_none_and_another_relay_is_connected_anew() {
+async fn empty_relay_map_closes_no_connection_and_a_changed_relay_reconnects() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     client.next().await;
-    member.tell(Command::Map(DerpMap::default(), Scope::default())).await;
-    member.tell(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Map(DerpMap::default(), Scope::default())).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
     member.send(1, NodePublic([3; 32]), &b"same"[..], 4).await;
     assert_eq!(client.packet().await.1, &b"same"[..]);
-    member.tell(map([(1, vec![DerpNode { name: "b".into(), ..node(relay.at) }])])).await;
+    member.command(map([(1, vec![DerpNode { name: "b".into(), ..node(relay.at) }])])).await;
     let (mut again, _) = tokio::join!(relay.client(), member.connected());
     assert_eq!(client.next().await, None);
     assert_eq!(again.next().await, Some((kind::NOTE_PREFERRED, Bytes::from_static(&[1]))));
 }
 
 #[tokio::test]
-async fn another_key_logs_in_anew() {
+async fn new_key_logs_in_again() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (first, _) = tokio::join!(relay.client(), member.connected());
     let old = member.key();
     member.private = [2; 32];
-    member.tell(Command::KeyChanged).await;
+    member.command(Command::KeyChanged).await;
     member.disconnected().await;
     let (second, _) = tokio::join!(relay.client(), member.connected());
     assert_eq!((first.key, second.key), (old, member.key()));
 }
 
 #[tokio::test]
-async fn a_proxy_is_asked_for_a_connection() {
+async fn relay_is_reached_through_a_proxy() {
     let relay = Relay::new().await;
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", proxy.local_addr().unwrap());
@@ -164,8 +164,8 @@ async fn a_proxy_is_asked_for_a_connection() {
     let mut member = Node::by(1, &relay, proxies);
     // The proxy looks the name up, and goes on though no address is said.
     let named = DerpNode { ipv4: String::new(), ..node(relay.at) };
-    member.tell(map([(1, vec![named])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![named])])).await;
+    member.command(Command::Home(Some(1))).await;
     let at = relay.at;
     let carried = tokio::spawn(async move {
         let (mut inner, _) = proxy.accept().await.unwrap();
@@ -183,36 +183,36 @@ async fn a_proxy_is_asked_for_a_connection() {
 }
 
 #[tokio::test]
-async fn a_region_is_measured_without_a_login() {
+async fn region_is_measured_without_a_login() {
     let relay = Relay::new().await;
     let member = Node::new(1, &relay);
     let dead = node(relay::closed_port().await);
-    member.tell(map([(1, vec![node(relay.at)]), (2, vec![dead])])).await;
+    member.command(map([(1, vec![node(relay.at)]), (2, vec![dead])])).await;
     let (reply, measured) = oneshot::channel();
-    member.tell(Command::Measure { region: 1, reply }).await;
+    member.command(Command::Measure { region: 1, reply }).await;
     let mut client = relay.asked().await;
     assert!(client.request.starts_with("GET /derp/latency-check HTTP/1.1\r\n"));
     client.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     assert!(measured.await.unwrap().is_some());
     let (reply, measured) = oneshot::channel();
-    member.tell(Command::Measure { region: 2, reply }).await;
+    member.command(Command::Measure { region: 2, reply }).await;
     assert_eq!(measured.await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn another_network_is_tried_out() {
+async fn network_change_tests_the_connection() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     client.next().await;
-    member.tell(Command::NetworkChanged).await;
+    member.command(Command::NetworkChanged).await;
     assert_eq!(client.next().await.unwrap().0, kind::PING);
     client.frame(kind::PONG, &[0; 8]).await;
     member.send(1, NodePublic([3; 32]), &b"on"[..], 2).await;
     assert_eq!(client.packet().await.1, &b"on"[..]);
-    member.tell(Command::NetworkChanged).await;
+    member.command(Command::NetworkChanged).await;
     client.next().await;
     tokio::time::pause();
     assert!(member.disconnected().await.contains("no answer"));
@@ -228,7 +228,7 @@ async fn watched(set: impl Fn(&mut State)) -> (anyhow::Result<serve::End>, u64) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_region_is_left_after_a_minute_of_silence_and_home_is_lost_after_two() {
+async fn idle_region_is_closed_after_60_s_and_silent_home_is_lost_after_120_s() {
     let (ended, after) = watched(|_| {}).await;
     assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));
     let (ended, after) = watched(|state| state.is_home = true).await;
@@ -237,7 +237,7 @@ async fn a_region_is_left_after_a_minute_of_silence_and_home_is_lost_after_two()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_says_nothing_of_what_it_is_sent_is_asked_and_left_within_two_seconds() {
+async fn relay_that_ignores_datagrams_is_pinged_and_left_within_two_seconds() {
     let sent = |state: &mut State| {
         state.queue.push(Chunk {
             at: Instant::now(),
@@ -254,7 +254,7 @@ async fn a_relay_that_says_nothing_of_what_it_is_sent_is_asked_and_left_within_t
     assert_eq!(after, 2);
     let (ended, after) = watched(|state| {
         sent(state);
-        state.hear(false, Instant::now());
+        state.handle_frames(false, Instant::now());
     })
     .await;
     assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));

@@ -3,11 +3,11 @@ use tailnet::derp::kind;
 use super::*;
 
 /// What a node says of a relay that behaves like this once it was asked for an upgrade.
-async fn told_of(behave: impl AsyncFnOnce(&mut relay::Client)) -> String {
+async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> String {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let behaves = async {
         let mut client = relay.asked().await;
         behave(&mut client).await;
@@ -27,17 +27,18 @@ async fn told_of(behave: impl AsyncFnOnce(&mut relay::Client)) -> String {
 }
 
 #[tokio::test]
-async fn what_answers_otherwise_than_a_relay_is_none() {
-    let why = told_of(async |client| client.say(b"HTTP/1.1 403 Go away\r\n\r\n").await).await;
+async fn wrong_greetings_are_rejected() {
+    let why =
+        disconnect_reason(async |client| client.say(b"HTTP/1.1 403 Go away\r\n\r\n").await).await;
     assert!(why.contains("403 Go away"), "{why}");
-    let why = told_of(async |client| client.say(&[b'x'; 20_000]).await).await;
+    let why = disconnect_reason(async |client| client.say(&[b'x'; 20_000]).await).await;
     assert!(why.contains("too long"), "{why}");
-    let why = told_of(async |client| {
+    let why = disconnect_reason(async |client| {
         client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
         client.frame(kind::SERVER_KEY, &[7; 40]).await;
     });
     assert!(why.await.contains("greeting"));
-    let why = told_of(async |client| {
+    let why = disconnect_reason(async |client| {
         client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
         client.frame(kind::PING, b"12345678").await;
     });
@@ -45,8 +46,8 @@ async fn what_answers_otherwise_than_a_relay_is_none() {
 }
 
 #[tokio::test]
-async fn a_relay_that_drips_its_greeting_has_no_more_time_than_others() {
-    let why = told_of(async |client| {
+async fn slow_greeting_times_out() {
+    let why = disconnect_reason(async |client| {
         client.say(b"HTTP/1.1 101 Yes\r\n\r\n\x01\0\0").await;
         tokio::time::pause();
     });
@@ -55,8 +56,8 @@ async fn a_relay_that_drips_its_greeting_has_no_more_time_than_others() {
 }
 
 #[tokio::test]
-async fn a_frame_that_is_longer_than_any_ends_the_connection() {
-    let why = told_of(async |client| {
+async fn oversized_frame_ends_the_connection() {
+    let why = disconnect_reason(async |client| {
         client.greet().await;
         client.log_in().await;
         client.say(&[kind::RECV_PACKET, 0xff, 0xff, 0xff, 0xff]).await;
@@ -66,8 +67,8 @@ async fn a_frame_that_is_longer_than_any_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_within_a_frame_is_a_lost_one() {
-    let why = told_of(async |client| {
+async fn connection_closed_within_a_frame_is_lost() {
+    let why = disconnect_reason(async |client| {
         client.greet().await;
         client.log_in().await;
         client.say(&[kind::RECV_PACKET, 0, 0, 1, 0, 7, 7]).await;
@@ -77,8 +78,8 @@ async fn a_connection_that_is_cut_within_a_frame_is_a_lost_one() {
 }
 
 #[tokio::test]
-async fn a_relay_that_refuses_the_login_is_told_as_lost() {
-    let why = told_of(async |client| {
+async fn refused_login_is_reported_as_lost_connection() {
+    let why = disconnect_reason(async |client| {
         client.greet().await;
         client.next().await;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await;
@@ -87,11 +88,11 @@ async fn a_relay_that_refuses_the_login_is_told_as_lost() {
 }
 
 #[tokio::test]
-async fn a_login_that_nobody_seals_is_given_up() {
+async fn login_without_a_node_key_fails() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let mut client = relay.asked().await;
     client.greet().await;
     let Some(Event::Login { reply, region: 1, .. }) = member.events.recv().await else { panic!() };
@@ -100,11 +101,11 @@ async fn a_login_that_nobody_seals_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_flood_is_taken_as_fast_as_it_is_handled() {
+async fn flood_of_frames_is_handled_completely() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (mut client, _) = tokio::join!(relay.client(), member.connected());
     let flood = tokio::spawn(async move {
         let mut frames = bytes::BytesMut::new();
@@ -131,11 +132,11 @@ async fn a_flood_is_taken_as_fast_as_it_is_handled() {
 }
 
 #[tokio::test]
-async fn a_relay_that_takes_nothing_costs_a_bounded_queue() {
+async fn relay_that_does_not_read_costs_a_bounded_queue() {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
-    member.tell(map([(1, vec![node(relay.at)])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![node(relay.at)])])).await;
+    member.command(Command::Home(Some(1))).await;
     let (_client, _) = tokio::join!(relay.client(), member.connected());
     for _ in 0..2000 {
         member.send(1, NodePublic([3; 32]), vec![4; 60_000], 1200).await;
@@ -145,7 +146,7 @@ async fn a_relay_that_takes_nothing_costs_a_bounded_queue() {
 }
 
 #[tokio::test]
-async fn a_relay_at_an_address_of_this_machine_is_not_connected_for_a_coordinator_elsewhere() {
+async fn relay_at_a_local_address_is_rejected_for_a_remote_coordinator() {
     let relay = Relay::new().await;
     let by = |host: &str, ipv4: &str, ipv6: &str| DerpNode {
         host_name: host.into(),
@@ -162,11 +163,11 @@ async fn a_relay_at_an_address_of_this_machine_is_not_connected_for_a_coordinato
     ];
     for about in named {
         let mut member = Node::new(1, &relay);
-        member.tell(map_of("https://control.example", [(1, vec![about.clone()])])).await;
+        member.command(map_of("https://control.example", [(1, vec![about.clone()])])).await;
         let (reply, latency) = tokio::sync::oneshot::channel();
-        member.tell(Command::Measure { region: 1, reply }).await;
+        member.command(Command::Measure { region: 1, reply }).await;
         assert_eq!(latency.await.unwrap(), None, "{about:?}");
-        member.tell(Command::Home(Some(1))).await;
+        member.command(Command::Home(Some(1))).await;
         let why = tokio::select! {
             why = member.disconnected() => why,
             _ = relay.asked() => panic!("it connects: {about:?}"),
@@ -174,7 +175,7 @@ async fn a_relay_at_an_address_of_this_machine_is_not_connected_for_a_coordinato
         assert!(why.contains("an address of this machine"), "{why}");
         // It is told again, by a coordinator on this machine.
         if about.ipv4 == "127.0.0.1" {
-            member.tell(map([(1, vec![about])])).await;
+            member.command(map([(1, vec![about])])).await;
             relay.asked().await;
         }
     }

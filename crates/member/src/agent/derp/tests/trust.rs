@@ -5,8 +5,8 @@ use super::*;
 /// Logs a node that trusts `trusted` in to a relay of which this is said, or says why not.
 async fn log_in(relay: &Relay, trusted: &Relay, about: DerpNode) -> Result<relay::Client, String> {
     let mut member = Node::new(1, trusted);
-    member.tell(map([(1, vec![about])])).await;
-    member.tell(Command::Home(Some(1))).await;
+    member.command(map([(1, vec![about])])).await;
+    member.command(Command::Home(Some(1))).await;
     let accepting = relay.client();
     tokio::pin!(accepting);
     let (mut client, mut is_connected) = (None, false);
@@ -26,7 +26,7 @@ async fn log_in(relay: &Relay, trusted: &Relay, about: DerpNode) -> Result<relay
 }
 
 #[tokio::test]
-async fn a_relay_needs_a_certificate_for_its_name_of_an_issuer_that_is_trusted() {
+async fn relay_needs_a_trusted_certificate_for_its_name() {
     let (relay, other) = (Relay::new().await, Relay::new().await);
     assert!(log_in(&relay, &relay, node(relay.at)).await.is_ok());
     let why = log_in(&relay, &other, node(relay.at)).await.err().unwrap();
@@ -38,14 +38,14 @@ async fn a_relay_needs_a_certificate_for_its_name_of_an_issuer_that_is_trusted()
 }
 
 #[tokio::test]
-async fn a_test_relay_needs_none() {
+async fn relay_marked_insecure_needs_no_trusted_certificate() {
     let (relay, other) = (Relay::new().await, Relay::new().await);
     let insecure = DerpNode { insecure_for_tests: true, ..node(relay.at) };
     assert!(log_in(&relay, &other, insecure).await.is_ok());
 }
 
 #[tokio::test]
-async fn a_certificate_may_be_named_by_its_hash() {
+async fn certificate_can_be_pinned_by_hash() {
     let (relay, other) = (Relay::named("relay.example", true).await, Relay::new().await);
     let hash: String =
         Sha256::digest(&relay.certificate).iter().map(|b| format!("{b:02x}")).collect();
@@ -65,7 +65,7 @@ async fn a_certificate_may_be_named_by_its_hash() {
 }
 
 #[tokio::test]
-async fn a_certificate_may_be_for_another_name_than_is_asked_for() {
+async fn certificate_can_be_for_another_name_than_the_host() {
     let relay = Relay::named("real.example", false).await;
     let fronted = DerpNode { cert_name: "real.example".into(), ..node(relay.at) };
     let config =
@@ -90,7 +90,7 @@ async fn a_certificate_may_be_for_another_name_than_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_relay_whose_key_is_in_a_certificate_is_not_waited_for() {
+async fn relay_key_in_a_certificate_enables_fast_start() {
     let relay = Relay::named("relay.example", true).await;
     let mut client = log_in(&relay, &relay, node(relay.at)).await.unwrap();
     assert!(client.request.contains("\r\nDerp-Fast-Start: 1\r\n"), "{}", client.request);

@@ -14,7 +14,7 @@ use tailnet::{
 };
 use tokio::sync::mpsc;
 
-use super::super::{Refusal, Request, Watcher, Who};
+use super::super::{ApiError, Request, Watcher, WhoIsQuery};
 
 pub(super) const PAGE: &str = "https://control.example/register/abc";
 pub(super) const GOOD_KEY: &str = "tskey-good";
@@ -66,12 +66,12 @@ impl Canned {
                     self.follow();
                     Box::new(self.prefs.clone())
                 });
-                drop(reply.send(answer.map_err(Refusal::from)));
+                drop(reply.send(answer.map_err(ApiError::from)));
             }
             Request::CheckPrefs { prefs, reply } => {
                 let wrong = prefs.hostname == "taken";
                 drop(reply.send(if wrong {
-                    Err(Refusal::bad("the name is taken"))
+                    Err(ApiError::bad("the name is taken"))
                 } else {
                     Ok(())
                 }));
@@ -84,7 +84,7 @@ impl Canned {
                 match options.auth_key.text() {
                     "" => self.follow(),
                     GOOD_KEY => self.log_in(),
-                    _ => self.tell(&Notify {
+                    _ => self.notify(&Notify {
                         err_message: Some("the key is not known".into()),
                         ..Notify::default()
                     }),
@@ -94,7 +94,7 @@ impl Canned {
                 drop(reply.send(Ok(())));
                 if self.prefs.login.is_none() {
                     let page = Some(PAGE.into());
-                    self.tell(&Notify { browse_to_url: page, ..Notify::default() });
+                    self.notify(&Notify { browse_to_url: page, ..Notify::default() });
                     self.log_in();
                 }
             }
@@ -129,7 +129,7 @@ impl Canned {
 
     fn log_in(&mut self) {
         self.prefs.login = Some(login());
-        self.tell(&Notify { login_finished: Some(Empty {}), ..Notify::default() });
+        self.notify(&Notify { login_finished: Some(Empty {}), ..Notify::default() });
         self.follow();
     }
 
@@ -139,10 +139,10 @@ impl Canned {
             (_, false) => State::Stopped,
             (_, true) => State::Running,
         };
-        self.tell(&Notify { state: Some(self.state), ..Notify::default() });
+        self.notify(&Notify { state: Some(self.state), ..Notify::default() });
     }
 
-    fn tell(&mut self, notify: &Notify) {
+    fn notify(&mut self, notify: &Notify) {
         self.watchers.retain(|watcher| watcher.notify(notify));
     }
 
@@ -257,10 +257,10 @@ fn answer(request: Request) {
                 ..PingResult::default()
             })));
         }
-        Request::WhoIs { who, reply } => {
-            let known = match who {
-                Who::Address { address, .. } => address.ip() == addresses(2)[0],
-                Who::Key(key) => key == NodePublic([2; 32]),
+        Request::WhoIs { query, reply } => {
+            let known = match query {
+                WhoIsQuery::Address { address, .. } => address.ip() == addresses(2)[0],
+                WhoIsQuery::Key(key) => key == NodePublic([2; 32]),
             };
             let found = WhoIs {
                 node: Json::from(&node(2)),
@@ -281,8 +281,8 @@ fn answer(request: Request) {
         Request::Node { id, reply } => {
             drop(reply.send(Ok(if id == 2 { node(2) } else { Value::Null })));
         }
-        Request::Lock { reply, .. } => drop(reply.send(Err(Refusal::failed("off")))),
-        Request::LockStatus { reply } => drop(reply.send(Ok(json!({"Enabled": false})))),
+        Request::Tka { reply, .. } => drop(reply.send(Err(ApiError::failed("off")))),
+        Request::TkaStatus { reply } => drop(reply.send(Ok(json!({"Enabled": false})))),
         Request::Forwarding { reply } => drop(reply.send(Ok("IPv6 forwarding is off".into()))),
         Request::Why { target, reply } => {
             let steps = vec![WhyStep { ok: false, text: format!("{target} is not in the map") }];

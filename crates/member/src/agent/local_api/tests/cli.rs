@@ -123,7 +123,7 @@ async fn status_and_ip_show_the_nodes() {
 
 /// Go reads our JSON into its types and writes them again: nothing is lost or another on the way.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_survives_gos_types() {
+async fn status_survives_a_round_trip_through_go() {
     for (test, canned) in [("go-1", Canned::running()), ("go-2", Canned::new())] {
         let Some(tailscale) = Tailscale::new(test, canned) else { return };
         let theirs = tailscale.json("status --json").await;
@@ -154,7 +154,7 @@ async fn ping_and_whois_find_nodes_by_name_and_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn set_changes_what_it_is_told_and_names_what_is_not_supported() {
+async fn set_changes_preferences_and_names_unsupported_ones() {
     let Some(tailscale) = Tailscale::new("set", Canned::running()) else { return };
     tailscale.good("set --hostname=new --accept-routes --shields-up").await;
     tailscale.good("set --advertise-routes=10.1.0.0/16 --advertise-exit-node").await;
@@ -184,7 +184,7 @@ async fn set_changes_what_it_is_told_and_names_what_is_not_supported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn down_and_up_keep_the_login() {
+async fn down_and_up_retain_the_login() {
     let Some(tailscale) = Tailscale::new("down", Canned::running()) else { return };
     tailscale.good("down").await;
     assert_eq!(tailscale.state().await, "Stopped");
@@ -203,7 +203,7 @@ async fn down_and_up_keep_the_login() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn up_logs_in_by_key_or_page_and_logout_ends_it() {
+async fn up_logs_in_by_key_or_page_and_logout_logs_out() {
     let Some(tailscale) = Tailscale::new("up", Canned::new()) else { return };
     assert_eq!(tailscale.state().await, "NeedsLogin");
     let up = "up --timeout=10s --login-server=https://control.example";
@@ -225,7 +225,7 @@ async fn netcheck_measures_the_relays_of_the_map() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_that_are_not_there_say_so() {
+async fn unsupported_commands_have_clear_errors() {
     let Some(tailscale) = Tailscale::new("others", Canned::running()) else { return };
     for (command, error) in [
         ("exit-node suggest", "not implemented by linerate: the choice of an exit node"),
@@ -235,8 +235,8 @@ async fn commands_that_are_not_there_say_so() {
         ("metrics print", "not implemented by linerate: metrics"),
     ] {
         let ended = tailscale.run(command).await;
-        let said = format!("{}{}", ended.out, ended.err);
-        assert!(!ended.ok && said.contains(error), "{command}: {ended:?}");
+        let output = format!("{}{}", ended.out, ended.err);
+        assert!(!ended.ok && output.contains(error), "{command}: {ended:?}");
     }
     assert!(tailscale.good("switch --list").await.out.contains("ann@example.com"));
     assert!(tailscale.good("version --daemon").await.out.contains("linerate"));

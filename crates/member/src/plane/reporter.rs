@@ -16,16 +16,16 @@ use tailnet::{
 };
 use wg::{Event, PublicKey, config::PeerTraffic};
 
-use super::{ToLine, places::Places};
+use super::{LineSender, endpoint_tables::EndpointTables};
 
 /// The interval of reports while a peer sends or receives.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which one looks whether any does.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What there is to tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct Pending {
     /// Events of peers.
     pub events: bool,
     /// The network changed.
@@ -36,79 +36,86 @@ pub(super) struct News {
 
 /// Wakes the thread that tells. Who rings does not wait for the agent.
 #[derive(Debug, Default)]
-pub(super) struct Bell(Mutex<News>, Condvar);
+pub(super) struct Notifier(Mutex<Pending>, Condvar);
 
-impl Bell {
-    pub fn ring(&self, say: impl FnOnce(&mut News)) {
-        say(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+impl Notifier {
+    pub fn notify(&self, set: impl FnOnce(&mut Pending)) {
+        set(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.1.notify_one();
     }
 
-    fn wait(&self, at_most: Duration) -> News {
-        let news = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = News::default();
-        let waited = self.1.wait_timeout_while(news, at_most, |news| *news == none);
-        let (mut news, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *news)
+    fn wait(&self, at_most: Duration) -> Pending {
+        let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = Pending::default();
+        let waited = self.1.wait_timeout_while(pending, at_most, |pending| *pending == none);
+        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *pending)
     }
 }
 
 /// When the next report is due.
 #[derive(Debug, Default)]
-struct Reports {
+struct ReportTimer {
     at: Duration,
     busy: bool,
 }
 
-impl Reports {
+impl ReportTimer {
     /// Where nothing was sent or received, an event is the first sign that it is again.
     fn is_due(&self, now: Duration, event: bool) -> bool {
         now >= self.at || event && !self.busy
     }
 
     fn done(&mut self, now: Duration, busy: bool) {
-        *self = Self { at: now + if busy { BUSY } else { IDLE }, busy };
+        *self = Self { at: now + if busy { BUSY_INTERVAL } else { IDLE_INTERVAL }, busy };
     }
 }
 
-pub(super) struct Watch {
+pub(super) struct Reporter {
     node: Arc<Node>,
-    places: Places,
-    line: ToLine,
-    bell: Arc<Bell>,
+    tables: EndpointTables,
+    line: LineSender,
+    notifier: Arc<Notifier>,
     /// The bytes of each peer at the last report.
     last: HashMap<PublicKey, (u64, u64)>,
 }
 
-impl Watch {
-    pub fn new(node: Arc<Node>, places: Places, line: ToLine, bell: Arc<Bell>) -> Self {
-        let wake = bell.clone();
-        node.subscribe(Arc::new(move || wake.ring(|news| news.events = true)));
-        Self { node, places, line, bell, last: HashMap::new() }
+impl Reporter {
+    pub fn new(
+        node: Arc<Node>,
+        tables: EndpointTables,
+        line: LineSender,
+        notifier: Arc<Notifier>,
+    ) -> Self {
+        let notifier_of_events = notifier.clone();
+        node.subscribe(Arc::new(move || {
+            notifier_of_events.notify(|pending| pending.events = true)
+        }));
+        Self { node, tables, line, notifier, last: HashMap::new() }
     }
 
     /// Until nobody will ever read what is told.
     pub fn run(mut self) {
-        let (mut reports, mut told) = (Reports::default(), Ok(()));
-        while told.is_ok() {
+        let (mut timer, mut sent) = (ReportTimer::default(), Ok(()));
+        while sent.is_ok() {
             let now = || clock::boottime();
-            let news = self.bell.wait(reports.at.saturating_sub(now()));
-            if news.ended {
+            let pending = self.notifier.wait(timer.at.saturating_sub(now()));
+            if pending.ended {
                 return;
             }
-            told = self.tell(news);
-            if reports.is_due(now(), news.events) {
+            sent = self.send_pending(pending);
+            if timer.is_due(now(), pending.events) {
                 let active = self.active();
-                reports.done(now(), !active.is_empty());
+                timer.done(now(), !active.is_empty());
                 if !active.is_empty() {
-                    told = told.and(self.line.send(&ToAgent::Activity(active)));
+                    sent = sent.and(self.line.send(&ToAgent::Activity(active)));
                 }
             }
         }
     }
 
-    fn tell(&self, news: News) -> io::Result<()> {
-        if news.network {
+    fn send_pending(&self, pending: Pending) -> io::Result<()> {
+        if pending.network {
             self.line.send(&ToAgent::NetworkChanged)?;
         }
         while let Some(event) = self.node.poll_event() {
@@ -128,7 +135,7 @@ impl Watch {
         let now = all.iter().map(|one| (one.public_key, bytes(one))).collect();
         let last = std::mem::replace(&mut self.last, now);
         let active = all.iter().filter(|one| last.get(&one.public_key) != Some(&bytes(one)));
-        active.map(|one| report(one, &self.places)).collect()
+        active.map(|one| report(one, &self.tables)).collect()
     }
 
     fn translate(&self, event: Event) -> Option<PeerEvent> {
@@ -136,7 +143,7 @@ impl Watch {
         match event {
             Event::HandshakeDone(peer) => Some(PeerEvent::HandshakeDone(key(peer))),
             Event::NewPath { peer, from } => {
-                Some(PeerEvent::NewPath { peer: key(peer), from: self.places.path_of(&from)? })
+                Some(PeerEvent::NewPath { peer: key(peer), from: self.tables.path_of(&from)? })
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
             Event::HandshakeWanted(peer) => Some(PeerEvent::Wanted(key(peer))),
@@ -147,17 +154,17 @@ impl Watch {
 }
 
 /// What all peers sent and received.
-pub(super) fn activity(node: &Node, places: &Places) -> Vec<Activity> {
-    node.traffic().iter().map(|one| report(one, places)).collect()
+pub(super) fn activity(node: &Node, tables: &EndpointTables) -> Vec<Activity> {
+    node.traffic().iter().map(|one| report(one, tables)).collect()
 }
 
-fn report(one: &PeerTraffic, places: &Places) -> Activity {
+fn report(one: &PeerTraffic, tables: &EndpointTables) -> Activity {
     Activity {
         peer: NodePublic(*one.public_key.as_bytes()),
         received: one.rx_bytes,
         sent: one.tx_bytes,
         last_handshake: one.last_handshake,
-        heard_from: one.received_from.as_ref().and_then(|from| places.path_of(from)),
+        heard_from: one.received_from.as_ref().and_then(|from| tables.path_of(from)),
         path_mtu: one.path_mtu,
         post_quantum: one.post_quantum,
     }
@@ -168,22 +175,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_rings_never_waits_and_what_was_rung_for_is_told_once() {
-        let bell = Bell::default();
+    fn notify_never_blocks_and_wait_returns_each_flag_once() {
+        let notifier = Notifier::default();
         for _ in 0..10_000 {
-            bell.ring(|news| news.network = true);
+            notifier.notify(|pending| pending.network = true);
         }
-        bell.ring(|news| news.events = true);
-        assert_eq!(bell.wait(Duration::ZERO), News { events: true, network: true, ended: false });
-        assert_eq!(bell.wait(Duration::ZERO), News::default());
+        notifier.notify(|pending| pending.events = true);
+        assert_eq!(
+            notifier.wait(Duration::ZERO),
+            Pending { events: true, network: true, ended: false }
+        );
+        assert_eq!(notifier.wait(Duration::ZERO), Pending::default());
     }
 
     #[test]
-    fn events_without_end_hold_up_no_report() {
-        let (mut reports, mut made) = (Reports::default(), 0);
+    fn constant_events_do_not_delay_reports() {
+        let (mut timer, mut made) = (ReportTimer::default(), 0);
         for now in (0..10_000).step_by(10).map(Duration::from_millis) {
-            if reports.is_due(now, true) {
-                reports.done(now, true);
+            if timer.is_due(now, true) {
+                timer.done(now, true);
                 made += 1;
             }
         }

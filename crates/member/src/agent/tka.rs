@@ -6,7 +6,7 @@
 //!                                                                     `──► lock.json, settings
 //! ```
 
-mod orders;
+mod operations;
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use tailnet::{
 };
 use zeroize::Zeroizing;
 
-use self::orders::Orders;
-use super::{control, core::Agent, state::State};
+use self::operations::Operations;
+use super::{control, core::Agent, state_folder::StateFolder};
 
 /// The name of the file.
 const FILE: &str = "lock.json";
@@ -37,7 +37,7 @@ const VERSION: u32 = 1;
 
 /// What is kept of tailnet lock.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SavedChain {
     version: u32,
     /// Whose coordinator passed it on.
     control_url: String,
@@ -46,17 +46,17 @@ struct Kept {
 }
 
 /// What this node has of tailnet lock.
-pub(super) struct Lock {
+pub(super) struct Tka {
     own: OwnKey,
     /// The public half of `own`, as people are told it.
-    shown: String,
+    own_public: String,
     /// Of the coordinator at this URL.
     control_url: String,
     follower: Follower,
-    orders: Orders,
+    operations: Operations,
 }
 
-impl Kept {
+impl SavedChain {
     fn of(authority: &Authority, control_url: &str) -> Self {
         let updates = authority.texts().iter().map(|text| Base64::encode_string(text)).collect();
         Self { version: VERSION, control_url: control_url.to_owned(), updates }
@@ -69,39 +69,39 @@ impl Kept {
     }
 }
 
-impl Lock {
+impl Tka {
     /// What is kept for the coordinator at this URL.
     ///
     /// # Errors
     /// This node's own key cannot be read or made.
-    pub fn new(state: &State, control_url: &str) -> anyhow::Result<Self> {
-        let own = state.lock_key()?;
-        let kept: Option<Kept> = state.read(FILE);
-        let known = match kept {
+    pub fn new(state: &StateFolder, control_url: &str) -> anyhow::Result<Self> {
+        let own = state.tka_key()?;
+        let saved: Option<SavedChain> = state.read(FILE);
+        let known = match saved {
             // What cannot be read may be of any.
-            None if state.has(FILE) => Known::Damaged,
+            None if state.may_exist(FILE) => Known::Damaged,
             None => Known::Nothing,
-            Some(kept) if kept.control_url != control_url => Known::Nothing,
-            Some(kept) => match kept.restored() {
+            Some(saved) if saved.control_url != control_url => Known::Nothing,
+            Some(saved) => match saved.restored() {
                 Some(authority) => Known::Keys(Box::new(authority)),
                 None => Known::Damaged,
             },
         };
         Ok(Self {
-            shown: own.shown(),
+            own_public: own.shown(),
             own,
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
-            orders: Orders::default(),
+            operations: Operations::default(),
         })
     }
 
     /// What peers are believed by.
-    pub fn around(&self) -> settings::Lock<'_> {
+    pub fn trust(&self) -> settings::Lock<'_> {
         match self.follower.known() {
             Known::Nothing => settings::Lock::Unknown,
             Known::Damaged => settings::Lock::Damaged,
-            Known::Keys(authority) => settings::Lock::On { authority, own_key: &self.shown },
+            Known::Keys(authority) => settings::Lock::On { authority, own_key: &self.own_public },
         }
     }
 
@@ -118,18 +118,18 @@ impl Lock {
 
     /// The first map of a stream is here.
     pub fn handle_connected(&mut self) {
-        self.orders.handle_connected();
+        self.operations.handle_connected();
         self.follower.handle_connected();
     }
 
     pub fn handle_disconnected(&mut self) {
-        self.orders.handle_disconnected();
+        self.operations.handle_disconnected();
         self.follower.handle_disconnected();
     }
 
     /// Whether a former signature is one that another can be made of.
-    pub fn renews(&self, former: &[u8]) -> bool {
-        self.own.renewed(&NodePublic::default(), former).is_ok()
+    pub fn renews(&self, previous: &[u8]) -> bool {
+        self.own.renewed(&NodePublic::default(), previous).is_ok()
     }
 
     /// A login that the network accepts under tailnet lock, where that can be had: by the signature
@@ -138,9 +138,9 @@ impl Lock {
         &self,
         node_key: NodePublic,
         auth_key: Option<Zeroizing<String>>,
-        former: Option<&[u8]>,
+        previous: Option<&[u8]>,
     ) -> register::Login {
-        let renewed = former.and_then(|former| self.own.renewed(&node_key, former).ok());
+        let renewed = previous.and_then(|previous| self.own.renewed(&node_key, previous).ok());
         let wrapped = auth_key.as_ref().and_then(|key| WrappedAuthKey::read(key));
         let signature = renewed.or_else(|| Some(wrapped.as_ref()?.sign(&node_key)));
         register::Login {
@@ -157,50 +157,52 @@ impl Lock {
 
 impl Agent {
     /// Asks the coordinator for what is missing here.
-    pub fn follow_lock(&mut self) {
-        let (asking, now) = (self.asking(), self.clock.now);
+    pub fn sync_tka(&mut self) {
+        let (asking, now) = (self.requester(), self.clock.now);
         let said = Said { lock: self.map.lock(), asking, now };
-        let question = self.lock.follower.poll_question(said);
-        self.ask_lock(question);
+        let question = self.tka.follower.poll_question(said);
+        self.send_tka_request(question);
     }
 
     /// The coordinator answered, or did not.
-    pub fn handle_lock_answer(
+    pub fn handle_tka_response(
         &mut self,
         number: u32,
-        answer: Result<&[u8], &control::trouble::Trouble>,
+        answer: Result<&[u8], &control::error::ControlError>,
     ) {
         let answer = answer.map_err(ToString::to_string);
-        if let Some(question) = self.lock.orders.handle_answered(number) {
-            self.ask_coordinator(question);
+        if let Some(question) = self.tka.operations.handle_answered(number) {
+            self.request_tka(question);
         }
-        if Orders::has(number) {
-            return self.handle_order_answer(number, answer);
+        if Operations::owns(number) {
+            return self.handle_operation_response(number, answer);
         }
-        let (asking, now) = (self.asking(), self.clock.now);
+        let (asking, now) = (self.requester(), self.clock.now);
         let said = Said { lock: self.map.lock(), asking, now };
         let (changed, question) =
-            self.lock.follower.handle_answer(number, answer, said, control::random());
+            self.tka.follower.handle_answer(number, answer, said, control::random());
         if changed {
-            self.keep_lock();
+            self.save_tka();
             self.apply_settings();
         }
-        self.ask_lock(question);
+        self.send_tka_request(question);
     }
 
-    fn asking(&self) -> Asking {
+    fn requester(&self) -> Asking {
         Asking { version: CAPABILITY_VERSION, node_key: self.own.key }
     }
 
-    fn ask_lock(&mut self, question: Option<Question>) {
-        if let Some(question) = question.and_then(|question| self.lock.orders.ask(question)) {
-            self.ask_coordinator(question);
+    fn send_tka_request(&mut self, question: Option<Question>) {
+        if let Some(question) =
+            question.and_then(|question| self.tka.operations.send_or_queue(question))
+        {
+            self.request_tka(question);
         }
-        match self.lock.follower.failure() {
+        match self.tka.follower.failure() {
             Some(failure) => {
                 self.problems.insert("lock", format!("tailnet lock: {failure}"));
             }
-            None if matches!(self.lock.follower.known(), Known::Damaged) => {
+            None if matches!(self.tka.follower.known(), Known::Damaged) => {
                 let problem = format!(
                     "tailnet lock: {FILE} in the state folder cannot be read, so no peer is \
                      believed; log out and join again"
@@ -211,14 +213,14 @@ impl Agent {
         }
     }
 
-    fn keep_lock(&mut self) {
-        let kept = match self.lock.follower.known() {
+    fn save_tka(&mut self) {
+        let saved = match self.tka.follower.known() {
             Known::Keys(authority) => {
-                self.state.keep(FILE, &Kept::of(authority, &self.lock.control_url))
+                self.state.save(FILE, &SavedChain::of(authority, &self.tka.control_url))
             }
-            _ => self.state.forget(FILE),
+            _ => self.state.remove(FILE),
         };
-        match kept {
+        match saved {
             Ok(()) => drop(self.problems.remove("disk of tailnet lock")),
             Err(error) => {
                 self.problems.insert("disk of tailnet lock", format!("{FILE}: {error}"));
@@ -227,23 +229,23 @@ impl Agent {
     }
 
     /// Forgets whom the network trusts: it was left.
-    pub fn forget_lock(&mut self) {
-        self.lock.follower = Follower::new(Known::Nothing);
+    pub fn clear_tka(&mut self) {
+        self.tka.follower = Follower::new(Known::Nothing);
         self.problems.remove("lock");
-        self.keep_lock();
+        self.save_tka();
     }
 
     /// The coordinator at this URL is spoken to from now on: what another passed on does not count.
-    pub fn lock_of(&mut self, control_url: &str) {
-        if self.lock.control_url != control_url {
-            control_url.clone_into(&mut self.lock.control_url);
-            self.forget_lock();
+    pub fn set_tka_coordinator(&mut self, control_url: &str) {
+        if self.tka.control_url != control_url {
+            control_url.clone_into(&mut self.tka.control_url);
+            self.clear_tka();
         }
     }
 
     /// Whether tailnet lock lets a peer in; nothing where it is off.
-    pub fn why_locked(&self, peer: &Node) -> Option<(bool, String)> {
-        match (self.lock.follower.known(), self.map.lock()) {
+    pub fn tka_verdict(&self, peer: &Node) -> Option<(bool, String)> {
+        match (self.tka.follower.known(), self.map.lock()) {
             (Known::Keys(authority), _) => {
                 let refused = locked_out(&self.map, authority);
                 Some(match refused.get(&peer.key) {
@@ -257,12 +259,12 @@ impl Agent {
     }
 
     /// What `tailscale lock status` reads (`ipnstate.TailnetLockStatus`).
-    pub fn lock_status(&self) -> Value {
+    pub fn tka_status(&self) -> Value {
         let node_key = Some(self.own.key).filter(|key| !key.is_zero());
-        let Some(authority) = self.lock.follower.known().authority() else {
+        let Some(authority) = self.tka.follower.known().authority() else {
             return json!({
-                "Enabled": matches!(self.lock.follower.known(), Known::Damaged),
-                "PublicKey": self.lock.own.public(),
+                "Enabled": matches!(self.tka.follower.known(), Known::Damaged),
+                "PublicKey": self.tka.own.public(),
                 "NodeKey": node_key,
                 "NodeKeySigned": false,
             });
@@ -273,13 +275,13 @@ impl Agent {
             let peers = self.map.peers();
             peers
                 .filter(|peer| refused.contains_key(&peer.key) == is_refused)
-                .map(shown_peer)
+                .map(peer_status)
                 .collect()
         };
         json!({
             "Enabled": true,
             "Head": authority.head().0,
-            "PublicKey": self.lock.own.public(),
+            "PublicKey": self.tka.own.public(),
             "NodeKey": node_key,
             "NodeKeySigned": authority.check(&self.own.key, &own).is_ok(),
             "NodeKeySignature": shown_signature(&own).ok(),
@@ -291,7 +293,7 @@ impl Agent {
     }
 }
 
-fn shown_peer(peer: &Node) -> Value {
+fn peer_status(peer: &Node) -> Value {
     let addresses: Vec<_> = peer.addresses.iter().map(ipnet::IpNet::addr).collect();
     json!({
         "Name": peer.name,

@@ -13,36 +13,36 @@ use tokio::{
 use super::{
     Event,
     connection::{Connection, collect_up_to},
-    trouble::Trouble,
+    error::ControlError,
 };
 
 const WHAT: &str = "tailnet lock";
 /// The longest answer, in bytes: a whole chain in base64, and as much again for the form.
-const LONGEST_ANSWER: usize = 4 << 20;
-const _: () = assert!(LONGEST_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10));
+const MAX_ANSWER: usize = 4 << 20;
+const _: () = assert!(MAX_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10));
 /// How long an answer may take (tailscale `ipnlocal/tailnet-lock.go`).
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The latest question.
-pub(super) type Questions = watch::Receiver<Option<Question>>;
+pub(super) type TkaRequests = watch::Receiver<Option<Question>>;
 
 /// Asks what comes from now on, until there is nobody who asks.
-pub(super) async fn ask_all(
+pub(super) async fn forward_all(
     connection: &Connection,
     node_key: NodePublic,
-    questions: &mut Questions,
+    requests: &mut TkaRequests,
     events: &mpsc::Sender<Event>,
 ) {
     // What was asked over a former connection has no answer.
-    questions.mark_unchanged();
-    while questions.changed().await.is_ok() {
-        let Some(question) = questions.borrow_and_update().clone() else { continue };
+    requests.mark_unchanged();
+    while requests.changed().await.is_ok() {
+        let Some(question) = requests.borrow_and_update().clone() else { continue };
         let number = question.number;
-        let answer = match timeout(ANSWER, ask(connection, node_key, question)).await {
+        let answer = match timeout(ANSWER_TIMEOUT, send(connection, node_key, question)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Trouble::Silent("the coordinator".into(), WHAT)),
+            Err(_) => Err(ControlError::NoAnswer("the coordinator".into(), WHAT)),
         };
-        if events.send(Event::LockAnswer { number, answer }).await.is_err() {
+        if events.send(Event::TkaResponse { number, answer }).await.is_err() {
             return;
         }
     }
@@ -50,12 +50,12 @@ pub(super) async fn ask_all(
 }
 
 /// A GET with a body, as Tailscale's clients send it.
-async fn ask(
+async fn send(
     connection: &Connection,
     node_key: NodePublic,
     question: Question,
-) -> Result<Bytes, Trouble> {
+) -> Result<Bytes, ControlError> {
     let Question { path, body, .. } = question;
-    let response = connection.ask(Method::GET, WHAT, path, &node_key, body).await?;
-    collect_up_to(LONGEST_ANSWER, WHAT, response.into_body()).await
+    let response = connection.request(Method::GET, WHAT, path, &node_key, body).await?;
+    collect_up_to(MAX_ANSWER, WHAT, response.into_body()).await
 }

@@ -10,14 +10,14 @@ use tailnet::{
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Mesh;
-use crate::agent::{control::dial, derp, portmap::Router, told::ToRelays};
+use crate::agent::{commands::RelayCommands, control::dial, derp, portmap::Router};
 
 /// Names of relays that are resolved at once: each takes a thread with a stack of 2 MiB.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
 /// What a task found out for a check of the network.
 #[derive(Debug)]
-pub(in crate::agent) enum Found {
+pub(in crate::agent) enum CheckResult {
     /// What the name of a relay stands for.
     Addresses(String, Vec<IpAddr>),
     /// How far a region is by TCP.
@@ -25,31 +25,35 @@ pub(in crate::agent) enum Found {
     /// What is known of the port that the router forwards.
     Mapped(Router),
     /// By which prefix the network translates for IPv4, if it does; nothing if no name server says.
-    Translator(Option<Option<Prefix>>),
+    Nat64Prefix(Option<Option<Prefix>>),
 }
 
 impl Mesh {
     /// Finds out how the network around is.
     pub(super) fn check(&mut self, now: Duration) {
-        self.look_for_translator(now);
-        let v4 = self.has_local(false) || self.translated.is_there();
+        self.check_nat64(now);
+        let v4 = self.has_local(false) || self.nat64.is_active();
         self.netcheck.set_families(Families { v4, v6: self.has_local(true) });
         self.port_mapping.check();
         self.netcheck.start(now);
     }
 
     /// A task of a check is done.
-    pub fn handle_found(&mut self, found: Found, now: Duration) {
-        match found {
-            Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
-            Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
-            Found::Translator(prefix) => self.handle_translator(prefix, now),
-            Found::Mapped(mapped) => {
+    pub fn handle_check_result(&mut self, result: CheckResult, now: Duration) {
+        match result {
+            CheckResult::Addresses(name, addresses) => {
+                self.netcheck.handle_address(&name, addresses)
+            }
+            CheckResult::Latency(region, latency) => {
+                self.netcheck.handle_tcp_latency(region, latency)
+            }
+            CheckResult::Nat64Prefix(prefix) => self.handle_nat64_prefix(prefix, now),
+            CheckResult::Mapped(mapped) => {
                 if self.port_mapping.set(mapped) {
                     self.due.announce = true;
-                    self.tell_paths(now);
+                    self.update_paths(now);
                 }
-                self.renew_net_info();
+                self.update_net_info();
             }
         }
     }
@@ -59,17 +63,17 @@ impl Mesh {
         self.homes.handle_report(&report.latencies, report.began, true, now);
         self.report = report;
         if self.home() != home {
-            self.home_chosen(now);
+            self.handle_new_home(now);
         }
-        self.renew_net_info();
+        self.update_net_info();
         self.due.announce |= self.reflexive() != before;
-        self.tell_paths(now);
+        self.update_paths(now);
     }
 
     /// Goes on with a check of the network.
-    pub(super) async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
+    pub(super) async fn flush_check(&mut self, relays: &RelayCommands, now: Duration) {
         while let Some(name) = self.netcheck.needs_address() {
-            look_up(&self.found, name);
+            look_up(&self.results, name);
         }
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
             let bytes = bytes.to_vec();
@@ -81,22 +85,22 @@ impl Mesh {
         while let Some(region) = self.netcheck.needs_tcp() {
             let (reply, measured) = oneshot::channel();
             relays.send(derp::Command::Measure { region, reply }).await;
-            let found = self.found.clone();
+            let results = self.results.clone();
             tokio::spawn(async move {
                 let latency = measured.await.unwrap_or_default();
-                let _ = found.send(Found::Latency(region, latency)).await;
+                let _ = results.send(CheckResult::Latency(region, latency)).await;
             });
         }
     }
 }
 
 /// Finds out what the name of a relay stands for.
-pub(in crate::agent) fn look_up(found: &mpsc::Sender<Found>, name: String) {
-    let found = found.clone();
+pub(in crate::agent) fn look_up(results: &mpsc::Sender<CheckResult>, name: String) {
+    let results = results.clone();
     tokio::spawn(async move {
         let Ok(_permit) = LOOKUPS.acquire().await else { return };
         let looked_up = dial::look_up(&name, 0).await;
         let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
-        let _ = found.send(Found::Addresses(name, addresses)).await;
+        let _ = results.send(CheckResult::Addresses(name, addresses)).await;
     });
 }

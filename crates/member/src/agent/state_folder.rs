@@ -25,11 +25,11 @@ use super::Folder;
 
 /// The folder of an agent.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StateFolder {
     folder: Folder,
 }
 
-impl State {
+impl StateFolder {
     pub fn new(folder: Folder) -> Self {
         Self { folder }
     }
@@ -54,7 +54,7 @@ impl State {
     ///
     /// # Errors
     /// The file holds something else, or a new one cannot be written.
-    pub fn lock_key(&self) -> anyhow::Result<OwnKey> {
+    pub fn tka_key(&self) -> anyhow::Result<OwnKey> {
         self.key("lock.key", |seed| OwnKey::new(&seed), OwnKey::text)
     }
 
@@ -65,7 +65,7 @@ impl State {
         text: fn(&K) -> Zeroizing<String>,
     ) -> anyhow::Result<K> {
         let path = self.folder.path.join(name);
-        let what = || self.folder.shown.join(name).display().to_string();
+        let what = || self.folder.display.join(name).display().to_string();
         match fs::read_to_string(&path).map(Zeroizing::new) {
             Ok(text) => text.trim().parse().with_context(what),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -80,7 +80,7 @@ impl State {
     }
 
     /// Whether a file is there, or may be.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn may_exist(&self, name: &str) -> bool {
         self.folder.path.join(name).try_exists().unwrap_or(true)
     }
 
@@ -96,7 +96,7 @@ impl State {
         match read.and_then(|text| Ok(serde_json::from_str(&text)?)) {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::error!("{}: {error:#}", self.folder.shown.join(name).display());
+                tracing::error!("{}: {error:#}", self.folder.display.join(name).display());
                 None
             }
         }
@@ -106,14 +106,14 @@ impl State {
     ///
     /// # Errors
     /// The file cannot be written; the former one is still there.
-    pub fn keep(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+    pub fn save(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(value).map_err(io::Error::other)?;
         self.write(name, &text)
     }
 
     /// What keeps a file from being kept, for users.
-    pub fn trouble(&self, name: &str, error: &io::Error) -> String {
-        let file = self.folder.shown.join(name);
+    pub fn save_error(&self, name: &str, error: &io::Error) -> String {
+        let file = self.folder.display.join(name);
         format!(
             "{}: {error}; until it can be written, a restart begins with the former one",
             file.display()
@@ -128,7 +128,7 @@ impl State {
     ///
     /// # Errors
     /// It is still there.
-    pub fn forget(&self, name: &str) -> io::Result<()> {
+    pub fn remove(&self, name: &str) -> io::Result<()> {
         atomic_file::remove(&self.folder.path.join(name))
     }
 }
@@ -139,14 +139,14 @@ mod tests {
 
     use super::*;
 
-    fn state(name: &str) -> State {
+    fn state(name: &str) -> StateFolder {
         let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        State::new(Folder { path: folder.clone(), shown: folder, open: None })
+        StateFolder::new(Folder { path: folder.clone(), display: folder, open: None })
     }
 
     #[test]
-    fn a_machine_is_the_same_at_each_start_and_nobody_else_reads_its_key() {
+    fn machine_key_is_persistent_and_readable_only_by_its_owner() {
         let state = state("machine-key");
         let first = state.machine_key().unwrap().public();
         assert_eq!(state.machine_key().unwrap().public(), first);
@@ -160,15 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_is_none_and_the_agent_goes_on() {
+    fn unreadable_file_counts_as_absent() {
         let state = state("prefs");
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
-        state.keep("map.json", &[1, 2]).unwrap();
+        state.save("map.json", &[1, 2]).unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), Some(vec![1, 2]));
         fs::write(state.folder.path.join("map.json"), "[1, 2").unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
-        state.forget("map.json").unwrap();
-        state.forget("map.json").unwrap();
+        state.remove("map.json").unwrap();
+        state.remove("map.json").unwrap();
         fs::remove_dir_all(&state.folder.path).unwrap();
     }
 }

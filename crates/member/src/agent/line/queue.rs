@@ -11,30 +11,30 @@ use tailnet::{
 
 /// The most bytes of datagrams that wait in each direction: what a relay brings in 30 ms at
 /// 1 Gbit/s, and the pings of 1,000 peers that are all sought at once.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_DATAGRAM_BYTES: usize = 4 << 20;
 /// The most logins to relays that wait. A relay's connection asks again.
-const MOST_LOGINS: usize = 64;
+const MAX_LOGINS: usize = 64;
 
 /// A message that may have to wait.
 pub trait Message: Serialize + Sized + Send + 'static {
     /// Where it waits.
-    type Waiting: Default + Send;
+    type Queue: Default + Send;
 
     /// Has it wait. It may take the place of others.
-    fn push(self, waiting: &mut Self::Waiting);
+    fn push(self, queue: &mut Self::Queue);
 
     /// The next to be sent.
-    fn pop(waiting: &mut Self::Waiting) -> Option<Self>;
+    fn pop(queue: &mut Self::Queue) -> Option<Self>;
 }
 
 /// What waits for the data plane: what is popped first is above.
 #[derive(Debug, Default)]
-pub struct ForPlane {
+pub struct PlaneQueue {
     /// What is done in its order.
-    orders: VecDeque<ToPlane>,
+    commands: VecDeque<ToPlane>,
     /// Before peers: no new peer's packet enters by the old rules.
     filter: Option<FilterPolicy>,
-    peers: Option<PeerNews>,
+    peers: Option<PeerChanges>,
     /// After peers: who hears it can reach them.
     identity: Option<Identity>,
     paths: BTreeMap<NodePublic, Path>,
@@ -44,7 +44,7 @@ pub struct ForPlane {
 }
 
 #[derive(Debug, Default)]
-struct PeerNews {
+struct PeerChanges {
     complete: bool,
     /// `None` is gone.
     peers: BTreeMap<NodePublic, Option<Peer>>,
@@ -57,43 +57,43 @@ struct Datagrams {
 }
 
 impl Message for ToPlane {
-    type Waiting = ForPlane;
+    type Queue = PlaneQueue;
 
-    fn push(self, waiting: &mut ForPlane) {
+    fn push(self, queue: &mut PlaneQueue) {
         match self {
-            Self::Filter(filter) => waiting.filter = Some(filter),
+            Self::Filter(filter) => queue.filter = Some(filter),
             Self::Peers { complete, changed, removed } => {
-                waiting.push_peers(complete, changed, &removed);
+                queue.push_peers(complete, changed, &removed);
             }
-            Self::Identity(identity) => waiting.identity = Some(identity),
-            Self::Path { peer, path } => drop(waiting.paths.insert(peer, path)),
-            Self::Handshake(peer) => drop(waiting.handshakes.insert(peer)),
+            Self::Identity(identity) => queue.identity = Some(identity),
+            Self::Path { peer, path } => drop(queue.paths.insert(peer, path)),
+            Self::Handshake(peer) => drop(queue.handshakes.insert(peer)),
             Self::Datagrams(ref some) => {
                 let bytes = some.iter().map(|one| size_of_val(one) + one.bytes.len()).sum();
-                waiting.outgoing.push(self, bytes);
+                queue.outgoing.push(self, bytes);
             }
             Self::Relayed(ref some) => {
                 let bytes = some.iter().map(|one| size_of_val(one) + one.bytes.len()).sum();
-                waiting.relayed.push(self, bytes);
+                queue.relayed.push(self, bytes);
             }
             Self::Forget => {
                 // Of another node key.
-                waiting.peers = None;
-                waiting.paths.clear();
-                waiting.handshakes.clear();
-                waiting.push_order(self);
+                queue.peers = None;
+                queue.paths.clear();
+                queue.handshakes.clear();
+                queue.push_command(self);
             }
-            order => waiting.push_order(order),
+            command => queue.push_command(command),
         }
     }
 
-    fn pop(waiting: &mut ForPlane) -> Option<Self> {
-        let ForPlane { orders, filter, peers, identity, paths, handshakes, outgoing, relayed } =
-            waiting;
-        orders
+    fn pop(queue: &mut PlaneQueue) -> Option<Self> {
+        let PlaneQueue { commands, filter, peers, identity, paths, handshakes, outgoing, relayed } =
+            queue;
+        commands
             .pop_front()
             .or_else(|| filter.take().map(Self::Filter))
-            .or_else(|| peers.take().map(PeerNews::message))
+            .or_else(|| peers.take().map(PeerChanges::message))
             .or_else(|| identity.take().map(Self::Identity))
             .or_else(|| paths.pop_first().map(|(peer, path)| Self::Path { peer, path }))
             .or_else(|| handshakes.pop_first().map(Self::Handshake))
@@ -103,48 +103,48 @@ impl Message for ToPlane {
 }
 
 impl Message for ToSteward {
-    type Waiting = Option<Self>;
+    type Queue = Option<Self>;
 
     /// Each wish is all of it.
-    fn push(self, waiting: &mut Option<Self>) {
-        *waiting = Some(self);
+    fn push(self, queue: &mut Option<Self>) {
+        *queue = Some(self);
     }
 
-    fn pop(waiting: &mut Option<Self>) -> Option<Self> {
-        waiting.take()
+    fn pop(queue: &mut Option<Self>) -> Option<Self> {
+        queue.take()
     }
 }
 
-impl ForPlane {
-    fn push_order(&mut self, order: ToPlane) {
-        let is_login = |order: &&ToPlane| matches!(order, ToPlane::Login { .. });
-        let is_full = || self.orders.iter().filter(is_login).count() >= MOST_LOGINS;
+impl PlaneQueue {
+    fn push_command(&mut self, command: ToPlane) {
+        let is_login = |command: &&ToPlane| matches!(command, ToPlane::Login { .. });
+        let is_full = || self.commands.iter().filter(is_login).count() >= MAX_LOGINS;
         // Two that are the same, one behind the other, are one.
-        if self.orders.back() == Some(&order) || is_login(&&order) && is_full() {
+        if self.commands.back() == Some(&command) || is_login(&&command) && is_full() {
             return;
         }
-        self.orders.push_back(order);
+        self.commands.push_back(command);
     }
 
     fn push_peers(&mut self, complete: bool, changed: Vec<Peer>, removed: &[NodePublic]) {
-        let news = self.peers.get_or_insert_default();
+        let changes = self.peers.get_or_insert_default();
         if complete {
-            *news = PeerNews { complete, peers: BTreeMap::new() };
+            *changes = PeerChanges { complete, peers: BTreeMap::new() };
         }
         for key in removed {
-            news.peers.insert(*key, None);
+            changes.peers.insert(*key, None);
         }
-        news.peers.extend(changed.into_iter().map(|peer| (peer.key, Some(peer))));
-        let is_there = |key: &NodePublic| match news.peers.get(key) {
+        changes.peers.extend(changed.into_iter().map(|peer| (peer.key, Some(peer))));
+        let is_there = |key: &NodePublic| match changes.peers.get(key) {
             Some(peer) => peer.is_some(),
-            None => !news.complete,
+            None => !changes.complete,
         };
         self.paths.retain(|key, _| is_there(key));
         self.handshakes.retain(is_there);
     }
 }
 
-impl PeerNews {
+impl PeerChanges {
     fn message(self) -> ToPlane {
         let (mut changed, mut removed) = (Vec::new(), Vec::new());
         for (key, peer) in self.peers {
@@ -160,7 +160,7 @@ impl PeerNews {
 impl Datagrams {
     /// What finds no room is lost, as it may be in any queue of a network.
     fn push(&mut self, message: ToPlane, bytes: usize) {
-        if self.bytes + bytes <= MOST_BYTES {
+        if self.bytes + bytes <= MAX_DATAGRAM_BYTES {
             self.bytes += bytes;
             self.messages.push_back((message, bytes));
         }
@@ -197,74 +197,74 @@ mod tests {
     }
 
     fn drained(messages: impl IntoIterator<Item = ToPlane>) -> Vec<ToPlane> {
-        let mut waiting = ForPlane::default();
-        messages.into_iter().for_each(|message| message.push(&mut waiting));
-        std::iter::from_fn(|| ToPlane::pop(&mut waiting)).collect()
+        let mut queue = PlaneQueue::default();
+        messages.into_iter().for_each(|message| message.push(&mut queue));
+        std::iter::from_fn(|| ToPlane::pop(&mut queue)).collect()
     }
 
     #[test]
-    fn a_plane_that_does_not_read_costs_a_bounded_number_of_bytes() {
+    fn data_plane_that_does_not_read_costs_bounded_memory() {
         let relayed = || ToPlane::Relayed(vec![datagrams(60_000)]);
-        let kept = drained((0..1000).map(|_| relayed())).len();
-        assert!((60..=70).contains(&kept), "{kept} of 60 kB");
+        let sent = drained((0..1000).map(|_| relayed())).len();
+        assert!((60..=70).contains(&sent), "{sent} of 60 kB");
         let logins = (0..10_000).map(|id| ToPlane::Login { id, server: [0; 32] });
-        assert_eq!(drained(logins).len(), MOST_LOGINS);
+        assert_eq!(drained(logins).len(), MAX_LOGINS);
         let path = |port: u16| ToPlane::Path { peer: key(1), path: Path::Relay(port) };
         assert_eq!(drained((0..1000).map(path)), [path(999)]);
     }
 
     #[test]
-    fn datagrams_do_not_keep_state_from_being_sent() {
-        let data = ToPlane::Relayed(vec![datagrams(MOST_BYTES / 2)]);
+    fn datagrams_do_not_delay_state() {
+        let data = ToPlane::Relayed(vec![datagrams(MAX_DATAGRAM_BYTES / 2)]);
         let changed = peers(false, &[peer(1, 0)], &[]);
-        let kept = drained([data.clone(), data.clone(), changed.clone()]);
-        assert_eq!(kept, [changed, data]);
+        let sent = drained([data.clone(), data.clone(), changed.clone()]);
+        assert_eq!(sent, [changed, data]);
     }
 
     #[test]
-    fn changes_of_peers_that_wait_become_one() {
-        let kept = drained([
+    fn queued_peer_changes_are_merged() {
+        let sent = drained([
             peers(false, &[peer(1, 0), peer(2, 0)], &[]),
             peers(false, &[peer(1, 9)], &[2, 3]),
             peers(false, &[peer(3, 0)], &[]),
         ]);
-        assert_eq!(kept, [peers(false, &[peer(1, 9), peer(3, 0)], &[2])]);
-        let kept = drained([
+        assert_eq!(sent, [peers(false, &[peer(1, 9), peer(3, 0)], &[2])]);
+        let sent = drained([
             peers(false, &[peer(1, 0)], &[4]),
             peers(true, &[peer(2, 0)], &[]),
             peers(false, &[peer(3, 0)], &[]),
         ]);
-        assert_eq!(kept, [peers(true, &[peer(2, 0), peer(3, 0)], &[])]);
+        assert_eq!(sent, [peers(true, &[peer(2, 0), peer(3, 0)], &[])]);
     }
 
     #[test]
-    fn a_path_of_a_peer_that_is_gone_is_not_told() {
+    fn path_of_a_removed_peer_is_not_sent() {
         let path = |byte| ToPlane::Path { peer: key(byte), path: Path::Relay(1) };
         let gone = peers(false, &[], &[1]);
-        let kept = drained([path(1), ToPlane::Handshake(key(1)), path(2), gone.clone()]);
-        assert_eq!(kept, [gone, path(2)]);
+        let sent = drained([path(1), ToPlane::Handshake(key(1)), path(2), gone.clone()]);
+        assert_eq!(sent, [gone, path(2)]);
         let all = peers(true, &[peer(2, 0)], &[]);
         assert_eq!(drained([path(1), path(2), all.clone()]), [all, path(2)]);
         assert_eq!(drained([path(1), ToPlane::Forget]), [ToPlane::Forget]);
     }
 
     #[test]
-    fn who_this_node_is_is_told_after_its_peers() {
+    fn identity_is_sent_after_the_peers() {
         let identity = |byte| {
             let addresses = vec![[100, 64, 0, byte].into()];
             ToPlane::Identity(Identity { addresses, ..Identity::default() })
         };
         let peers = peers(true, &[peer(1, 0)], &[]);
         let filter = ToPlane::Filter(FilterPolicy::default());
-        let kept = drained([identity(1), identity(2), peers.clone(), filter.clone()]);
-        assert_eq!(kept, [filter, peers, identity(2)]);
+        let sent = drained([identity(1), identity(2), peers.clone(), filter.clone()]);
+        assert_eq!(sent, [filter, peers, identity(2)]);
     }
 
     #[test]
-    fn what_is_told_of_keys_stays_in_its_order() {
+    fn key_commands_remain_in_order() {
         let [first, second] = [ToPlane::UseCandidate(key(1)), ToPlane::UseCandidate(key(2))];
-        let orders = [first, ToPlane::Forget, second, ToPlane::Forget];
-        assert_eq!(drained(orders.clone()), orders);
+        let commands = [first, ToPlane::Forget, second, ToPlane::Forget];
+        assert_eq!(drained(commands.clone()), commands);
         assert_eq!(drained([ToPlane::MakeCandidate, ToPlane::MakeCandidate]).len(), 1);
     }
 }

@@ -15,49 +15,52 @@ use tailnet::{
 
 /// The tables of such endpoints. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(super) struct EndpointTables {
     pub relay: RelayQueues,
     pub prefixes: PrefixTable,
     pub auxiliaries: PeerSockets,
-    names: Arc<Mutex<Vec<Name>>>,
+    auxiliary_endpoints: Arc<Mutex<Vec<AuxiliaryEndpoint>>>,
 }
 
 /// What the agent calls the endpoint of a peer that is reached from a socket of its own.
 #[derive(Clone, Copy)]
-struct Name {
+struct AuxiliaryEndpoint {
     endpoint: Endpoint,
     at: SocketAddr,
     socket: Auxiliary,
 }
 
-impl Places {
+impl EndpointTables {
     /// Empty ones. `wake_inbound` ends the wait of the data plane's UDP side.
     pub fn new(wake_inbound: Waker) -> Self {
         Self {
             relay: RelayQueues::new(wake_inbound),
             prefixes: PrefixTable::default(),
             auxiliaries: PeerSockets::default(),
-            names: Arc::default(),
+            auxiliary_endpoints: Arc::default(),
         }
     }
 
     /// A peer's endpoint is that of this socket, and the peer at this address.
-    pub fn name(&self, endpoint: Endpoint, at: SocketAddr, socket: Auxiliary) {
-        self.names().push(Name { endpoint, at, socket });
+    pub fn add_auxiliary(&self, endpoint: Endpoint, at: SocketAddr, socket: Auxiliary) {
+        self.auxiliary_endpoints().push(AuxiliaryEndpoint { endpoint, at, socket });
     }
 
-    pub fn forget_name(&self, endpoint: &Endpoint) {
-        self.names().retain(|one| one.endpoint != *endpoint);
+    pub fn remove_auxiliary(&self, endpoint: &Endpoint) {
+        self.auxiliary_endpoints().retain(|one| one.endpoint != *endpoint);
     }
 
     /// The socket of an endpoint, and where its peer is.
     pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Auxiliary)> {
-        let names = self.names();
-        names.iter().find(|one| one.endpoint == *endpoint).map(|one| (one.at, one.socket))
+        let auxiliary_endpoints = self.auxiliary_endpoints();
+        auxiliary_endpoints
+            .iter()
+            .find(|one| one.endpoint == *endpoint)
+            .map(|one| (one.at, one.socket))
     }
 
-    fn names(&self) -> MutexGuard<'_, Vec<Name>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    fn auxiliary_endpoints(&self) -> MutexGuard<'_, Vec<AuxiliaryEndpoint>> {
+        self.auxiliary_endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a datagram came from, in the agent's words.
@@ -80,7 +83,7 @@ impl Places {
 }
 
 /// Where a peer is that is passed on by a peer relay.
-pub(super) fn passed(at: SocketAddr, vni: Vni) -> PrefixedAddr {
+pub(super) fn behind_peer_relay(at: SocketAddr, vni: Vni) -> PrefixedAddr {
     let header = Geneve { control: false, protocol: Protocol::WireGuard, vni };
     PrefixedAddr { at, prefix: header.bytes() }
 }

@@ -26,44 +26,44 @@ use tokio::sync::mpsc;
 
 use super::{
     core::Agent,
-    line::{ToLine, waiting},
-    mesh::{Found, look_up},
+    line::{LineSender, queue},
+    mesh::{CheckResult, look_up},
 };
 
 /// Requests that wait at most: the relay answers in microseconds.
-const MOST_REQUESTS: usize = 256;
+const MAX_REQUESTS: usize = 256;
 /// The most addresses that are told.
-const MOST_ADDRESSES: usize = 20;
+const MAX_ADDRESSES: usize = 20;
 
 /// A request for an endpoint, opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct AllocationRequest {
     pub region: u16,
     pub peer: NodePublic,
     pub disco: DiscoPublic,
-    pub request: AllocateRequest,
+    pub message: AllocateRequest,
 }
 
 /// What the agent has of the relay.
-pub(super) struct RelayServer {
-    line: Option<ToLine<ToRelayServer>>,
+pub(super) struct RelayProcess {
+    line: Option<LineSender<ToRelayServer>>,
     /// Its port, once it relays.
     port: Option<u16>,
-    asked: BTreeMap<u32, Asked>,
+    pending: BTreeMap<u32, AllocationRequest>,
     next: u32,
     /// How its socket is seen from outside.
     netcheck: Netcheck,
     report: Report,
-    found: mpsc::Sender<Found>,
+    found: mpsc::Sender<CheckResult>,
 }
 
-impl RelayServer {
+impl RelayProcess {
     /// By this line, where there is a process that can relay.
-    pub fn new(line: Option<ToLine<ToRelayServer>>, found: mpsc::Sender<Found>) -> Self {
+    pub fn new(line: Option<LineSender<ToRelayServer>>, found: mpsc::Sender<CheckResult>) -> Self {
         Self {
             line,
             port: None,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             next: 0,
             netcheck: Netcheck::new(Box::new(UnwrapErr(SysRng))),
             report: Report::default(),
@@ -73,7 +73,7 @@ impl RelayServer {
 
     /// Asks whether there is one already.
     pub fn hello(&self) {
-        self.tell(ToRelayServer::Hello);
+        self.send(ToRelayServer::Hello);
     }
 
     pub fn set_relays(&mut self, map: &DerpMap, scope: Scope) {
@@ -81,8 +81,8 @@ impl RelayServer {
     }
 
     /// A look-up is done.
-    pub fn handle_found(&mut self, found: &Found) {
-        if let Found::Addresses(name, addresses) = found {
+    pub fn handle_check_result(&mut self, found: &CheckResult) {
+        if let CheckResult::Addresses(name, addresses) = found {
             self.netcheck.handle_address(name, addresses.clone());
         }
     }
@@ -90,21 +90,21 @@ impl RelayServer {
     /// There is to be none.
     pub fn stop(&mut self) {
         self.port = None;
-        self.asked.clear();
+        self.pending.clear();
     }
 
     /// Asks for an endpoint, if there is a relay.
-    fn ask(&mut self, asked: Asked) {
+    fn request_endpoint(&mut self, request: AllocationRequest) {
         if self.port.is_none() {
             return;
         }
-        if self.asked.len() >= MOST_REQUESTS {
-            self.asked.pop_first();
+        if self.pending.len() >= MAX_REQUESTS {
+            self.pending.pop_first();
         }
         self.next = self.next.wrapping_add(1);
-        self.asked.insert(self.next, asked);
-        let (id, clients) = (self.next, asked.request.clients);
-        self.tell(ToRelayServer::Allocate { id, asked_by: asked.disco, clients });
+        self.pending.insert(self.next, request);
+        let (id, clients) = (self.next, request.message.clients);
+        self.send(ToRelayServer::Allocate { id, asked_by: request.disco, clients });
     }
 
     /// Where the relay may be reached: in the networks of these addresses, and from outside.
@@ -116,9 +116,9 @@ impl RelayServer {
         let varies = self.report.mapping_varies() == Some(true);
         let forwarded = seen.iter().find(|at| varies && at.is_ipv4());
         let forwarded = forwarded.map(|at| SocketAddr::new(at.ip(), port));
-        let mut told = BTreeSet::new();
+        let mut unique = BTreeSet::new();
         let all = local.chain(seen.iter().copied()).chain(forwarded);
-        all.filter(|at| told.insert(*at)).take(MOST_ADDRESSES).collect()
+        all.filter(|at| unique.insert(*at)).take(MAX_ADDRESSES).collect()
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
@@ -145,7 +145,7 @@ impl RelayServer {
             requests.push(Outgoing::new(to, bytes.to_vec()));
         }
         if !requests.is_empty() {
-            self.tell(ToRelayServer::Datagrams(requests));
+            self.send(ToRelayServer::Datagrams(requests));
         }
         while let Some(region) = self.netcheck.needs_tcp() {
             self.netcheck.handle_tcp_latency(region, None);
@@ -155,7 +155,7 @@ impl RelayServer {
         }
     }
 
-    fn tell(&self, message: ToRelayServer) {
+    fn send(&self, message: ToRelayServer) {
         if let Some(line) = &self.line {
             line.send(message);
         }
@@ -164,12 +164,12 @@ impl RelayServer {
 
 impl Agent {
     /// What the relay said.
-    pub fn handle_relay_server(&mut self, message: FromRelayServer) {
+    pub fn handle_relay_message(&mut self, message: FromRelayServer) {
         match message {
             FromRelayServer::Ready { key, port } => {
                 if self.settings.host.relay_server.is_some() {
                     tracing::info!(port, %key, "peers may be relayed");
-                    self.relay_server.port = Some(port);
+                    self.relay_process.port = Some(port);
                     self.problems.remove("peer relay");
                 }
             }
@@ -178,12 +178,12 @@ impl Agent {
                 self.problems.insert("peer relay", format!("no peer is relayed: {why}"));
             }
             FromRelayServer::Allocated { id, endpoint } => {
-                let Some(asked) = self.relay_server.asked.remove(&id) else { return };
+                let Some(request) = self.relay_process.pending.remove(&id) else { return };
                 let made = match endpoint {
                     Ok(made) => made,
-                    Err(error) => return tracing::debug!(%error, peer = %asked.peer, "relay"),
+                    Err(error) => return tracing::debug!(%error, peer = %request.peer, "relay"),
                 };
-                let addresses = self.relay_server.addresses(self.mesh.local());
+                let addresses = self.relay_process.addresses(self.mesh.local());
                 if addresses.is_empty() {
                     // Who asks does so again in three seconds.
                     return;
@@ -197,46 +197,46 @@ impl Agent {
                     steady_lifetime: made.steady_lifetime,
                     addresses,
                 });
-                let generation = asked.request.generation;
-                self.mesh.say(Transmit {
-                    to: To::Relay { region: asked.region, peer: asked.peer },
-                    disco: asked.disco,
+                let generation = request.message.generation;
+                self.mesh.send(Transmit {
+                    to: To::Relay { region: request.region, peer: request.peer },
+                    disco: request.disco,
                     message: Message::AllocateResponse { generation, endpoint },
                 });
             }
             FromRelayServer::Datagrams(datagrams) => {
                 for one in datagrams {
-                    self.relay_server.netcheck.handle_stun_response(&one.bytes, one.at);
+                    self.relay_process.netcheck.handle_stun_response(&one.bytes, one.at);
                 }
             }
         }
     }
 
     /// Makes an endpoint for a peer that may have one, and is one of the two that are to use it.
-    pub fn allocate(&mut self, asked: Asked) {
-        let peer = self.map.peer(&asked.peer);
+    pub fn allocate(&mut self, request: AllocationRequest) {
+        let peer = self.map.peer(&request.peer);
         let may = |(peer, own)| may(peer, own, MAY_ALLOCATE, &self.settings.grants);
-        if asked.request.clients.contains(&asked.disco)
+        if request.message.clients.contains(&request.disco)
             && peer.zip(self.map.node()).is_some_and(may)
         {
-            self.relay_server.ask(asked);
+            self.relay_process.request_endpoint(request);
         } else {
-            tracing::debug!(peer = %asked.peer, "a peer asked for what it may not have: a relay");
+            tracing::debug!(peer = %request.peer, "a peer asked for what it may not have: a relay");
         }
     }
 }
 
-impl waiting::Message for ToRelayServer {
-    type Waiting = VecDeque<Self>;
+impl queue::Message for ToRelayServer {
+    type Queue = VecDeque<Self>;
 
     /// Who asked for an endpoint asks again.
-    fn push(self, waiting: &mut VecDeque<Self>) {
-        if waiting.len() < MOST_REQUESTS {
-            waiting.push_back(self);
+    fn push(self, queue: &mut VecDeque<Self>) {
+        if queue.len() < MAX_REQUESTS {
+            queue.push_back(self);
         }
     }
 
-    fn pop(waiting: &mut VecDeque<Self>) -> Option<Self> {
-        waiting.pop_front()
+    fn pop(queue: &mut VecDeque<Self>) -> Option<Self> {
+        queue.pop_front()
     }
 }

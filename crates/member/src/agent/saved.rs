@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sys::process::release_heap;
 use tailnet::{keys::NodePublic, map::NetworkMap, prefs::Prefs};
 
-use super::{core::Agent, state::State};
+use super::{core::Agent, state_folder::StateFolder};
 
 /// The name of the preferences' file.
 const PREFS: &str = "prefs.json";
@@ -13,7 +13,7 @@ const MAP: &str = "map.json";
 
 /// The map as it is kept: for the node key that it was told to.
 #[derive(Serialize, Deserialize)]
-struct KeptMap<M> {
+struct SavedMap<M> {
     version: u32,
     node_key: NodePublic,
     map: M,
@@ -23,30 +23,30 @@ struct KeptMap<M> {
 const MAP_VERSION: u32 = 1;
 
 /// The preferences.
-pub(super) fn prefs(state: &State) -> Prefs {
+pub(super) fn load_prefs(state: &StateFolder) -> Prefs {
     // Not `unwrap_or_default`: Go's zero is not what a node begins with.
     match state.read(PREFS) {
-        Some(kept) => kept,
+        Some(saved) => saved,
         None => Prefs::new(),
     }
 }
 
 impl Agent {
     /// The map of this node key.
-    pub fn kept_map(&self) -> Option<NetworkMap> {
-        let kept: KeptMap<NetworkMap> = self.state.read(MAP)?;
-        let is_ours = kept.version == MAP_VERSION && kept.node_key == self.own.key;
-        (is_ours && !self.own.key.is_zero()).then(|| kept.map.restored())
+    pub fn load_map(&self) -> Option<NetworkMap> {
+        let saved: SavedMap<NetworkMap> = self.state.read(MAP)?;
+        let is_ours = saved.version == MAP_VERSION && saved.node_key == self.own.key;
+        (is_ours && !self.own.key.is_zero()).then(|| saved.map.restored())
     }
 
     /// Keeps the map for the next start.
-    pub fn keep_map(&mut self) {
-        let kept = KeptMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
-        match &self.state.keep(MAP, &kept) {
+    pub fn save_map(&mut self) {
+        let saved = SavedMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
+        match &self.state.save(MAP, &saved) {
             Ok(()) => drop(self.problems.remove("disk")),
             Err(error) => {
-                let trouble = self.state.trouble(MAP, error);
-                self.problems.insert("disk", trouble);
+                let problem = self.state.save_error(MAP, error);
+                self.problems.insert("disk", problem);
             }
         }
         // Of a large map, its text is.
@@ -54,25 +54,25 @@ impl Agent {
     }
 
     /// Forgets the network.
-    pub fn forget_map(&mut self) {
+    pub fn remove_map(&mut self) {
         self.map = NetworkMap::default();
-        self.keep_map = None;
-        if let Err(error) = self.state.forget(MAP) {
+        self.save_map_at = None;
+        if let Err(error) = self.state.remove(MAP) {
             self.problems.insert("disk", format!("{MAP}: {error}"));
         }
         self.apply_settings();
     }
 
     /// Keeps the preferences.
-    pub fn keep_prefs(&mut self) -> std::io::Result<()> {
-        let kept = self.state.keep(PREFS, &self.prefs);
-        match &kept {
+    pub fn save_prefs(&mut self) -> std::io::Result<()> {
+        let saved = self.state.save(PREFS, &self.prefs);
+        match &saved {
             Ok(()) => drop(self.problems.remove("disk")),
             Err(error) => {
-                let trouble = self.state.trouble(PREFS, error);
-                self.problems.insert("disk", trouble);
+                let problem = self.state.save_error(PREFS, error);
+                self.problems.insert("disk", problem);
             }
         }
-        kept
+        saved
     }
 }

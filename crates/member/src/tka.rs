@@ -63,7 +63,7 @@ pub fn read_secret(text: &str) -> anyhow::Result<Zeroizing<Vec<u8>>> {
 ///
 /// # Errors
 /// It is none.
-pub fn signed(signature: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
+pub fn signed_node(signature: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
     let claimed = claim(signature).context("a signature")?;
     Ok((claimed.node.to_string(), claimed.wrapping))
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_as_it_was_shown_and_keys_as_tailscale_shows_them() {
+    fn secrets_and_keys_round_trip_in_tailscales_format() {
         let (text, hash) = new_secret().unwrap();
         assert_eq!(hash_of_secret(&read_secret(&text).unwrap()), Some(hash));
         assert!(read_secret("x").is_err() && read_secret("disablement-secret:0").is_err());

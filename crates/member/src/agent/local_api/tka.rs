@@ -11,14 +11,14 @@ use tailnet::{
 use zeroize::Zeroizing;
 
 use super::{
-    Refusal, Request,
+    ApiError, Request,
     body::{done, json, text},
-    call::{Call, ask},
+    call::{Call, request_agent},
     routes::{Answer, absent},
 };
 
 /// The most updates that are shown.
-const MOST_SHOWN: usize = 2000;
+const MAX_UPDATES: usize = 2000;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -56,36 +56,36 @@ struct Wrap {
 pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
     match name {
         "tka/status" => {
-            call.reads(&Method::GET)?;
-            json(&call.ask(|reply| Request::LockStatus { reply }).await?)
+            call.check_read(&Method::GET)?;
+            json(&call.request(|reply| Request::TkaStatus { reply }).await?)
         }
         "tka/log" => {
-            call.reads(&Method::GET)?;
+            call.check_read(&Method::GET)?;
             let limit =
                 if call.parameter("limit").is_some() { call.required("limit")? } else { 50 };
-            json(&order(&call, Order::Log(MOST_SHOWN.min(limit))).await?)
+            json(&run(&call, Order::Log(MAX_UPDATES.min(limit))).await?)
         }
         "tka/affected-sigs" => {
-            call.reads(&Method::POST)?;
+            call.check_read(&Method::POST)?;
             let api = call.api;
             let body = call.bytes().await?;
-            let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| Refusal::bad("not a key"))?;
+            let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| ApiError::bad("not a key"))?;
             let order = Order::Affected(key);
-            json(&ask(api, |reply| Request::Lock { order: Box::new(order), reply }).await?)
+            json(&request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?)
         }
         _ => change(name, call).await,
     }
 }
 
 async fn change(name: &str, call: Call<'_>) -> Answer {
-    let is_known = ["init", "sign", "modify", "disable", "wrap-preauth-key"];
-    if !is_known.iter().any(|known| name.strip_prefix("tka/") == Some(*known)) {
+    let operations = ["init", "sign", "modify", "disable", "wrap-preauth-key"];
+    if !operations.iter().any(|known| name.strip_prefix("tka/") == Some(*known)) {
         return Err(absent(name));
     }
-    call.writes(&Method::POST)?;
+    call.check_write(&Method::POST)?;
     let api = call.api;
     let order = match name {
-        "tka/init" => init(call.body().await?)?,
+        "tka/init" => init_order(call.body().await?)?,
         "tka/sign" => {
             let Sign { node_key: node, rotation_public } = call.body().await?;
             let wrapping = bytes(&rotation_public.unwrap_or_default())?;
@@ -99,13 +99,13 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
         "tka/disable" => Order::Disable(call.bytes().await?.to_vec().into()),
         _ => {
             let Wrap { auth_key, by } = call.body().await?;
-            let by: OwnKey = by.parse().map_err(Refusal::bad)?;
+            let by: OwnKey = by.parse().map_err(ApiError::bad)?;
             Order::Wrap { auth_key, by }
         }
     };
-    let answer = ask(api, |reply| Request::Lock { order: Box::new(order), reply }).await?;
+    let answer = request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?;
     match name {
-        "tka/init" => json(&ask(api, |reply| Request::LockStatus { reply }).await?),
+        "tka/init" => json(&request_agent(api, |reply| Request::TkaStatus { reply }).await?),
         "tka/modify" => {
             let mut response = done();
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -116,25 +116,25 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-fn init(asked: Init) -> Result<Order, Refusal> {
-    if asked.support_disablement.is_some_and(|secret| !secret.is_empty()) {
-        return Err(Refusal::bad(
+fn init_order(init: Init) -> Result<Order, ApiError> {
+    if init.support_disablement.is_some_and(|secret| !secret.is_empty()) {
+        return Err(ApiError::bad(
             "linerate gives no coordinator a secret that turns tailnet lock off: leave out \
              --gen-disablement-for-support",
         ));
     }
-    let values = asked.disablement_values.unwrap_or_default();
-    let hash = |text: &String| -> Result<[u8; 32], Refusal> {
-        bytes(text)?.try_into().map_err(|_| Refusal::bad("not a hash"))
+    let values = init.disablement_values.unwrap_or_default();
+    let hash = |text: &String| -> Result<[u8; 32], ApiError> {
+        bytes(text)?.try_into().map_err(|_| ApiError::bad("not a hash"))
     };
     let disablers = values.iter().map(hash).collect::<Result<_, _>>()?;
-    Ok(Order::Init { keys: asked.keys.unwrap_or_default(), disablers })
+    Ok(Order::Init { keys: init.keys.unwrap_or_default(), disablers })
 }
 
-fn bytes(base64: &str) -> Result<Vec<u8>, Refusal> {
-    Base64::decode_vec(base64).map_err(|_| Refusal::bad("not base64"))
+fn bytes(base64: &str) -> Result<Vec<u8>, ApiError> {
+    Base64::decode_vec(base64).map_err(|_| ApiError::bad("not base64"))
 }
 
-async fn order(call: &Call<'_>, order: Order) -> Result<Value, Refusal> {
-    call.ask(|reply| Request::Lock { order: Box::new(order), reply }).await
+async fn run(call: &Call<'_>, order: Order) -> Result<Value, ApiError> {
+    call.request(|reply| Request::Tka { order: Box::new(order), reply }).await
 }

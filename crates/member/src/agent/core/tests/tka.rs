@@ -9,11 +9,11 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::agent::control::{
     Command, Event,
+    error::ControlError,
     tests::{
         connect,
         coordinator::{Coordinator, Manner},
     },
-    trouble::Trouble,
 };
 
 const SIGNED: u8 = 50;
@@ -35,7 +35,7 @@ impl Chain {
     }
 
     /// What Tailscale accepts of what is told at once, or does not.
-    fn told(&self, accepted: bool) -> Vec<Vec<Value>> {
+    fn updates_of(&self, accepted: bool) -> Vec<Vec<Value>> {
         let steps = self.0["Steps"].as_array().unwrap().iter();
         let steps = steps.filter(|step| step["Accepted"] == accepted);
         steps.map(|step| step["Updates"].as_array().unwrap().clone()).collect()
@@ -43,7 +43,7 @@ impl Chain {
 
     /// All that leads to the head.
     fn updates(&self) -> Vec<Value> {
-        self.told(true).concat()
+        self.updates_of(true).concat()
     }
 
     fn head(&self) -> String {
@@ -83,21 +83,21 @@ fn missing(updates: &[Value], head: &str) -> Value {
 
 impl Rig {
     /// The question that the coordinator is asked, if it is.
-    async fn question(&self) -> Option<(u32, &'static str, Value)> {
-        let commands = self.commands().await;
-        let asked = commands.into_iter().rev().find_map(|command| match command {
-            Command::Ask(Question { number, path, body }) => Some((number, path, body)),
+    async fn tka_request(&self) -> Option<(u32, &'static str, Value)> {
+        let commands = self.session_commands().await;
+        let request = commands.into_iter().rev().find_map(|command| match command {
+            Command::TkaRequest(Question { number, path, body }) => Some((number, path, body)),
             _ => None,
         });
-        asked.map(|(number, path, body)| (number, path, serde_json::from_slice(&body).unwrap()))
+        request.map(|(number, path, body)| (number, path, serde_json::from_slice(&body).unwrap()))
     }
 
     /// Answers the question that is asked there.
     async fn answer(&mut self, path: &str, answer: &Value) -> Value {
-        let (number, asked, body) = self.question().await.expect("the coordinator is asked");
-        assert_eq!(asked, path);
+        let (number, request, body) = self.tka_request().await.expect("the coordinator is asked");
+        assert_eq!(request, path);
         let answer = Ok(answer.to_string().into_bytes().into());
-        self.hear(Event::LockAnswer { number, answer }).await;
+        self.control_event(Event::TkaResponse { number, answer }).await;
         body
     }
 
@@ -119,36 +119,36 @@ impl Rig {
         loop {
             let (number, event) = tokio::select! {
                 done = &mut script => return done,
-                Some(heard) = self.from_control.recv() => heard,
+                Some(event) = self.from_control.recv() => event,
             };
             self.handle(Input::Control(number, event)).await;
         }
     }
 
-    async fn lock_status(&mut self) -> Value {
-        self.ask(|reply| Request::LockStatus { reply }).await.unwrap().unwrap()
+    async fn tka_status(&mut self) -> Value {
+        self.request(|reply| Request::TkaStatus { reply }).await.unwrap().unwrap()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_believed_until_the_chain_is_here_and_then_whom_its_keys_signed() {
+async fn no_peer_is_trusted_before_the_chain_and_then_only_signed_peers() {
     let chain = Chain::new("straight");
     let mut rig = Rig::joined("lock-chain").await;
     rig.stream(chain.on()).await;
-    assert_eq!(peers(&rig.told()), []);
-    let asked = rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
-    assert_eq!((&asked["Head"], &asked["NodeKey"]), (&json!(""), &json!(KEY)));
+    assert_eq!(peers(&rig.plane_messages()), []);
+    let request = rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
+    assert_eq!((&request["Head"], &request["NodeKey"]), (&json!(""), &json!(KEY)));
     let updates = missing(&chain.updates(), &chain.head());
     let offer = rig.answer("/machine/tka/sync/offer", &updates).await;
     assert_ne!(offer["Head"], chain.head());
     let sent = rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
     assert_eq!((&sent["Head"], &sent["MissingAUMs"]), (&json!(chain.head()), &json!([])));
-    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
-    assert!(rig.question().await.is_none());
+    assert_eq!(peers(&rig.plane_messages()), [key(SIGNED)]);
+    assert!(rig.tka_request().await.is_none());
 
     let health = rig.health("tailnet lock").await.join("\n");
     assert!(health.contains("keeps n51.net.example out"), "{health}");
-    let own = rig.lock_status().await["PublicKey"].as_str().unwrap().replace("nlpub", "tlpub");
+    let own = rig.tka_status().await["PublicKey"].as_str().unwrap().replace("nlpub", "tlpub");
     let sign = format!("tailscale lock sign {KEY} {own}");
     assert!(health.contains(&sign), "{health}");
     let file = rig.folder.0.join("lock.json");
@@ -156,7 +156,7 @@ async fn nobody_is_believed_until_the_chain_is_here_and_then_whom_its_keys_signe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_keys_signed() {
+async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
     let chain = Chain::new("straight");
     let wrapped = &chain.0["Wrapped"][0];
     let mut coordinator = Coordinator::new(Manner::Good);
@@ -166,15 +166,15 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
         Prefs { control_url: URL.into(), want_running: true, ..rig.agent.prefs.clone() };
     rig.plane(hello(NodePublic::default())).await;
     let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
-    rig.agent.want_login(Some(text));
+    rig.agent.begin_login(Some(text));
     rig.plane(ToAgent::Candidate(key(90))).await;
 
     let script = async {
-        let asked = coordinator.registers().await;
-        assert_eq!(asked.body["Auth"]["AuthKey"], wrapped["AuthKey"]);
-        assert_eq!(asked.body["NodeKeySignature"], base64(&wrapped["Signed"]));
-        assert!(asked.body["NLKey"].as_str().unwrap().starts_with("nlpub:"));
-        asked.json(&json!({ "MachineAuthorized": true }));
+        let request = coordinator.registers().await;
+        assert_eq!(request.body["Auth"]["AuthKey"], wrapped["AuthKey"]);
+        assert_eq!(request.body["NodeKeySignature"], base64(&wrapped["Signed"]));
+        assert!(request.body["NLKey"].as_str().unwrap().starts_with("nlpub:"));
+        request.json(&json!({ "MachineAuthorized": true }));
         let stream = coordinator.streams().await.stream();
         let mut map = chain.on();
         map["Node"]["Key"] = json!(key(90));
@@ -191,28 +191,28 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
         let mut has_head = false;
         // What the node is and what it asks come side by side.
         while !has_head || answers.peek().is_some() {
-            let asked = coordinator.asked().await;
-            if asked.path == "/machine/map" {
-                has_head |= asked.body["TKAHead"] == chain.head();
-                asked.status(200, "");
+            let request = coordinator.asked().await;
+            if request.path == "/machine/map" {
+                has_head |= request.body["TKAHead"] == chain.head();
+                request.status(200, "");
                 continue;
             }
             let (path, answer) = answers.next().unwrap();
-            assert_eq!((&*asked.path, &asked.body["NodeKey"]), (path, &json!(key(90))));
-            asked.json(&answer);
+            assert_eq!((&*request.path, &request.body["NodeKey"]), (path, &json!(key(90))));
+            request.json(&answer);
         }
         stream
     };
     let _stream = rig.during(script).await;
-    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
-    let status = rig.lock_status().await;
+    assert_eq!(peers(&rig.plane_messages()), [key(SIGNED)]);
+    let status = rig.tka_status().await;
     assert_eq!((&status["Enabled"], &status["NodeKeySigned"]), (&json!(true), &json!(true)));
     let health = rig.health("tailnet lock").await;
     assert!(health.len() == 1 && !health[0].contains("tailscale lock sign"), "{health:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_map_lets_in_whose_key_is_signed_and_no_other() {
+async fn map_change_admits_only_peers_with_signed_keys() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-changes", &chain).await;
     let known = |rig: &Rig| -> Vec<NodePublic> {
@@ -233,55 +233,55 @@ async fn a_change_of_the_map_lets_in_whose_key_is_signed_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_coordinator_is_told_the_head_that_is_known() {
+async fn coordinator_gets_the_stored_tka_head() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-head", &chain).await.restarted().await;
     rig.stream(chain.on()).await;
-    let told = rig.commands().await.into_iter().find_map(|command| match command {
+    let messages = rig.session_commands().await.into_iter().find_map(|command| match command {
         Command::Update(announced) => Some(announced.lock_head),
         _ => None,
     });
-    assert_eq!(told, Some(chain.head()));
-    assert!(rig.question().await.is_none(), "both heads are the same");
+    assert_eq!(messages, Some(chain.head()));
+    assert!(rig.tka_request().await.is_none(), "both heads are the same");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_that_is_silent_about_the_lock_lets_nobody_in() {
+async fn coordinator_without_tka_head_admits_no_unsigned_peer() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-silent", &chain).await.restarted().await;
     for said in [Value::Null, json!({ "Disabled": true }), json!({ "Head": "" })] {
-        rig.told();
+        rig.plane_messages();
         rig.stream(chain.map(said.clone())).await;
         let other = base64(&json!("6f74686572"));
         for answer in [json!({}), json!({ "DisablementSecret": other }), chain.checkpoint()] {
-            let asked = rig.answer("/machine/tka/bootstrap", &answer).await;
-            assert_eq!(asked["Head"], chain.head());
+            let request = rig.answer("/machine/tka/bootstrap", &answer).await;
+            assert_eq!(request["Head"], chain.head());
             let health = rig.health("a valid disablement secret alone").await;
             assert_eq!(health.len(), 1, "{said} {answer}");
-            assert!(rig.question().await.is_none(), "not at once");
+            assert!(rig.tka_request().await.is_none(), "not at once");
             rig.pass(Duration::from_secs(300)).await;
         }
         let known: Vec<_> = rig.agent.settings.peers.iter().map(|peer| peer.key).collect();
         assert_eq!(known, [key(SIGNED)], "{said}");
-        assert_eq!(rig.lock_status().await["Enabled"], true);
+        assert_eq!(rig.tka_status().await["Enabled"], true);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_valid_secret_turns_the_lock_off_for_good() {
+async fn valid_disablement_secret_disables_tka_permanently() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-off", &chain).await;
     rig.map(json!({ "TKAInfo": { "Disabled": true } })).await;
     let secret = json!({ "DisablementSecret": base64(&json!("736563726574")) });
     rig.answer("/machine/tka/bootstrap", &secret).await;
-    assert_eq!(peers(&rig.told()), [key(SIGNED), key(INSERTED)]);
-    assert!(rig.health("tailnet lock").await.is_empty() && rig.question().await.is_none());
+    assert_eq!(peers(&rig.plane_messages()), [key(SIGNED), key(INSERTED)]);
+    assert!(rig.health("tailnet lock").await.is_empty() && rig.tka_request().await.is_none());
     let mut rig = rig.restarted().await;
-    assert_eq!(rig.lock_status().await["Enabled"], false);
+    assert_eq!(rig.tka_status().await["Enabled"], false);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_does_not_count_changes_nothing_and_is_told() {
+async fn invalid_tka_update_changes_nothing_and_is_reported() {
     let chain = Chain::new("wrong");
     let mut rig = Rig::joined("lock-wrong").await;
     let mut map = map_of(&[SIGNED]);
@@ -289,7 +289,7 @@ async fn an_update_that_does_not_count_changes_nothing_and_is_told() {
     rig.stream(map).await;
     rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
     let first = Authority::begin(&bytes(&chain.0["Checkpoint"])).unwrap();
-    for updates in chain.told(false) {
+    for updates in chain.updates_of(false) {
         let answer = missing(&updates, &chain.head());
         let offer = rig.answer("/machine/tka/sync/offer", &answer).await;
         assert_eq!(offer["Head"], first.head().to_string(), "{updates:?}");
@@ -304,7 +304,7 @@ async fn an_update_that_does_not_count_changes_nothing_and_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_coordinator_with_another_chain_is_told_as_apart_and_nobody_is_lost() {
+async fn coordinator_with_diverged_chain_is_reported_and_no_peer_is_lost() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-fork", &chain).await;
     let other = Chain::new("forked");
@@ -316,34 +316,34 @@ async fn a_coordinator_with_another_chain_is_told_as_apart_and_nobody_is_lost() 
     rig.answer("/machine/tka/sync/offer", &json!({ "Head": other.head() })).await;
     rig.answer("/machine/tka/sync/send", &json!({ "Head": other.head() })).await;
     assert_eq!(rig.health("has other updates than this node").await.len(), 1);
-    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
-    assert_eq!(rig.agent.lock.head(), chain.head());
+    assert_eq!(peers(&rig.plane_messages()), [key(SIGNED)]);
+    assert_eq!(rig.agent.tka.head(), chain.head());
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_that_are_not_answered_are_asked_again_more_and_more_rarely() {
+async fn unanswered_tka_requests_are_retried_with_backoff() {
     let chain = Chain::new("straight");
     let mut rig = Rig::joined("lock-retry").await;
     rig.stream(chain.on()).await;
-    let mut asked = 0;
+    let mut request = 0;
     for _ in 0..3600 {
-        if let Some((number, _, _)) = rig.question().await {
-            asked += 1;
-            let answer = Err(Trouble::Status("tailnet lock", 500, "no".into()));
-            rig.hear(Event::LockAnswer { number, answer }).await;
+        if let Some((number, _, _)) = rig.tka_request().await {
+            request += 1;
+            let answer = Err(ControlError::Status("tailnet lock", 500, "no".into()));
+            rig.control_event(Event::TkaResponse { number, answer }).await;
             // What comes late is no answer.
             let answer = Ok(chain.checkpoint().to_string().into());
-            rig.hear(Event::LockAnswer { number, answer }).await;
+            rig.control_event(Event::TkaResponse { number, answer }).await;
         }
         rig.pass(Duration::from_secs(1)).await;
     }
-    assert!((15..40).contains(&asked), "{asked}");
+    assert!((15..40).contains(&request), "{request}");
     assert_eq!(rig.health("its updates cannot be fetched").await.len(), 1);
-    assert_eq!(peers(&rig.told()), []);
+    assert_eq!(peers(&rig.plane_messages()), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
+async fn damaged_tka_file_admits_no_peer() {
     let chain = Chain::new("straight");
     for damage in ["", "[]", r#"{"version":1,"control_url":"","updates":["oA=="]}"#] {
         let rig = Rig::locked("lock-damaged", &chain).await;
@@ -352,42 +352,42 @@ async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
         let mut rig = rig.restarted().await;
         assert_eq!(rig.health("no peer is believed").await.len(), 1, "{damage}");
         rig.stream(chain.map(Value::Null)).await;
-        assert_eq!(peers(&rig.told()), [], "{damage}");
+        assert_eq!(peers(&rig.plane_messages()), [], "{damage}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_keys_of_a_former_coordinator_are_forgotten_at_another() {
+async fn tka_keys_are_removed_when_the_coordinator_changes() {
     let chain = Chain::new("straight");
     let rig = Rig::locked("lock-former", &chain).await;
     let mut rig = Rig::at(rig.folder.clone(), rig.agent.clock);
     rig.plane(hello(NodePublic::default())).await;
-    assert_eq!(rig.lock_status().await["Enabled"], true);
+    assert_eq!(rig.tka_status().await["Enabled"], true);
     rig.set("ControlURL", "https://other.example").await;
-    assert_eq!(rig.lock_status().await["Enabled"], false);
+    assert_eq!(rig.tka_status().await["Enabled"], false);
     let mut rig = rig.restarted().await;
-    assert_eq!(rig.lock_status().await["Enabled"], false);
+    assert_eq!(rig.tka_status().await["Enabled"], false);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_of_the_keys_of_a_former_coordinator_does_not_count() {
+async fn tka_file_of_a_previous_coordinator_is_ignored() {
     let chain = Chain::new("straight");
     let rig = Rig::locked("lock-former-file", &chain).await;
     let file = rig.folder.0.join("lock.json");
     let kept = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, kept.replace(URL, "https://former.example")).unwrap();
     let mut rig = rig.restarted().await;
-    assert_eq!(rig.lock_status().await["Enabled"], false);
+    assert_eq!(rig.tka_status().await["Enabled"], false);
     rig.stream(chain.map(Value::Null)).await;
-    assert_eq!(peers(&rig.told()), [key(SIGNED), key(INSERTED)]);
+    assert_eq!(peers(&rig.plane_messages()), [key(SIGNED), key(INSERTED)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_why_a_peer_is_not_reached_is_told_of_the_lock() {
+async fn why_report_shows_the_tka_state_of_a_peer() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-why", &chain).await;
     for (peer, is_in) in [("n50", true), ("n51", false)] {
-        let why = rig.ask(|reply| Request::Why { target: peer.into(), reply }).await;
+        let why = rig.request(|reply| Request::Why { target: peer.into(), reply }).await;
         let steps = why.unwrap().unwrap().steps;
         let step = steps.iter().find(|step| step.text.starts_with("tailnet lock: its key"));
         assert_eq!(step.unwrap().ok, is_in, "{steps:?}");
@@ -395,10 +395,10 @@ async fn who_asks_why_a_peer_is_not_reached_is_told_of_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tailscale_lock_status_has_keys_and_both_kinds_of_peers() {
+async fn tka_status_has_keys_and_both_kinds_of_peers() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-status", &chain).await;
-    let status = rig.lock_status().await;
+    let status = rig.tka_status().await;
     assert_eq!((&status["Enabled"], &status["NodeKeySigned"]), (&json!(true), &json!(false)));
     assert_eq!(status["Head"].as_array().unwrap().len(), 32);
     assert_eq!(status["TrustedKeys"].as_array().unwrap().len(), 3);
@@ -409,31 +409,31 @@ async fn tailscale_lock_status_has_keys_and_both_kinds_of_peers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_auth_key_that_brings_a_credential_signs_the_node_key() {
+async fn auth_key_with_credential_signs_the_node_key() {
     let chain = Chain::new("straight");
     let wrapped = &chain.0["Wrapped"][0];
     let mut rig = Rig::joined("lock-auth-key").await;
     let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
-    rig.agent.want_login(Some(text));
+    rig.agent.begin_login(Some(text));
     rig.plane(ToAgent::Candidate(key(90))).await;
     let login = rig.login().await;
     assert_eq!(login.auth_key.unwrap().as_str(), wrapped["AuthKey"].as_str().unwrap());
     assert_eq!(json!(login.signature), base64(&wrapped["Signed"]));
-    assert_eq!(json!(login.lock_key), rig.lock_status().await["PublicKey"]);
+    assert_eq!(json!(login.lock_key), rig.tka_status().await["PublicKey"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_key_that_expired_is_followed_by_one_that_this_node_signs() {
+async fn expired_node_key_is_replaced_by_a_self_signed_one() {
     let chain = Chain::new("straight");
     let renewal = &chain.0["Renewed"][0];
     let rig = Rig::joined("lock-renewal").await;
     let text = renewal["Key"].as_str().unwrap();
     std::fs::write(rig.folder.0.join("lock.key"), text).unwrap();
     let mut rig = rig.restarted().await;
-    rig.told();
-    let former = base64(&renewal["First"]).as_str().map(str::to_owned);
-    rig.hear(Event::NeedsNewNodeKey { signature: former }).await;
-    assert!(rig.told().contains(&ToPlane::MakeCandidate));
+    rig.plane_messages();
+    let previous = base64(&renewal["First"]).as_str().map(str::to_owned);
+    rig.control_event(Event::NeedsNewNodeKey { signature: previous }).await;
+    assert!(rig.plane_messages().contains(&ToPlane::MakeCandidate));
     let candidate = NodePublic(bytes(&renewal["Nodes"][0]).try_into().unwrap());
     rig.plane(ToAgent::Candidate(candidate)).await;
     let login = rig.login().await;
@@ -443,20 +443,20 @@ async fn a_node_key_that_expired_is_followed_by_one_that_this_node_signs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_former_signature_that_is_none_makes_no_node_key_and_asks_for_a_login() {
+async fn invalid_previous_signature_requires_a_login() {
     let mut rig = Rig::joined("lock-no-renewal").await;
-    for former in ["", "?", "oA=="] {
-        rig.told();
-        rig.hear(Event::NeedsNewNodeKey { signature: Some(former.into()) }).await;
-        assert!(!rig.told().contains(&ToPlane::MakeCandidate), "{former:?}");
-        assert_eq!(rig.health("log in again").await.len(), 1, "{former:?}");
+    for previous in ["", "?", "oA=="] {
+        rig.plane_messages();
+        rig.control_event(Event::NeedsNewNodeKey { signature: Some(previous.into()) }).await;
+        assert!(!rig.plane_messages().contains(&ToPlane::MakeCandidate), "{previous:?}");
+        assert_eq!(rig.health("log in again").await.len(), 1, "{previous:?}");
     }
 }
 
 impl Rig {
     /// What the coordinator is asked to register.
     async fn login(&self) -> tailnet::control::register::Login {
-        let login = self.commands().await.into_iter().find_map(|command| match command {
+        let login = self.session_commands().await.into_iter().find_map(|command| match command {
             Command::Login(login) => Some(login),
             _ => None,
         });

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{control, derp};
 
 /// What tells the relays.
-pub(super) struct ToRelays {
+pub(super) struct RelayCommands {
     commands: mpsc::Sender<derp::Command>,
     map: Option<(DerpMap, Scope)>,
     home: Option<Option<u16>>,
@@ -18,7 +18,7 @@ pub(super) struct ToRelays {
 }
 
 /// What tells a session.
-pub(super) struct ToSession {
+pub(super) struct SessionCommands {
     commands: mpsc::Sender<control::Command>,
     announced: Option<Box<Announced>>,
     /// One ends the other.
@@ -27,7 +27,7 @@ pub(super) struct ToSession {
     reconnect: bool,
 }
 
-impl ToRelays {
+impl RelayCommands {
     pub fn new(commands: mpsc::Sender<derp::Command>) -> Self {
         Self { commands, map: None, home: None, key_changed: false, network_changed: false }
     }
@@ -69,22 +69,22 @@ impl ToRelays {
     }
 }
 
-impl ToSession {
+impl SessionCommands {
     pub fn new(commands: mpsc::Sender<control::Command>) -> Self {
         Self { commands, announced: None, goal: None, question: None, reconnect: false }
     }
 
-    pub fn update(&mut self, announced: Announced) {
+    pub fn set_announced(&mut self, announced: Announced) {
         self.announced = Some(Box::new(announced));
     }
 
     /// To log in, to resume, or to log out.
-    pub fn pursue(&mut self, goal: control::Command) {
+    pub fn set_goal(&mut self, goal: control::Command) {
         self.goal = Some(goal);
     }
 
     /// To ask about tailnet lock.
-    pub fn ask(&mut self, question: Question) {
+    pub fn request_tka(&mut self, question: Question) {
         self.question = Some(question);
     }
 
@@ -105,7 +105,7 @@ impl ToSession {
             // A coordinator wants to know whom it registers.
             self.announced.take().map(control::Command::Update),
             self.goal.take(),
-            self.question.take().map(control::Command::Ask),
+            self.question.take().map(control::Command::TkaRequest),
             reconnect.then_some(control::Command::Reconnect),
         ];
         for command in commands.into_iter().flatten() {

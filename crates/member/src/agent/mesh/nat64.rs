@@ -9,67 +9,67 @@ use tailnet::{
 };
 use tokio::sync::mpsc;
 
-use super::{Found, Mesh};
-use crate::agent::line::ToLine;
+use super::{CheckResult, Mesh};
+use crate::agent::line::LineSender;
 
 /// A name server that does not answer is asked again after so many seconds each: the next check is half a
 /// minute away, and until then no peer behind IPv4 alone is reached directly.
-const AGAIN: [u64; 4] = [1, 2, 4, 8];
+const RETRY_SECONDS: [u64; 4] = [1, 2, 4, 8];
 
 /// How long an answer holds.
-const HOLDS: Duration = Duration::from_secs(60);
+const VALID_FOR: Duration = Duration::from_secs(60);
 
 /// What is known of a translator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Translated {
+pub(super) struct Nat64 {
     prefix: Option<Prefix>,
     /// Whether the data plane has paths by another.
-    differs: bool,
-    asked: Option<Duration>,
+    paths_outdated: bool,
+    requested_at: Option<Duration>,
 }
 
-impl Translated {
+impl Nat64 {
     /// Whether IPv4 is reached by translation.
-    pub fn is_there(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.prefix.is_some()
     }
 
     /// The next check asks again.
-    pub fn ask_again(&mut self) {
-        self.asked = None;
+    pub fn invalidate(&mut self) {
+        self.requested_at = None;
     }
 
     /// Takes what was found out. Whether that is news.
     pub fn set(&mut self, prefix: Option<Prefix>) -> bool {
-        let is_news = self.prefix != prefix;
-        self.differs |= is_news;
+        let has_changed = self.prefix != prefix;
+        self.paths_outdated |= has_changed;
         self.prefix = prefix;
-        is_news
+        has_changed
     }
 
     /// Where a datagram for an address is sent.
-    pub fn outward(&self, at: SocketAddr) -> SocketAddr {
+    pub fn outgoing(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.outward(at))
     }
 
     /// Who sent a datagram.
-    pub fn inward(&self, at: SocketAddr) -> SocketAddr {
+    pub fn incoming(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.inward(at))
     }
 
     /// A path as the data plane has it.
-    pub fn outward_path(&self, path: Path) -> Path {
-        path_with(path, |at| self.outward(at))
+    pub fn outgoing_path(&self, path: Path) -> Path {
+        path_with(path, |at| self.outgoing(at))
     }
 
     /// A path of the data plane's.
-    pub fn inward_path(&self, path: Path) -> Path {
-        path_with(path, |at| self.inward(at))
+    pub fn incoming_path(&self, path: Path) -> Path {
+        path_with(path, |at| self.incoming(at))
     }
 
     /// A datagram as its sender would know it.
-    pub fn inward_datagram(&self, one: Incoming) -> Incoming {
-        Incoming { from: self.inward(one.from), ..one }
+    pub fn incoming_datagram(&self, one: Incoming) -> Incoming {
+        Incoming { from: self.incoming(one.from), ..one }
     }
 }
 
@@ -89,24 +89,24 @@ impl Mesh {
     }
 
     /// Has it found out whether the network translates, where that would help.
-    pub(super) fn look_for_translator(&mut self, now: Duration) {
+    pub(super) fn check_nat64(&mut self, now: Duration) {
         if self.has_local(false) || !self.has_local(true) {
-            self.translated.ask_again();
-            self.translated.set(None);
-        } else if self.translated.asked.is_none_or(|at| now >= at + HOLDS) {
-            self.translated.asked = Some(now);
-            look_up(&self.found);
+            self.nat64.invalidate();
+            self.nat64.set(None);
+        } else if self.nat64.requested_at.is_none_or(|at| now >= at + VALID_FOR) {
+            self.nat64.requested_at = Some(now);
+            look_up(&self.results);
         }
     }
 
     /// Takes by which prefix it does. Without an answer, what was known may still be right.
-    pub(super) fn handle_translator(&mut self, answer: Option<Option<Prefix>>, now: Duration) {
+    pub(super) fn handle_nat64_prefix(&mut self, answer: Option<Option<Prefix>>, now: Duration) {
         let Some(prefix) = answer else {
-            self.translated.ask_again();
+            self.nat64.invalidate();
             return;
         };
         let prefix = prefix.filter(|_| !self.has_local(false));
-        if self.translated.set(prefix) {
+        if self.nat64.set(prefix) {
             tracing::info!(there = prefix.is_some(), "NAT64");
             self.netcheck.make_next_full();
             self.netcheck.stop();
@@ -115,43 +115,43 @@ impl Mesh {
     }
 
     /// Tells the paths that lead elsewhere since a translator came or went.
-    pub(super) fn retell_translated(&mut self, plane: &ToLine<ToPlane>) {
-        if !std::mem::take(&mut self.translated.differs) {
+    pub(super) fn resend_translated_paths(&mut self, plane: &LineSender<ToPlane>) {
+        if !std::mem::take(&mut self.nat64.paths_outdated) {
             return;
         }
         for peer in self.paths.keys() {
             if let Some(path) = self.paths.path(peer).and_then(|shown| shown.path) {
-                plane.send(ToPlane::Path { peer, path: self.translated.outward_path(path) });
+                plane.send(ToPlane::Path { peer, path: self.nat64.outgoing_path(path) });
             }
         }
     }
 }
 
-fn look_up(found: &mpsc::Sender<Found>) {
-    let found = found.clone();
+fn look_up(results: &mpsc::Sender<CheckResult>) {
+    let results = results.clone();
     tokio::spawn(async move {
-        let answer = with_patience(|| async { discover().await.ok() }).await;
-        let _ = found.send(Found::Translator(answer)).await;
+        let answer = with_retries(|| async { discover_prefix().await.ok() }).await;
+        let _ = results.send(CheckResult::Nat64Prefix(answer)).await;
     });
 }
 
 /// The first answer, if there is one at all.
-async fn with_patience<T, F: Future<Output = Option<T>>>(ask: impl Fn() -> F) -> Option<T> {
-    for wait in AGAIN {
-        let answer = ask().await;
+async fn with_retries<T, F: Future<Output = Option<T>>>(query: impl Fn() -> F) -> Option<T> {
+    for wait in RETRY_SECONDS {
+        let answer = query().await;
         if answer.is_some() {
             return answer;
         }
         tokio::time::sleep(Duration::from_secs(wait)).await;
     }
-    ask().await
+    query().await
 }
 
 /// By which prefix the network translates, if it does.
 ///
 /// # Errors
 /// No name server says.
-pub(in crate::agent) async fn discover() -> io::Result<Option<Prefix>> {
+pub(in crate::agent) async fn discover_prefix() -> io::Result<Option<Prefix>> {
     let addresses = tokio::net::lookup_host((NAME, 0)).await?;
     Ok(Prefix::discover(addresses.map(|at| at.ip())))
 }
@@ -166,16 +166,16 @@ mod tests {
 
     /// When an answer that comes at the question with this number is there, in seconds.
     async fn answered(after: u32) -> Option<u64> {
-        let (start, asked) = (Instant::now(), Cell::new(0));
-        let answer = with_patience(|| async {
-            asked.set(asked.get() + 1);
-            (asked.get() == after).then_some(())
+        let (start, attempts) = (Instant::now(), Cell::new(0));
+        let answer = with_retries(|| async {
+            attempts.set(attempts.get() + 1);
+            (attempts.get() == after).then_some(())
         });
         answer.await.map(|()| start.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_server_that_is_late_is_asked_again_and_not_for_ever() {
+    async fn silent_name_server_is_queried_again_a_limited_number_of_times() {
         let mut at = Vec::new();
         for after in 1..=6 {
             at.push(answered(after).await);

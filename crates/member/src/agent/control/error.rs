@@ -11,7 +11,7 @@ use tailnet::{
 
 /// Why the coordinator is not reached, or no more.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ControlError {
     /// The name servers know no such host.
     NoSuchHost(String),
     /// The name servers could not be asked.
@@ -21,9 +21,9 @@ pub enum Trouble {
     /// No connection; to whom.
     Connect(String, io::Error),
     /// No answer in time; of whom, and to what.
-    Silent(String, &'static str),
+    NoAnswer(String, &'static str),
     /// The connection ended.
-    Ended(String),
+    ConnectionEnded(String),
     /// TLS; of whom.
     Tls(String, rustls::Error),
     /// The certificate of this host is of no authority in the files that these variables name.
@@ -31,13 +31,13 @@ pub enum Trouble {
     /// A proxy that cannot be used.
     UnusableProxy(UnusableProxy),
     /// A proxy said no; which, and its words.
-    ProxySaysNo(String, String),
+    ProxyRefused(String, String),
     /// The URL leads to another one.
-    Redirects(String, String),
+    Redirected(String, String),
     /// What answers at the URL is no coordinator; which URL, and what it said.
     NotACoordinator(String, String),
     /// It has another key than the coordinator.
-    OtherKey {
+    KeyMismatch {
         /// Where.
         url: String,
         /// The coordinator's key.
@@ -48,7 +48,7 @@ pub enum Trouble {
     /// It has no key of this protocol.
     CoordinatorTooOld(String),
     /// It no longer speaks with this version; its words.
-    MemberTooOld(String),
+    ClientTooOld(String),
     /// The handshake failed.
     Handshake(HandshakeError),
     /// The coordinator refused the handshake; its words, which nothing vouches for.
@@ -56,26 +56,26 @@ pub enum Trouble {
     /// A request was answered with an error: the request, the status and the coordinator's words.
     Status(&'static str, u16, String),
     /// The coordinator wants to be asked later.
-    Later(Duration),
+    Busy(Duration),
     /// The coordinator knows no such node.
     UnknownNode,
     /// What it said has no such form.
-    BadAnswer(&'static str, String),
+    BadResponse(&'static str, String),
     /// Nothing came for too long.
-    StreamSilent(Duration),
+    StreamTimedOut(Duration),
 }
 
-impl Trouble {
+impl ControlError {
     /// This one, unless only the other is [`Self::OtherKey`]. An attacker at one of the addresses
     /// would otherwise be reported as a failed connection.
     pub(super) fn or(self, other: Option<Self>) -> Self {
-        let is_other_key = |trouble: &Self| matches!(trouble, Self::OtherKey { .. });
-        other.filter(|other| is_other_key(other) && !is_other_key(&self)).unwrap_or(self)
+        let is_key_mismatch = |error: &Self| matches!(error, Self::KeyMismatch { .. });
+        other.filter(|other| is_key_mismatch(other) && !is_key_mismatch(&self)).unwrap_or(self)
     }
 
     /// The connection ended with this error.
-    pub(super) fn ended(error: impl std::error::Error + 'static) -> Self {
-        Self::Ended(root_cause(&error))
+    pub(super) fn connection_ended(error: impl std::error::Error + 'static) -> Self {
+        Self::ConnectionEnded(root_cause(&error))
     }
 
     /// The error of a connection that was made, to this host. `roots` are the variables that name files of
@@ -96,12 +96,12 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchHost(host) => write!(f, "{host}: no such host; check the URL"),
             Self::Lookup(host, error) => {
-                write!(f, "{host}: the name cannot be resolved: {}", said(error))
+                write!(f, "{host}: the name cannot be resolved: {}", os_message(error))
             }
             Self::OutOfScope(host, address) => {
                 write!(f, "{host} is at {address}: {OF_THIS_MACHINE}")
@@ -109,23 +109,25 @@ impl fmt::Display for Trouble {
             Self::Connect(to, error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 write!(f, "{to}: connection refused: nothing listens there")
             }
-            Self::Connect(to, error) => write!(f, "{to}: {}", said(error)),
-            Self::Silent(host, what) => write!(f, "{host}: no answer in time: {what}"),
-            Self::Ended(why) => write!(f, "the connection to the coordinator ended: {why}"),
+            Self::Connect(to, error) => write!(f, "{to}: {}", os_message(error)),
+            Self::NoAnswer(host, what) => write!(f, "{host}: no answer in time: {what}"),
+            Self::ConnectionEnded(why) => {
+                write!(f, "the connection to the coordinator ended: {why}")
+            }
             Self::Tls(host, error) => write_tls(f, host, error),
             Self::UnknownIssuer(host, roots) => write!(
                 f,
                 "{host}: its certificate is signed by a CA that is not among those of {roots}"
             ),
             Self::UnusableProxy(error) => error.fmt(f),
-            Self::ProxySaysNo(proxy, said) => write!(f, "the proxy {proxy} refuses: {said}"),
-            Self::Redirects(from, to) => {
+            Self::ProxyRefused(proxy, text) => write!(f, "the proxy {proxy} refuses: {text}"),
+            Self::Redirected(from, to) => {
                 write!(f, "{from} redirects to {to}: use the URL of the coordinator itself")
             }
-            Self::NotACoordinator(url, said) => {
-                write!(f, "{url} is not a coordinator's URL: {said}")
+            Self::NotACoordinator(url, text) => {
+                write!(f, "{url} is not a coordinator's URL: {text}")
             }
-            Self::OtherKey { url, expected, offered } => write!(
+            Self::KeyMismatch { url, expected, offered } => write!(
                 f,
                 "{url} has the key {offered}, and the coordinator's key is {expected}: it may be an \
                  impostor. If the coordinator's administrator confirms the new key, accept it by `linerate \
@@ -134,34 +136,34 @@ impl fmt::Display for Trouble {
             Self::CoordinatorTooOld(url) => {
                 write!(f, "{url} is too old: it has no key for the ts2021 protocol")
             }
-            Self::MemberTooOld(said) => {
-                write!(f, "the coordinator wants a newer version of this program: {said}")
+            Self::ClientTooOld(text) => {
+                write!(f, "the coordinator wants a newer version of this program: {text}")
             }
             Self::Handshake(error) => error.fmt(f),
-            Self::HandshakeRefused(said) => {
-                write!(f, "the coordinator refused the handshake: {said}")
+            Self::HandshakeRefused(text) => {
+                write!(f, "the coordinator refused the handshake: {text}")
             }
-            Self::Status(what, status, said) if said.is_empty() => {
+            Self::Status(what, status, text) if text.is_empty() => {
                 write!(f, "the coordinator answered the {what} request with HTTP status {status}")
             }
-            Self::Status(what, _, said) => {
-                write!(f, "the coordinator refused the {what} request: {said}")
+            Self::Status(what, _, text) => {
+                write!(f, "the coordinator refused the {what} request: {text}")
             }
-            Self::Later(wait) => {
+            Self::Busy(wait) => {
                 write!(f, "the coordinator is busy and asks to wait for {} s", wait.as_secs())
             }
             Self::UnknownNode => f.write_str("the coordinator does not know this node"),
-            Self::BadAnswer(what, why) => {
+            Self::BadResponse(what, why) => {
                 write!(f, "the coordinator's answer to the {what} request is unreadable: {why}")
             }
-            Self::StreamSilent(time) => {
+            Self::StreamTimedOut(time) => {
                 write!(f, "nothing came from the coordinator for {} s", time.as_secs())
             }
         }
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for ControlError {}
 
 fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> fmt::Result {
     let rustls::Error::InvalidCertificate(certificate) = error else {
@@ -209,13 +211,13 @@ pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     }
     match cause.downcast_ref::<io::Error>() {
         Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => "it was closed".into(),
-        Some(error) => said(error),
+        Some(error) => os_message(error),
         None => cause.to_string(),
     }
 }
 
 /// The error without its number.
-fn said(error: &io::Error) -> String {
+fn os_message(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => {
             let text = error.to_string();
@@ -229,23 +231,23 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-impl From<HandshakeError> for Trouble {
+impl From<HandshakeError> for ControlError {
     fn from(error: HandshakeError) -> Self {
         Self::Handshake(error)
     }
 }
 
-impl From<UnusableProxy> for Trouble {
+impl From<UnusableProxy> for ControlError {
     fn from(error: UnusableProxy) -> Self {
         Self::UnusableProxy(error)
     }
 }
 
 /// What of the network is shown to people, in one line and not too long.
-pub(super) fn shown(text: &[u8]) -> String {
+pub(super) fn printable(text: &[u8]) -> String {
     const LONGEST: usize = 200;
     let text = String::from_utf8_lossy(text);
-    let mut shown: String = text
+    let mut line: String = text
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ")
@@ -253,8 +255,8 @@ pub(super) fn shown(text: &[u8]) -> String {
         .filter(|letter| !letter.is_control())
         .take(LONGEST)
         .collect();
-    if shown.is_empty() {
-        shown.push_str("nothing");
+    if line.is_empty() {
+        line.push_str("nothing");
     }
-    shown
+    line
 }

@@ -19,7 +19,7 @@ use tailnet::{
     stun,
 };
 
-use super::{lock, tell};
+use super::{lock, send_to_agent};
 
 /// Slots of a batch, each with the datagrams that the kernel coalesced: 4 MiB, of which GRO uses
 /// eight slots a time.
@@ -27,29 +27,29 @@ const SLOTS: usize = 64;
 /// Runs of this many bytes on average are sent from where they were received. Where the kernel did
 /// not coalesce, a copy of each datagram costs less than a way through the stack for each, which a run
 /// of GSO saves.
-const LONG: usize = 8 << 10;
+const MIN_RUN_BYTES: usize = 8 << 10;
 /// Datagrams of STUN of one batch that are handed on. The agent asks one a second.
-const MOST_STUN: usize = 16;
+const MAX_STUN: usize = 16;
 
 /// Passes datagrams on between clients.
-pub(super) struct Passing<R, S> {
+pub(super) struct Forwarder<R, S> {
     table: Arc<Mutex<Server>>,
     receiver: R,
     sender: S,
     line: Arc<Channel>,
-    arrived: RecvBatch,
+    received: RecvBatch,
     /// Runs in what arrived, by whom they go to.
     runs: Vec<Transmit>,
-    leaving: SendBatch,
+    outgoing: SendBatch,
     answers: SendBatch,
     stun: Vec<Incoming>,
 }
 
-impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
+impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
     pub fn new(table: Arc<Mutex<Server>>, receiver: R, sender: S, line: Arc<Channel>) -> Self {
-        let (arrived, runs, stun) = (RecvBatch::new(SLOTS), Vec::new(), Vec::new());
-        let (leaving, answers) = (SendBatch::default(), SendBatch::default());
-        Self { table, receiver, sender, line, arrived, runs, leaving, answers, stun }
+        let (received, runs, stun) = (RecvBatch::new(SLOTS), Vec::new(), Vec::new());
+        let (outgoing, answers) = (SendBatch::default(), SendBatch::default());
+        Self { table, receiver, sender, line, received, runs, outgoing, answers, stun }
     }
 
     /// Waits for a batch, and passes it on.
@@ -57,47 +57,47 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
     /// # Errors
     /// The socket can never receive again.
     pub fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
-        self.receiver.recv(&mut self.arrived, false, true)?;
+        self.receiver.recv(&mut self.received, false, true)?;
         self.answers.clear();
         self.runs.clear();
         self.sort(clock());
         // What does not go is lost, as on any way.
         if !self.runs.is_empty() {
-            self.take_runs();
-            self.sender.send(&mut self.leaving);
+            self.batch_runs();
+            self.sender.send(&mut self.outgoing);
         }
         if !self.answers.is_empty() {
             self.sender.send(&mut self.answers);
         }
         if !self.stun.is_empty() {
-            tell(&self.line, &FromRelayServer::Datagrams(std::mem::take(&mut self.stun)));
+            send_to_agent(&self.line, &FromRelayServer::Datagrams(std::mem::take(&mut self.stun)));
         }
         Ok(())
     }
 
     /// Makes one batch of the runs, by one of both ways, so that no flow overtakes itself.
-    fn take_runs(&mut self) {
-        let Self { arrived, runs, leaving, .. } = self;
+    fn batch_runs(&mut self) {
+        let Self { received, runs, outgoing, .. } = self;
         let bytes: usize = runs.iter().map(|run| run.span.len).sum();
-        if bytes / runs.len() >= LONG {
-            return leaving.forward(arrived, runs);
+        if bytes / runs.len() >= MIN_RUN_BYTES {
+            return outgoing.forward(received, runs);
         }
-        leaving.clear();
+        outgoing.clear();
         for run in runs {
-            for datagram in arrived.get(run.span).chunks(run.segment) {
-                leaving.push(datagram.len(), run.endpoint, run.tos).copy_from_slice(datagram);
+            for datagram in received.get(run.span).chunks(run.segment) {
+                outgoing.push(datagram.len(), run.endpoint, run.tos).copy_from_slice(datagram);
             }
         }
     }
 
     fn sort(&mut self, now: Duration) {
-        let Self { table, arrived, runs, answers, stun, .. } = self;
+        let Self { table, received, runs, answers, stun, .. } = self;
         // Held without a system call; what else takes it are allocations, which are rare.
         let mut table = lock(table);
-        for (slot, meta) in arrived.filled() {
+        for (slot, meta) in received.filled() {
             let (mut start, end) = (slot.start, slot.start + slot.len);
             while start < end {
-                let rest = arrived.get(Span { start, len: end - start });
+                let rest = received.get(Span { start, len: end - start });
                 let span = Span { start, len: run_len(rest, meta.stride) };
                 let run = &rest[..span.len];
                 start += span.len;
@@ -123,7 +123,7 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
                             runs.push(Transmit { span, segment, endpoint, tos: meta.ecn.into() });
                         }
                     }
-                    None if stun::is_stun(run) && stun.len() < MOST_STUN => {
+                    None if stun::is_stun(run) && stun.len() < MAX_STUN => {
                         stun.extend(incoming(&run[..segment], meta, now));
                     }
                     None => {}
@@ -136,11 +136,11 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
 /// How many of these bytes, at least one datagram, are datagrams with the same header.
 fn run_len(bytes: &[u8], stride: usize) -> usize {
     let stride = stride.max(1);
-    let alike = match bytes.first_chunk::<GENEVE_LEN>().filter(|_| stride >= GENEVE_LEN) {
+    let same_header = match bytes.first_chunk::<GENEVE_LEN>().filter(|_| stride >= GENEVE_LEN) {
         Some(header) => bytes.chunks(stride).take_while(|one| one.starts_with(header)).count(),
         None => 1,
     };
-    (alike * stride).min(bytes.len())
+    (same_header * stride).min(bytes.len())
 }
 
 fn incoming(datagram: &[u8], meta: &RecvMeta, at: Duration) -> Option<Incoming> {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     struct World {
-        passing: Passing<Memory, Memory>,
+        forwarder: Forwarder<Memory, Memory>,
         agent: Channel,
         clients: [Disco; 3],
         server: tailnet::keys::DiscoPublic,
@@ -244,29 +244,29 @@ mod tests {
             let (line, agent) = Channel::pair().unwrap();
             let table = Arc::new(Mutex::new(server));
             let left = Memory::default();
-            let passing = Passing::new(table, Memory::default(), left, Arc::new(line));
+            let forwarder = Forwarder::new(table, Memory::default(), left, Arc::new(line));
             let clients = [1, 2, 3].map(|byte| Disco::new(key(byte)));
-            Self { passing, agent, clients, server: public }
+            Self { forwarder, agent, clients, server: public }
         }
 
         fn step(&mut self, slots: Vec<(usize, Vec<u8>, usize)>) -> Vec<Run> {
             let slots =
                 slots.into_iter().map(|(from, bytes, stride)| (address(from), bytes, stride));
-            self.passing.receiver.arriving.extend(slots);
-            self.passing.step(|| Duration::ZERO).unwrap();
-            std::mem::take(&mut self.passing.sender.left)
+            self.forwarder.receiver.arriving.extend(slots);
+            self.forwarder.step(|| Duration::ZERO).unwrap();
+            std::mem::take(&mut self.forwarder.sender.left)
         }
 
         fn bound(&mut self, pair: [usize; 2]) -> Vni {
             let keys = pair.map(|client| self.clients[client].public());
-            let made = lock(&self.passing.table).allocate(keys[0], keys, Duration::ZERO).unwrap();
+            let made = lock(&self.forwarder.table).allocate(keys[0], keys, Duration::ZERO).unwrap();
             let vni = made.vni;
             for (client, other) in [(pair[0], keys[1]), (pair[1], keys[0])] {
                 let mut bind = Bind { vni, generation: 1, other, challenge: [0; 32] };
                 for step in [Message::Bind, Message::BindAnswer] {
-                    let said = self.clients[client].seal(self.server, &step(bind), [0; 24]);
+                    let message = self.clients[client].seal(self.server, &step(bind), [0; 24]);
                     let control = Geneve { control: true, protocol: Protocol::Disco, vni };
-                    let datagram = [&control.bytes()[..], &said].concat();
+                    let datagram = [&control.bytes()[..], &message].concat();
                     let len = datagram.len();
                     for (to, answer, _) in self.step(vec![(client, datagram, len)]) {
                         assert_eq!(to, address(client));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_one_session_leaves_as_one_run() {
+    fn slot_of_one_session_leaves_as_one_run() {
         let mut world = World::new();
         let vni = world.bound([0, 1]);
         let run = data(vni, 40, 1400, 300);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_one_by_one_leaves_as_one_run() {
+    fn single_datagrams_leave_as_one_run() {
         let mut world = World::new();
         let vni = world.bound([0, 1]);
         let run = data(vni, 40, 1400, 300);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_split_by_session_and_each_part_keeps_its_order() {
+    fn slot_is_split_by_session_in_order() {
         let mut world = World::new();
         let (to_1, to_2) = (world.bound([0, 1]), world.bound([0, 2]));
         let parts = [data(to_1, 3, 200, 200), data(to_2, 2, 200, 200), data(to_1, 2, 200, 80)];
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_session_goes_nowhere() {
+    fn datagrams_without_a_session_are_dropped() {
         let mut world = World::new();
         let vni = world.bound([0, 1]);
         let unknown = Vni::new(vni.get() + 1).unwrap();
@@ -333,8 +333,8 @@ mod tests {
         assert_eq!(world.step(vec![(2, request.clone(), request.len())]), []);
         let mut buffer = vec![0; PART];
         let len = world.agent.receive(&mut buffer).unwrap();
-        let told = Reader::default().handle_part(&buffer[..len]).unwrap();
-        let Some(FromRelayServer::Datagrams(datagrams)) = told else { panic!("{told:?}") };
+        let sent = Reader::default().handle_part(&buffer[..len]).unwrap();
+        let Some(FromRelayServer::Datagrams(datagrams)) = sent else { panic!("{sent:?}") };
         assert_eq!((&datagrams[0].bytes, datagrams[0].from), (&request, address(2)));
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// After work that took some time, all else has this many times as long.
-pub(super) const REST: u32 = 4;
+pub(super) const REST_FACTOR: u32 = 4;
 
 /// When the work is done: at once, or after a rest from the last time.
-pub(super) struct Paced {
+pub(super) struct Throttle {
     /// The shortest time from one beginning to the next.
     pause: Duration,
     begun: Option<Duration>,
@@ -15,7 +15,7 @@ pub(super) struct Paced {
     due: Option<Duration>,
 }
 
-impl Paced {
+impl Throttle {
     /// Work that was not done yet.
     pub const fn new(pause: Duration) -> Self {
         Self { pause, begun: None, next: Duration::ZERO, due: None }
@@ -52,7 +52,7 @@ impl Paced {
     /// The work that began at a time is done, if it is what began then.
     pub fn handle_done(&mut self, began: Duration, now: Duration) {
         if self.begun == Some(began) {
-            self.next = now + self.pause.max(now.saturating_sub(began) * REST);
+            self.next = now + self.pause.max(now.saturating_sub(began) * REST_FACTOR);
         }
     }
 }

@@ -1,0 +1,221 @@
+//! What people have this node do to tailnet lock, and the one question at a time that the coordinator
+//! is asked: a session keeps the latest alone.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+use tailnet::tka::{
+    follow::{Known, Question},
+    order::{By, Doing, Next, Order},
+};
+
+use super::super::{
+    core::Agent,
+    local_api::{ApiError, Reply},
+};
+
+/// Numbers of questions for orders; the follower's are below.
+const OPERATION_BIT: u32 = 1 << 31;
+/// The most orders at once.
+const MAX_OPERATIONS: usize = 16;
+
+/// What waits for the coordinator.
+#[derive(Default)]
+pub(super) struct Operations {
+    is_connected: bool,
+    last: u32,
+    /// The number of the question that is asked.
+    in_flight: Option<u32>,
+    /// Those that are asked behind it.
+    waiting: VecDeque<Question>,
+    running: Vec<(u32, Doing, Reply<Value>)>,
+}
+
+impl Operations {
+    /// Whether a question of this number is an order's.
+    pub fn owns(number: u32) -> bool {
+        number & OPERATION_BIT != 0
+    }
+
+    /// A question that is to be asked: now, or behind another.
+    pub fn send_or_queue(&mut self, question: Question) -> Option<Question> {
+        if self.in_flight.is_some() {
+            self.waiting.push_back(question);
+            return None;
+        }
+        self.in_flight = Some(question.number);
+        Some(question)
+    }
+
+    /// A question was answered. Which one is asked next.
+    pub fn handle_answered(&mut self, number: u32) -> Option<Question> {
+        self.in_flight.take_if(|in_flight| *in_flight == number)?;
+        let next = self.waiting.pop_front()?;
+        self.send_or_queue(next)
+    }
+
+    /// Why an order cannot begin now.
+    fn refusal(&self, order: &Order) -> Option<&'static str> {
+        let needs_coordinator = !matches!(order, Order::Log(_) | Order::Wrap { .. });
+        if needs_coordinator && !self.is_connected {
+            return Some("the coordinator is not connected");
+        }
+        let is_full = needs_coordinator && self.running.len() >= MAX_OPERATIONS;
+        is_full.then_some("the coordinator has not answered earlier orders yet: try again")
+    }
+
+    pub fn handle_connected(&mut self) {
+        self.fail_all();
+        self.is_connected = true;
+    }
+
+    pub fn handle_disconnected(&mut self) {
+        self.fail_all();
+        self.is_connected = false;
+    }
+
+    /// Nothing that was asked is answered any more.
+    fn fail_all(&mut self) {
+        self.in_flight = None;
+        self.waiting.clear();
+        for (_, _, reply) in self.running.drain(..) {
+            let _ = reply.send(Err(ApiError::not_now(
+                "the connection to the coordinator ended meanwhile: look whether it was done",
+            )));
+        }
+    }
+}
+
+impl Agent {
+    /// Begins what somebody wants done.
+    pub fn begin_operation(&mut self, order: Order, reply: Reply<Value>) {
+        if let Some(why) = self.tka.operations.refusal(&order) {
+            let _ = reply.send(Err(ApiError::not_now(why)));
+            return;
+        }
+        let mut random = zeroize::Zeroizing::new([0; 32]);
+        if getrandom::fill(&mut *random).is_err() {
+            let _ = reply.send(Err(ApiError::failed("there is no randomness")));
+            return;
+        }
+        let next = match self.tka.follower.known() {
+            Known::Damaged => Err(ApiError::failed("what was kept of tailnet lock is damaged")),
+            _ => order.begin(self.signer(), &random).map_err(ApiError::failed),
+        };
+        self.continue_operation(next, reply);
+    }
+
+    /// The coordinator answered the question of an order, or did not.
+    pub(super) fn handle_operation_response(&mut self, number: u32, answer: Result<&[u8], String>) {
+        let running = &mut self.tka.operations.running;
+        let Some(at) = running.iter().position(|(own, ..)| *own == number) else { return };
+        let (_, doing, reply) = running.swap_remove(at);
+        let next = answer
+            .map_err(ApiError::failed)
+            .and_then(|text| doing.handle_answer(self.signer(), text).map_err(ApiError::failed));
+        self.continue_operation(next, reply);
+    }
+
+    fn continue_operation(&mut self, next: Result<Next, ApiError>, reply: Reply<Value>) {
+        match next {
+            Ok(Next::Ask(path, body, doing)) => {
+                let operations = &mut self.tka.operations;
+                operations.last = operations.last.wrapping_add(1);
+                let number = operations.last | OPERATION_BIT;
+                operations.running.push((number, doing, reply));
+                if let Some(question) = operations.send_or_queue(Question { number, path, body }) {
+                    self.request_tka(question);
+                }
+            }
+            Ok(Next::Done(answer)) => drop(reply.send(Ok(answer))),
+            Err(refusal) => drop(reply.send(Err(refusal))),
+        }
+    }
+
+    fn signer(&self) -> By<'_> {
+        By {
+            own: &self.tka.own,
+            known: self.tka.follower.known().authority(),
+            asking: self.requester(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailnet::{
+        keys::NodePublic,
+        tka::{NewKey, OwnKey, sync::Asking},
+    };
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn question(number: u32) -> Question {
+        Question { number, path: "/", body: Vec::new() }
+    }
+
+    #[test]
+    fn one_request_is_in_flight_and_the_others_follow_in_order() {
+        let mut operations = Operations::default();
+        assert_eq!(operations.send_or_queue(question(1)), Some(question(1)));
+        for number in [OPERATION_BIT | 1, 2] {
+            assert_eq!(operations.send_or_queue(question(number)), None);
+        }
+        assert_eq!(operations.handle_answered(7), None, "it was not asked");
+        assert_eq!(operations.handle_answered(1), Some(question(OPERATION_BIT | 1)));
+        assert!(Operations::owns(OPERATION_BIT | 1) && !Operations::owns(2));
+        assert_eq!(operations.handle_answered(OPERATION_BIT | 1), Some(question(2)));
+        assert_eq!(operations.handle_answered(2), None);
+        assert_eq!(operations.send_or_queue(question(3)), Some(question(3)));
+    }
+
+    #[test]
+    fn operation_without_connection_is_refused_unless_it_is_local() {
+        let mut operations = Operations::default();
+        let key = || OwnKey::new(&[1; 32]);
+        let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: key() };
+        let needs_coordinator = Order::Affected([1; 32]);
+        assert_eq!([&Order::Log(1), &wrap].map(|order| operations.refusal(order)), [None; 2]);
+        assert_eq!(
+            operations.refusal(&needs_coordinator),
+            Some("the coordinator is not connected")
+        );
+        operations.handle_connected();
+        assert_eq!(operations.refusal(&needs_coordinator), None);
+        for number in 0..MAX_OPERATIONS as u32 {
+            let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+            let keys = vec![NewKey::new(key().id(), 1)];
+            let order = Order::Init { keys, disablers: vec![[1; 32]] };
+            let begun = order.begin(By { own: &key(), known: None, asking }, &[1; 32]);
+            let Ok(Next::Ask(_, _, doing)) = begun else { panic!("a question, not {begun:?}") };
+            operations.running.push((OPERATION_BIT | number, doing, oneshot::channel().0));
+        }
+        assert!(
+            operations.refusal(&needs_coordinator).is_some_and(|why| !why.contains("connected"))
+        );
+        assert_eq!(operations.refusal(&wrap), None);
+    }
+
+    #[test]
+    fn lost_connection_fails_operations_and_the_next_request_is_sent_at_once() {
+        let own = OwnKey::new(&[1; 32]);
+        let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+        let order = Order::Init { keys: vec![NewKey::new(own.id(), 1)], disablers: vec![[1; 32]] };
+        let begun = order.begin(By { own: &own, known: None, asking }, &[1; 32]);
+        let Ok(Next::Ask(path, body, doing)) = begun else { panic!("a question, not {begun:?}") };
+        let mut operations = Operations::default();
+        operations.handle_connected();
+        let (reply, mut answer) = oneshot::channel();
+        operations.running.push((OPERATION_BIT | 1, doing, reply));
+        assert!(
+            operations.send_or_queue(Question { number: OPERATION_BIT | 1, path, body }).is_some()
+        );
+        assert_eq!(operations.send_or_queue(question(2)), None);
+        operations.handle_disconnected();
+        assert!(answer.try_recv().unwrap().is_err() && operations.running.is_empty());
+        operations.handle_connected();
+        assert_eq!(operations.send_or_queue(question(3)), Some(question(3)));
+        assert_eq!(operations.handle_answered(3), None, "what waited is forgotten");
+    }
+}
