@@ -6,7 +6,8 @@
 use std::{env, error::Error, time::Instant};
 
 use coordinator::{
-    MapRequest, NewKey, Polled, RegisterRequest, Registering, Session, Settings, State, Time,
+    MapRequest, NewKey, PollResult, RegisterCommand, RegisterRequest, Session, Settings, State,
+    Time,
     object::{NodeId, User},
     secret,
 };
@@ -80,23 +81,23 @@ impl Network {
         });
         let request = RegisterRequest::read(request.to_string().as_bytes())?;
         self.state.register(
-            Registering { machine, request: &request, number: "x", url: "", from: None },
+            RegisterCommand { machine, request: &request, number: "x", url: "", from: None },
             NOW,
         );
-        self.keep();
-        let id = self.state.owned_by(&machine, &key).unwrap_or(NodeId(0));
+        self.commit();
+        let id = self.state.find_machine_node(&machine, &key).unwrap_or(NodeId(0));
         let told = json!({
             "Version": 131, "NodeKey": key, "DiscoKey": DiscoPublic(bytes), "OmitPeers": true,
             "Endpoints": ["192.0.2.1:41641"],
         });
-        self.state.hear(id, &MapRequest::read(told.to_string().as_bytes())?, NOW);
+        self.state.apply_map_request(id, &MapRequest::read(told.to_string().as_bytes())?, NOW);
         self.state.connect(id, NOW);
-        self.keep();
+        self.commit();
         self.sessions.push(Session::new(id, key));
         Ok(())
     }
 
-    fn keep(&mut self) {
+    fn commit(&mut self) {
         self.state.take_writes();
         self.state.publish(1, NOW);
     }
@@ -105,8 +106,8 @@ impl Network {
     fn read(&mut self) -> (usize, usize) {
         let told =
             self.sessions.iter_mut().filter_map(|session| match session.poll(&self.state, NOW) {
-                Polled::Frame(frame) => Some(frame.text().len()),
-                Polled::Nothing | Polled::End(_) => None,
+                PollResult::Frame(frame) => Some(frame.text().len()),
+                PollResult::Nothing | PollResult::End(_) => None,
             });
         told.fold((0, 0), |(frames, bytes), more| (frames + 1, bytes + more))
     }
@@ -123,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .state
                 .save_policy(&text, &policy, NOW)
                 .map_err(|refusal| refusal.to_string())?;
-            network.keep();
+            network.commit();
         }
         let begin = Instant::now();
         for _ in 0..nodes {
@@ -150,7 +151,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .state
             .save_policy(&text, &policy, NOW)
             .map_err(|refusal| refusal.to_string())?;
-        network.keep();
+        network.commit();
         let saved = begin.elapsed();
         let (frames, bytes) = network.read();
         println!(

@@ -61,7 +61,7 @@ impl Addresses {
     }
 
     /// A node has these.
-    pub fn take(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+    pub fn reserve(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.extend([IpAddr::V4(v4), IpAddr::V6(v6)]);
         let offset = u32::from(v4).wrapping_sub(u32::from(self.prefixes.v4.network()));
         if self.prefixes.v4.contains(&v4) && offset >= self.next {
@@ -70,33 +70,33 @@ impl Addresses {
     }
 
     /// A node has them no more.
-    pub fn give_back(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+    pub fn release(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.remove(&IpAddr::V4(v4));
         self.used.remove(&IpAddr::V6(v6));
     }
 
     /// Two that nobody has, which are not taken yet, and that of IPv4 in none of these networks.
     /// `None`: there are no more.
-    pub fn free(&self, kept_for_others: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
+    pub fn find_free(&self, excluded: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         // The first is the network's, and the last its broadcast.
         let size = self.size();
         let begin = match self.allocation {
             Allocation::Sequential => self.next.into(),
             Allocation::Random(seed) => {
                 let count = (self.used.len() as u64) << 32 | u64::from(self.next);
-                scattered(seed.wrapping_add(count)) % u64::from(size.max(1))
+                scramble(seed.wrapping_add(count)) % u64::from(size.max(1))
             }
         };
         let begin =
             u32::try_from(begin).ok().filter(|begin| (1..size).contains(begin)).unwrap_or(1);
         let offsets = (begin..size).chain(1..begin);
-        let is_kept = |v4| kept_for_others.iter().any(|net| net.contains(&IpAddr::V4(v4)));
+        let is_excluded = |v4| excluded.iter().any(|net| net.contains(&IpAddr::V4(v4)));
         let mut free = offsets.map(|offset| self.at(offset));
-        free.find(|&(v4, v6)| self.is_free(v4, v6) && !is_kept(v4))
+        free.find(|&(v4, v6)| self.is_free(v4, v6) && !is_excluded(v4))
     }
 
     /// The same, with that of IPv4 in one of these networks.
-    pub fn free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
+    pub fn find_free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let begin = u32::from(self.prefixes.v4.network());
         let offsets = pools.iter().filter_map(|pool| match pool {
             IpNet::V4(pool) => {
@@ -121,13 +121,13 @@ impl Addresses {
 
     fn is_free(&self, v4: Ipv4Addr, v6: Ipv6Addr) -> bool {
         let is_reserved = v4 == SERVICE_V4 || v6 == SERVICE_V6 || CHROME_OS.contains(&v4);
-        let is_had = self.used.contains(&IpAddr::V4(v4)) || self.used.contains(&IpAddr::V6(v6));
-        !is_reserved && !is_had && self.prefixes.v6.contains(&v6)
+        let is_used = self.used.contains(&IpAddr::V4(v4)) || self.used.contains(&IpAddr::V6(v6));
+        !is_reserved && !is_used && self.prefixes.v6.contains(&v6)
     }
 }
 
 /// A number without a visible relation to this one (the finalizer of SplitMix64).
-fn scattered(number: u64) -> u64 {
+fn scramble(number: u64) -> u64 {
     let mut number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
 
     fn give(addresses: &mut Addresses) -> Option<(Ipv4Addr, Ipv6Addr)> {
-        let (v4, v6) = addresses.free(&[])?;
-        addresses.take(v4, v6);
+        let (v4, v6) = addresses.find_free(&[])?;
+        addresses.reserve(v4, v6);
         Some((v4, v6))
     }
 
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(given[0].1, "fd7a:115c:a1e0::1".parse::<Ipv6Addr>().unwrap());
         assert!(given.iter().all(|(_, v6)| *v6 != SERVICE_V6));
         assert_eq!(given[99].0, Ipv4Addr::new(100, 64, 0, 101));
-        addresses.take(Ipv4Addr::new(100, 115, 91, 255), Ipv6Addr::LOCALHOST);
+        addresses.reserve(Ipv4Addr::new(100, 115, 91, 255), Ipv6Addr::LOCALHOST);
         assert_eq!(give(&mut addresses).unwrap().0, Ipv4Addr::new(100, 115, 94, 0));
     }
 
@@ -163,9 +163,9 @@ mod tests {
             Addresses::new(Prefixes { v4, ..Prefixes::default() }, Allocation::Sequential);
         let given: Vec<_> = std::iter::from_fn(|| give(&mut addresses)).collect();
         assert_eq!(given.len(), 6);
-        addresses.give_back(given[2].0, given[2].1);
+        addresses.release(given[2].0, given[2].1);
         assert_eq!(give(&mut addresses), Some(given[2]));
-        assert_eq!(addresses.free(&[]), None);
+        assert_eq!(addresses.find_free(&[]), None);
     }
 
     #[test]
@@ -194,18 +194,18 @@ mod tests {
         let pool: IpNet = "100.64.0.8/30".parse().unwrap();
         let elsewhere = ["10.0.0.0/8".parse().unwrap(), "fd00::/64".parse().unwrap()];
         for last in 8..12 {
-            let (v4, v6) = addresses.free_in(&[elsewhere[0], elsewhere[1], pool]).unwrap();
+            let (v4, v6) = addresses.find_free_in(&[elsewhere[0], elsewhere[1], pool]).unwrap();
             assert_eq!(v4.octets()[3], last);
-            addresses.take(v4, v6);
+            addresses.reserve(v4, v6);
         }
-        assert_eq!(addresses.free_in(&[pool]), None);
-        assert_eq!(addresses.free_in(&elsewhere), None);
+        assert_eq!(addresses.find_free_in(&[pool]), None);
+        assert_eq!(addresses.find_free_in(&elsewhere), None);
         let whole: IpNet = "0.0.0.0/0".parse().unwrap();
-        assert_eq!(addresses.free_in(&[whole]).unwrap().0, Ipv4Addr::new(100, 64, 0, 1));
+        assert_eq!(addresses.find_free_in(&[whole]).unwrap().0, Ipv4Addr::new(100, 64, 0, 1));
         for _ in 0..300 {
-            let Some((v4, v6)) = addresses.free(&[pool]) else { return };
+            let Some((v4, v6)) = addresses.find_free(&[pool]) else { return };
             assert!(!pool.contains(&IpAddr::V4(v4)));
-            addresses.take(v4, v6);
+            addresses.reserve(v4, v6);
         }
         panic!("a /24 has fewer");
     }

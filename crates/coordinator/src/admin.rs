@@ -40,7 +40,7 @@ impl State {
         self.check_user_name(&user.name)?;
         let id = UserId(self.next_number(Kind::User));
         let user = User { id, created: now, is_owner: false, ..user };
-        self.keep(&user);
+        self.store(&user);
         self.users.insert(id, user.clone());
         Ok(user)
     }
@@ -53,10 +53,10 @@ impl State {
     pub fn rename_user(&mut self, id: UserId, name: &str, now: Time) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
         if user.identity.is_some() {
-            return Err(Refusal::ProvidersName(id));
+            return Err(Refusal::NameFromProvider(id));
         }
         self.check_user_name(name)?;
-        self.rename_in_policy(id, name, now)?;
+        self.rename_user_in_policy(id, name, now)?;
         let user = User { name: name.to_owned(), ..user };
         self.change_user(user.clone());
         Ok(user)
@@ -79,7 +79,7 @@ impl State {
         let former: Vec<User> =
             former.map(|user| User { is_owner: false, ..user.clone() }).collect();
         for user in former.into_iter().chain([owner.clone()]) {
-            self.keep(&user);
+            self.store(&user);
             self.users.insert(user.id, user);
         }
         Ok(owner)
@@ -88,7 +88,7 @@ impl State {
     /// A user that there is becomes this one, and everybody who sees their nodes is told.
     pub(crate) fn change_user(&mut self, user: User) {
         let id = user.id;
-        self.keep(&user);
+        self.store(&user);
         self.users.insert(id, user);
         for node in self.nodes_of(id) {
             self.note_parts(node, Parts::WHOLE);
@@ -111,14 +111,14 @@ impl State {
         if self.users.len() > 1 && self.owner() == Some(id) {
             return Err(Refusal::IsOwner(id));
         }
-        if let Some(place) = self.named_in_policy(id) {
-            return Err(Refusal::InPolicy(id, place));
+        if let Some(location) = self.named_in_policy(id) {
+            return Err(Refusal::InPolicy(id, location));
         }
         let is_theirs = |key: &&PreAuthKey| key.user == Some(id);
         for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {
             self.delete_key(key)?;
         }
-        self.bury(Kind::User, id.0);
+        self.store_removal(Kind::User, id.0);
         self.users.remove(&id);
         Ok(())
     }
@@ -134,8 +134,8 @@ impl State {
     }
 
     pub(crate) fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
-        let places = self.places.of_users.get(&Some(user)).into_iter().flat_map(NodeSet::iter);
-        places.filter_map(|place| self.places.nodes[place]).collect()
+        let indexes = self.indexes.of_users.get(&Some(user)).into_iter().flat_map(NodeSet::iter);
+        indexes.filter_map(|index| self.indexes.nodes[index]).collect()
     }
 
     pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
@@ -144,7 +144,7 @@ impl State {
             && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
             && name.parse::<i64>().is_err();
         if !is_name {
-            return Err(Refusal::BadName(name.to_owned()));
+            return Err(Refusal::InvalidName(name.to_owned()));
         }
         match self.users.values().any(|user| user.name == name) {
             true => Err(Refusal::NameTaken(name.to_owned())),
@@ -166,7 +166,7 @@ impl State {
             return Err(Refusal::NoUser(user.to_string()));
         }
         if new.user.is_none() && new.tags.is_empty() {
-            return Err(Refusal::NobodysKey);
+            return Err(Refusal::KeyWithoutOwner);
         }
         check_tags(&new.tags)?;
         let parts = secret::read(text).expect("the caller made it by secret::write");
@@ -183,7 +183,7 @@ impl State {
             tags: new.tags,
             created: now,
         };
-        self.keep(&key);
+        self.store(&key);
         self.by_prefix.insert(key.prefix.clone(), id);
         self.keys.insert(id, key.clone());
         Ok(key)
@@ -196,7 +196,7 @@ impl State {
     pub fn expire_key(&mut self, id: KeyId, now: Time) -> Result<(), Refusal> {
         let mut key = self.keys.get(&id).ok_or(Refusal::NoKey(id))?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
-        self.keep(&key);
+        self.store(&key);
         self.keys.insert(id, key);
         Ok(())
     }
@@ -209,7 +209,7 @@ impl State {
         if !self.keys.contains_key(&id) {
             return Err(Refusal::NoKey(id));
         }
-        self.bury(Kind::PreAuthKey, id.0);
+        self.store_removal(Kind::PreAuthKey, id.0);
         if let Some(key) = self.keys.remove(&id) {
             self.by_prefix.remove(&key.prefix);
         }
@@ -221,7 +221,7 @@ impl State {
 pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
     let may_be_given = |tag: &str| is_tag(tag) && !tag.contains(char::is_uppercase);
     match tags.iter().find(|tag| !may_be_given(tag)) {
-        Some(tag) => Err(Refusal::BadTag(tag.clone())),
+        Some(tag) => Err(Refusal::InvalidTag(tag.clone())),
         None => Ok(()),
     }
 }

@@ -41,11 +41,11 @@ impl State {
     }
 
     /// The API key whose text this is, if it is good now. A wrong secret takes as long as a wrong name.
-    pub fn api_key_of(&self, text: &str, now: Time) -> Option<&ApiKey> {
+    pub fn find_valid_api_key(&self, text: &str, now: Time) -> Option<&ApiKey> {
         let parts = secret::read_api(text)?;
         let hash = Hash::of(parts.secret);
         self.api_keys()
-            .find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_good(now))
+            .find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_valid(now))
     }
 
     /// Makes an API key, whose text was made of randomness. Of the text the hash is kept.
@@ -54,7 +54,7 @@ impl State {
         let id = ApiKeyId(self.next_number(Kind::ApiKey));
         let (prefix, hash) = (parts.prefix.to_owned(), Hash::of(parts.secret));
         let key = ApiKey { id, prefix, hash, expires, created: now };
-        self.keep(&key);
+        self.store(&key);
         self.api_keys.insert(key.clone());
         key
     }
@@ -66,7 +66,7 @@ impl State {
     pub fn expire_api_key(&mut self, which: &str, now: Time) -> Result<ApiKey, Refusal> {
         let mut key = self.find_api_key(which)?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
-        self.keep(&key);
+        self.store(&key);
         self.api_keys.insert(key.clone());
         Ok(key)
     }
@@ -77,7 +77,7 @@ impl State {
     /// There is none.
     pub fn delete_api_key(&mut self, which: &str) -> Result<(), Refusal> {
         let id = self.find_api_key(which)?.id;
-        self.bury(Kind::ApiKey, id.0);
+        self.store_removal(Kind::ApiKey, id.0);
         self.api_keys.remove(id);
         Ok(())
     }
@@ -85,7 +85,7 @@ impl State {
 
 impl ApiKey {
     /// Whether it is good for anything at this time.
-    pub fn is_good(&self, now: Time) -> bool {
+    pub fn is_valid(&self, now: Time) -> bool {
         self.expires.is_none_or(|at| at > now)
     }
 }
@@ -103,17 +103,17 @@ mod tests {
         let text = secret::write_api(&[7; 38]);
         let hour = Duration::from_secs(3600);
         let key = state.create_api_key(Some(now.after(hour)), &text, now);
-        assert!(state.api_key_of(&text, now).is_some());
-        assert!(state.api_key_of(&text, now.after(hour)).is_none());
+        assert!(state.find_valid_api_key(&text, now).is_some());
+        assert!(state.find_valid_api_key(&text, now.after(hour)).is_none());
         let last = if text.ends_with('0') { "1" } else { "0" };
         let wrong = format!("{}{last}", &text[..text.len() - 1]);
-        assert!(state.api_key_of(&wrong, now).is_none());
-        assert!(state.api_key_of(&secret::write(&[7; 38]), now).is_none());
+        assert!(state.find_valid_api_key(&wrong, now).is_none());
+        assert!(state.find_valid_api_key(&secret::write(&[7; 38]), now).is_none());
         let written = state.take_writes();
         let body = written[0].body.clone().unwrap();
         assert!(body.contains(&key.prefix) && !body.contains(&text[text.len() - 64..]));
         let loaded = State::load(Settings::default(), &written, (1, 0), now).unwrap();
-        assert_eq!(loaded.api_key_of(&text, now), Some(&key));
+        assert_eq!(loaded.find_valid_api_key(&text, now), Some(&key));
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         let text = secret::write_api(&[9; 38]);
         let key = state.create_api_key(None, &text, now);
         state.expire_api_key(&key.prefix, now).unwrap();
-        assert!(state.api_key_of(&text, now).is_none());
+        assert!(state.find_valid_api_key(&text, now).is_none());
         state.delete_api_key(&key.id.to_string()).unwrap();
         let gone = Err(Refusal::NoApiKey(key.prefix.clone()));
         assert_eq!(state.delete_api_key(&key.prefix), gone);

@@ -11,7 +11,7 @@ mod chain;
 
 use std::collections::VecDeque;
 
-pub use self::chain::{AuditHash, ChainFault, check_chain, read_line, shown};
+pub use self::chain::{AuditHash, ChainError, check_chain, parse_line, to_line};
 use crate::{
     object::{AuditEntry, AuditId, Kind},
     state::State,
@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// The last entries that are at hand. Older ones are in the store alone.
-pub const KEPT: usize = 1000;
+pub const RECENT_ENTRIES: usize = 1000;
 /// The longest text of an entry, in bytes.
-const LONGEST: usize = 1 << 10;
+const MAX_TEXT: usize = 1 << 10;
 
 /// The last entries, the oldest first.
 #[derive(Debug, Default)]
@@ -45,14 +45,14 @@ impl Audit {
 
     /// Forgets the oldest, once the newest are kept: until then these may be the last again.
     pub(crate) fn trim(&mut self) {
-        self.0.drain(..self.0.len().saturating_sub(KEPT));
+        self.0.drain(..self.0.len().saturating_sub(RECENT_ENTRIES));
     }
 }
 
 impl State {
     /// The last entries of the audit, the newest first.
     pub fn audit(&self) -> impl Iterator<Item = &AuditEntry> {
-        self.audit.0.iter().rev().take(KEPT)
+        self.audit.0.iter().rev().take(RECENT_ENTRIES)
     }
 
     /// The number of the last entry, and its hash; those of none where there is no entry.
@@ -62,13 +62,13 @@ impl State {
     }
 
     /// Writes down what somebody did, or was refused.
-    pub fn note_deed(&mut self, who: &str, what: &str, refused: Option<String>, now: Time) {
+    pub fn record_audit(&mut self, who: &str, what: &str, refused: Option<String>, now: Time) {
         let (_, previous) = self.audit_head();
         let id = AuditId(self.next_number(Kind::AuditEntry));
-        let cut = |text: &str| text[..text.floor_char_boundary(LONGEST)].to_owned();
+        let cut = |text: &str| text[..text.floor_char_boundary(MAX_TEXT)].to_owned();
         let (who, what, refused) = (cut(who), cut(what), refused.as_deref().map(cut));
         let entry = AuditEntry { id, at: now, who, what, refused, previous: Some(previous) };
-        self.keep(&entry);
+        self.store(&entry);
         self.audit.push(entry);
     }
 }
@@ -81,17 +81,20 @@ mod tests {
     #[test]
     fn the_store_is_given_every_entry_and_the_state_has_the_last() {
         let mut state = State::new(Settings::default());
-        let long = "é".repeat(LONGEST);
-        for at in 0..KEPT as u64 + 2 {
-            state.note_deed("API key x", &long, Some(long.clone()), Time(at));
+        let long = "é".repeat(MAX_TEXT);
+        for at in 0..RECENT_ENTRIES as u64 + 2 {
+            state.record_audit("API key x", &long, Some(long.clone()), Time(at));
         }
         let written = state.take_writes();
-        assert_eq!(written.len(), KEPT + 2);
+        assert_eq!(written.len(), RECENT_ENTRIES + 2);
         let ids: Vec<i64> = state.audit().map(|entry| entry.id.0).collect();
-        assert_eq!((ids.len(), ids[0], ids[KEPT - 1]), (KEPT, KEPT as i64 + 2, 3));
+        assert_eq!(
+            (ids.len(), ids[0], ids[RECENT_ENTRIES - 1]),
+            (RECENT_ENTRIES, RECENT_ENTRIES as i64 + 2, 3)
+        );
         let refused = |entry: &AuditEntry| entry.refused.as_ref().unwrap().len();
         assert!(
-            state.audit().all(|entry| entry.what.len() <= LONGEST && refused(entry) <= LONGEST)
+            state.audit().all(|entry| entry.what.len() <= MAX_TEXT && refused(entry) <= MAX_TEXT)
         );
         let entries: Vec<AuditEntry> = written
             .iter()
@@ -107,13 +110,13 @@ mod tests {
     fn the_chain_goes_on_behind_the_last_entry_that_was_kept() {
         let mut state = State::new(Settings::default());
         let note = |state: &mut State, count: usize, what: &str| {
-            (0..count).for_each(|_| state.note_deed("x", what, None, Time(1)));
+            (0..count).for_each(|_| state.record_audit("x", what, None, Time(1)));
         };
-        note(&mut state, KEPT, "kept");
+        note(&mut state, RECENT_ENTRIES, "kept");
         let mut store = state.take_writes();
         state.publish(1, Time(1));
         let before: Vec<AuditEntry> = state.audit().cloned().collect();
-        note(&mut state, 2 * KEPT, "not kept");
+        note(&mut state, 2 * RECENT_ENTRIES, "not kept");
         state.undo(Time(2));
         assert!(state.audit().eq(&before));
         // What others wrote comes between.
@@ -134,7 +137,7 @@ mod tests {
             serde_json::from_str::<AuditEntry>(stored.body.as_ref().unwrap()).unwrap()
         };
         let entries: Vec<AuditEntry> = store.iter().map(read).collect();
-        assert_eq!(entries.len(), KEPT + 2);
+        assert_eq!(entries.len(), RECENT_ENTRIES + 2);
         assert_eq!(check_chain(&entries), Ok(Some(state.audit_head())));
     }
 
@@ -150,13 +153,13 @@ mod tests {
         };
         let stored = [1, 2].map(|id| crate::object::Object::stored(&old(id)));
         let mut state = State::load(Settings::default(), &stored, (1, 0), Time(0)).unwrap();
-        state.note_deed("x", "z", Some("no".into()), Time(8));
+        state.record_audit("x", "z", Some("no".into()), Time(8));
         let last = state.audit().next().unwrap();
         assert_eq!(last.previous, Some(AuditHash::of(&old(2))));
         let all = [old(1), old(2), last.clone()];
         assert_eq!(check_chain(&all), Ok(Some(state.audit_head())));
         let changed = AuditEntry { what: "other".into(), ..old(2) };
         let fault = check_chain(&[old(1), changed, last.clone()]).unwrap_err();
-        assert_eq!(fault, ChainFault::Broken { id: AuditId(3), before: Some(AuditId(2)) });
+        assert_eq!(fault, ChainError::Broken { id: AuditId(3), before: Some(AuditId(2)) });
     }
 }

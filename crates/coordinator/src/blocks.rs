@@ -9,10 +9,10 @@ use std::{
 use bytes::Bytes;
 use policy::NodeSet;
 
-use crate::places;
+use crate::node_index;
 
 /// How many places are in a block: each whole map has the block of its own node packed anew.
-const PLACES: u32 = u64::BITS;
+const BLOCK_NODES: u32 = u64::BITS;
 
 /// Text that many are told: the nodes of neighbouring places that can be reached, or what is as long.
 pub struct Block {
@@ -67,8 +67,8 @@ pub(crate) struct Blocks(Vec<OnceLock<(u64, Arc<Block>)>>);
 
 impl Blocks {
     /// The node at a place is another, or there is a new one.
-    pub fn touch(&mut self, place: u32) {
-        let number = (place / PLACES) as usize;
+    pub fn invalidate(&mut self, index: u32) {
+        let number = (index / BLOCK_NODES) as usize;
         if number >= self.0.len() {
             self.0.resize_with(number + 1, OnceLock::new);
         }
@@ -79,12 +79,12 @@ impl Blocks {
     /// at a place, if it can be reached.
     pub fn cover(
         &self,
-        places: &NodeSet,
+        indexes: &NodeSet,
         node: impl Fn(u32) -> Option<Arc<str>>,
     ) -> (Vec<Arc<Block>>, NodeSet) {
-        let (mut whole, mut rest) = (Vec::new(), places.words().to_vec());
-        for (number, wanted) in places.words().iter().enumerate().filter(|(_, word)| **word != 0) {
-            let first = places::number(number) * PLACES;
+        let (mut whole, mut rest) = (Vec::new(), indexes.words().to_vec());
+        for (number, wanted) in indexes.words().iter().enumerate().filter(|(_, word)| **word != 0) {
+            let first = node_index::as_index(number) * BLOCK_NODES;
             let block =
                 self.0.get(number).map(|kept| kept.get_or_init(|| Self::make(first, &node)));
             if let Some((has, block)) = block
@@ -94,12 +94,12 @@ impl Blocks {
                 rest[number] = 0;
             }
         }
-        (whole, NodeSet::of_words(rest))
+        (whole, NodeSet::from_words(rest))
     }
 
     fn make(first: u32, node: impl Fn(u32) -> Option<Arc<str>>) -> (u64, Arc<Block>) {
         let (mut has, mut nodes) = (0, Vec::new());
-        for at in 0..PLACES {
+        for at in 0..BLOCK_NODES {
             if let Some(text) = node(first + at) {
                 has |= 1 << at;
                 nodes.push(text);
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn who_is_shown_all_of_a_block_is_told_it_until_one_of_it_changes() {
         let mut blocks = Blocks::default();
-        (0..200).for_each(|place| blocks.touch(place));
+        (0..200).for_each(|index| blocks.invalidate(index));
         let text =
-            |place: u32| (place != 70 && place < 200).then(|| Arc::<str>::from(place.to_string()));
-        let all = || (0..200).filter(|place| *place != 70).collect::<NodeSet>();
+            |index: u32| (index != 70 && index < 200).then(|| Arc::<str>::from(index.to_string()));
+        let all = || (0..200).filter(|index| *index != 70).collect::<NodeSet>();
         let mut others = all();
         others.remove(3);
         let (whole, rest) = blocks.cover(&others, text);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(packed, whole[2].text());
         let (again, rest) = blocks.cover(&all(), text);
         assert!(rest.is_empty() && Arc::ptr_eq(&again[1], &whole[0]));
-        blocks.touch(64);
+        blocks.invalidate(64);
         let (other, _) = blocks.cover(&all(), text);
         assert!(!Arc::ptr_eq(&other[1], &whole[0]) && Arc::ptr_eq(&other[3], &whole[2]));
     }

@@ -12,16 +12,16 @@ use crate::{
     blocks::Block,
     cache::Cache,
     log::Parts,
+    node_updates::texts,
     object::{Node, NodeId},
     state::{Entry, State},
-    telling::texts,
-    time::{Time, text_or_none},
+    time::{Time, text_or_zero},
 };
 
 /// Frames of the same words that are kept for clients that are still to be told.
-const KEPT: usize = 64;
+const MAX_FRAMES: usize = 64;
 /// The same of neighbours in such frames.
-const KEPT_BLOCKS: usize = 512;
+const MAX_BLOCKS: usize = 512;
 
 /// A map, or what changed of it: JSON in parts, many of which others are told too.
 #[derive(Clone, Debug, Default)]
@@ -47,23 +47,23 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FrameKey {
     pub(crate) end: u64,
-    pub(crate) told: Vec<(NodeId, Told)>,
+    pub(crate) updates: Vec<(NodeId, PeerUpdate)>,
     /// Whether one of the nodes is the first of its owner that the client is told of.
     pub(crate) has_new_owner: bool,
 }
 
 /// What a client is told of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Told {
-    Whole,
+pub(crate) enum PeerUpdate {
+    Full,
     Removed,
-    Parts(Parts),
+    Patch(Parts),
 }
 
 impl FrameKey {
     /// Its bytes in memory.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.told[..])
+        size_of_val(&self.updates[..])
     }
 }
 
@@ -94,43 +94,43 @@ impl Frame {
 
 /// What several streams are told in the same words is put together once.
 #[derive(Default)]
-pub(crate) struct Shared {
-    frames: Mutex<Cache<FrameKey, Arc<[Part]>, KEPT>>,
+pub(crate) struct FrameCache {
+    frames: Mutex<Cache<FrameKey, Arc<[Part]>, MAX_FRAMES>>,
     /// By how far the log is told, and the first of neighbours.
-    blocks: Mutex<Cache<(u64, NodeId), Arc<Block>, KEPT_BLOCKS>>,
+    blocks: Mutex<Cache<(u64, NodeId), Arc<Block>, MAX_BLOCKS>>,
 }
 
-impl Shared {
+impl FrameCache {
     /// The frame with this key, which `make` makes if there is none yet.
     pub fn frame(&self, key: FrameKey, make: impl FnOnce(&FrameKey) -> Frame) -> Frame {
-        let kept = || self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(parts) = kept().get(&key) {
+        let cached = || self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = cached().get(&key) {
             return Frame { parts: Arc::clone(parts), key: Some(key) };
         }
         let frame = make(&key);
-        kept().insert(key.clone(), Arc::clone(&frame.parts), key.bytes() + frame.bytes());
+        cached().insert(key.clone(), Arc::clone(&frame.parts), key.bytes() + frame.bytes());
         Frame { key: Some(key), ..frame }
     }
 
     /// All of some neighbours, of which this is the first, as streams that read on to there are
     /// told of them.
-    pub fn neighbours(
+    pub fn neighbour_block(
         &self,
         end: u64,
         first: NodeId,
         nodes: impl Iterator<Item = Arc<str>>,
     ) -> Arc<Block> {
-        let mut kept = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(block) = kept.get(&(end, first)) {
+        let mut cached = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(block) = cached.get(&(end, first)) {
             return Arc::clone(block);
         }
         let block = Arc::new(Block::of_nodes(nodes.collect()));
-        kept.insert((end, first), Arc::clone(&block), block.bytes());
+        cached.insert((end, first), Arc::clone(&block), block.bytes());
         block
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for FrameCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
@@ -149,15 +149,15 @@ pub(crate) fn patch(entry: &Entry, parts: Parts) -> String {
     if parts.has(Parts::ENDPOINTS) {
         patch["Endpoints"] = json!(texts(&node.endpoints));
     }
-    if parts.has(Parts::HOME) {
-        patch["DERPRegion"] = json!(node.home);
+    if parts.has(Parts::HOME_RELAY) {
+        patch["DERPRegion"] = json!(node.home_relay);
     }
     if parts.has(Parts::DISCO) {
         patch["DiscoKey"] = json!(node.disco);
     }
     if parts.has(Parts::KEY) {
         patch["Key"] = json!(node.key);
-        patch["KeyExpiry"] = json!(text_or_none(node.expires));
+        patch["KeyExpiry"] = json!(text_or_zero(node.expires));
     }
     if parts.has(Parts::VERSION) {
         patch["Cap"] = json!(node.version);
@@ -178,23 +178,23 @@ impl Fields {
         self.parts.is_empty()
     }
 
-    pub fn name(&mut self, name: &str) {
+    pub fn begin_field(&mut self, name: &str) {
         let before = if self.is_empty() { '{' } else { ',' };
         self.parts.push(Part::Text(format!("{before}\"{name}\":")));
     }
 
-    pub fn text(&mut self, text: &str) {
+    pub fn push_text(&mut self, text: &str) {
         self.parts.push(Part::Text(text.to_owned()));
     }
 
     pub fn put(&mut self, name: &str, json: String) {
-        self.name(name);
+        self.begin_field(name);
         self.parts.push(Part::Text(json));
     }
 
     /// What is said of tailnet lock, if anything is.
-    pub fn lock(&mut self, state: &State) {
-        if let Some(info) = state.lock_info() {
+    pub fn put_tka(&mut self, state: &State) {
+        if let Some(info) = state.tka_info() {
             self.put("TKAInfo", info);
         }
     }
@@ -214,24 +214,24 @@ impl Fields {
         let mut blocks = blocks.into_iter();
         let mut first_of_block = || Some(Part::Text(blocks.next()?.text().split_off(1)));
         let Some(first) = items.next().or_else(&mut first_of_block) else { return };
-        self.name(name);
-        self.text("[");
+        self.begin_field(name);
+        self.push_text("[");
         self.parts.push(first);
         for item in items {
-            self.text(",");
+            self.push_text(",");
             self.parts.push(item);
         }
         self.parts.extend(blocks.map(Part::Block));
-        self.text("]");
+        self.push_text("]");
     }
 
     /// Adds the owners of these nodes.
-    pub fn profiles<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
+    pub fn add_owners<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
         self.owners.extend(nodes.map(|node| state.profile(node)));
     }
 
     /// More parts.
-    pub fn extend(&mut self, parts: &[Part]) {
+    pub fn push_parts(&mut self, parts: &[Part]) {
         self.parts.extend(parts.iter().cloned());
     }
 
@@ -245,7 +245,7 @@ impl Fields {
     pub fn finish(mut self) -> Frame {
         let owners = std::mem::take(&mut self.owners);
         self.list("UserProfiles", owners.into_values().map(Part::Text));
-        self.text("}");
+        self.push_text("}");
         Frame { parts: self.parts.into(), key: None }
     }
 }

@@ -65,7 +65,7 @@ pub struct Service {
 pub struct NetInfo {
     /// The region of its home.
     #[serde(rename = "PreferredDERP")]
-    pub home: u16,
+    pub home_relay: u16,
 }
 
 impl Hostinfo {
@@ -121,7 +121,7 @@ mod tests {
             "NetInfo":{"PreferredDERP":999,"WorkingUDP":true},"Unknown":[1]}"#;
         let read: Hostinfo = serde_json::from_str(said).unwrap();
         let kept = read.bounded();
-        assert_eq!((kept.services.len(), kept.net_info.home), (1, 999));
+        assert_eq!((kept.services.len(), kept.net_info.home_relay), (1, 999));
         let written = serde_json::to_value(&kept).unwrap();
         assert_eq!(written["Services"][0]["Proto"], "peerapi4");
         assert!(written.get("NetInfo").is_none() && written.get("RoutableIPs").is_none());

@@ -19,7 +19,7 @@ impl Identity {
     }
 
     /// Whether a provider vouches for this identity. A final slash of the issuer is ignored.
-    pub fn is(&self, vouched: &Self) -> bool {
+    pub fn matches(&self, vouched: &Self) -> bool {
         if self.issuer.is_empty() {
             return unescaped(&self.subject) == unescaped(&vouched.joined());
         }
@@ -105,7 +105,7 @@ mod tests {
             for issuer in issuers.map(str::to_owned) {
                 let vouched = Identity { issuer, subject: subject.into() };
                 let kept = Identity::of_headscale(kept);
-                assert!(kept.is(&vouched), "{kept:?} {vouched:?}");
+                assert!(kept.matches(&vouched), "{kept:?} {vouched:?}");
             }
         }
     }
@@ -126,12 +126,15 @@ mod tests {
             vouched("https://id.test.evil.test", "auth0|1"),
             vouched("http://id.test", "auth0|1"),
         ] {
-            assert!(!Identity::of_headscale("https://id.test/auth0%7C1").is(&other), "{other:?}");
-            assert!(!anna.is(&other), "{other:?}");
+            assert!(
+                !Identity::of_headscale("https://id.test/auth0%7C1").matches(&other),
+                "{other:?}"
+            );
+            assert!(!anna.matches(&other), "{other:?}");
         }
-        assert!(!anna.is(&vouched("https://id.test", "auth0%7C1")));
-        assert!(anna.is(&vouched("https://id.test/", "auth0|1")));
+        assert!(!anna.matches(&vouched("https://id.test", "auth0%7C1")));
+        assert!(anna.matches(&vouched("https://id.test/", "auth0|1")));
         let query = Identity::of_headscale("https://id.test/a?b");
-        assert!(!query.is(&vouched("https://id.test", "a%3Fb")));
+        assert!(!query.matches(&vouched("https://id.test", "a%3Fb")));
     }
 }

@@ -25,15 +25,15 @@ const LARGEST: i64 = (1 << 53) - 1;
 
 /// Why an object does not become one of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Skipped {
+pub enum SkipReason {
     /// Its number is none, or another has it.
-    Number,
+    InvalidNumber,
     /// An object with its number was deleted since an earlier import.
     Deleted,
     /// Its user is not there.
     NoUser(UserId),
     /// It belongs to nobody, and has no tags.
-    Nobodys,
+    NoOwner,
     /// One of its tags cannot be a tag.
     Tag(String),
     /// Another has the part of a key that names it.
@@ -44,13 +44,13 @@ pub enum Skipped {
     NoAddress,
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Number => f.write_str("its number is none, or another has it"),
+            Self::InvalidNumber => f.write_str("its number is none, or another has it"),
             Self::Deleted => f.write_str("what had its number was deleted since an earlier import"),
             Self::NoUser(user) => write!(f, "there is no user {user}"),
-            Self::Nobodys => f.write_str("it has neither a user nor tags"),
+            Self::NoOwner => f.write_str("it has neither a user nor tags"),
             Self::Tag(tag) => write!(f, "{tag:?} cannot be a tag"),
             Self::Prefix(prefix) => write!(f, "another begins with {prefix}"),
             Self::Key(key) => write!(f, "another has the node key {key}"),
@@ -59,30 +59,30 @@ impl fmt::Display for Skipped {
     }
 }
 
-impl std::error::Error for Skipped {}
+impl std::error::Error for SkipReason {}
 
 /// How an object came into the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Imported {
+pub enum ImportOutcome {
     /// It is new there; with the changes.
-    New(Vec<Changed>),
+    New(Vec<Adjustment>),
     /// It was there from an earlier import, and stays as it is.
-    There,
+    AlreadyPresent,
 }
 
 /// A difference to the other program's object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum Adjustment {
     /// A name that cannot be one, or that another has.
-    Name { was: String, is: String },
+    Name { old: String, new: String },
     /// An address that another has; it gets a free one.
     Address(IpAddr),
 }
 
-impl fmt::Display for Changed {
+impl fmt::Display for Adjustment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name { was, is } => write!(f, "{was:?} becomes {is}"),
+            Self::Name { old, new } => write!(f, "{old:?} becomes {new}"),
             Self::Address(address) => write!(f, "another has {address}: it gets a free address"),
         }
     }
@@ -140,7 +140,7 @@ impl Import {
         let mut import = Self::new(prefixes);
         for object in objects {
             import.there.insert((object.kind, object.id));
-            import.given(object.kind, object.id);
+            import.reserve_numbers(object.kind, object.id);
             let Some(body) = &object.body else { continue };
             match object.kind {
                 Kind::User => import.insert_user(read(body)?),
@@ -152,14 +152,14 @@ impl Import {
                     import.note_node(&node, [v4.into(), v6.into()]);
                     import.insert_node(node, v4, v6);
                 }
-                Kind::Policy | Kind::AuditEntry | Kind::Lock | Kind::LockUpdate => {}
+                Kind::Policy | Kind::AuditEntry | Kind::TkaState | Kind::TkaUpdate => {}
             }
         }
         Ok(import)
     }
 
     /// Numbers up to this one were given.
-    pub fn given(&mut self, kind: Kind, number: i64) {
+    pub fn reserve_numbers(&mut self, kind: Kind, number: i64) {
         let last = self.last.entry(kind).or_default();
         *last = number.clamp(*last, LARGEST);
     }
@@ -174,14 +174,15 @@ impl Import {
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn user(&mut self, mut user: User) -> Result<Imported, Skipped> {
+    pub fn user(&mut self, mut user: User) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &User| {
             let identities = other.identity.as_ref().zip(user.identity.as_ref());
-            let is_known = identities.is_some_and(|(kept, own)| own.is(kept) || own == kept);
+            let is_known = identities.is_some_and(|(kept, own)| own.matches(kept) || own == kept);
             is_known || other.created == user.created || other.name == user.name
         };
-        if check_number(&self.there, &self.users, &user, is_same)? == Imported::There {
-            return Ok(Imported::There);
+        if check_number(&self.there, &self.users, &user, is_same)? == ImportOutcome::AlreadyPresent
+        {
+            return Ok(ImportOutcome::AlreadyPresent);
         }
         let (was, number) = (mem::take(&mut user.name), user.id);
         let mut names = vec![was.clone()];
@@ -193,41 +194,43 @@ impl Import {
         let is_free = |name: &String| !name.is_empty() && !self.used.user_names.contains(name);
         user.name = { names }.find(is_free).expect("numbers do not end");
         let changed = changed_name(was, &user.name);
-        self.given(Kind::User, number.0);
+        self.reserve_numbers(Kind::User, number.0);
         self.insert_user(user);
-        Ok(Imported::New(changed))
+        Ok(ImportOutcome::New(changed))
     }
 
     /// A pre-auth key.
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn key(&mut self, mut key: PreAuthKey) -> Result<Imported, Skipped> {
+    pub fn key(&mut self, mut key: PreAuthKey) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &PreAuthKey| other.prefix == key.prefix;
-        if check_number(&self.there, &self.keys, &key, is_same)? == Imported::There {
-            return Ok(Imported::There);
+        if check_number(&self.there, &self.keys, &key, is_same)? == ImportOutcome::AlreadyPresent {
+            return Ok(ImportOutcome::AlreadyPresent);
         }
         self.check_owner(key.user, &key.tags)?;
         key.user = key.user.filter(|user| self.users.contains_key(&user.0));
         self.check_prefix(Kind::PreAuthKey, &key.prefix)?;
-        self.given(Kind::PreAuthKey, key.id.0);
+        self.reserve_numbers(Kind::PreAuthKey, key.id.0);
         self.insert_key(key);
-        Ok(Imported::New(Vec::new()))
+        Ok(ImportOutcome::New(Vec::new()))
     }
 
     /// An API key.
     ///
     /// # Errors
     /// Why it is left out.
-    pub fn api_key(&mut self, key: ApiKey) -> Result<Imported, Skipped> {
+    pub fn api_key(&mut self, key: ApiKey) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &ApiKey| other.prefix == key.prefix;
-        if check_number(&self.there, &self.api_keys, &key, is_same)? == Imported::There {
-            return Ok(Imported::There);
+        if check_number(&self.there, &self.api_keys, &key, is_same)?
+            == ImportOutcome::AlreadyPresent
+        {
+            return Ok(ImportOutcome::AlreadyPresent);
         }
         self.check_prefix(Kind::ApiKey, &key.prefix)?;
-        self.given(Kind::ApiKey, key.id.0);
+        self.reserve_numbers(Kind::ApiKey, key.id.0);
         self.insert_api_key(key);
-        Ok(Imported::New(Vec::new()))
+        Ok(ImportOutcome::New(Vec::new()))
     }
 
     /// A node with the addresses that it has. Its name becomes a label, with a number where another has
@@ -240,32 +243,33 @@ impl Import {
         mut node: Node,
         mut v4: Option<Ipv4Addr>,
         mut v6: Option<Ipv6Addr>,
-    ) -> Result<Imported, Skipped> {
+    ) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &Node| other.machine == node.machine;
-        if check_number(&self.there, &self.nodes, &node, is_same)? == Imported::There {
-            return Ok(Imported::There);
+        if check_number(&self.there, &self.nodes, &node, is_same)? == ImportOutcome::AlreadyPresent
+        {
+            return Ok(ImportOutcome::AlreadyPresent);
         }
         if self.halves.iter().any(|(other, ..)| other.id == node.id) {
-            return Err(Skipped::Number);
+            return Err(SkipReason::InvalidNumber);
         }
         self.check_owner(node.user, &node.tags)?;
         if self.used.node_keys.contains(&node.key) {
-            return Err(Skipped::Key(node.key));
+            return Err(SkipReason::Key(node.key));
         }
         let was = mem::take(&mut node.name);
         node.name = names::unique(names::label(&was), |name| !self.used.names.contains(name));
-        node.renamed = !names::is_of_host(&node.name, &node.hostinfo.hostname);
+        node.renamed = !names::is_derived_from(&node.name, &node.hostinfo.hostname);
         let mut changed = changed_name(was, &node.name);
         let mut is_used = |address: IpAddr| {
             let is_used = self.used.addresses.contains(&address);
-            changed.extend(is_used.then_some(Changed::Address(address)));
+            changed.extend(is_used.then_some(Adjustment::Address(address)));
             is_used
         };
         v4 = v4.filter(|v4| !is_used((*v4).into()));
         v6 = v6.filter(|v6| !is_used((*v6).into()));
         let own = v4.map(IpAddr::from).into_iter().chain(v6.map(Into::into));
         self.note_node(&node, own);
-        self.given(Kind::Node, node.id.0);
+        self.reserve_numbers(Kind::Node, node.id.0);
         // The tags of a node replace its user.
         node.user = node.user.filter(|_| node.tags.is_empty());
         node.auth_key = node.auth_key.filter(|key| self.keys.contains_key(&key.0));
@@ -273,25 +277,25 @@ impl Import {
             (Some(v4), Some(v6)) => self.insert_node(node, v4, v6),
             _ => self.halves.push((node, v4, v6)),
         }
-        Ok(Imported::New(changed))
+        Ok(ImportOutcome::New(changed))
     }
 
     /// All that is new, and the nodes that no address was left for.
-    pub fn finish(mut self) -> (Vec<Stored>, Vec<(NodeId, Skipped)>) {
+    pub fn finish(mut self) -> (Vec<Stored>, Vec<(NodeId, SkipReason)>) {
         let mut skipped = Vec::new();
         for (v4, v6) in self.halves.iter().map(|(_, v4, v6)| (*v4, *v6)) {
             let (v4, v6) =
                 (v4.unwrap_or(Ipv4Addr::UNSPECIFIED), v6.unwrap_or(Ipv6Addr::UNSPECIFIED));
-            self.addresses.take(v4, v6);
+            self.addresses.reserve(v4, v6);
         }
         for (node, v4, v6) in mem::take(&mut self.halves) {
-            match self.addresses.free(&[]) {
+            match self.addresses.find_free(&[]) {
                 Some((free_v4, free_v6)) => {
                     self.insert_node(node, v4.unwrap_or(free_v4), v6.unwrap_or(free_v6));
                 }
                 None => {
                     self.leave_out(Kind::Node, node.id.0);
-                    skipped.push((node.id, Skipped::NoAddress));
+                    skipped.push((node.id, SkipReason::NoAddress));
                 }
             }
         }
@@ -331,7 +335,7 @@ impl Import {
     }
 
     fn insert_node(&mut self, node: Node, v4: Ipv4Addr, v6: Ipv6Addr) {
-        self.addresses.take(v4, v6);
+        self.addresses.reserve(v4, v6);
         self.nodes.insert(node.id.0, Node { v4, v6, ..node });
     }
 
@@ -341,23 +345,23 @@ impl Import {
         self.used.addresses.extend(addresses);
     }
 
-    fn check_prefix(&self, kind: Kind, prefix: &str) -> Result<(), Skipped> {
+    fn check_prefix(&self, kind: Kind, prefix: &str) -> Result<(), SkipReason> {
         match self.used.prefixes.contains(&(kind, prefix.to_owned())) {
-            true => Err(Skipped::Prefix(prefix.to_owned())),
+            true => Err(SkipReason::Prefix(prefix.to_owned())),
             false => Ok(()),
         }
     }
 
-    fn check_owner(&self, user: Option<UserId>, tags: &[String]) -> Result<(), Skipped> {
+    fn check_owner(&self, user: Option<UserId>, tags: &[String]) -> Result<(), SkipReason> {
         if let Some(tag) = tags.iter().find(|tag| !is_tag(tag)) {
-            return Err(Skipped::Tag(tag.clone()));
+            return Err(SkipReason::Tag(tag.clone()));
         }
         match user {
             // The user of a tagged object does not matter.
             Some(user) if tags.is_empty() && !self.users.contains_key(&user.0) => {
-                Err(Skipped::NoUser(user))
+                Err(SkipReason::NoUser(user))
             }
-            None if tags.is_empty() => Err(Skipped::Nobodys),
+            None if tags.is_empty() => Err(SkipReason::NoOwner),
             _ => Ok(()),
         }
     }
@@ -370,20 +374,20 @@ fn check_number<T: Object>(
     had: &BTreeMap<i64, T>,
     new: &T,
     is_same: impl Fn(&T) -> bool,
-) -> Result<Imported, Skipped> {
+) -> Result<ImportOutcome, SkipReason> {
     let number = new.number();
     let is_there = there.contains(&(T::KIND, number));
     match had.get(&number) {
-        Some(other) if is_there && is_same(other) => Ok(Imported::There),
-        Some(_) => Err(Skipped::Number),
-        None if is_there => Err(Skipped::Deleted),
-        None if !(1..=LARGEST).contains(&number) => Err(Skipped::Number),
-        None => Ok(Imported::New(Vec::new())),
+        Some(other) if is_there && is_same(other) => Ok(ImportOutcome::AlreadyPresent),
+        Some(_) => Err(SkipReason::InvalidNumber),
+        None if is_there => Err(SkipReason::Deleted),
+        None if !(1..=LARGEST).contains(&number) => Err(SkipReason::InvalidNumber),
+        None => Ok(ImportOutcome::New(Vec::new())),
     }
 }
 
-fn changed_name(was: String, is: &str) -> Vec<Changed> {
-    if was == is { Vec::new() } else { vec![Changed::Name { was, is: is.to_owned() }] }
+fn changed_name(was: String, is: &str) -> Vec<Adjustment> {
+    if was == is { Vec::new() } else { vec![Adjustment::Name { old: was, new: is.to_owned() }] }
 }
 
 fn read<T: DeserializeOwned>(body: &str) -> Result<T, serde_json::Error> {

@@ -22,70 +22,70 @@ mod api_keys;
 mod audit;
 mod blocks;
 mod cache;
-mod connected;
+mod connections;
 mod frame;
 mod hostinfo;
 mod identity;
 mod import;
-mod loading;
-mod lock;
+mod load;
 mod log;
-mod merged;
+mod merged_changes;
 mod names;
+mod node_index;
+mod node_json;
+mod node_updates;
 mod nodes;
 pub mod object;
-mod places;
+mod pending;
 mod policies;
 mod presence;
+mod reachability;
 mod refusal;
 mod register;
 mod request;
+mod router_probes;
 mod routes;
 pub mod secret;
 mod session;
 mod settings;
-mod shown;
 mod sign_in;
 mod slow_hash;
 mod ssh_checks;
 mod state;
-mod telling;
 mod time;
 mod timers;
+mod tka;
 mod undo;
-mod waiting;
-mod why;
-mod witnesses;
 
 pub use self::{
     addresses::{Allocation, Prefixes},
     admin::NewKey,
     audit::{
-        AuditHash, ChainFault, KEPT as KEPT_AUDIT, check_chain, read_line as read_audit_line,
-        shown as audit_line,
+        AuditHash, ChainError, RECENT_ENTRIES as RECENT_AUDIT_ENTRIES, check_chain,
+        parse_line as parse_audit_line, to_line as audit_line,
     },
     blocks::Block,
     cache::Cache,
     frame::{Frame, FrameKey, Part},
     hostinfo::Hostinfo,
     identity::is_same_issuer,
-    import::{Changed, Import, Imported, Skipped},
-    loading::LoadError,
-    lock::{Asked as LockAsked, LockStatus, Refusal as LockRefusal},
+    import::{Adjustment, Import, ImportOutcome, SkipReason},
+    load::LoadError,
     names::is_label,
-    policies::Judged,
+    policies::PolicyReview,
     presence::StreamId,
+    reachability::ReachabilityStep,
     refusal::Refusal,
-    register::{Admission, Registered, Registering, Waiting},
+    register::{Admission, PendingRegistration, RegisterCommand, RegisterResponse},
     request::{MapRequest, RegisterRequest},
-    session::{Polled, Session},
+    router_probes::{ProbedRouter, Prober},
+    session::{PollResult, Session},
     settings::{Dns, Settings},
     sign_in::Profile,
-    slow_hash::Unproved,
+    slow_hash::UnverifiedKey,
     ssh_checks::{SshLogin, SshOutcome},
     state::{NodeView, State},
-    time::{NO_TIME, Time},
+    time::{Time, ZERO_TIME},
+    tka::{TkaRefusal, TkaRequest, TkaStatus},
     undo::Redo,
-    why::Step,
-    witnesses::{Watched, Witness},
 };

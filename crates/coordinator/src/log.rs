@@ -11,7 +11,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::{object::NodeId, time::Time};
 
 /// The most changes that are kept. Who is further behind begins anew.
-const KEPT: usize = 1 << 16;
+const MAX_CHANGES: usize = 1 << 16;
 
 /// How much later than another a server may learn which nodes are connected: as long as a lease
 /// lasts, and some time to read it.
@@ -21,7 +21,7 @@ const LAG: Duration = Duration::from_secs(15);
 const MARK_BITS: u32 = 12;
 const COUNT_BITS: u32 = 14;
 /// Of more changes at one version the place among them is not told.
-const MOST: u64 = (1 << COUNT_BITS) - 1;
+const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// Parts of a node that followers know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,22 +35,22 @@ impl Parts {
     /// Where it may be reached.
     pub const ENDPOINTS: Self = Self(1 << 2);
     /// The region of its home.
-    pub const HOME: Self = Self(1 << 3);
+    pub const HOME_RELAY: Self = Self(1 << 3);
     /// The key of its disco messages.
     pub const DISCO: Self = Self(1 << 4);
     /// What it speaks.
     pub const VERSION: Self = Self(1 << 5);
     /// What others have to be told the whole node for, and the node itself knows.
-    pub const SHOWN: Self = Self(1 << 6);
+    pub const PEER_VIEW: Self = Self(1 << 6);
     /// That it is gone.
-    pub const GONE: Self = Self(1 << 7);
+    pub const REMOVED: Self = Self(1 << 7);
     /// Whom it may reach, or who may reach it.
     pub const ACCESS: Self = Self(1 << 8);
     /// Its key, and when that expires: the node itself has to be told the whole of it.
     pub const KEY: Self = Self(1 << 9);
     /// None that followers here know otherwise: it was written, and is as it was known here. A
     /// client that followed another server may have been told what was between.
-    pub const WRITTEN: Self = Self(1 << 10);
+    pub const REWRITTEN: Self = Self(1 << 10);
 
     /// None.
     pub const fn none() -> Self {
@@ -88,14 +88,14 @@ pub enum Change {
         /// Which.
         id: NodeId,
         /// Its place.
-        place: u32,
+        index: u32,
         /// What of it.
         parts: Parts,
     },
     /// Who may reach whom.
     Policy,
     /// What is said of tailnet lock.
-    Lock,
+    Tka,
     /// The relays that clients are told of.
     Relays,
 }
@@ -125,7 +125,7 @@ struct Version {
 
 impl Log {
     /// An empty one behind this version, read at this time.
-    pub fn behind(version: i64, mark: u16, at: Time) -> Self {
+    pub fn starting_at(version: i64, mark: u16, at: Time) -> Self {
         let versions = [Version { number: version, first: 0, at }].into();
         Self { mark: mark & ((1 << MARK_BITS) - 1), versions, ..Self::default() }
     }
@@ -137,7 +137,7 @@ impl Log {
 
     /// The same log of versions of this history.
     #[must_use]
-    pub fn of_epoch(self, epoch: i64) -> Self {
+    pub fn with_epoch(self, epoch: i64) -> Self {
         Self { epoch, ..self }
     }
 
@@ -181,7 +181,7 @@ impl Log {
         // All that a version wrote is noted together: a stream that read of it has read that.
         let begun = self.versions.partition_point(|version| version.first < end);
         let last = self.versions.get(begun.saturating_sub(1))?;
-        let count = end.checked_sub(last.first)?.min(MOST);
+        let count = end.checked_sub(last.first)?.min(MAX_COUNT);
         let rest = u64::from(self.mark) << COUNT_BITS | count;
         Some((last.number << (MARK_BITS + COUNT_BITS) | rest.cast_signed()) + 1)
     }
@@ -201,11 +201,11 @@ impl Log {
     pub fn find(&self, position: i64, now: Time) -> Option<u64> {
         let number = Self::version_of(position);
         let rest = position.checked_sub(1)?.cast_unsigned() & ((1 << (MARK_BITS + COUNT_BITS)) - 1);
-        let (mark, count) = (rest >> COUNT_BITS, rest & MOST);
+        let (mark, count) = (rest >> COUNT_BITS, rest & MAX_COUNT);
         let known = self.versions.partition_point(|version| version.number <= number);
         let at = known.checked_sub(1)?;
         let version = self.versions.get(at)?;
-        if mark == u64::from(self.mark) && count < MOST {
+        if mark == u64::from(self.mark) && count < MAX_COUNT {
             let from = version.first + count;
             return (version.number == number && from <= self.end()).then_some(from);
         }
@@ -223,7 +223,7 @@ impl Log {
     /// Notes one. If that makes it forget another, returns it.
     pub fn push(&mut self, change: Change) -> Option<Change> {
         self.changes.push_back(change);
-        if self.changes.len() <= KEPT {
+        if self.changes.len() <= MAX_CHANGES {
             return None;
         }
         self.first += 1;
@@ -237,12 +237,12 @@ impl Log {
 
     /// Those from this number on, and before that one. `None`: some of them are forgotten.
     pub fn between(&self, number: u64, end: u64) -> Option<impl Iterator<Item = Change>> {
-        let place = |number: u64| {
-            let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
-            Some(place.min(self.changes.len()))
+        let index = |number: u64| {
+            let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+            Some(index.min(self.changes.len()))
         };
-        let begin = place(number)?;
-        Some(self.changes.range(begin..place(end)?.max(begin)).copied())
+        let begin = index(number)?;
+        Some(self.changes.range(begin..index(end)?.max(begin)).copied())
     }
 }
 
@@ -250,8 +250,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn change(place: u32) -> Change {
-        Change::Node { id: NodeId(1), place, parts: Parts::WHOLE }
+    fn change(index: u32) -> Change {
+        Change::Node { id: NodeId(1), index, parts: Parts::WHOLE }
     }
 
     #[test]
@@ -264,17 +264,17 @@ mod tests {
         log.push(change(2));
         assert_eq!(log.between(1, 2).unwrap().collect::<Vec<_>>(), [change(1)]);
         let forgotten: Vec<Change> =
-            (3..KEPT as u32 + 1).filter_map(|at| log.push(change(at))).collect();
+            (3..MAX_CHANGES as u32 + 1).filter_map(|at| log.push(change(at))).collect();
         assert_eq!(forgotten, [change(0)]);
         assert!(log.between(0, log.end()).is_none());
-        assert_eq!(log.between(1, log.end()).unwrap().count(), KEPT);
+        assert_eq!(log.between(1, log.end()).unwrap().count(), MAX_CHANGES);
         assert_eq!(log.between(log.end(), log.end()).unwrap().count(), 0);
     }
 
     #[test]
     fn a_position_is_exact_in_its_own_log_and_early_in_another() {
         let minute = |number: u64| Time(number * 60_000);
-        let [mut own, mut other] = [1, 2].map(|mark| Log::behind(7, mark, minute(0)));
+        let [mut own, mut other] = [1, 2].map(|mark| Log::starting_at(7, mark, minute(0)));
         for version in 8..12 {
             for log in [&mut own, &mut other] {
                 log.begin(version, minute(version.cast_unsigned()));
@@ -294,7 +294,7 @@ mod tests {
         );
         assert_eq!(other.find(own.position(own.end()).unwrap(), minute(60)), Some(2));
         // One that has just begun may have missed nodes that were lost before.
-        let new = Log::behind(9, 3, minute(59));
+        let new = Log::starting_at(9, 3, minute(59));
         assert_eq!(new.find(own.position(2).unwrap(), minute(59)), None);
         assert_eq!(new.find(own.position(2).unwrap(), minute(60)), Some(0));
         assert_eq!(new.find(own.position(own.end()).unwrap(), minute(60)), None, "it is behind");
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_position_of_before_the_database_lost_versions_is_no_place_among_those_made_since() {
         let minute = |number: u64| Time(number * 60_000);
-        let mut log = Log::behind(7, 1, minute(0));
+        let mut log = Log::starting_at(7, 1, minute(0));
         for version in 8..12 {
             log.begin(version, minute(version.cast_unsigned()));
             log.push(change(0));

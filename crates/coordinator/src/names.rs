@@ -1,22 +1,22 @@
 //! Names of nodes: one label of DNS, and each but once.
 
 /// The longest label (RFC 1035, section 2.3.4).
-const LONGEST: usize = 63;
+const MAX_LABEL: usize = 63;
 /// That of a machine whose own has no letter that a label may have.
-const NAMELESS: &str = "node";
+const DEFAULT_NAME: &str = "node";
 
 /// Endings that some systems add to a host's name, in the order in which they are removed.
 const ENDINGS: [&str; 3] = [".local", ".localdomain", ".lan"];
 
 /// The label that a host's name becomes: the one that Tailscale makes of it (`util/dnsname`,
-/// `SanitizeHostname`), or [`NAMELESS`]. Machines find each other by these names, so a network that moves
+/// `SanitizeHostname`), or [`DEFAULT_NAME`]. Machines find each other by these names, so a network that moves
 /// here keeps them.
 pub fn label(hostname: &str) -> String {
     let name = ENDINGS.iter().fold(hostname, |name, end| name.strip_suffix(end).unwrap_or(name));
     // What is cut off decides nothing, whether its letters would be dropped or not.
-    let bytes = &name.as_bytes()[..name.len().min(LONGEST)];
+    let bytes = &name.as_bytes()[..name.len().min(MAX_LABEL)];
     let is_end = |byte: &u8| byte.is_ascii_alphanumeric();
-    let Some(first) = bytes.iter().position(is_end) else { return NAMELESS.into() };
+    let Some(first) = bytes.iter().position(is_end) else { return DEFAULT_NAME.into() };
     let last = bytes.iter().rposition(is_end).unwrap_or(first);
     let letter = |byte: &u8| match byte {
         b' ' | b'.' | b'@' | b'_' | b'-' => Some('-'),
@@ -32,7 +32,7 @@ pub fn is_label(name: &str) -> bool {
 }
 
 /// Whether a name is the one that a host's name becomes, or that with a number.
-pub fn is_of_host(name: &str, hostname: &str) -> bool {
+pub fn is_derived_from(name: &str, hostname: &str) -> bool {
     let rest = name.strip_prefix(&label(hostname)).map(|rest| rest.strip_prefix('-').ok_or(rest));
     match rest {
         Some(Ok(number)) => !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()),
@@ -48,7 +48,7 @@ pub fn unique(label: String, is_free: impl Fn(&str) -> bool) -> String {
     }
     let numbered = |number: u64| {
         let number = format!("-{number}");
-        let kept = label.len().min(LONGEST - number.len());
+        let kept = label.len().min(MAX_LABEL - number.len());
         format!("{}{number}", label[..kept].trim_end_matches('-'))
     };
     (1..).map(numbered).find(|name| is_free(name)).expect("numbers do not end")
@@ -85,25 +85,25 @@ mod tests {
             ("host.local.lan", "host-local"),
             ("host.LOCAL", "host-local"),
             ("local", "local"),
-            (".local", NAMELESS),
-            ("日本", NAMELESS),
-            ("", NAMELESS),
+            (".local", DEFAULT_NAME),
+            ("日本", DEFAULT_NAME),
+            ("", DEFAULT_NAME),
         ] {
             assert_eq!(label(hostname), expected, "{hostname}");
         }
         // The cut comes before the ends: letters that are dropped count.
-        assert_eq!(label(&format!("{}b", "+".repeat(LONGEST))), NAMELESS);
-        assert_eq!(label(&format!("a{}b", "-".repeat(LONGEST - 1))), "a");
-        assert_eq!(label(&format!("{}.x", "a".repeat(LONGEST))), "a".repeat(LONGEST));
+        assert_eq!(label(&format!("{}b", "+".repeat(MAX_LABEL))), DEFAULT_NAME);
+        assert_eq!(label(&format!("a{}b", "-".repeat(MAX_LABEL - 1))), "a");
+        assert_eq!(label(&format!("{}.x", "a".repeat(MAX_LABEL))), "a".repeat(MAX_LABEL));
     }
 
     #[test]
     fn a_name_that_is_had_gets_a_number() {
         let had = ["a", "a-1"];
         assert_eq!(unique("a".into(), |name| !had.contains(&name)), "a-2");
-        let long = "b".repeat(LONGEST);
+        let long = "b".repeat(MAX_LABEL);
         let other = unique(long.clone(), |name| name != long);
-        assert_eq!((other.len(), is_label(&other)), (LONGEST, true));
+        assert_eq!((other.len(), is_label(&other)), (MAX_LABEL, true));
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
             ("desktop", false),
             ("des", false),
         ] {
-            assert_eq!(is_of_host(name, "Desk.local"), is_of_host_desk, "{name}");
+            assert_eq!(is_derived_from(name, "Desk.local"), is_of_host_desk, "{name}");
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
         #[test]
         fn any_hostname_becomes_a_label(hostname: String) {
             let label = label(&hostname);
-            prop_assert!(is_label(&label) && label.len() <= LONGEST);
+            prop_assert!(is_label(&label) && label.len() <= MAX_LABEL);
         }
     }
 }

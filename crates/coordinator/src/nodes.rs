@@ -44,7 +44,7 @@ impl State {
     pub fn rename_node(&mut self, id: NodeId, name: &str, now: Time) -> Result<(), Refusal> {
         let is_own = self.known(id)?.name == name;
         if !names::is_label(name) {
-            return Err(Refusal::BadName(name.to_owned()));
+            return Err(Refusal::InvalidName(name.to_owned()));
         }
         if self.has_name(name) && !is_own {
             return Err(Refusal::NameTaken(name.to_owned()));

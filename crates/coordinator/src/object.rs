@@ -52,11 +52,11 @@ id!(
 );
 id!(
     /// The number of what is kept of tailnet lock: always the same.
-    LockId
+    TkaId
 );
 id!(
     /// The number of an update of tailnet lock.
-    LockUpdateId
+    TkaUpdateId
 );
 
 /// Of what kind an object is.
@@ -75,9 +75,9 @@ pub enum Kind {
     /// An [`AuditEntry`].
     AuditEntry,
     /// A [`Lock`].
-    Lock,
-    /// A [`LockUpdate`].
-    LockUpdate,
+    TkaState,
+    /// A [`TkaUpdate`].
+    TkaUpdate,
 }
 
 impl Kind {
@@ -89,8 +89,8 @@ impl Kind {
         Self::Policy,
         Self::ApiKey,
         Self::AuditEntry,
-        Self::Lock,
-        Self::LockUpdate,
+        Self::TkaState,
+        Self::TkaUpdate,
     ];
 
     /// Its name in the store.
@@ -102,8 +102,8 @@ impl Kind {
             Self::Policy => "policy",
             Self::ApiKey => "apikey",
             Self::AuditEntry => "audit",
-            Self::Lock => "lock",
-            Self::LockUpdate => "lockupdate",
+            Self::TkaState => "lock",
+            Self::TkaUpdate => "lockupdate",
         }
     }
 
@@ -157,8 +157,8 @@ object!(Node);
 object!(Policy);
 object!(ApiKey);
 object!(AuditEntry);
-object!(Lock);
-object!(LockUpdate);
+object!(TkaState);
+object!(TkaUpdate);
 
 /// Who owns nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,9 +262,9 @@ pub struct AuditEntry {
 
 /// What is kept of tailnet lock, beside its updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lock {
+pub struct TkaState {
     /// The number.
-    pub id: LockId,
+    pub id: TkaId,
     /// The node that may turn it on, and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<(NodeId, Time)>,
@@ -282,9 +282,9 @@ pub struct Lock {
 
 /// An update of tailnet lock, in the order in which they came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LockUpdate {
+pub struct TkaUpdate {
     /// The number.
-    pub id: LockUpdateId,
+    pub id: TkaUpdateId,
     /// Its text, in base64.
     pub text: String,
 }
@@ -332,7 +332,7 @@ pub struct Node {
     pub endpoints: Vec<SocketAddr>,
     /// The region of its home.
     #[serde(default)]
-    pub home: u16,
+    pub home_relay: u16,
     /// The capability version that it speaks.
     #[serde(default)]
     pub version: u16,
@@ -366,7 +366,7 @@ pub struct Node {
     pub primaries: Vec<IpNet>,
     /// The public half of its key of tailnet lock, as it says it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub lock_key: String,
+    pub tka_key: String,
     /// The signature of its node key by tailnet lock, in base64.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub signature: String,

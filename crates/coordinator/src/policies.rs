@@ -8,8 +8,8 @@ use policy::{Compiled, Nodes, Policy, Role};
 use crate::{
     access::Access,
     log::{Change, Parts},
+    node_index,
     object::{self, Kind, Node, NodeId, PolicyId, User, UserId},
-    places,
     refusal::Refusal,
     routes::is_exit,
     state::State,
@@ -23,7 +23,7 @@ const MOST_APPROVED: usize = 1024;
 
 /// A policy that passed its tests in this network, beside the one in force.
 #[derive(Debug)]
-pub struct Judged {
+pub struct PolicyReview {
     /// The one in force.
     pub before: Compiled,
     /// The other, with the routes that it approves.
@@ -58,7 +58,7 @@ impl State {
     ///
     /// # Errors
     /// One fails.
-    pub fn judge_policy(&self, text: &str, policy: &Policy) -> Result<Judged, Refusal> {
+    pub fn review_policy(&self, text: &str, policy: &Policy) -> Result<PolicyReview, Refusal> {
         let mut nodes = self.policy_nodes();
         policy.run_tests(&nodes).map_err(Refusal::Policy)?;
         let warnings = policy.warnings(&nodes);
@@ -76,7 +76,7 @@ impl State {
             }
         }
         let after = policy.compile_shared(Arc::new(nodes));
-        Ok(Judged { before, after, routes, warnings })
+        Ok(PolicyReview { before, after, routes, warnings })
     }
 
     /// Puts a policy in force, which was read from this text. Routes that it approves are approved.
@@ -88,10 +88,10 @@ impl State {
         text: &str,
         policy: &Policy,
         now: Time,
-    ) -> Result<Judged, Refusal> {
-        let judged = self.judge_policy(text, policy)?;
+    ) -> Result<PolicyReview, Refusal> {
+        let judged = self.review_policy(text, policy)?;
         if !self.is_in_force(text) {
-            self.put_new_in_force(text.to_owned(), policy.clone(), now);
+            self.store_and_activate(text.to_owned(), policy.clone(), now);
         }
         Ok(judged)
     }
@@ -100,24 +100,24 @@ impl State {
         self.policy().is_some_and(|current| current.text == text)
     }
 
-    fn put_new_in_force(&mut self, text: String, policy: Policy, now: Time) {
+    fn store_and_activate(&mut self, text: String, policy: Policy, now: Time) {
         let id = PolicyId(self.next_number(Kind::Policy));
         let saved = object::Policy { id, text, created: now };
-        self.keep(&saved);
+        self.store(&saved);
         self.policies.insert(id, saved);
         while self.policies.len() > KEPT
             && let Some(id) = self.policies.keys().next().copied()
         {
-            self.bury(Kind::Policy, id.0);
+            self.store_removal(Kind::Policy, id.0);
             self.policies.remove(&id);
         }
-        self.put_in_force(policy);
+        self.activate(policy);
         self.note(Change::Policy);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.approve_routes_of(id, now);
             // Others know by the policy whether an exit is one to suggest.
             if self.nodes[&id].node.routes().any(|net| is_exit(&net)) {
-                self.note_parts(id, Parts::SHOWN);
+                self.note_parts(id, Parts::PEER_VIEW);
             }
         }
     }
@@ -127,7 +127,7 @@ impl State {
     /// # Errors
     /// The policy has the new name already, and would give the user more rights. Or with the new name, a place
     /// in the policy would name another user.
-    pub(crate) fn rename_in_policy(
+    pub(crate) fn rename_user_in_policy(
         &mut self,
         user: UserId,
         name: &str,
@@ -136,33 +136,33 @@ impl State {
         let (Some(policy), Some(saved)) = (self.access.policy(), self.policy()) else {
             return Ok(());
         };
-        if let Some(place) = policy.names(name) {
-            return Err(Refusal::NameInPolicy(place));
+        if let Some(location) = policy.find_name(name) {
+            return Err(Refusal::NameInPolicy(location));
         }
-        let users = self.only_users();
+        let users = self.policy_users_only();
         let mut after = users.clone();
         let renamed_user = after.users.iter_mut().find(|one| one.id == user.0.unsigned_abs());
         // A name that the user may have chosen is empty here.
         if let Some(one) = renamed_user.filter(|one| !one.name.is_empty()) {
             name.clone_into(&mut one.name);
         }
-        let text = policy.renamed(&saved.text, &users, user.0.unsigned_abs(), name);
+        let text = policy.with_renamed_user(&saved.text, &users, user.0.unsigned_abs(), name);
         let renamed = text.as_ref().map(|text| Policy::parse_saved(text)).transpose();
         let renamed = renamed.map_err(Refusal::Policy)?;
         let new = renamed.as_ref().unwrap_or(policy);
         if new.left_out() != policy.left_out() || !new.names_same_users(&after, policy, &users) {
-            return Err(Refusal::BadName(name.to_owned()));
+            return Err(Refusal::InvalidName(name.to_owned()));
         }
         if let Some((text, renamed)) = text.zip(renamed) {
-            self.put_new_in_force(text, renamed, now);
+            self.store_and_activate(text, renamed, now);
         }
         Ok(())
     }
 
     /// The first place in the policy that names this user.
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
-        let users = self.only_users();
-        self.access.policy()?.names_user(&users, user.0.unsigned_abs())
+        let users = self.policy_users_only();
+        self.access.policy()?.find_mention_of_user(&users, user.0.unsigned_abs())
     }
 
     /// Parts of the policy that are left out, with line and key.
@@ -172,8 +172,8 @@ impl State {
     }
 
     /// Names in the policy that match no user, with line and key.
-    pub fn unmatched_names(&self) -> Vec<String> {
-        let users = self.only_users();
+    pub fn unmatched_policy_names(&self) -> Vec<String> {
+        let users = self.policy_users_only();
         let warnings = self.access.policy().map(|policy| policy.warnings(&users));
         let is_name = |fault: &policy::Fault| matches!(fault.reason, policy::Reason::NoUser(_));
         let names = warnings.into_iter().flatten().filter(is_name);
@@ -187,38 +187,38 @@ impl State {
             return Ok(());
         };
         let policy = Policy::parse_saved(&saved.text)?;
-        self.put_in_force(policy);
+        self.activate(policy);
         Ok(())
     }
 
-    fn put_in_force(&mut self, policy: Policy) {
-        let place = |place| self.policy_node_at(place);
-        let places = places::number(self.places.nodes.len());
-        let nodes = (0..places).map(place).collect();
+    fn activate(&mut self, policy: Policy) {
+        let index = |index| self.policy_node_at(index);
+        let indexes = node_index::as_index(self.indexes.nodes.len());
+        let nodes = (0..indexes).map(index).collect();
         let users = self.policy_users();
-        self.access = Access::by(policy, Nodes { users, nodes, domains: Vec::new() });
+        self.access = Access::new(policy, Nodes { users, nodes, domains: Vec::new() });
     }
 
     /// Brings the policy up to date with what happened to nodes and users.
     pub(crate) fn renew_access(&mut self) {
-        if !self.access.is_touched() {
+        if !self.access.is_stale() {
             return;
         }
         let users = self.policy_users();
         let mut access = std::mem::replace(&mut self.access, Access::open());
-        let renewed = access.renew(users, |place| self.policy_node_at(place));
+        let renewed = access.renew(users, |index| self.policy_node_at(index));
         self.access = access;
-        for place in renewed.iter() {
-            let place = places::number(place);
-            if let Some(id) = self.at(place).map(|entry| entry.node.id) {
-                self.note(Change::Node { id, place, parts: Parts::ACCESS });
+        for index in renewed.iter() {
+            let index = node_index::as_index(index);
+            if let Some(id) = self.entry_at(index).map(|entry| entry.node.id) {
+                self.note(Change::Node { id, index, parts: Parts::ACCESS });
             }
         }
     }
 
     /// The tags that a node of this owner gets, of those that it has or its key gives and those that
     /// it asks for.
-    pub(crate) fn permitted_tags(
+    pub(crate) fn check_requested_tags(
         &self,
         owner: &policy::Node,
         asked: &[String],
@@ -226,9 +226,10 @@ impl State {
         let mut tags = owner.tags.clone();
         let more: Vec<&String> = asked.iter().filter(|tag| !tags.contains(tag)).collect();
         if !more.is_empty() {
-            let users = self.only_users();
+            let users = self.policy_users_only();
             let policy = self.access.policy();
-            let may = |tag: &str| policy.is_some_and(|own| own.lets(&users, owner.clone(), tag));
+            let may =
+                |tag: &str| policy.is_some_and(|own| own.allows_tag(&users, owner.clone(), tag));
             let denied: Vec<String> =
                 more.iter().filter(|tag| !may(tag)).map(|tag| (*tag).clone()).collect();
             if !denied.is_empty() {
@@ -250,7 +251,7 @@ impl State {
         }
         let users = self.policy_users();
         let alone = Nodes { users, nodes: vec![node], domains: Vec::new() };
-        Pools { own: policy.pools_of(&alone, 0).to_vec(), all }
+        Pools { own: policy.address_pools_of(&alone, 0).to_vec(), all }
     }
 
     /// Approves what the policy lets a node route without an administrator.
@@ -277,7 +278,7 @@ impl State {
         let mut offered: Vec<IpNet> =
             node.hostinfo.routable.iter().filter(is_open).copied().collect();
         if !offered.is_empty() {
-            let alone = Nodes { nodes: vec![policy_node(node)], ..self.only_users() };
+            let alone = Nodes { nodes: vec![policy_node(node)], ..self.policy_users_only() };
             offered.retain(|net| policy.approves(&alone, 0, net));
         }
         offered
@@ -286,11 +287,11 @@ impl State {
     /// All users and nodes, as a policy knows them.
     fn policy_nodes(&self) -> Nodes {
         let nodes = self.nodes.values().map(|entry| policy_node(&entry.node)).collect();
-        Nodes { nodes, ..self.only_users() }
+        Nodes { nodes, ..self.policy_users_only() }
     }
 
     /// All users, as a policy knows them, and no nodes.
-    fn only_users(&self) -> Nodes {
+    fn policy_users_only(&self) -> Nodes {
         Nodes { users: self.policy_users(), ..Nodes::default() }
     }
 
@@ -299,7 +300,7 @@ impl State {
         let owner = self.owner();
         let users = self.users.values().map(|user| policy::User {
             id: user.id.0.unsigned_abs(),
-            name: if self.may_be_named(user) { user.name.clone() } else { String::new() },
+            name: if self.has_trusted_name(user) { user.name.clone() } else { String::new() },
             email: user.email.clone(),
             role: (Some(user.id) == owner).then_some(Role::Owner),
         });
@@ -307,20 +308,23 @@ impl State {
     }
 
     /// Whether a policy means a user by its name: an administrator gave it, or trusts the provider's.
-    fn may_be_named(&self, user: &User) -> bool {
+    fn has_trusted_name(&self, user: &User) -> bool {
         user.identity.is_none() || self.settings.trusts_usernames
     }
 
     /// The names of the policy that a user has from a provider, and that match no user for this reason.
-    pub fn distrusted_names(&self) -> Vec<&str> {
+    pub fn untrusted_policy_names(&self) -> Vec<&str> {
         let Some(policy) = self.access.policy() else { return Vec::new() };
-        let users = self.users.values().filter(|user| !self.may_be_named(user));
-        users.map(|user| user.name.as_str()).filter(|name| policy.names(name).is_some()).collect()
+        let users = self.users.values().filter(|user| !self.has_trusted_name(user));
+        users
+            .map(|user| user.name.as_str())
+            .filter(|name| policy.find_name(name).is_some())
+            .collect()
     }
 
     /// What a policy knows of the node at a place; nothing where there is none.
-    fn policy_node_at(&self, place: u32) -> policy::Node {
-        self.at(place).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
+    fn policy_node_at(&self, index: u32) -> policy::Node {
+        self.entry_at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
     }
 }
 

@@ -24,11 +24,11 @@ const MOST: usize = 1000;
 impl State {
     /// A stream of a node begins. Its number is for [`State::disconnect`].
     pub fn connect(&mut self, id: NodeId, now: Time) -> StreamId {
-        let stream = self.connected.begin(id);
+        let stream = self.connections.begin(id);
         self.undo.stream(id, stream, true);
-        let wait = if self.was_seen_long_ago(id, now) { SOON } else { LOOK };
+        let wait = if self.has_stale_last_seen(id, now) { SOON } else { LOOK };
         self.timers.set_at_latest(Timer::Seen, now.after(wait));
-        if self.note_lives(id) {
+        if self.mark_responding(id) {
             self.choose_primaries_of(id);
         }
         self.go_online(id);
@@ -37,44 +37,44 @@ impl State {
 
     /// A stream of a node ended.
     pub fn disconnect(&mut self, id: NodeId, stream: StreamId, now: Time) {
-        if !self.connected.end(id, stream) {
+        if !self.connections.end(id, stream) {
             return;
         }
         self.undo.stream(id, stream, false);
-        if self.connected.has(id) || !self.nodes.contains_key(&id) {
+        if self.connections.has(id) || !self.nodes.contains_key(&id) {
             return;
         }
-        self.note_seen(id, now);
-        self.lose(id, now);
+        self.record_seen(id, now);
+        self.handle_disconnect(id, now);
     }
 
     /// Stores that all connected nodes were seen now. The server is about to end.
-    pub fn note_all_seen(&mut self, now: Time) {
-        for id in self.connected.here().collect::<Vec<_>>() {
-            self.note_seen(id, now);
+    pub fn record_all_seen(&mut self, now: Time) {
+        for id in self.connections.here().collect::<Vec<_>>() {
+            self.record_seen(id, now);
         }
     }
 
     /// Renews the stored times of connected nodes.
-    fn look_for_seen(&mut self, now: Time) {
-        let here = self.connected.here().filter(|id| self.was_seen_long_ago(*id, now));
+    fn refresh_last_seen(&mut self, now: Time) {
+        let here = self.connections.here().filter(|id| self.has_stale_last_seen(*id, now));
         let due: Vec<NodeId> = here.take(MOST).collect();
         for id in &due {
-            self.note_seen(*id, now);
+            self.record_seen(*id, now);
         }
-        if self.connected.here().next().is_some() {
+        if self.connections.here().next().is_some() {
             let wait = if due.len() == MOST { SOON } else { LOOK };
             self.timers.set(Timer::Seen, now.after(wait));
         }
     }
 
-    fn was_seen_long_ago(&self, id: NodeId, now: Time) -> bool {
+    fn has_stale_last_seen(&self, id: NodeId, now: Time) -> bool {
         self.nodes
             .get(&id)
             .is_some_and(|entry| entry.node.last_seen.is_none_or(|at| now.since(at) >= SEEN))
     }
 
-    fn note_seen(&mut self, id: NodeId, now: Time) {
+    fn record_seen(&mut self, id: NodeId, now: Time) {
         self.change_node(id, now, |node| {
             node.last_seen = Some(now);
             Parts::none()
@@ -82,58 +82,58 @@ impl State {
     }
 
     /// Another server of the network has the streams of these nodes, and of no others.
-    pub fn hear_server(&mut self, server: i64, nodes: BTreeSet<NodeId>, now: Time) {
-        let (come, gone) = self.connected.take(server, nodes);
+    pub fn set_server_connections(&mut self, server: i64, nodes: BTreeSet<NodeId>, now: Time) {
+        let (come, gone) = self.connections.set_server_nodes(server, nodes);
         for id in come {
-            self.note_lives(id);
+            self.mark_responding(id);
             self.go_online(id);
         }
         for id in gone {
-            self.lose(id, now);
+            self.handle_disconnect(id, now);
         }
     }
 
     /// Another server of the network said nothing since then: what it said before is void.
-    pub fn lose_server(&mut self, server: i64, since: Time) {
-        let (_, gone) = self.connected.take(server, BTreeSet::new());
+    pub fn expire_server_connections(&mut self, server: i64, since: Time) {
+        let (_, gone) = self.connections.set_server_nodes(server, BTreeSet::new());
         for id in gone {
-            self.lose(id, since);
+            self.handle_disconnect(id, since);
         }
     }
 
     /// The nodes whose streams are this server's.
     pub fn connected_here(&self) -> impl Iterator<Item = NodeId> {
-        self.connected.here()
+        self.connections.here()
     }
 
     /// How often those became others.
-    pub fn connections(&self) -> u64 {
-        self.connected.changes()
+    pub fn connection_changes(&self) -> u64 {
+        self.connections.changes()
     }
 
-    pub(crate) fn lose(&mut self, id: NodeId, since: Time) {
-        if self.connected.has(id) || !self.nodes.contains_key(&id) {
+    pub(crate) fn handle_disconnect(&mut self, id: NodeId, since: Time) {
+        if self.connections.has(id) || !self.nodes.contains_key(&id) {
             return;
         }
-        self.connected.lose(id, since);
+        self.connections.mark_gone(id, since);
         self.timers.set(Timer::Offline(id), since.after(self.settings.offline_after));
         self.set_ephemeral_timer(id);
     }
 
     /// A client that begins a stream lives; whether it did not answer before.
-    fn note_lives(&mut self, id: NodeId) -> bool {
-        let did = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.answers, true));
+    fn mark_responding(&mut self, id: NodeId) -> bool {
+        let did = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.responds, true));
         did == Some(false)
     }
 
     fn go_online(&mut self, id: NodeId) {
-        if self.note_online(id) {
+        if self.mark_online(id) {
             self.choose_primaries_of(id);
         }
     }
 
     /// A node is connected; whether it was not. Which networks go to it then is not looked at.
-    pub(crate) fn note_online(&mut self, id: NodeId) -> bool {
+    pub(crate) fn mark_online(&mut self, id: NodeId) -> bool {
         let was = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.online, true));
         let is_other = was == Some(false);
         if is_other {
@@ -155,13 +155,13 @@ impl State {
         while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Offline(id) => self.go_offline(id, now),
-                Timer::Ephemeral(id) => self.forget_ephemeral(id, now),
-                Timer::Expiry(id) => self.expire(id, now),
-                Timer::Endpoints(id) => self.drop_endpoints(id, now),
-                Timer::Waiting(number) => {
-                    self.waiting.remove(&number);
+                Timer::Ephemeral(id) => self.remove_ephemeral(id, now),
+                Timer::Expiry(id) => self.handle_expiry(id, now),
+                Timer::Endpoints(id) => self.clear_endpoints(id, now),
+                Timer::Registration(number) => {
+                    self.pending.remove(&number);
                 }
-                Timer::Seen => self.look_for_seen(now),
+                Timer::Seen => self.refresh_last_seen(now),
             }
         }
     }
@@ -176,27 +176,27 @@ impl State {
     }
 
     fn set_ephemeral_timer(&mut self, id: NodeId) {
-        if let Some(at) = self.forgotten_at(id) {
+        if let Some(at) = self.ephemeral_removal_time(id) {
             self.timers.set(Timer::Ephemeral(id), at);
         }
     }
 
     /// When an ephemeral node without a stream is forgotten, if it stays so.
-    fn forgotten_at(&self, id: NodeId) -> Option<Time> {
+    fn ephemeral_removal_time(&self, id: NodeId) -> Option<Time> {
         let entry = self.nodes.get(&id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
         // Another server may have had its stream, and nobody else was told when it ended.
-        let gone = self.connected.gone_since(id).unwrap_or_default().max(self.started);
-        (!self.connected.has(id)).then(|| match entry.node.last_seen {
+        let gone = self.connections.gone_since(id).unwrap_or_default().max(self.started);
+        (!self.connections.has(id)).then(|| match entry.node.last_seen {
             Some(seen) => seen.max(gone).after(patience),
             None => entry.node.created.max(gone).after(patience.max(FIRST_CONNECTION)),
         })
     }
 
     fn go_offline(&mut self, id: NodeId, now: Time) {
-        let is_connected = self.connected.has(id);
+        let is_connected = self.connections.has(id);
         // It may have been back in between, and have gone again.
-        let gone_for = self.connected.gone_since(id).map_or(Duration::MAX, |at| now.since(at));
+        let gone_for = self.connections.gone_since(id).map_or(Duration::MAX, |at| now.since(at));
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         if !is_connected && entry.online && gone_for >= self.settings.offline_after {
             entry.online = false;
@@ -205,15 +205,15 @@ impl State {
         }
     }
 
-    fn forget_ephemeral(&mut self, id: NodeId, now: Time) {
-        match self.forgotten_at(id) {
+    fn remove_ephemeral(&mut self, id: NodeId, now: Time) {
+        match self.ephemeral_removal_time(id) {
             Some(at) if at <= now => self.remove_node(id),
             Some(at) => self.timers.set(Timer::Ephemeral(id), at),
             None => {}
         }
     }
 
-    fn expire(&mut self, id: NodeId, now: Time) {
+    fn handle_expiry(&mut self, id: NodeId, now: Time) {
         if self.nodes.get(&id).is_some_and(|entry| entry.node.has_expired(now)) {
             self.note_parts(id, Parts::KEY);
         }

@@ -18,11 +18,11 @@ pub enum Refusal {
     /// There is no such node.
     NoNode(NodeId),
     /// The user's name is the provider's.
-    ProvidersName(UserId),
+    NameFromProvider(UserId),
     /// Another has the name.
     NameTaken(String),
     /// Nobody may be named so.
-    BadName(String),
+    InvalidName(String),
     /// The user has nodes.
     HasNodes(UserId, usize),
     /// The user owns the network, and another user has to own it first.
@@ -32,17 +32,17 @@ pub enum Refusal {
     /// The policy has the new name. The user would get its rights.
     NameInPolicy(policy::Fault),
     /// The text is not a tag: `tag:` and a name.
-    BadTag(String),
+    InvalidTag(String),
     /// A key needs a user or tags.
-    NobodysKey,
+    KeyWithoutOwner,
     /// A node needs an owner or tags.
     LastTag,
     /// The node does not advertise the network.
     NotAdvertised(IpNet),
     /// Another machine has the node key.
-    OthersKey,
+    NodeKeyInUse,
     /// The number of a registration is of 16 to 64 letters and digits.
-    BadNumber,
+    InvalidRegistrationId,
     /// No registration waits under this number.
     NoRegistration,
     /// No login by SSH waits under this number.
@@ -66,11 +66,11 @@ impl fmt::Display for Refusal {
             Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
             Self::NoApiKey(which) => write!(f, "API key not found: {which}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
-            Self::ProvidersName(id) => {
+            Self::NameFromProvider(id) => {
                 write!(f, "user {id} logs in by OIDC: its name is changed at the provider")
             }
             Self::NameTaken(name) => write!(f, "the name {name} is taken"),
-            Self::BadName(name) => write!(f, "{name:?} cannot be a name"),
+            Self::InvalidName(name) => write!(f, "{name:?} cannot be a name"),
             Self::HasNodes(id, nodes) => {
                 write!(f, "user {id} has {nodes} nodes: delete or tag them first")
             }
@@ -79,24 +79,24 @@ impl fmt::Display for Refusal {
                 "user {id} is the owner of the network: make another the owner first \
                  (`linerate-server users make-owner`)"
             ),
-            Self::InPolicy(id, place) => write!(
+            Self::InPolicy(id, location) => write!(
                 f,
-                "the policy names user {id} ({place}): remove the name from the policy first, or the \
+                "the policy names user {id} ({location}): remove the name from the policy first, or the \
                  next user of that name gets the same rights"
             ),
-            Self::NameInPolicy(place) => write!(
+            Self::NameInPolicy(location) => write!(
                 f,
-                "the policy has this name already ({place}): remove it from the policy first, or the \
+                "the policy has this name already ({location}): remove it from the policy first, or the \
                  user gets the rights of that name"
             ),
-            Self::BadTag(tag) => {
+            Self::InvalidTag(tag) => {
                 write!(f, "{tag:?} is not a tag: tag: and a name without spaces")
             }
-            Self::NobodysKey => f.write_str("a pre-auth key needs a user or tags"),
+            Self::KeyWithoutOwner => f.write_str("a pre-auth key needs a user or tags"),
             Self::LastTag => f.write_str("the last tag of a node cannot be removed"),
             Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
-            Self::OthersKey => f.write_str("the node key belongs to another machine"),
-            Self::BadNumber => {
+            Self::NodeKeyInUse => f.write_str("the node key belongs to another machine"),
+            Self::InvalidRegistrationId => {
                 f.write_str("the key of a registration has 16 to 64 letters, digits, - and _")
             }
             Self::NoRegistration => f.write_str("no registration waits under this key"),

@@ -22,16 +22,16 @@ use crate::{
     hostinfo::Hostinfo,
     log::Parts,
     names,
+    node_json::{login_of, user_of},
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
+    pending::Pending,
     policies::policy_node,
     refusal::Refusal,
     request::RegisterRequest,
     secret::{self, Hash},
-    shown::{login_of, user_of},
     state::State,
     time::Time,
     timers::Timer,
-    waiting::Pending,
 };
 
 /// How long one waits (tailscale's clients ask anew).
@@ -42,7 +42,7 @@ const LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
 
 /// A request, and what was made for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Registering<'a> {
+pub struct RegisterCommand<'a> {
     /// Who asks: the other end of Noise.
     pub machine: MachinePublic,
     /// What it asks.
@@ -57,18 +57,18 @@ pub struct Registering<'a> {
 
 /// The answer to a request to register.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegisterResponse {
     /// This JSON.
-    Now(String),
+    Immediate(String),
     /// This JSON: the machine is no node.
     Refused(String),
     /// This JSON, unless something happens to the registration before the client loses patience.
-    Later(String),
+    Deferred(String),
 }
 
 /// A registration that waits, as it is shown to who decides.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting<'a> {
+pub struct PendingRegistration<'a> {
     /// The machine.
     pub machine: &'a MachinePublic,
     /// What it says of itself.
@@ -101,9 +101,9 @@ impl Owner {
 }
 
 /// Why a machine does not become a node, in the words that its user reads.
-struct No(String);
+struct RegisterError(String);
 
-impl From<Refusal> for No {
+impl From<Refusal> for RegisterError {
     fn from(refusal: Refusal) -> Self {
         Self(refusal.to_string())
     }
@@ -111,46 +111,50 @@ impl From<Refusal> for No {
 
 impl State {
     /// Answers a request to register.
-    pub fn register(&mut self, asked: Registering<'_>, now: Time) -> Registered {
+    pub fn register(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
         match self.try_register(asked, now) {
             Ok(answer) => answer,
-            Err(No(why)) => Registered::Refused(refusal(&why)),
+            Err(RegisterError(why)) => RegisterResponse::Refused(refused_answer(&why)),
         }
     }
 
-    fn try_register(&mut self, asked: Registering<'_>, now: Time) -> Result<Registered, No> {
-        let Registering { machine, request, .. } = asked;
+    fn try_register(
+        &mut self,
+        asked: RegisterCommand<'_>,
+        now: Time,
+    ) -> Result<RegisterResponse, RegisterError> {
+        let RegisterCommand { machine, request, .. } = asked;
         if request.node_key.is_zero() {
-            return Err(No("the request has no node key".into()));
+            return Err(RegisterError("the request has no node key".into()));
         }
         self.check_key(machine, request.node_key)?;
         let known = self.by_key.get(&request.node_key).copied();
         if request.is_logout(now) {
-            return Ok(Registered::Now(self.log_out(known, now)));
+            return Ok(RegisterResponse::Immediate(self.handle_logout(known, now)));
         }
         if let Some(signature) = self.signature_to_renew(machine, request) {
-            return Ok(Registered::Now(renewal(signature)));
+            return Ok(RegisterResponse::Immediate(signature_request(signature)));
         }
         if let Some(id) = known.filter(|id| !self.nodes[id].node.has_expired(now)) {
-            self.hear_tags(id, request, now)?;
-            self.hear_lock(id, request, now);
-            self.note_hostinfo(id, request, now);
-            return Ok(Registered::Now(self.welcome(id)));
+            self.apply_requested_tags(id, request, now)?;
+            self.apply_tka_fields(id, request, now);
+            self.apply_registered_hostinfo(id, request, now);
+            return Ok(RegisterResponse::Immediate(self.registered_answer(id)));
         }
         if let Some(text) = request.auth_key() {
             let id = self.register_by_key(machine, request, text, now)?;
-            return Ok(Registered::Now(self.welcome(id)));
+            return Ok(RegisterResponse::Immediate(self.registered_answer(id)));
         }
-        Ok(self.wait(asked, now))
+        Ok(self.await_approval(asked, now))
     }
 
     /// Whether a machine may have a node key: no other has it.
     fn check_key(&self, machine: MachinePublic, key: NodePublic) -> Result<(), Refusal> {
-        let may = !self.has_key(&key) || self.owned_by(&machine, &key).is_some();
-        may.then_some(()).ok_or(Refusal::OthersKey)
+        let may = !self.has_key(&key) || self.find_machine_node(&machine, &key).is_some();
+        may.then_some(()).ok_or(Refusal::NodeKeyInUse)
     }
 
-    fn log_out(&mut self, known: Option<NodeId>, now: Time) -> String {
+    fn handle_logout(&mut self, known: Option<NodeId>, now: Time) -> String {
         let user = known.and_then(|id| self.nodes[&id].node.user);
         let answer = json!({
             "User": user_of(user.and_then(|id| self.users.get(&id))),
@@ -169,7 +173,7 @@ impl State {
     }
 
     /// Says that a machine is a node.
-    fn welcome(&self, id: NodeId) -> String {
+    fn registered_answer(&self, id: NodeId) -> String {
         let user = self.nodes[&id].node.user.and_then(|user| self.users.get(&user));
         json!({
             "User": user_of(user), "Login": login_of(user), "NodeKeyExpired": false,
@@ -184,10 +188,10 @@ impl State {
         request: &RegisterRequest,
         text: &str,
         now: Time,
-    ) -> Result<NodeId, No> {
+    ) -> Result<NodeId, RegisterError> {
         let key = self.valid_key(text, now)?.clone();
         let ephemeral = key.ephemeral || request.ephemeral;
-        let owner = self.owner_of_new(key.user, &key.tags, request)?.with(ephemeral);
+        let owner = self.owner_of_new_node(key.user, &key.tags, request)?.with(ephemeral);
         let id = self.make_node(machine, request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (Some(key.id), RegisterMethod::AuthKey);
@@ -195,7 +199,7 @@ impl State {
         });
         if !key.used {
             let key = PreAuthKey { used: true, ..key };
-            self.keep(&key);
+            self.store(&key);
             self.keys.insert(key.id, key);
         }
         Ok(id)
@@ -203,7 +207,7 @@ impl State {
 
     /// Who is to have a node: a user, or nobody if it has tags, which it has from its key or because
     /// the policy lets its user give them.
-    fn owner_of_new(
+    fn owner_of_new_node(
         &self,
         user: Option<UserId>,
         tags: &[String],
@@ -214,19 +218,24 @@ impl State {
             tags: tags.to_vec(),
             ..policy::Node::default()
         };
-        let tags = self.permitted_tags(&owner, &request.hostinfo.tags)?;
+        let tags = self.check_requested_tags(&owner, &request.hostinfo.tags)?;
         Ok(Owner { user: user.filter(|_| tags.is_empty()), tags, ephemeral: false })
     }
 
     /// A node asks for other tags than before.
-    fn hear_tags(&mut self, id: NodeId, request: &RegisterRequest, now: Time) -> Result<(), No> {
+    fn apply_requested_tags(
+        &mut self,
+        id: NodeId,
+        request: &RegisterRequest,
+        now: Time,
+    ) -> Result<(), RegisterError> {
         let node = &self.nodes[&id].node;
         let asked = &request.hostinfo.tags;
         // A program that starts again asks for what it asked for, whatever became of it.
         if asked.is_empty() || *asked == node.hostinfo.tags {
             return Ok(());
         }
-        let tags = self.permitted_tags(&policy_node(node), asked)?;
+        let tags = self.check_requested_tags(&policy_node(node), asked)?;
         self.change_node(id, now, |node| {
             // The keys of nodes with tags have no end.
             (node.tags, node.user, node.expires) = (tags, None, None);
@@ -235,16 +244,16 @@ impl State {
         Ok(())
     }
 
-    fn valid_key(&self, text: &str, now: Time) -> Result<&PreAuthKey, No> {
-        let unknown = || No("invalid auth key".into());
+    fn valid_key(&self, text: &str, now: Time) -> Result<&PreAuthKey, RegisterError> {
+        let unknown = || RegisterError("invalid auth key".into());
         let parts = secret::read(text).ok_or_else(unknown)?;
         let key = self.by_prefix.get(parts.prefix).and_then(|id| self.keys.get(id));
         let key = key.filter(|key| key.hash == Hash::of(parts.secret)).ok_or_else(unknown)?;
         if key.expires.is_some_and(|at| at <= now) {
-            return Err(No("the auth key has expired".into()));
+            return Err(RegisterError("the auth key has expired".into()));
         }
         if key.used && !key.reusable {
-            return Err(No("the auth key was used already".into()));
+            return Err(RegisterError("the auth key was used already".into()));
         }
         Ok(key)
     }
@@ -258,9 +267,9 @@ impl State {
         now: Time,
     ) -> Result<NodeId, Refusal> {
         self.check_key(machine, request.node_key)?;
-        let same = self.same_node(machine, request.node_key, owner);
+        let same = self.existing_node(machine, request.node_key, owner);
         // The key moves with the machine to another owner: what had it is that machine no more.
-        if let Some(other) = self.owned_by(&machine, &request.node_key)
+        if let Some(other) = self.find_machine_node(&machine, &request.node_key)
             && same != Some(other)
         {
             self.remove_node(other);
@@ -280,14 +289,19 @@ impl State {
             node.version = request.version;
             if is_same { Parts::KEY.and(Parts::VERSION) } else { Parts::WHOLE }
         });
-        self.hear_lock(id, request, now);
-        self.note_hostinfo(id, request, now);
+        self.apply_tka_fields(id, request, now);
+        self.apply_registered_hostinfo(id, request, now);
         Ok(id)
     }
 
     /// The node that a machine is already for this owner.
-    fn same_node(&self, machine: MachinePublic, key: NodePublic, owner: &Owner) -> Option<NodeId> {
-        let with_key = self.owned_by(&machine, &key);
+    fn existing_node(
+        &self,
+        machine: MachinePublic,
+        key: NodePublic,
+        owner: &Owner,
+    ) -> Option<NodeId> {
+        let with_key = self.find_machine_node(&machine, &key);
         let of_machine = self.by_machine.get(&machine).into_iter().flatten().copied();
         with_key.into_iter().chain(of_machine).find(|id| {
             let node = &self.nodes[id].node;
@@ -317,7 +331,7 @@ impl State {
             v4,
             v6,
             endpoints: Vec::new(),
-            home: 0,
+            home_relay: 0,
             version: request.version,
             hostinfo: request.hostinfo.clone(),
             ephemeral: owner.ephemeral,
@@ -330,7 +344,7 @@ impl State {
             last_seen: None,
             approved: Vec::new(),
             primaries: Vec::new(),
-            lock_key: String::new(),
+            tka_key: String::new(),
             signature: String::new(),
         };
         self.add_node(node, now);
@@ -346,22 +360,22 @@ impl State {
         };
         let pools = self.pools(node);
         let free = match pools.own.is_empty() {
-            true => self.addresses.free(&pools.all),
-            false => self.addresses.free_in(&pools.own),
+            true => self.addresses.find_free(&pools.all),
+            false => self.addresses.find_free_in(&pools.own),
         };
         free.ok_or(if pools.own.is_empty() { Refusal::NoAddress } else { Refusal::NoPoolAddress })
     }
 
-    fn note_hostinfo(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
+    fn apply_registered_hostinfo(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
         // A request without one says nothing of the machine.
         if !request.hostinfo.hostname.is_empty() {
-            self.hear_hostinfo(id, &request.hostinfo, now);
+            self.apply_hostinfo(id, &request.hostinfo, now);
         }
     }
 
     /// Has a registration wait for an administrator, or go on waiting.
-    fn wait(&mut self, asked: Registering<'_>, now: Time) -> Registered {
-        let Registering { machine, request, number, url, from } = asked;
+    fn await_approval(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
+        let RegisterCommand { machine, request, number, url, from } = asked;
         let followed = request.followup.strip_prefix(url);
         let answer = |number: &str| {
             json!({
@@ -371,26 +385,23 @@ impl State {
             .to_string()
         };
         if let Some(number) = followed
-            && self.waiting.get(number).is_some_and(|pending| {
+            && self.pending.get(number).is_some_and(|pending| {
                 pending.machine == machine && pending.request.node_key == request.node_key
             })
         {
-            return Registered::Later(answer(number));
+            return RegisterResponse::Deferred(answer(number));
         }
-        self.put_in_waiting(
-            number,
-            Pending { machine, request: request.clone(), from, since: now },
-        );
-        Registered::Now(answer(number))
+        self.add_pending(number, Pending { machine, request: request.clone(), from, since: now });
+        RegisterResponse::Immediate(answer(number))
     }
 
-    fn put_in_waiting(&mut self, number: &str, pending: Pending) {
-        self.undo.waiting(&self.waiting);
+    fn add_pending(&mut self, number: &str, pending: Pending) {
+        self.undo.waiting(&self.pending);
         let until = pending.since.after(LONGEST_WAIT);
-        if let Some((gone, _)) = self.waiting.insert(number.to_owned(), Arc::new(pending)) {
-            self.timers.clear(Timer::Waiting(gone));
+        if let Some((gone, _)) = self.pending.insert(number.to_owned(), Arc::new(pending)) {
+            self.timers.clear(Timer::Registration(gone));
         }
-        self.timers.set(Timer::Waiting(number.to_owned()), until);
+        self.timers.set(Timer::Registration(number.to_owned()), until);
     }
 
     /// Adds a registration without a machine, for tests of the API.
@@ -406,35 +417,35 @@ impl State {
     ) -> Result<(), Refusal> {
         let is_number = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !LENGTHS.contains(&number.len()) || !number.bytes().all(is_number) {
-            return Err(Refusal::BadNumber);
+            return Err(Refusal::InvalidRegistrationId);
         }
-        if self.waiting.get(number).is_some() {
+        if self.pending.get(number).is_some() {
             return Err(Refusal::NameTaken(number.to_owned()));
         }
-        self.put_in_waiting(number, Pending { machine, request, from: None, since: now });
+        self.add_pending(number, Pending { machine, request, from: None, since: now });
         Ok(())
     }
 
     /// Whether the registration with this number waits, and its machine has not become a node otherwise, as
     /// by another server.
-    pub fn still_waits(&self, number: &str, now: Time) -> bool {
-        self.waiting.get(number).is_some_and(|pending| {
+    pub fn is_registration_pending(&self, number: &str, now: Time) -> bool {
+        self.pending.get(number).is_some_and(|pending| {
             let node = self.by_key.get(&pending.request.node_key);
             node.is_none_or(|id| self.nodes[id].node.has_expired(now))
         })
     }
 
     /// What waits under a number, for who is to let it in.
-    pub fn waiting(&self, number: &str) -> Option<Waiting<'_>> {
-        let Pending { machine, request, .. } = &**self.waiting.get(number)?;
-        Some(Waiting { machine, hostinfo: &request.hostinfo })
+    pub fn pending_registration(&self, number: &str) -> Option<PendingRegistration<'_>> {
+        let Pending { machine, request, .. } = &**self.pending.get(number)?;
+        Some(PendingRegistration { machine, hostinfo: &request.hostinfo })
     }
 
     /// The node that what waits under a number is already for a user.
-    pub fn would_be(&self, number: &str, user: UserId) -> Option<&Node> {
-        let Pending { machine, request, .. } = &**self.waiting.get(number)?;
+    pub fn existing_node_for(&self, number: &str, user: UserId) -> Option<&Node> {
+        let Pending { machine, request, .. } = &**self.pending.get(number)?;
         let owner = Owner { user: Some(user), ..Owner::default() };
-        let id = self.same_node(*machine, request.node_key, &owner)?;
+        let id = self.existing_node(*machine, request.node_key, &owner)?;
         self.nodes.get(&id).map(|entry| &entry.node)
     }
 
@@ -452,12 +463,12 @@ impl State {
         if !self.users.contains_key(&user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
-        let pending = Arc::clone(self.waiting.get(number).ok_or(Refusal::NoRegistration)?);
+        let pending = Arc::clone(self.pending.get(number).ok_or(Refusal::NoRegistration)?);
         let Pending { machine, request, .. } = &*pending;
-        let owner = self.owner_of_new(Some(user), &[], request)?.with(request.ephemeral);
+        let owner = self.owner_of_new_node(Some(user), &[], request)?.with(request.ephemeral);
         let id = self.make_node(*machine, request, &owner, now)?;
-        self.undo.waiting(&self.waiting);
-        self.waiting.remove(number);
+        self.undo.waiting(&self.pending);
+        self.pending.remove(number);
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);
             node.expires = expires.or(node.expires);
@@ -468,7 +479,7 @@ impl State {
 }
 
 /// Asks for a registration with a signature that the node makes of its former key's.
-fn renewal(signature: &str) -> String {
+fn signature_request(signature: &str) -> String {
     json!({
         "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
         "MachineAuthorized": false, "AuthURL": "", "Error": "", "NodeKeySignature": signature,
@@ -477,7 +488,7 @@ fn renewal(signature: &str) -> String {
 }
 
 /// A refusal that a client shows to its user.
-fn refusal(why: &str) -> String {
+fn refused_answer(why: &str) -> String {
     json!({
         "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
         "MachineAuthorized": false, "AuthURL": "", "Error": why,

@@ -37,7 +37,7 @@ pub struct RegisterRequest {
     pub ephemeral: bool,
     /// The public half of its key of tailnet lock.
     #[serde(rename = "NLKey", deserialize_with = "bounded")]
-    pub lock_key: String,
+    pub tka_key: String,
     /// The signature of its node key by tailnet lock, in base64.
     #[serde(rename = "NodeKeySignature", deserialize_with = "bounded")]
     pub signature: String,
@@ -97,10 +97,10 @@ pub struct MapRequest {
     pub endpoints: Vec<SocketAddr>,
     /// The stream that it followed before, if it could go on with it.
     #[serde(rename = "MapSessionHandle", deserialize_with = "bounded")]
-    pub former_stream: String,
+    pub previous_stream: String,
     /// The last map that it took of that one.
     #[serde(rename = "MapSessionSeq")]
-    pub former_seq: i64,
+    pub previous_seq: i64,
 }
 
 impl MapRequest {
@@ -116,7 +116,7 @@ impl MapRequest {
 
     /// Whether what it says of the node counts. A stream tells nothing since capability 68, and may
     /// have less than a request that does.
-    pub fn tells(&self) -> bool {
+    pub fn updates_node(&self) -> bool {
         !self.stream && !self.read_only
     }
 }
@@ -178,11 +178,11 @@ mod tests {
         let text = r#"{"Version":131,"NodeKey":"","DiscoKey":null,"Stream":true,"KeepAlive":true,
             "Endpoints":["192.0.2.1:1","[fe80::1%eth0]:1",""],"EndpointTypes":[1],"Hostinfo":{}}"#;
         let read = MapRequest::read(text.as_bytes()).unwrap();
-        assert!(!read.tells() && read.endpoints.len() == 1 && read.hostinfo.is_some());
+        assert!(!read.updates_node() && read.endpoints.len() == 1 && read.hostinfo.is_some());
         let many = serde_json::json!({ "Endpoints": vec!["192.0.2.1:1"; 2 * MOST_ENDPOINTS] });
         let read = MapRequest::read(many.to_string().as_bytes()).unwrap();
         assert_eq!(read.endpoints.len(), MOST_ENDPOINTS);
-        assert!(MapRequest::read(b"{\"OmitPeers\":true}").unwrap().tells());
+        assert!(MapRequest::read(b"{\"OmitPeers\":true}").unwrap().updates_node());
         assert!(MapRequest::read(b"7").is_err());
     }
 }

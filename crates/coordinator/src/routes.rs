@@ -14,15 +14,15 @@ pub(crate) fn is_exit(net: &IpNet) -> bool {
 
 impl State {
     /// The networks of a node are others than these were.
-    pub(crate) fn sort_routes(&mut self, id: NodeId, before: &[IpNet]) {
-        for net in self.list_routes(id, before) {
+    pub(crate) fn update_routes(&mut self, id: NodeId, before: &[IpNet]) {
+        for net in self.index_routes(id, before) {
             self.choose_primary(net);
         }
     }
 
     /// Notes which networks a node may route, instead of these; returns those that it did not, or does
     /// not any more.
-    pub(crate) fn list_routes(&mut self, id: NodeId, before: &[IpNet]) -> Vec<IpNet> {
+    pub(crate) fn index_routes(&mut self, id: NodeId, before: &[IpNet]) -> Vec<IpNet> {
         let now: Vec<IpNet> = match self.nodes.get(&id) {
             Some(entry) => entry.node.routes().filter(|net| !is_exit(net)).collect(),
             None => Vec::new(),
@@ -68,16 +68,16 @@ impl State {
     }
 
     /// Whether a node answered when it was last asked.
-    pub fn answers(&self, id: NodeId) -> Option<bool> {
-        self.nodes.get(&id).map(|entry| entry.answers)
+    pub fn responds(&self, id: NodeId) -> Option<bool> {
+        self.nodes.get(&id).map(|entry| entry.responds)
     }
 
     /// Which of those that were asked have answered. All are taken together, so that no network goes
     /// to one for which the next word is that it does not answer either.
-    pub fn note_answers(&mut self, answers: &[(NodeId, bool)]) {
+    pub fn record_responses(&mut self, answers: &[(NodeId, bool)]) {
         for (id, answers) in answers {
             if let Some(entry) = self.nodes.get_mut(id) {
-                entry.answers = *answers;
+                entry.responds = *answers;
             }
         }
         for (id, _) in answers {
@@ -101,7 +101,7 @@ impl State {
         };
         for (id, has) in [(current, false), (chosen, true)] {
             let Some(entry) = id.and_then(|id| self.nodes.get_mut(&id)) else { continue };
-            self.undo.node(&entry.node, entry.place);
+            self.undo.node(&entry.node, entry.index);
             entry.node.primaries.retain(|own| *own != net);
             if has {
                 entry.node.primaries.push(net);
@@ -109,7 +109,7 @@ impl State {
             }
             let node = entry.node.clone();
             self.write(&node);
-            self.note_parts(node.id, Parts::SHOWN);
+            self.note_parts(node.id, Parts::PEER_VIEW);
         }
     }
 
@@ -118,7 +118,7 @@ impl State {
         let current = current.filter(|id| routers.contains(id));
         let entry = |id: &NodeId| self.nodes.get(id);
         let is_online = |id: &NodeId| entry(id).is_some_and(|entry| entry.online);
-        let is_sound = |id: &NodeId| is_online(id) && entry(id).is_some_and(|entry| entry.answers);
+        let is_sound = |id: &NodeId| is_online(id) && entry(id).is_some_and(|entry| entry.responds);
         let first = |is_good: &dyn Fn(&NodeId) -> bool| {
             current.filter(|id| is_good(id)).or_else(|| routers.iter().copied().find(is_good))
         };

@@ -23,14 +23,14 @@ use serde_json::{Map, Value, json};
 use tailnet::keys::NodePublic;
 
 use crate::{
-    frame::{Fields, Frame, FrameKey, Part, Told, patch},
+    frame::{Fields, Frame, FrameKey, Part, PeerUpdate, patch},
     log::{Log, Parts},
-    merged::Merged,
+    merged_changes::MergedChanges,
+    node_json,
+    node_updates::is_reachable,
     object::NodeId,
     request::MapRequest,
-    shown,
     state::{Entry, State},
-    telling::is_reachable,
     time::Time,
 };
 
@@ -45,16 +45,16 @@ pub struct Session {
     /// What names of streams of this network begin with; empty where none can be gone on with.
     network: String,
     /// The name of a former one and how far it was followed.
-    former: Option<(String, i64)>,
+    previous: Option<(String, i64)>,
     /// Its name, from the first frame on, and which history that is of.
     handle: String,
     epoch: i64,
     /// What of the log was told; nothing before the first frame.
-    told: Option<u64>,
+    read_to: Option<u64>,
     /// Whether its key had expired when it began.
     is_expired: bool,
     /// The places of the peers that it was told of.
-    known: NodeSet,
+    known_peers: NodeSet,
     /// The networks of routers that it was not told of, by the routers' places.
     hidden: BTreeMap<u32, Vec<IpNet>>,
     filter: Arc<[Part]>,
@@ -66,7 +66,7 @@ pub struct Session {
 
 /// What a stream is to be told.
 #[derive(Debug)]
-pub enum Polled {
+pub enum PollResult {
     /// Nothing new.
     Nothing,
     /// This.
@@ -79,18 +79,18 @@ impl Session {
     /// A stream of a node's, which has this key now.
     pub fn new(id: NodeId, key: NodePublic) -> Self {
         let (filter, ssh, attributes) = ([].into(), "".into(), [].into());
-        let (known, hidden) = (NodeSet::default(), BTreeMap::new());
-        let (network, former, handle, epoch) = (String::new(), None, String::new(), 0);
+        let (known_peers, hidden) = (NodeSet::default(), BTreeMap::new());
+        let (network, previous, handle, epoch) = (String::new(), None, String::new(), 0);
         Self {
             id,
             key,
             network,
-            former,
+            previous,
             handle,
             epoch,
-            told: None,
+            read_to: None,
             is_expired: false,
-            known,
+            known_peers,
             hidden,
             filter,
             ssh,
@@ -104,7 +104,7 @@ impl Session {
     #[must_use]
     pub fn resumable(mut self, network: &str, request: &MapRequest) -> Self {
         network.clone_into(&mut self.network);
-        self.former = Some((request.former_stream.clone(), request.former_seq));
+        self.previous = Some((request.previous_stream.clone(), request.previous_seq));
         self
     }
 
@@ -115,31 +115,31 @@ impl Session {
 
     /// How far the former one was followed, if this is the next of it.
     fn resumed_from(&self, state: &State) -> Option<i64> {
-        let (name, position) = self.former.as_ref()?;
-        self.names(state).contains(name).then_some(*position)
+        let (name, position) = self.previous.as_ref()?;
+        self.handles(state).contains(name).then_some(*position)
     }
 
     /// The names that a stream of the node may have at any server that knows the same history. There are
     /// two, as one that begins anew has another name than the one that its client asked for.
-    fn names(&self, state: &State) -> [String; 2] {
+    fn handles(&self, state: &State) -> [String; 2] {
         let epoch = state.log.epoch();
         ["", "-b"].map(|end| format!("{}-{epoch:x}-{}{end}", self.network, self.id))
     }
 
     /// Chooses the name: the former one's, if this goes on with it.
-    fn choose_name(&mut self, state: &State, goes_on: bool) {
-        let former = self.former.as_ref().map(|(name, _)| name);
-        let is_good = |name: &String| (former == Some(name)) == goes_on;
+    fn choose_handle(&mut self, state: &State, is_resumed: bool) {
+        let previous = self.previous.as_ref().map(|(name, _)| name);
+        let is_good = |name: &String| (previous == Some(name)) == is_resumed;
         self.epoch = state.log.epoch();
         if !self.network.is_empty() {
-            self.handle = self.names(state).into_iter().find(is_good).unwrap_or_default();
+            self.handle = self.handles(state).into_iter().find(is_good).unwrap_or_default();
         }
     }
 
     /// The stream of a client that is no node: it is told so, and that is all.
-    pub fn refuse(key: NodePublic) -> Frame {
+    pub fn refusal_frame(key: NodePublic) -> Frame {
         let mut fields = Fields::default();
-        fields.put("Node", shown::gone(NodeId(0), &key.to_string()));
+        fields.put("Node", node_json::removed(NodeId(0), &key.to_string()));
         fields.finish()
     }
 
@@ -149,56 +149,56 @@ impl Session {
     }
 
     /// What it is to be told next.
-    pub fn poll(&mut self, state: &State, now: Time) -> Polled {
+    pub fn poll(&mut self, state: &State, now: Time) -> PollResult {
         self.poll_until(state, state.end(), now)
     }
 
     /// The same, of what changed until the log was so long. Others that are told as much at a time are
     /// told the same.
-    pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> Polled {
+    pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> PollResult {
         let entry = state.nodes.get(&self.id).filter(|entry| entry.node.key == self.key);
         let Some(entry) = entry else {
             let was_deleted = state.node(self.id).is_none();
-            let words = || {
+            let removed = || {
                 let mut fields = Fields::default();
-                fields.put("Node", shown::gone(self.id, &self.key.to_string()));
+                fields.put("Node", node_json::removed(self.id, &self.key.to_string()));
                 fields.finish()
             };
-            return Polled::End(was_deleted.then(words));
+            return PollResult::End(was_deleted.then(removed));
         };
         let has_expired = entry.node.has_expired(now);
-        if self.told.is_some() && has_expired != self.is_expired {
+        if self.read_to.is_some() && has_expired != self.is_expired {
             let own = || {
                 let mut fields = Fields::default();
-                fields.put("Node", state.own(entry, now));
+                fields.put("Node", state.self_json(entry, now));
                 fields.finish()
             };
-            return Polled::End(has_expired.then(own));
+            return PollResult::End(has_expired.then(own));
         }
         if has_expired {
             self.is_expired = true;
-            return match self.told.replace(end) {
-                None => Polled::Frame(Self::alone(state, entry, now)),
-                Some(_) => Polled::Nothing,
+            return match self.read_to.replace(end) {
+                None => PollResult::Frame(Self::expired_frame(state, entry, now)),
+                Some(_) => PollResult::Nothing,
             };
         }
-        let Some(told) = self.told else {
-            self.told = Some(state.end());
+        let Some(read_to) = self.read_to else {
+            self.read_to = Some(state.end());
             let from = self.resumed_from(state);
-            self.choose_name(state, from.is_some());
+            self.choose_handle(state, from.is_some());
             let resumed = from.and_then(|from| self.resume(state, entry, from, now));
-            return Polled::Frame(resumed.unwrap_or_else(|| {
-                self.choose_name(state, false);
-                self.whole(state, entry, now)
+            return PollResult::Frame(resumed.unwrap_or_else(|| {
+                self.choose_handle(state, false);
+                self.full_frame(state, entry, now)
             }));
         };
-        if told >= end {
-            return Polled::Nothing;
+        if read_to >= end {
+            return PollResult::Nothing;
         }
-        self.told = Some(end);
-        match state.merged(told, end) {
-            Some(merged) => self.changes(state, entry, (&merged, end), now),
-            None => Polled::End(None),
+        self.read_to = Some(end);
+        match state.merged_changes(read_to, end) {
+            Some(merged) => self.changes_frame(state, entry, (&merged, end), now),
+            None => PollResult::End(None),
         }
     }
 
@@ -206,50 +206,50 @@ impl Session {
     fn resume(&mut self, state: &State, entry: &Entry, from: i64, now: Time) -> Option<Frame> {
         let is_own = state.log.is_own(from);
         let (from, end) = (state.log.find(from, now)?, state.end());
-        let merged = state.merged(from, end).filter(|_| from <= end)?;
-        if self.may_reach_others(&merged) {
+        let merged = state.merged_changes(from, end).filter(|_| from <= end)?;
+        if self.has_other_access(&merged) {
             return None;
         }
-        self.know(state, entry);
+        self.set_known_peers(state, entry);
         // It may have known it, and may not: neither does harm.
-        let is_shown = |place: u32| self.known.contains(place as usize);
-        let of = |place| if is_shown(place) { Told::Whole } else { Told::Removed };
+        let is_shown = |index: u32| self.known_peers.contains(index as usize);
+        let of = |index| if is_shown(index) { PeerUpdate::Full } else { PeerUpdate::Removed };
         let others = merged.nodes().filter(|(id, ..)| *id != self.id);
-        let mut told: Vec<_> = others.map(|(id, place, _)| (id, of(place))).collect();
+        let mut updates: Vec<_> = others.map(|(id, index, _)| (id, of(index))).collect();
         if !is_own {
-            self.add_offline(state, &mut told);
+            self.add_offline(state, &mut updates);
         }
-        let mut fields = self.begun(state);
-        self.attributes = state.access.attributes(entry.place);
-        fields.put("Node", state.own(entry, now));
+        let mut fields = self.begin_frame(state);
+        self.attributes = state.access.attributes(entry.index);
+        fields.put("Node", state.self_json(entry, now));
         match is_own {
             // It may know those that there were at the start.
             true => self.put_relays(state, &mut fields),
             false => self.put_settings(state, &mut fields),
         }
-        self.rules(state, entry, &mut fields);
-        self.put_peers(state, (&told, end), &mut fields);
+        self.put_rules(state, entry, &mut fields);
+        self.put_peers(state, (&updates, end), &mut fields);
         Some(fields.finish_at(state.log.position(end)?, now))
     }
 
     /// It knows all that it is told of in a first frame.
-    fn know(&mut self, state: &State, entry: &Entry) {
-        self.known = state.seen_by(entry);
-        for router in places(&self.known.both(&state.places.routers)) {
-            if let Some(router) = state.at(router) {
-                self.hide(state, entry, router);
+    fn set_known_peers(&mut self, state: &State, entry: &Entry) {
+        self.known_peers = state.visible_nodes(entry);
+        for router in indexes(&self.known_peers.intersection(&state.indexes.routers)) {
+            if let Some(router) = state.entry_at(router) {
+                self.update_hidden(state, entry, router);
             }
         }
     }
 
     /// What another server's log has of those who went offline before this one began is not in this
     /// one's.
-    fn add_offline(&self, state: &State, told: &mut Vec<(NodeId, Told)>) {
-        let known: BTreeSet<NodeId> = told.iter().map(|(id, _)| *id).collect();
-        let offline = places(&self.known).filter_map(|place| state.at(place));
+    fn add_offline(&self, state: &State, updates: &mut Vec<(NodeId, PeerUpdate)>) {
+        let known: BTreeSet<NodeId> = updates.iter().map(|(id, _)| *id).collect();
+        let offline = indexes(&self.known_peers).filter_map(|index| state.entry_at(index));
         let offline = offline.filter(|other| !other.online && !known.contains(&other.node.id));
-        told.extend(offline.map(|other| (other.node.id, Told::Parts(Parts::ONLINE))));
-        told.sort_unstable_by_key(|(id, _)| *id);
+        updates.extend(offline.map(|other| (other.node.id, PeerUpdate::Patch(Parts::ONLINE))));
+        updates.sort_unstable_by_key(|(id, _)| *id);
     }
 
     /// What this server is configured with, as another may not be.
@@ -261,176 +261,187 @@ impl Session {
     }
 
     /// The first fields of a first frame.
-    fn begun(&self, state: &State) -> Fields {
+    fn begin_frame(&self, state: &State) -> Fields {
         let mut fields = Fields::default();
-        self.put_name(&mut fields);
-        fields.lock(state);
+        self.put_handle(&mut fields);
+        fields.put_tka(state);
         fields
     }
 
-    fn put_name(&self, fields: &mut Fields) {
+    fn put_handle(&self, fields: &mut Fields) {
         if !self.handle.is_empty() {
             fields.put("MapSessionHandle", json!(self.handle).to_string());
         }
     }
 
     /// The first frame: all of it.
-    fn whole(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
-        self.know(state, entry);
-        let mut fields = self.begun(state);
-        self.attributes = state.access.attributes(entry.place);
-        fields.put("Node", state.own(entry, now));
+    fn full_frame(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
+        self.set_known_peers(state, entry);
+        let mut fields = self.begin_frame(state);
+        self.attributes = state.access.attributes(entry.index);
+        fields.put("Node", state.self_json(entry, now));
         self.put_settings(state, &mut fields);
-        self.put_all(state, &mut fields);
+        self.put_all_peers(state, &mut fields);
         self.put_profiles(state, entry, &mut fields);
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
-        self.rules(state, entry, &mut fields);
+        self.put_rules(state, entry, &mut fields);
         // Where it is none yet, its client begins anew if this stream breaks off.
         fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
     }
 
     /// The first frame of a client with an expired key. Without a name, the stream is never resumed.
-    fn alone(state: &State, entry: &Entry, now: Time) -> Frame {
+    fn expired_frame(state: &State, entry: &Entry, now: Time) -> Frame {
         let mut fields = Fields::default();
-        fields.lock(state);
-        fields.put("Node", state.own(entry, now));
+        fields.put_tka(state);
+        fields.put("Node", state.self_json(entry, now));
         fields.put("DERPMap", state.settings.relays.clone());
         fields.put("Domain", json!(state.settings.base_domain).to_string());
-        fields.profiles(state, [&entry.node].into_iter());
+        fields.add_owners(state, [&entry.node].into_iter());
         fields.put("PacketFilters", r#"{"base":[]}"#.into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         fields.finish()
     }
 
     /// What changed.
-    fn changes(
+    fn changes_frame(
         &mut self,
         state: &State,
         entry: &Entry,
-        (merged, end): (&Merged, u64),
+        (merged, end): (&MergedChanges, u64),
         now: Time,
-    ) -> Polled {
-        let told = self.told_by(state, entry, merged);
+    ) -> PollResult {
+        let updates = self.peer_updates(state, entry, merged);
         let mut fields = Fields::default();
-        let attributes = state.access.attributes(entry.place);
+        let attributes = state.access.attributes(entry.index);
         let own = merged.parts(self.id);
         if own.has(Parts::WHOLE.and(Parts::KEY)) || attributes != self.attributes {
             self.attributes = attributes;
-            fields.put("Node", state.own(entry, now));
-            fields.profiles(state, [&entry.node].into_iter());
+            fields.put("Node", state.self_json(entry, now));
+            fields.add_owners(state, [&entry.node].into_iter());
         }
-        if merged.has_lock {
-            fields.lock(state);
+        if merged.has_tka {
+            fields.put_tka(state);
         }
         self.put_relays(state, &mut fields);
-        self.rules(state, entry, &mut fields);
-        if fields.is_empty() && told.is_empty() {
-            return Polled::Nothing;
+        self.put_rules(state, entry, &mut fields);
+        if fields.is_empty() && updates.is_empty() {
+            return PollResult::Nothing;
         }
-        let Some(position) = state.log.position(end) else { return Polled::End(None) };
+        let Some(position) = state.log.position(end) else { return PollResult::End(None) };
         // By the name it had it would be gone on with where its history is not known yet.
         if self.epoch != state.log.epoch() {
-            self.choose_name(state, false);
-            self.put_name(&mut fields);
+            self.choose_handle(state, false);
+            self.put_handle(&mut fields);
         }
-        let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
-        let has_new_owner = self.has_new_owner(state, entry, &told);
+        let is_for_all = fields.is_empty() && !self.hides_routes_of(state, &updates);
+        let has_new_owner = self.has_new_owner(state, entry, &updates);
         if has_new_owner {
             fields.put("CollectServices", "false".into());
         }
         if is_for_all {
-            let key = FrameKey { end, told, has_new_owner };
-            return Polled::Frame(state.frames.frame(key, |key| {
-                self.put_peers(state, (&key.told, end), &mut fields);
+            let key = FrameKey { end, updates, has_new_owner };
+            return PollResult::Frame(state.frames.frame(key, |key| {
+                self.put_peers(state, (&key.updates, end), &mut fields);
                 fields.finish_at(position, now)
             }));
         }
-        self.put_peers(state, (&told, end), &mut fields);
-        Polled::Frame(fields.finish_at(position, now))
+        self.put_peers(state, (&updates, end), &mut fields);
+        PollResult::Frame(fields.finish_at(position, now))
     }
 
     /// Whether a node is the first of its owner that the client is told of. A stock client shows a number for
     /// such an owner, unless another field makes it build its whole map again
     /// (`types/netmap/nodemut.go`, `mapResponseContainsNonPatchFields`).
-    fn has_new_owner(&self, state: &State, own: &Entry, told: &[(NodeId, Told)]) -> bool {
-        let whole = told.iter().filter(|(_, told)| *told == Told::Whole);
+    fn has_new_owner(&self, state: &State, own: &Entry, updates: &[(NodeId, PeerUpdate)]) -> bool {
+        let whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
         let whole: Vec<&Entry> = whole.filter_map(|(id, _)| state.nodes.get(id)).collect();
-        let now: NodeSet = whole.iter().map(|entry| entry.place as usize).collect();
-        let was_known = |place| self.known.contains(place) && !now.contains(place);
-        let is_new = |of: &NodeSet| !of.contains(own.place as usize) && !of.iter().any(was_known);
+        let now: NodeSet = whole.iter().map(|entry| entry.index as usize).collect();
+        let was_known = |index| self.known_peers.contains(index) && !now.contains(index);
+        let is_new = |of: &NodeSet| !of.contains(own.index as usize) && !of.iter().any(was_known);
         let owners: BTreeSet<_> = whole.iter().map(|entry| entry.node.user).collect();
-        owners.iter().filter_map(|owner| state.places.of_users.get(owner)).any(is_new)
+        owners.iter().filter_map(|owner| state.indexes.of_users.get(owner)).any(is_new)
     }
 
     /// Whether it may see other nodes than before.
-    fn may_reach_others(&self, merged: &Merged) -> bool {
+    fn has_other_access(&self, merged: &MergedChanges) -> bool {
         merged.has_policy || merged.parts(self.id).has(Parts::ACCESS)
     }
 
     /// What it is to be told of others, in order.
-    fn told_by(&mut self, state: &State, entry: &Entry, merged: &Merged) -> Vec<(NodeId, Told)> {
-        let seen = self.may_reach_others(merged).then(|| state.seen_by(entry));
-        let sight = Sight { state, viewer: entry, seen: seen.as_ref() };
-        let mut told = Vec::new();
+    fn peer_updates(
+        &mut self,
+        state: &State,
+        entry: &Entry,
+        merged: &MergedChanges,
+    ) -> Vec<(NodeId, PeerUpdate)> {
+        let seen = self.has_other_access(merged).then(|| state.visible_nodes(entry));
+        let visibility = Visibility { state, viewer: entry, seen: seen.as_ref() };
+        let mut updates = Vec::new();
         let own = self.id;
-        for (id, place, parts) in merged.nodes().filter(|(id, ..)| *id != own) {
-            told.extend(self.tell(&sight, place, parts).map(|of| (id, of)));
+        for (id, index, parts) in merged.nodes().filter(|(id, ..)| *id != own) {
+            updates.extend(self.peer_update(&visibility, index, parts).map(|of| (id, of)));
         }
         if let Some(seen) = &seen {
             // What changed of a node itself has been told: of these nothing did but which nodes see
             // them, or which of their networks.
-            let mut others = self.known.either(seen);
-            others.add(&seen.both(&state.places.routers));
-            for place in places(&others) {
-                let Some(id) = state.at(place).map(|other| other.node.id) else { continue };
-                told.extend(self.tell(&sight, place, Parts::none()).map(|of| (id, of)));
+            let mut others = self.known_peers.symmetric_difference(seen);
+            others.union_with(&seen.intersection(&state.indexes.routers));
+            for index in indexes(&others) {
+                let Some(id) = state.entry_at(index).map(|other| other.node.id) else { continue };
+                updates
+                    .extend(self.peer_update(&visibility, index, Parts::none()).map(|of| (id, of)));
             }
-            told.sort_unstable_by_key(|(id, _)| *id);
+            updates.sort_unstable_by_key(|(id, _)| *id);
         }
-        told
+        updates
     }
 
     /// What is to be told of a peer.
-    fn tell(&mut self, sight: &Sight<'_>, place: u32, parts: Parts) -> Option<Told> {
-        let other = sight.state.at(place).filter(|other| sight.has(other));
-        let Some(other) = other.filter(|_| !parts.has(Parts::GONE)) else {
-            self.hidden.remove(&place);
-            return self.known.remove(place as usize).then_some(Told::Removed);
+    fn peer_update(
+        &mut self,
+        visibility: &Visibility<'_>,
+        index: u32,
+        parts: Parts,
+    ) -> Option<PeerUpdate> {
+        let other = visibility.state.entry_at(index).filter(|other| visibility.has(other));
+        let Some(other) = other.filter(|_| !parts.has(Parts::REMOVED)) else {
+            self.hidden.remove(&index);
+            return self.known_peers.remove(index as usize).then_some(PeerUpdate::Removed);
         };
-        let hides_others = self.hide(sight.state, sight.viewer, other);
-        let is_new = self.known.insert(place as usize);
-        if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
-            return Some(Told::Whole);
+        let hides_others = self.update_hidden(visibility.state, visibility.viewer, other);
+        let is_new = self.known_peers.insert(index as usize);
+        if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::PEER_VIEW)) {
+            return Some(PeerUpdate::Full);
         }
-        let parts = parts.without(Parts::ACCESS.and(Parts::WRITTEN));
-        (!parts.is_empty()).then_some(Told::Parts(parts))
+        let parts = parts.without(Parts::ACCESS.and(Parts::REWRITTEN));
+        (!parts.is_empty()).then_some(PeerUpdate::Patch(parts))
     }
 
     /// Notes which networks of a router it is not to be told of; whether they are others than before.
-    fn hide(&mut self, state: &State, own: &Entry, router: &Entry) -> bool {
-        let hidden = state.hidden(own, router);
+    fn update_hidden(&mut self, state: &State, own: &Entry, router: &Entry) -> bool {
+        let hidden = state.hidden_routes(own, router);
         let before = match hidden.is_empty() {
-            true => self.hidden.remove(&router.place),
-            false => self.hidden.insert(router.place, hidden.clone()),
+            true => self.hidden.remove(&router.index),
+            false => self.hidden.insert(router.index, hidden.clone()),
         };
         before.unwrap_or_default() != hidden
     }
 
     /// Whether one of these is told without some of its networks.
-    fn hides_from(&self, state: &State, told: &[(NodeId, Told)]) -> bool {
+    fn hides_routes_of(&self, state: &State, updates: &[(NodeId, PeerUpdate)]) -> bool {
         let is_hidden = |id: &NodeId| {
-            state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.place))
+            state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.index))
         };
-        let mut whole = told.iter().filter(|(_, told)| *told == Told::Whole);
+        let mut whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
         !self.hidden.is_empty() && whole.any(|(id, _)| is_hidden(id))
     }
 
     /// A peer, as this client is told of it.
     fn peer(&self, state: &State, entry: &Entry) -> Arc<str> {
-        match self.hidden.get(&entry.place) {
-            Some(hidden) => state.peer_without(entry, hidden),
-            None => state.peer(entry),
+        match self.hidden.get(&entry.index) {
+            Some(hidden) => state.peer_json_without(entry, hidden),
+            None => state.peer_json(entry),
         }
     }
 
@@ -443,80 +454,88 @@ impl Session {
     }
 
     /// Filter and SSH, where they are others.
-    fn rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
-        let filter = state.access.filter(entry.place);
+    fn put_rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
+        let filter = state.access.filter(entry.index);
         if !Arc::ptr_eq(&filter, &self.filter) && filter != self.filter {
-            fields.name("PacketFilters");
-            fields.text(r#"{"base":"#);
-            fields.extend(&filter);
-            fields.text("}");
+            fields.begin_field("PacketFilters");
+            fields.push_text(r#"{"base":"#);
+            fields.push_parts(&filter);
+            fields.push_text("}");
             self.filter = filter;
         }
-        let ssh = state.access.ssh(entry.place);
+        let ssh = state.access.ssh(entry.index);
         if ssh != self.ssh {
-            fields.name("SSHPolicy");
-            fields.extend(&[Part::Shared(Arc::clone(&ssh))]);
+            fields.begin_field("SSHPolicy");
+            fields.push_parts(&[Part::Shared(Arc::clone(&ssh))]);
             self.ssh = ssh;
         }
     }
 
     /// All peers: in blocks where it is told of all in them, and of each what others are told.
-    fn put_all(&self, state: &State, fields: &mut Fields) {
-        let whole = self.known.without(&self.hidden.keys().map(|place| *place as usize).collect());
-        let (blocks, mut rest) = state.blocks.cover(&whole, |place| {
-            let entry = state.at(place).filter(|entry| is_reachable(&entry.node))?;
-            Some(state.peer(entry))
+    fn put_all_peers(&self, state: &State, fields: &mut Fields) {
+        let whole =
+            self.known_peers.difference(&self.hidden.keys().map(|index| *index as usize).collect());
+        let (blocks, mut rest) = state.blocks.cover(&whole, |index| {
+            let entry = state.entry_at(index).filter(|entry| is_reachable(&entry.node))?;
+            Some(state.peer_json(entry))
         });
-        rest.add(&self.known.without(&whole));
-        let alone = places(&rest).filter_map(|place| state.at(place));
+        rest.union_with(&self.known_peers.difference(&whole));
+        let alone = indexes(&rest).filter_map(|index| state.entry_at(index));
         fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
     }
 
     /// The owners of all, and its own.
     fn put_profiles(&self, state: &State, own: &Entry, fields: &mut Fields) {
-        let is_told = |of: &NodeSet| of.contains(own.place as usize) || of.meets(&self.known);
-        let users = state.places.of_users.values().filter(|of| is_told(of));
-        let one = |of: &NodeSet| places(&of.both(&self.known)).next().unwrap_or(own.place);
-        let nodes = users.filter_map(|of| state.at(one(of))).map(|entry| &entry.node);
-        fields.profiles(state, nodes);
+        let is_told =
+            |of: &NodeSet| of.contains(own.index as usize) || of.intersects(&self.known_peers);
+        let users = state.indexes.of_users.values().filter(|of| is_told(of));
+        let one =
+            |of: &NodeSet| indexes(&of.intersection(&self.known_peers)).next().unwrap_or(own.index);
+        let nodes = users.filter_map(|of| state.entry_at(one(of))).map(|entry| &entry.node);
+        fields.add_owners(state, nodes);
     }
 
     /// Others of which all is told: in blocks where many joined together, as each of these is told
     /// all but itself.
-    fn put_changed(&self, state: &State, whole: &[&Entry], end: u64, fields: &mut Fields) {
+    fn put_full_peers(&self, state: &State, whole: &[&Entry], end: u64, fields: &mut Fields) {
         let (mut alone, mut blocks) = (Vec::new(), Vec::new());
         let number = |entry: &Entry| entry.node.id.0 / NEIGHBOURS;
         for some in whole.chunk_by(|one, other| number(one) == number(other)) {
-            let hides = some.iter().any(|entry| self.hidden.contains_key(&entry.place));
+            let hides = some.iter().any(|entry| self.hidden.contains_key(&entry.index));
             if some.len() < NEIGHBOURS as usize || hides {
                 alone.extend(some);
                 continue;
             }
-            let nodes = some.iter().map(|entry| state.peer(entry));
-            blocks.push(state.frames.neighbours(end, some[0].node.id, nodes));
+            let nodes = some.iter().map(|entry| state.peer_json(entry));
+            blocks.push(state.frames.neighbour_block(end, some[0].node.id, nodes));
         }
         let alone = alone.into_iter().map(|entry| Part::Shared(self.peer(state, entry)));
         fields.list_with("PeersChanged", alone, blocks);
     }
 
-    fn put_peers(&self, state: &State, (told, end): (&[(NodeId, Told)], u64), fields: &mut Fields) {
+    fn put_peers(
+        &self,
+        state: &State,
+        (updates, end): (&[(NodeId, PeerUpdate)], u64),
+        fields: &mut Fields,
+    ) {
         let entry = |id: &NodeId| state.nodes.get(id);
-        let removed = told.iter().filter(|(_, told)| *told == Told::Removed);
+        let removed = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Removed);
         fields.list("PeersRemoved", removed.map(|(id, _)| Part::Text(id.to_string())));
-        let whole = told.iter().filter(|(_, told)| *told == Told::Whole);
+        let whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
         let whole: Vec<&Entry> = whole.filter_map(|(id, _)| entry(id)).collect();
-        self.put_changed(state, &whole, end, fields);
+        self.put_full_peers(state, &whole, end, fields);
         let owners: BTreeMap<_, _> =
             whole.iter().map(|entry| (entry.node.user, &entry.node)).collect();
-        fields.profiles(state, owners.into_values());
+        fields.add_owners(state, owners.into_values());
         let (mut online, mut patches) = (Map::new(), Vec::new());
-        for (id, told) in told {
-            match (told, entry(id)) {
+        for (id, updates) in updates {
+            match (updates, entry(id)) {
                 // Where nothing else changed there is a shorter way to say it; a time goes with "not".
-                (Told::Parts(Parts::ONLINE), Some(entry)) if entry.online => {
+                (PeerUpdate::Patch(Parts::ONLINE), Some(entry)) if entry.online => {
                     online.insert(id.to_string(), json!(true));
                 }
-                (Told::Parts(parts), Some(entry)) => patches.push(patch(entry, *parts)),
+                (PeerUpdate::Patch(parts), Some(entry)) => patches.push(patch(entry, *parts)),
                 _ => {}
             }
         }
@@ -528,26 +547,26 @@ impl Session {
 }
 
 /// Whom a node is told of.
-struct Sight<'a> {
+struct Visibility<'a> {
     state: &'a State,
     viewer: &'a Entry,
     /// Those, if all are looked at.
     seen: Option<&'a NodeSet>,
 }
 
-impl Sight<'_> {
+impl Visibility<'_> {
     fn has(&self, other: &Entry) -> bool {
         match self.seen {
-            Some(seen) => seen.contains(other.place as usize),
+            Some(seen) => seen.contains(other.index as usize),
             None => {
-                self.viewer.place != other.place
+                self.viewer.index != other.index
                     && is_reachable(&other.node)
-                    && self.state.access.shows(self.viewer.place, other.place)
+                    && self.state.access.is_visible(self.viewer.index, other.index)
             }
         }
     }
 }
 
-fn places(of: &NodeSet) -> impl Iterator<Item = u32> + '_ {
-    of.iter().map(|place| u32::try_from(place).expect("places are such numbers"))
+fn indexes(of: &NodeSet) -> impl Iterator<Item = u32> + '_ {
+    of.iter().map(|index| u32::try_from(index).expect("places are such numbers"))
 }

@@ -63,7 +63,7 @@ impl State {
         let known = self.user_of_identity(&profile.identity).cloned();
         let mut user = User {
             id: known.as_ref().map_or(UserId(0), |user| user.id),
-            name: self.name_of(profile, known.as_ref())?,
+            name: self.choose_user_name(profile, known.as_ref())?,
             display_name: profile.display_name.clone(),
             email: profile.email.clone(),
             picture_url: profile.picture_url.clone(),
@@ -77,7 +77,7 @@ impl State {
             Some(known) => {
                 if user.name != known.name
                     && self.settings.trusts_usernames
-                    && self.rename_in_policy(known.id, &user.name, now).is_err()
+                    && self.rename_user_in_policy(known.id, &user.name, now).is_err()
                 {
                     // With the new name, the user would have rights of another. The login goes on.
                     user.name.clone_from(&known.name);
@@ -92,7 +92,7 @@ impl State {
 
     /// The user that a provider knows by this identity.
     pub fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
-        let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.is(identity));
+        let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.matches(identity));
         let is_exact = |user: &&User| user.identity.as_ref() == Some(identity);
         self.users.values().find(is_exact).or_else(|| self.users.values().find(own))
     }
@@ -100,7 +100,7 @@ impl State {
     /// The name of a user: as they call themselves, else by their address, with a number where it is
     /// another's. A policy names users by addresses, so nobody may call themselves by one that is not
     /// theirs.
-    fn name_of(&self, profile: &Profile, known: Option<&User>) -> Result<String, Refusal> {
+    fn choose_user_name(&self, profile: &Profile, known: Option<&User>) -> Result<String, Refusal> {
         let Profile { username, email, .. } = profile;
         let is_theirs = !username.contains('@') || username.eq_ignore_ascii_case(email);
         let own = Some(username.as_str()).filter(|name| is_theirs && is_name(name));

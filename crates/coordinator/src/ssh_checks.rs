@@ -14,10 +14,10 @@ use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
 use crate::{
     object::{NodeId, UserId},
+    pending::most_frequent,
     refusal::Refusal,
     state::State,
     time::Time,
-    waiting::crowd,
 };
 
 /// How long a login waits to be confirmed.
@@ -53,13 +53,13 @@ pub enum SshOutcome {
     /// It does not: why.
     Refused(&'static str),
     /// It waits under this number.
-    Held(String),
+    Pending(String),
 }
 
 /// Logins that wait, and those that were confirmed.
 #[derive(Debug, Default)]
 pub(crate) struct SshChecks {
-    waiting: BTreeMap<String, Waiting>,
+    waiting: BTreeMap<String, PendingLogin>,
     confirmed: BTreeMap<SshLogin, Time>,
 }
 
@@ -68,37 +68,37 @@ pub(crate) struct SshChecks {
 pub(crate) struct SshDecision {
     number: String,
     login: SshLogin,
-    goes_on: bool,
+    is_allowed: bool,
     at: Time,
     /// When it was confirmed before, if it was.
     before: Option<Time>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingLogin {
     login: SshLogin,
     /// The owner of the node that is logged in to.
-    holder: Party,
+    target_owner: Owner,
     since: Time,
     decision: Option<bool>,
 }
 
 /// The owner of nodes: a user, or a single node with tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Party {
+enum Owner {
     User(UserId),
     Node(NodeId),
 }
 
-impl Party {
+impl Owner {
     fn of(id: NodeId, user: Option<UserId>) -> Self {
         user.map_or(Self::Node(id), Self::User)
     }
 }
 
 impl SshLogin {
-    fn party(&self) -> Party {
-        Party::of(self.from, self.user)
+    fn owner(&self) -> Owner {
+        Owner::of(self.from, self.user)
     }
 }
 
@@ -122,15 +122,15 @@ impl State {
         if account.len() > LONGEST_ACCOUNT {
             return SshOutcome::Refused("there is no such account");
         }
-        let check = self.access.ssh_check(source.place, target.place, account);
+        let check = self.access.ssh_check(source.index, target.index, account);
         let Some(check) = check else {
             return SshOutcome::Refused("the policy does not let this login be confirmed");
         };
         let user = source.node.user;
-        let holder = Party::of(at, target.node.user);
+        let target_owner = Owner::of(at, target.node.user);
         let login = SshLogin { from, user, at, account: account.to_owned() };
         let checks = &mut self.ssh_checks;
-        if checks.is_good(&login, check.period, now) {
+        if checks.is_confirmed(&login, check.period, now) {
             return SshOutcome::Accepted;
         }
         if let Some(number) = followed
@@ -138,7 +138,7 @@ impl State {
         {
             let decision = waiting.decision;
             if decision.is_none() && now.since(waiting.since) < LONGEST_WAIT {
-                return SshOutcome::Held(number.to_owned());
+                return SshOutcome::Pending(number.to_owned());
             }
             checks.waiting.remove(number);
             return match decision {
@@ -147,12 +147,12 @@ impl State {
                 None => SshOutcome::Refused("the login was not confirmed in time"),
             };
         }
-        checks.wait(number, Waiting { login, holder, since: now, decision: None }, now);
-        SshOutcome::Held(number.to_owned())
+        checks.wait(number, PendingLogin { login, target_owner, since: now, decision: None }, now);
+        SshOutcome::Pending(number.to_owned())
     }
 
     /// The login that waits under a number.
-    pub fn waiting_ssh(&self, number: &str, now: Time) -> Option<&SshLogin> {
+    pub fn pending_ssh_login(&self, number: &str, now: Time) -> Option<&SshLogin> {
         let waiting = self.ssh_checks.waiting.get(number)?;
         let is_open = waiting.decision.is_none() && now.since(waiting.since) < LONGEST_WAIT;
         is_open.then_some(&waiting.login)
@@ -165,13 +165,13 @@ impl State {
     pub fn decide_ssh(
         &mut self,
         number: &str,
-        goes_on: bool,
+        is_allowed: bool,
         now: Time,
     ) -> Result<SshLogin, Refusal> {
-        let login = self.waiting_ssh(number, now).ok_or(Refusal::NoLogin)?.clone();
+        let login = self.pending_ssh_login(number, now).ok_or(Refusal::NoLogin)?.clone();
         let before = self.ssh_checks.confirmed.get(&login).copied();
         let number = number.to_owned();
-        let decision = SshDecision { number, login: login.clone(), goes_on, at: now, before };
+        let decision = SshDecision { number, login: login.clone(), is_allowed, at: now, before };
         self.ssh_checks.decide(&decision);
         self.undo.ssh_decision(decision);
         Ok(login)
@@ -181,14 +181,14 @@ impl State {
 impl SshChecks {
     pub fn decide(&mut self, decision: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(&decision.number) {
-            waiting.decision = Some(decision.goes_on);
+            waiting.decision = Some(decision.is_allowed);
         }
-        if decision.goes_on {
+        if decision.is_allowed {
             self.confirm(decision.login.clone(), decision.at);
         }
     }
 
-    pub fn take_back(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
+    pub fn undo(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(number) {
             waiting.decision = None;
         }
@@ -199,32 +199,32 @@ impl SshChecks {
     }
 
     /// Whether a check of this login is still good.
-    fn is_good(&self, login: &SshLogin, period: Option<Duration>, now: Time) -> bool {
+    fn is_confirmed(&self, login: &SshLogin, period: Option<Duration>, now: Time) -> bool {
         let at = self.confirmed.get(login);
         at.zip(period).is_some_and(|(at, period)| now.since(*at) < period)
     }
 
-    fn wait(&mut self, number: &str, new: Waiting, now: Time) {
+    fn wait(&mut self, number: &str, new: PendingLogin, now: Time) {
         self.waiting.retain(|_, waiting| now.since(waiting.since) < LONGEST_WAIT);
-        let is_there = |waiting: &Waiting| waiting.login.at == new.login.at;
+        let is_there = |waiting: &PendingLogin| waiting.login.at == new.login.at;
         if self.waiting.values().filter(|waiting| is_there(waiting)).count() >= MOST_EACH {
-            self.forget_one(is_there, |waiting| waiting.login.party());
+            self.evict_oldest(is_there, |waiting| waiting.login.owner());
         } else if self.waiting.len() >= MOST {
-            self.forget_one(|_| true, |waiting| waiting.holder);
+            self.evict_oldest(|_| true, |waiting| waiting.target_owner);
         }
         self.waiting.insert(number.to_owned(), new);
     }
 
     /// Of those that are meant, the party with most loses its oldest.
-    fn forget_one<P: Copy + Eq + Hash>(
+    fn evict_oldest<P: Copy + Eq + Hash>(
         &mut self,
-        is_meant: impl Fn(&Waiting) -> bool,
-        party: impl Fn(&Waiting) -> P,
+        is_meant: impl Fn(&PendingLogin) -> bool,
+        owner: impl Fn(&PendingLogin) -> P,
     ) {
         let meant = || self.waiting.iter().filter(|(_, waiting)| is_meant(waiting));
-        let crowd = crowd(meant().map(|(_, waiting)| party(waiting)));
-        let of_crowd = meant().filter(|(_, waiting)| Some(party(waiting)) == crowd);
-        let oldest = of_crowd.min_by_key(|(_, waiting)| waiting.since);
+        let busiest = most_frequent(meant().map(|(_, waiting)| owner(waiting)));
+        let of_busiest = meant().filter(|(_, waiting)| Some(owner(waiting)) == busiest);
+        let oldest = of_busiest.min_by_key(|(_, waiting)| waiting.since);
         if let Some(number) = oldest.map(|(number, _)| number.clone()) {
             self.waiting.remove(&number);
         }
@@ -236,9 +236,9 @@ impl SshChecks {
         }
         if self.confirmed.len() >= MOST_CONFIRMED {
             // Whoever is forgotten is asked again.
-            let crowd = crowd(self.confirmed.keys().map(SshLogin::party));
-            let of_crowd = self.confirmed.iter().filter(|(own, _)| Some(own.party()) == crowd);
-            let oldest = of_crowd.min_by_key(|(_, at)| **at).map(|(own, _)| own.clone());
+            let busiest = most_frequent(self.confirmed.keys().map(SshLogin::owner));
+            let of_busiest = self.confirmed.iter().filter(|(own, _)| Some(own.owner()) == busiest);
+            let oldest = of_busiest.min_by_key(|(_, at)| **at).map(|(own, _)| own.clone());
             oldest.map(|oldest| self.confirmed.remove(&oldest));
         }
         self.confirmed.insert(login, now);
@@ -249,11 +249,11 @@ impl SshChecks {
 mod tests {
     use super::*;
 
-    fn waiting(user: i64, at: i64, holder: i64) -> Waiting {
+    fn waiting(user: i64, at: i64, target_owner: i64) -> PendingLogin {
         let (from, account) = (NodeId(user), "www".to_owned());
         let login = SshLogin { from, user: Some(UserId(user)), at: NodeId(at), account };
-        let holder = Party::User(UserId(holder));
-        Waiting { login, holder, since: Time(1), decision: None }
+        let target_owner = Owner::User(UserId(target_owner));
+        PendingLogin { login, target_owner, since: Time(1), decision: None }
     }
 
     #[test]

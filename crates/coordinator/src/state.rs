@@ -16,19 +16,19 @@ use crate::{
     api_keys::ApiKeys,
     audit::Audit,
     blocks::Blocks,
-    connected::Connected,
-    frame::Shared,
-    lock::Lock,
+    connections::Connections,
+    frame::FrameCache,
     log::{Change, Log, Parts},
-    merged::{Merged, Merges},
+    merged_changes::{MergedCache, MergedChanges},
+    node_index::NodeIndexes,
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
-    places::Places,
+    pending::PendingRegistrations,
     settings::Settings,
     ssh_checks::SshChecks,
     time::Time,
     timers::Timers,
+    tka::Tka,
     undo::Undo,
-    waiting::WaitingRoom,
 };
 
 /// A node with what is known of it now.
@@ -36,15 +36,15 @@ use crate::{
 pub(crate) struct Entry {
     pub node: Node,
     /// Its place in sets of bits.
-    pub place: u32,
+    pub index: u32,
     /// Whether others are told that it is connected.
     pub online: bool,
     /// Whether it answered when it was last asked; one that was not asked does.
-    pub answers: bool,
+    pub responds: bool,
     /// Since when it says that it has no endpoints, where its peers know some.
     pub without_endpoints: Option<Time>,
     /// As its peers are told of it; made when first asked for.
-    pub shown: OnceLock<Arc<str>>,
+    pub peer_json: OnceLock<Arc<str>>,
 }
 
 /// A node, and whether it is connected.
@@ -71,22 +71,22 @@ pub struct State {
     pub(crate) by_prefix: HashMap<String, KeyId>,
     pub(crate) api_keys: ApiKeys,
     pub(crate) audit: Audit,
-    pub(crate) lock: Lock,
+    pub(crate) tka: Tka,
     pub(crate) nodes: BTreeMap<NodeId, Entry>,
     pub(crate) policies: BTreeMap<PolicyId, object::Policy>,
     pub(crate) by_key: HashMap<NodePublic, NodeId>,
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
     pub(crate) names: HashSet<String>,
-    pub(crate) places: Places,
+    pub(crate) indexes: NodeIndexes,
     pub(crate) blocks: Blocks,
-    pub(crate) frames: Shared,
+    pub(crate) frames: FrameCache,
     pub(crate) addresses: Addresses,
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
     pub(crate) timers: Timers,
-    pub(crate) waiting: WaitingRoom,
-    pub(crate) connected: Connected,
+    pub(crate) pending: PendingRegistrations,
+    pub(crate) connections: Connections,
     pub(crate) ssh_checks: SshChecks,
     /// Before this nobody could be connected.
     pub(crate) started: Time,
@@ -94,7 +94,7 @@ pub struct State {
     pub(crate) reroutes: bool,
     pub(crate) last: BTreeMap<Kind, i64>,
     pub(crate) log: Log,
-    pub(crate) merges: Merges,
+    pub(crate) merged_cache: MergedCache,
     pub(crate) unpublished: Vec<Change>,
     pub(crate) undo: Undo,
     pub(crate) writes: BTreeMap<(Kind, i64), Stored>,
@@ -113,26 +113,26 @@ impl State {
             by_prefix: HashMap::new(),
             api_keys: ApiKeys::default(),
             audit: Audit::default(),
-            lock: Lock::default(),
+            tka: Tka::default(),
             nodes: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_key: HashMap::new(),
             by_machine: HashMap::new(),
             names: HashSet::new(),
-            places: Places::default(),
+            indexes: NodeIndexes::default(),
             blocks: Blocks::default(),
-            frames: Shared::default(),
+            frames: FrameCache::default(),
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
             timers: Timers::default(),
-            waiting: WaitingRoom::default(),
-            connected: Connected::default(),
+            pending: PendingRegistrations::default(),
+            connections: Connections::default(),
             ssh_checks: SshChecks::default(),
             started: Time::default(),
             reroutes: false,
             last: BTreeMap::new(),
-            log: Log::behind(0, 0, Time::default()),
-            merges: Merges::default(),
+            log: Log::starting_at(0, 0, Time::default()),
+            merged_cache: MergedCache::default(),
             unpublished: Vec::new(),
             undo: Undo::default(),
             writes: BTreeMap::new(),
@@ -154,11 +154,11 @@ impl State {
         let changes = mem::take(&mut self.unpublished);
         let any = !changes.is_empty();
         for change in changes {
-            if let Some(Change::Node { place, parts, .. }) = self.log.push(change)
-                && parts.has(Parts::GONE)
+            if let Some(Change::Node { index, parts, .. }) = self.log.push(change)
+                && parts.has(Parts::REMOVED)
             {
                 // Nobody who follows can still take the place for the node that is gone.
-                self.places.free(place);
+                self.indexes.release(index);
             }
         }
         any
@@ -170,17 +170,17 @@ impl State {
     }
 
     /// What changed from this number on, and before that one. `None`: some of it is forgotten.
-    pub(crate) fn merged(&self, number: u64, end: u64) -> Option<Arc<Merged>> {
-        self.merges.between(&self.log, number, end)
+    pub(crate) fn merged_changes(&self, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
+        self.merged_cache.between(&self.log, number, end)
     }
 
     /// The nodes that a node is told of.
-    pub(crate) fn seen_by(&self, viewer: &Entry) -> NodeSet {
-        let mut seen = match self.access.peers(viewer.place) {
-            Some(peers) => peers.both(&self.places.reachable),
-            None => self.places.reachable.clone(),
+    pub(crate) fn visible_nodes(&self, viewer: &Entry) -> NodeSet {
+        let mut seen = match self.access.peers(viewer.index) {
+            Some(peers) => peers.intersection(&self.indexes.reachable),
+            None => self.indexes.reachable.clone(),
         };
-        seen.remove(viewer.place as usize);
+        seen.remove(viewer.index as usize);
         seen
     }
 
@@ -235,7 +235,7 @@ impl State {
     }
 
     /// Whether a machine has a node.
-    pub fn knows(&self, machine: &MachinePublic) -> bool {
+    pub fn has_machine(&self, machine: &MachinePublic) -> bool {
         self.by_machine.contains_key(machine)
     }
 
@@ -246,12 +246,12 @@ impl State {
     }
 
     /// The node with this key, if it is this machine's.
-    pub fn owned_by(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
-        self.by_key.get(key).copied().filter(|id| self.is_of(*id, machine))
+    pub fn find_machine_node(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
+        self.by_key.get(key).copied().filter(|id| self.belongs_to_machine(*id, machine))
     }
 
     /// Whether a node is this machine's.
-    pub fn is_of(&self, id: NodeId, machine: &MachinePublic) -> bool {
+    pub fn belongs_to_machine(&self, id: NodeId, machine: &MachinePublic) -> bool {
         self.nodes.get(&id).is_some_and(|entry| entry.node.machine == *machine)
     }
 
@@ -274,24 +274,24 @@ impl State {
     }
 
     /// Has an object kept that is another from now on: the state has it as it was.
-    pub(crate) fn keep<T: Object>(&mut self, object: &T) {
-        self.remember(T::KIND, object.number());
+    pub(crate) fn store<T: Object>(&mut self, object: &T) {
+        self.save_for_undo(T::KIND, object.number());
         self.write(object);
     }
 
     pub(crate) fn write(&mut self, object: &impl Object) {
         let stored = object.stored();
         if stored.kind == Kind::User {
-            self.access.touch_users();
+            self.access.mark_users_changed();
         }
         self.writes.insert((stored.kind, stored.id), stored);
     }
 
     /// Has it kept that an object is gone from now on.
-    pub(crate) fn bury(&mut self, kind: Kind, id: i64) {
-        self.remember(kind, id);
+    pub(crate) fn store_removal(&mut self, kind: Kind, id: i64) {
+        self.save_for_undo(kind, id);
         if kind == Kind::User {
-            self.access.touch_users();
+            self.access.mark_users_changed();
         }
         self.writes.insert((kind, id), Stored { kind, id, body: None });
     }
@@ -305,43 +305,43 @@ impl State {
         if let Some(entry) = self.nodes.get_mut(&id)
             && !parts.is_empty()
         {
-            entry.shown = OnceLock::new();
-            let place = entry.place;
-            self.blocks.touch(place);
-            self.note(Change::Node { id, place, parts });
+            entry.peer_json = OnceLock::new();
+            let index = entry.index;
+            self.blocks.invalidate(index);
+            self.note(Change::Node { id, index, parts });
         }
     }
 
     /// A node that is new.
     pub(crate) fn add_node(&mut self, node: Node, now: Time) {
         let id = node.id;
-        self.keep(&node);
+        self.store(&node);
         self.add_entry(node, None, now);
         self.choose_primaries_of(id);
         self.note_parts(id, Parts::WHOLE);
     }
 
     /// A node is there, at this place or any.
-    pub(crate) fn add_entry(&mut self, node: Node, place: Option<u32>, now: Time) {
+    pub(crate) fn add_entry(&mut self, node: Node, index: Option<u32>, now: Time) {
         let id = node.id;
         self.attach(&node);
-        let place = match place {
-            Some(place) => self.places.take_again(place, &node),
-            None => self.places.take(&node),
+        let index = match index {
+            Some(index) => self.indexes.restore(index, &node),
+            None => self.indexes.allocate(&node),
         };
         let entry = Entry {
             node,
-            place,
-            online: self.connected.has(id),
-            answers: true,
+            index,
+            online: self.connections.has(id),
+            responds: true,
             without_endpoints: None,
-            shown: OnceLock::new(),
+            peer_json: OnceLock::new(),
         };
         self.nodes.insert(id, entry);
-        self.access.touch(place);
-        self.blocks.touch(place);
+        self.access.mark_node_changed(index);
+        self.blocks.invalidate(index);
         self.set_timers(id, now);
-        self.list_routes(id, &[]);
+        self.index_routes(id, &[]);
     }
 
     /// A node is found by what it has.
@@ -349,7 +349,7 @@ impl State {
         self.by_key.insert(node.key, node.id);
         self.by_machine.entry(node.machine).or_default().insert(node.id);
         self.names.insert(node.name.clone());
-        self.addresses.take(node.v4, node.v6);
+        self.addresses.reserve(node.v4, node.v6);
         self.primaries.extend(node.primaries.iter().map(|net| (*net, node.id)));
     }
 
@@ -364,7 +364,7 @@ impl State {
             }
         }
         self.names.remove(&node.name);
-        self.addresses.give_back(node.v4, node.v6);
+        self.addresses.release(node.v4, node.v6);
         for net in &node.primaries {
             self.primaries.remove(net);
         }
@@ -383,16 +383,16 @@ impl State {
         if entry.node == before {
             return;
         }
-        self.access.touch(entry.place);
+        self.access.mark_node_changed(entry.index);
         if entry.node.key != before.key {
             entry.node.rekeyed = Some(now);
         }
         if !parts.is_empty() {
             entry.node.changes = entry.node.changes.wrapping_add(1);
         }
-        let (node, place) = (entry.node.clone(), entry.place);
-        self.undo.node(&before, place);
-        self.places.sort(place, Some(&before), Some(&node));
+        let (node, index) = (entry.node.clone(), entry.index);
+        self.undo.node(&before, index);
+        self.indexes.update_sets(index, Some(&before), Some(&node));
         if node.key != before.key {
             self.by_key.remove(&before.key);
             self.by_key.insert(node.key, id);
@@ -406,29 +406,29 @@ impl State {
             self.set_timers(id, now);
         }
         let routes: Vec<IpNet> = before.routes().collect();
-        self.sort_routes(id, &routes);
+        self.update_routes(id, &routes);
         self.note_parts(id, parts);
     }
 
     /// A node is gone.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         self.detach(id);
-        let Some(Entry { node, place, .. }) = self.nodes.remove(&id) else { return };
-        self.undo.node(&node, place);
-        self.bury(Kind::Node, id.0);
+        let Some(Entry { node, index, .. }) = self.nodes.remove(&id) else { return };
+        self.undo.node(&node, index);
+        self.store_removal(Kind::Node, id.0);
         let routes: Vec<IpNet> = node.routes().collect();
-        self.sort_routes(id, &routes);
-        self.note_gone(&node, place);
+        self.update_routes(id, &routes);
+        self.note_gone(&node, index);
     }
 
-    pub(crate) fn note_gone(&mut self, node: &Node, place: u32) {
+    pub(crate) fn note_gone(&mut self, node: &Node, index: u32) {
         let id = node.id;
-        self.access.touch(place);
-        self.blocks.touch(place);
-        self.places.leave(place, node);
-        self.connected.forget(id);
+        self.access.mark_node_changed(index);
+        self.blocks.invalidate(index);
+        self.indexes.vacate(index, node);
+        self.connections.remove(id);
         self.timers.clear_node(id);
-        self.note(Change::Node { id, place, parts: Parts::GONE });
+        self.note(Change::Node { id, index, parts: Parts::REMOVED });
     }
 
     /// A name for a node that no other has.
@@ -441,8 +441,8 @@ impl State {
     }
 
     /// The node at a place.
-    pub(crate) fn at(&self, place: u32) -> Option<&Entry> {
-        self.nodes.get(self.places.nodes.get(place as usize)?.as_ref()?)
+    pub(crate) fn entry_at(&self, index: u32) -> Option<&Entry> {
+        self.nodes.get(self.indexes.nodes.get(index as usize)?.as_ref()?)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tailnet::messages::{as_time, write_time};
 
 /// Go's way to say that there is no time.
-pub const NO_TIME: &str = "0001-01-01T00:00:00Z";
+pub const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// A moment, in milliseconds since 1970.
 #[derive(
@@ -45,6 +45,6 @@ impl Time {
 }
 
 /// A moment as Go reads it, or its zero time.
-pub fn text_or_none(time: Option<Time>) -> String {
-    time.map_or_else(|| NO_TIME.to_owned(), Time::text)
+pub fn text_or_zero(time: Option<Time>) -> String {
+    time.map_or_else(|| ZERO_TIME.to_owned(), Time::text)
 }

@@ -16,7 +16,7 @@ pub(crate) enum Timer {
     /// A node that reported no endpoints.
     Endpoints(NodeId),
     /// A registration waited too long for an administrator.
-    Waiting(String),
+    Registration(String),
     /// The stored times of connected nodes are renewed.
     Seen,
 }

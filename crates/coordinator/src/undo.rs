@@ -7,25 +7,25 @@ use std::{
 };
 
 use crate::{
-    loading::Held,
+    load::StoredObject,
     log::{Change, Parts},
     object::{Kind, Node, NodeId},
+    pending::{Pending, PendingRegistrations},
     presence::StreamId,
     register::LONGEST_WAIT,
     ssh_checks::SshDecision,
     state::State,
     time::Time,
     timers::Timer,
-    waiting::{Pending, WaitingRoom},
 };
 
 /// What was before.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
-    objects: BTreeMap<(Kind, i64), Held>,
-    places: BTreeMap<NodeId, u32>,
+    objects: BTreeMap<(Kind, i64), StoredObject>,
+    indexes: BTreeMap<NodeId, u32>,
     numbers: Option<BTreeMap<Kind, i64>>,
-    waiting: Option<WaitingRoom>,
+    waiting: Option<PendingRegistrations>,
     /// Streams that began, or else ended.
     streams: Vec<(NodeId, StreamId, bool)>,
     ssh: Vec<SshDecision>,
@@ -42,11 +42,11 @@ pub struct Redo {
 
 impl Undo {
     /// A node was this, at this place.
-    pub fn node(&mut self, before: &Node, place: u32) {
+    pub fn node(&mut self, before: &Node, index: u32) {
         let id = before.id;
         self.objects.entry((Kind::Node, id.0)).or_insert_with(|| {
-            self.places.insert(id, place);
-            Held::Node(id, Some(Box::new(before.clone())))
+            self.indexes.insert(id, index);
+            StoredObject::Node(id, Some(Box::new(before.clone())))
         });
     }
 
@@ -64,7 +64,7 @@ impl Undo {
     }
 
     /// Those that waited.
-    pub fn waiting(&mut self, room: &WaitingRoom) {
+    pub fn waiting(&mut self, room: &PendingRegistrations) {
         self.waiting.get_or_insert_with(|| room.clone());
     }
 }
@@ -74,44 +74,46 @@ impl State {
     /// it, and where somebody saw it they are told how it is. What is returned is for
     /// [`State::redo`], if the store turns out to have taken it.
     pub fn undo(&mut self, now: Time) -> Redo {
-        let Undo { objects, places, numbers, waiting, streams, ssh } =
+        let Undo { objects, indexes, numbers, waiting, streams, ssh } =
             std::mem::take(&mut self.undo);
         self.writes.clear();
         let mut redo = Redo { streams, ssh, ..Redo::default() };
-        redo.ssh.iter().rev().for_each(|decision| self.ssh_checks.take_back(decision));
+        redo.ssh.iter().rev().for_each(|decision| self.ssh_checks.undo(decision));
         for (id, stream, began) in redo.streams.iter().rev() {
             if *began {
-                self.connected.end(*id, *stream);
-                self.lose(*id, now);
+                self.connections.end(*id, *stream);
+                self.handle_disconnect(*id, now);
             } else {
-                self.connected.restore(*id, *stream);
+                self.connections.restore(*id, *stream);
             }
         }
         if let Some(waiting) = waiting {
-            redo.gone = waiting.without(&self.waiting).map(|(number, _)| number.clone()).collect();
-            let come = self.waiting.without(&waiting);
+            redo.gone = waiting.without(&self.pending).map(|(number, _)| number.clone()).collect();
+            let come = self.pending.without(&waiting);
             redo.come = come.map(|(number, own)| (number.clone(), Arc::clone(own))).collect();
             for (number, since) in waiting.all() {
-                self.timers.set(Timer::Waiting(number.clone()), since.after(LONGEST_WAIT));
+                self.timers.set(Timer::Registration(number.clone()), since.after(LONGEST_WAIT));
             }
-            self.waiting = waiting;
+            self.pending = waiting;
         }
         // A node that is there again is not told to be gone, whatever comes behind it.
         self.unpublished.retain(|change| match change {
-            Change::Node { id, parts, .. } => !places.contains_key(id) || !parts.has(Parts::GONE),
-            Change::Policy | Change::Lock | Change::Relays => true,
+            Change::Node { id, parts, .. } => {
+                !indexes.contains_key(id) || !parts.has(Parts::REMOVED)
+            }
+            Change::Policy | Change::Tka | Change::Relays => true,
         });
-        let is_new = |(which, held): (&(Kind, i64), &Held)| {
-            matches!(held, Held::Node(_, None)).then_some(NodeId(which.1))
+        let is_new = |(which, held): (&(Kind, i64), &StoredObject)| {
+            matches!(held, StoredObject::Node(_, None)).then_some(NodeId(which.1))
         };
         let new: BTreeSet<NodeId> = objects.iter().filter_map(is_new).collect();
-        self.put(objects.into_values().collect(), &places, now).expect("it was so before");
-        self.forget_new(&new);
+        self.put(objects.into_values().collect(), &indexes, now).expect("it was so before");
+        self.remove_unpublished(&new);
         if let Some(numbers) = numbers {
             self.last = numbers;
         }
-        for id in places.into_keys() {
-            self.look_for_endpoints(id);
+        for id in indexes.into_keys() {
+            self.restore_endpoint_timer(id);
         }
         // What is due is looked at again when the next commands run.
         self.reroutes = true;
@@ -122,30 +124,30 @@ impl State {
     pub fn redo(&mut self, redo: Redo, now: Time) {
         for (id, stream, began) in redo.streams {
             if began {
-                self.connected.restore(id, stream);
-                self.note_online(id);
-            } else if self.connected.end(id, stream) {
-                self.lose(id, now);
+                self.connections.restore(id, stream);
+                self.mark_online(id);
+            } else if self.connections.end(id, stream) {
+                self.handle_disconnect(id, now);
             }
         }
         redo.ssh.iter().for_each(|decision| self.ssh_checks.decide(decision));
         for number in redo.gone {
-            self.waiting.remove(&number);
+            self.pending.remove(&number);
         }
         for (number, pending) in redo.come {
-            self.timers.set(Timer::Waiting(number.clone()), pending.since.after(LONGEST_WAIT));
-            self.waiting.insert(number, pending);
+            self.timers.set(Timer::Registration(number.clone()), pending.since.after(LONGEST_WAIT));
+            self.pending.insert(number, pending);
         }
         self.reroutes = true;
     }
 
     /// Nodes that never were. None was shown: a node tells how it is reached when it is one.
-    fn forget_new(&mut self, nodes: &BTreeSet<NodeId>) {
+    fn remove_unpublished(&mut self, nodes: &BTreeSet<NodeId>) {
         for change in std::mem::take(&mut self.unpublished) {
             match change {
-                Change::Node { id, place, parts } if nodes.contains(&id) => {
-                    if parts.has(Parts::GONE) {
-                        self.places.free(place);
+                Change::Node { id, index, parts } if nodes.contains(&id) => {
+                    if parts.has(Parts::REMOVED) {
+                        self.indexes.release(index);
                     }
                 }
                 other => self.unpublished.push(other),
@@ -154,7 +156,7 @@ impl State {
     }
 
     /// Notes what an object was, before it is written.
-    pub(crate) fn remember(&mut self, kind: Kind, id: i64) {
+    pub(crate) fn save_for_undo(&mut self, kind: Kind, id: i64) {
         if !self.undo.objects.contains_key(&(kind, id)) {
             let held = self.held(kind, id);
             self.undo.objects.insert((kind, id), held);

@@ -127,9 +127,9 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
     let compiled = policy.compile(&nodes);
     let captures = record["captures"].as_object().ok_or("no captures")?;
     for (name, capture) in captures {
-        let place = nodes.nodes.iter().position(|node| node.name == *name);
-        let place = place.ok_or_else(|| format!("no node {name}"))?;
-        node(&compiled, &nodes, place, capture).map_err(|what| format!("{name}: {what}"))?;
+        let index = nodes.nodes.iter().position(|node| node.name == *name);
+        let index = index.ok_or_else(|| format!("no node {name}"))?;
+        node(&compiled, &nodes, index, capture).map_err(|what| format!("{name}: {what}"))?;
     }
     Ok(false)
 }
@@ -148,11 +148,11 @@ fn roles(nodes: &mut Nodes, captures: &Value) {
 fn node(
     compiled: &Compiled,
     nodes: &Nodes,
-    place: usize,
+    index: usize,
     capture: &Value,
 ) -> Result<(), Box<dyn Error>> {
     let wanted = filter(&capture["packet_filter_rules"]);
-    let found = filter(&to_json(&compiled.filter(place)));
+    let found = filter(&to_json(&compiled.filter(index)));
     same("filter", &wanted, &found)?;
     if capture.get("ssh_rules").is_some() {
         let wanted: Option<Vec<SshRule>> = serde_json::from_value(capture["ssh_rules"].clone())?;
@@ -160,14 +160,14 @@ fn node(
             rules.iter_mut().for_each(|rule| rule.principals.sort());
             serde_json::json!(rules)
         };
-        let found = sorted(compiled.ssh(place, "https://unused"));
+        let found = sorted(compiled.ssh(index, "https://unused"));
         same("ssh", &sorted(wanted.unwrap_or_default()), &found)?;
     }
     let myself = &capture["netmap"]["SelfNode"];
     if let Some(capabilities) = myself["CapMap"].as_object() {
         let wanted = capabilities.keys().map(String::as_str);
         let wanted: BTreeSet<&str> = wanted.filter(|name| !is_of_state(name)).collect();
-        let mut found = compiled.attributes(place);
+        let mut found = compiled.attributes(index);
         found.retain(|name| !is_of_state(name));
         same("attributes", &serde_json::json!(wanted), &serde_json::json!(found))?;
     }
@@ -176,10 +176,10 @@ fn node(
         let wanted: BTreeSet<String> =
             peers.iter().filter_map(|peer| peer["Name"].as_str()).map(label).collect();
         let found: BTreeSet<String> =
-            compiled.peers(place).iter().map(|peer| nodes.nodes[peer].name.clone()).collect();
+            compiled.peers(index).iter().map(|peer| nodes.nodes[peer].name.clone()).collect();
         same("peers", &serde_json::json!(wanted), &serde_json::json!(found))?;
         for peer in peers {
-            routes(compiled, nodes, place, peer)?;
+            routes(compiled, nodes, index, peer)?;
         }
     }
     Ok(())
@@ -189,7 +189,7 @@ fn node(
 fn routes(
     compiled: &Compiled,
     nodes: &Nodes,
-    place: usize,
+    index: usize,
     peer: &Value,
 ) -> Result<(), Box<dyn Error>> {
     let name = peer["Name"].as_str().and_then(|name| name.split('.').next()).unwrap_or_default();
@@ -202,7 +202,7 @@ fn routes(
     let allowed = peer["AllowedIPs"].as_array().into_iter().flatten();
     let allowed = allowed.filter(|net| !own.contains(net)).filter_map(Value::as_str);
     let found: BTreeSet<String> =
-        compiled.routes(place, router).iter().map(ToString::to_string).collect();
+        compiled.routes(index, router).iter().map(ToString::to_string).collect();
     let mut wanted: BTreeSet<String> = allowed.map(str::to_owned).collect();
     wanted.extend(found.iter().filter(|net| is_shared(net)).cloned());
     same(&format!("routes of {name}"), &serde_json::json!(wanted), &serde_json::json!(found))

@@ -25,7 +25,7 @@ impl Policy {
 
     /// Where the IPv4 address of a node is taken from when it is new, by the first rule of nodeAttrs
     /// that says so; from anywhere without one.
-    pub fn pools_of(&self, nodes: &Nodes, node: usize) -> &[IpNet] {
+    pub fn address_pools_of(&self, nodes: &Nodes, node: usize) -> &[IpNet] {
         let mut rules = self.attributes.iter().filter(|rule| !rule.pools.is_empty());
         let rule = rules.find(|rule| self.is_one(nodes, node, &rule.targets));
         rule.map_or(&[], |rule| &rule.pools)
@@ -36,19 +36,19 @@ impl Policy {
         self.attributes.iter().flat_map(|rule| rule.pools.iter().copied())
     }
 
-    fn is_one(&self, nodes: &Nodes, place: usize, approvers: &[Alias]) -> bool {
+    fn is_one(&self, nodes: &Nodes, index: usize, approvers: &[Alias]) -> bool {
         let names = Names { policy: self, nodes };
-        names.members(&names.resolve(approvers)).contains(place)
+        names.members(&names.resolve(approvers)).contains(index)
     }
 
     /// Whether a user may give a node this tag: as an owner of it, or of a tag that owns it.
-    pub fn owns(&self, nodes: &Nodes, user: &User, tag: &str) -> bool {
+    pub fn user_owns_tag(&self, nodes: &Nodes, user: &User, tag: &str) -> bool {
         let owner = Node { user: Some(user.id), ..Node::default() };
-        self.lets(nodes, owner, tag)
+        self.allows_tag(nodes, owner, tag)
     }
 
     /// Whether such a node, of a user or with tags, may have this tag.
-    pub fn lets(&self, nodes: &Nodes, owner: Node, tag: &str) -> bool {
+    pub fn allows_tag(&self, nodes: &Nodes, owner: Node, tag: &str) -> bool {
         // Alone: whom an alias means is decided in one place.
         let alone = Nodes {
             users: nodes.users.clone(),

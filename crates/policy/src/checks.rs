@@ -10,9 +10,9 @@ use tailnet::messages::PortRange;
 
 use crate::{
     alias::{self, Alias, Autogroup, ICMP, ICMP6, TCP, UDP, has_ports},
-    compile::{Compiled, Target, What},
+    compile::{Compiled, EdgeKind, Target},
     filter::INTERNET,
-    model::{Packets, Place, Policy, SshTest, Test},
+    model::{Location, Packets, Policy, SshTest, Test},
     nodes::{Node, Nodes, overlaps},
     refusal::{Fault, Reason, Refusal, TestFault},
     resolve::{Names, Resolved},
@@ -107,8 +107,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn fault(&mut self, place: &Place, reason: Reason) {
-        self.faults.push(Fault { line: place.line, key: place.key.clone(), reason });
+    fn fault(&mut self, location: &Location, reason: Reason) {
+        self.faults.push(Fault { line: location.line, key: location.key.clone(), reason });
     }
 
     fn domains(&mut self) {
@@ -123,7 +123,7 @@ impl Run<'_> {
             for (domain, is_alias) in aliases.chain(users.map(|domain| (domain, false))) {
                 if !is_ours(domain) {
                     let domain = domain.into();
-                    self.fault(&rule.place, Reason::Domain { domain, is_alias });
+                    self.fault(&rule.location, Reason::Domain { domain, is_alias });
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Run<'_> {
         let sources = self.addresses(&self.names.resolve([&test.source]));
         let source = test.source.to_string();
         if sources.is_empty() {
-            return self.fault(&test.place, Reason::Test(TestFault::Source(source)));
+            return self.fault(&test.location, Reason::Test(TestFault::Source(source)));
         }
         let accept = test.accept.iter().map(|target| (target, true));
         for (target, is_accepted) in accept.chain(test.deny.iter().map(|target| (target, false))) {
@@ -148,22 +148,22 @@ impl Run<'_> {
                 false if !sources.iter().any(reaches) => continue,
                 false => TestFault::Allowed { source, target: text },
             };
-            self.fault(&test.place, Reason::Test(fault));
+            self.fault(&test.location, Reason::Test(fault));
         }
     }
 
     /// Its addresses as networks, those of nodes singly.
     fn addresses(&self, of: &Resolved) -> Vec<IpNet> {
         let nodes = &self.names.nodes.nodes;
-        let places = if of.is_any { NodeSet::all(nodes.len()) } else { of.nodes.clone() };
-        let own = places.iter().flat_map(|place| &nodes[place].addresses);
+        let indices = if of.is_any { NodeSet::all(nodes.len()) } else { of.nodes.clone() };
+        let own = indices.iter().flat_map(|index| &nodes[index].addresses);
         own.map(|&address| address.into()).chain(of.nets.iter().copied()).collect()
     }
 
     /// Whether the rules let a source reach one of the targets. Routers need not exist.
     fn passes(&self, source: &IpNet, targets: &[IpNet], port: u16, protocol: Option<u8>) -> bool {
         self.compiled.edges.iter().any(|edge| {
-            let What::Packets { to, packets, is_via } = &edge.what else { return false };
+            let EdgeKind::Packets { to, packets, is_via } = &edge.kind else { return false };
             let is_target = |net: &IpNet| to.iter().any(|target| self.is_at(target, net, *is_via));
             opens(packets, port, protocol)
                 && edge.texts.iter().any(|text| has(text, source))
@@ -177,7 +177,7 @@ impl Run<'_> {
             Target::Any => !is_via,
             Target::Internet => INTERNET.iter().any(|range| has(range, net)),
             Target::Net(other) => overlaps(other, net),
-            Target::Nodes(set) => !is_via && set.iter().any(|place| nodes[place].is_in(net)),
+            Target::Nodes(set) => !is_via && set.iter().any(|index| nodes[index].is_in(net)),
         }
     }
 
@@ -187,21 +187,21 @@ impl Run<'_> {
         let from = self.names.members(&resolved);
         let nodes = &self.names.nodes.nodes;
         if from.is_empty() {
-            return self.fault(&test.place, Reason::Test(TestFault::Source(source)));
+            return self.fault(&test.location, Reason::Test(TestFault::Source(source)));
         }
         let mut to = NodeSet::default();
         for alias in &test.targets {
             let targets = self.ssh_targets(alias, &test.source);
             if targets.is_empty() {
                 let fault = TestFault::Target(alias.to_string());
-                self.fault(&test.place, Reason::Test(fault));
+                self.fault(&test.location, Reason::Test(fault));
             }
-            to.add(&targets);
+            to.union_with(&targets);
         }
         let addresses: Vec<IpAddr> = from
             .iter()
-            .flat_map(|place| nodes[place].addresses.iter().copied())
-            .filter(|address| from.iter().any(|place| resolved.has(place, address)))
+            .flat_map(|index| nodes[index].addresses.iter().copied())
+            .filter(|address| from.iter().any(|index| resolved.has(index, address)))
             .collect();
         for node in to.iter() {
             let rules = self.compiled.ssh(node, "");
@@ -226,7 +226,7 @@ impl Run<'_> {
                 faults.push(TestFault::NotChecked { source, target });
             }
             for fault in faults {
-                self.fault(&test.place, Reason::Test(fault));
+                self.fault(&test.location, Reason::Test(fault));
             }
         }
     }

@@ -25,7 +25,7 @@ pub struct Compiled {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) edges: Vec<Edge>,
     /// Of these, those by which a node may be told of networks.
-    pub(crate) ways: Vec<usize>,
+    pub(crate) route_edges: Vec<usize>,
     pub(crate) ssh: Vec<SshEdge>,
     pub(crate) attributed: Attributed,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Edge {
     /// Where that rule stands at the latest: at the place of the first of those edges, even if its
     /// targets are others; but via's edges are for their routers alone. (Recorded.)
     pub first: Option<EdgeKey>,
-    pub what: What,
+    pub kind: EdgeKind,
     /// The sources as JSON, once a filter with them was written.
     pub written: OnceLock<Arc<str>>,
 }
@@ -67,11 +67,11 @@ impl Edge {
     fn has_networks(&self) -> bool {
         let is_behind = self.behind.as_ref().is_none_or(|nets| !nets.is_empty());
         is_behind
-            || match &self.what {
-                What::Packets { to, .. } => {
+            || match &self.kind {
+                EdgeKind::Packets { to, .. } => {
                     to.iter().any(|target| !matches!(target, Target::Nodes(_)))
                 }
-                What::Capabilities { .. } => false,
+                EdgeKind::Capabilities { .. } => false,
             }
     }
 
@@ -82,7 +82,7 @@ impl Edge {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum EdgeKind {
     Packets { to: Vec<Target>, packets: Packets, is_via: bool },
     Capabilities { to: Vec<Resolved>, capabilities: CapMap },
 }
@@ -118,17 +118,17 @@ impl Policy {
             edges.push(everything(names));
         }
         let mut lists = Vec::new();
-        for (place, grant) in self.grants.iter().enumerate() {
-            let key = EdgeKey { grant: place, ..EdgeKey::default() };
+        for (index, grant) in self.grants.iter().enumerate() {
+            let key = EdgeKey { grant: index, ..EdgeKey::default() };
             let (edges, lists) = (&mut edges, &mut lists);
             Compiler { names, grant, key, edges, lists }.grant();
         }
         group(&mut edges);
-        let ways = edges.iter().enumerate().filter(|(_, edge)| edge.has_networks());
-        let ways = ways.map(|(place, _)| place).collect();
+        let route_edges = edges.iter().enumerate().filter(|(_, edge)| edge.has_networks());
+        let route_edges = route_edges.map(|(index, _)| index).collect();
         let ssh = self.ssh.iter().map(|rule| SshEdge::compile(names, rule)).collect();
         let attributed = Attributed::compile(names);
-        Compiled { nodes, edges, ways, ssh, attributed }
+        Compiled { nodes, edges, route_edges, ssh, attributed }
     }
 }
 
@@ -137,7 +137,7 @@ fn group(edges: &mut [Edge]) {
     let mut rules: BTreeMap<_, (EdgeKey, Option<EdgeKey>)> = BTreeMap::new();
     for edge in edges.iter_mut() {
         edge.rule = edge.key;
-        if let What::Packets { packets, is_via, .. } = &edge.what {
+        if let EdgeKind::Packets { packets, is_via, .. } = &edge.kind {
             let of = (edge.texts.clone(), packets.protocol);
             let (rule, first) = rules.entry(of).or_insert((edge.key, None));
             edge.rule = *rule;
@@ -162,7 +162,7 @@ fn everything(names: Names<'_>) -> Edge {
         key: EdgeKey::default(),
         rule: EdgeKey::default(),
         first: None,
-        what: What::Packets {
+        kind: EdgeKind::Packets {
             to: vec![Target::Any],
             packets: Packets { protocol: None, ports: vec![ANY_PORT] },
             is_via: false,
@@ -201,13 +201,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn edge(&mut self, sources: &Resolved, targets: NodeSet, what: What) {
+    fn edge(&mut self, sources: &Resolved, targets: NodeSet, kind: EdgeKind) {
         let texts = self.texts(sources);
         let mut from = self.names.members(sources);
         if !sources.nets.is_empty() {
-            for (place, node) in self.nodes() {
+            for (index, node) in self.nodes() {
                 if sources.nets.iter().any(|net| node.routes_to(net)) {
-                    from.insert(place);
+                    from.insert(index);
                 }
             }
         }
@@ -215,7 +215,7 @@ impl Compiler<'_> {
         let behind = (!is_all).then(|| sources.nets.clone());
         let (sources, written, key) = (from, OnceLock::new(), self.key);
         let (rule, first) = (key, None);
-        self.edges.push(Edge { texts, sources, behind, targets, key, rule, first, what, written });
+        self.edges.push(Edge { texts, sources, behind, targets, key, rule, first, kind, written });
         self.key.number += 1;
     }
 
@@ -242,8 +242,8 @@ impl Compiler<'_> {
             let reached = self.reached(&to);
             for packets in &self.grant.packets {
                 let (to, packets) = (to.clone(), packets.clone());
-                let what = What::Packets { to, packets, is_via: false };
-                self.edge(sources, reached.clone(), what);
+                let kind = EdgeKind::Packets { to, packets, is_via: false };
+                self.edge(sources, reached.clone(), kind);
             }
         }
         self.key.number = self.grant.packets.len();
@@ -262,20 +262,20 @@ impl Compiler<'_> {
         let mut reached = NodeSet::default();
         let mut all = Resolved::default();
         for one in &to {
-            reached.add(&self.names.members(one));
-            all.nodes.add(&one.nodes);
+            reached.union_with(&self.names.members(one));
+            all.nodes.union_with(&one.nodes);
             all.nets.extend(&one.nets);
             all.is_any |= one.is_any;
         }
         let texts = capabilities.iter().map(|(name, values)| (name.clone(), values.into()));
-        let what = What::Capabilities { to, capabilities: texts.collect() };
-        self.edge(sources, reached, what);
+        let kind = EdgeKind::Capabilities { to, capabilities: texts.collect() };
+        self.edge(sources, reached, kind);
         for (name, companion) in COMPANIONS {
             if capabilities.contains_key(name) {
                 let capabilities = CapMap::from([(companion.to_owned(), Json::default())]);
-                let what = What::Capabilities { to: vec![sources.clone()], capabilities };
+                let kind = EdgeKind::Capabilities { to: vec![sources.clone()], capabilities };
                 let reached = self.names.members(sources);
-                self.edge(&all, reached, what);
+                self.edge(&all, reached, kind);
             }
         }
     }
@@ -296,15 +296,15 @@ impl Compiler<'_> {
     /// The nodes at which packets to there arrive.
     fn reached(&self, to: &[Target]) -> NodeSet {
         let nodes = &self.names.nodes.nodes;
-        let arrives = |place: usize, node: &Node| {
+        let arrives = |index: usize, node: &Node| {
             to.iter().any(|target| match target {
                 Target::Any => true,
                 Target::Internet => node.is_exit(),
                 Target::Net(net) => node.is_in(net) || node.routes_to(net),
-                Target::Nodes(set) => set.contains(place) || routes_to_one(nodes, node, set),
+                Target::Nodes(set) => set.contains(index) || routes_to_one(nodes, node, set),
             })
         };
-        self.nodes().filter(|&(place, node)| arrives(place, node)).map(|(place, _)| place).collect()
+        self.nodes().filter(|&(index, node)| arrives(index, node)).map(|(index, _)| index).collect()
     }
 
     /// Only routers with one of the tags, and only for what they route.
@@ -322,16 +322,16 @@ impl Compiler<'_> {
                 })
         };
         let reached: NodeSet =
-            self.nodes().filter(|(_, node)| is_router(node)).map(|(place, _)| place).collect();
+            self.nodes().filter(|(_, node)| is_router(node)).map(|(index, _)| index).collect();
         for packets in &self.grant.packets {
             let (to, packets) = (to.clone(), packets.clone());
-            let what = What::Packets { to, packets, is_via: true };
-            self.edge(sources, reached.clone(), what);
+            let kind = EdgeKind::Packets { to, packets, is_via: true };
+            self.edge(sources, reached.clone(), kind);
         }
         if self.grant.capabilities.is_some() {
             // Nobody is granted anything at a router, but its networks are told of. (Recorded.)
             let packets = Packets { protocol: None, ports: Vec::new() };
-            self.edge(sources, reached, What::Packets { to, packets, is_via: true });
+            self.edge(sources, reached, EdgeKind::Packets { to, packets, is_via: true });
         }
     }
 
@@ -339,21 +339,21 @@ impl Compiler<'_> {
     fn own(&mut self, sources: &Resolved) {
         let members = self.names.members(sources);
         let mut users: BTreeMap<u64, NodeSet> = BTreeMap::new();
-        for (place, node) in self.nodes().filter(|(_, node)| node.is_personal()) {
+        for (index, node) in self.nodes().filter(|(_, node)| node.is_personal()) {
             if let Some(user) = node.user {
-                users.entry(user).or_default().insert(place);
+                users.entry(user).or_default().insert(index);
             }
         }
         for (user, nodes) in users {
             self.key = EdgeKey { user: Some(user), number: 0, ..self.key };
-            let sources = Resolved { nodes: members.both(&nodes), ..Resolved::default() };
+            let sources = Resolved { nodes: members.intersection(&nodes), ..Resolved::default() };
             if sources.is_empty() {
                 continue;
             }
             for packets in &self.grant.packets {
                 let to = vec![Target::Nodes(nodes.clone())];
-                let what = What::Packets { to, packets: packets.clone(), is_via: false };
-                self.edge(&sources, nodes.clone(), what);
+                let kind = EdgeKind::Packets { to, packets: packets.clone(), is_via: false };
+                self.edge(&sources, nodes.clone(), kind);
             }
             if let Some(capabilities) = &self.grant.capabilities {
                 let to = vec![Resolved { nodes, ..Resolved::default() }];
@@ -365,5 +365,5 @@ impl Compiler<'_> {
 
 /// Whether an address of one of them is in what this one routes.
 pub(crate) fn routes_to_one(nodes: &[Node], router: &Node, set: &NodeSet) -> bool {
-    router.subnets().any(|net| set.iter().any(|place| nodes[place].is_in(net)))
+    router.subnets().any(|net| set.iter().any(|index| nodes[index].is_in(net)))
 }

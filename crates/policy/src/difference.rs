@@ -11,7 +11,7 @@ use tailnet::messages::PortRange;
 use crate::{
     alias::{ANY_PORT, ICMP, ICMP6, TCP, UDP, has_ports, text},
     checks::has,
-    compile::{Compiled, Edge, Target, What},
+    compile::{Compiled, Edge, EdgeKind, Target},
     nodes::{Node, Nodes},
     set::NodeSet,
 };
@@ -78,13 +78,13 @@ impl Compiled {
         sources: &mut Sources<'_>,
         mut add: impl FnMut(String, Piece),
     ) {
-        let What::Packets { to, packets, is_via } = &edge.what else { return };
+        let EdgeKind::Packets { to, packets, is_via } = &edge.kind else { return };
         let from = Rc::new(sources.of(edge));
         let all = [TCP, UDP, ICMP];
         let protocols = packets.protocol.as_ref().map_or(&all[..], std::slice::from_ref);
-        for place in edge.targets.iter() {
+        for index in edge.targets.iter() {
             let names: BTreeSet<String> =
-                to.iter().flat_map(|target| self.at(target, place, *is_via)).collect();
+                to.iter().flat_map(|target| self.at(target, index, *is_via)).collect();
             for name in names {
                 for (&protocol, &ports) in
                     protocols.iter().flat_map(|one| packets.ports.iter().map(move |at| (one, at)))
@@ -97,15 +97,15 @@ impl Compiled {
     }
 
     /// What of a target is at a node, by name.
-    fn at(&self, target: &Target, place: usize, is_via: bool) -> Vec<String> {
-        let node = &self.nodes.nodes[place];
+    fn at(&self, target: &Target, index: usize, is_via: bool) -> Vec<String> {
+        let node = &self.nodes.nodes[index];
         let mut names = Vec::new();
         let (is_own, routed) = match target {
             Target::Any => (true, node.subnets().map(text).collect()),
             Target::Internet => (false, Vec::new()),
             Target::Net(net) if node.routes_to(net) => (node.is_in(net), vec![text(net)]),
             Target::Net(net) => (node.is_in(net), Vec::new()),
-            Target::Nodes(set) => (set.contains(place), Vec::new()),
+            Target::Nodes(set) => (set.contains(index), Vec::new()),
         };
         if is_own && !is_via && !node.addresses.is_empty() {
             names.push(node.name.clone());
@@ -155,11 +155,11 @@ impl<'a> Sources<'a> {
         }
         for other in others {
             let names = &mut self.names;
-            let place = *self.others.entry(other).or_insert_with_key(|other| {
+            let index = *self.others.entry(other).or_insert_with_key(|other| {
                 names.push(other.clone());
                 names.len() - 1
             });
-            from.insert(place);
+            from.insert(index);
         }
         from
     }
@@ -178,7 +178,7 @@ fn differing([before, now]: &[Vec<Piece>; 2]) -> BTreeMap<(usize, bool), Open> {
                 let ports = u32::from(piece.ports.first)..=u32::from(piece.ports.last);
                 piece.protocol == protocol && ports.contains(&at)
             };
-            pieces.iter().filter(is_open).for_each(|piece| from.add(&piece.from));
+            pieces.iter().filter(is_open).for_each(|piece| from.union_with(&piece.from));
             from
         };
         let pieces = before.iter().chain(now).filter(|piece| piece.protocol == protocol);
@@ -190,7 +190,7 @@ fn differing([before, now]: &[Vec<Piece>; 2]) -> BTreeMap<(usize, bool), Open> {
         for edge in edges.windows(2) {
             let (was, is) = (own(before, edge[0]), own(now, edge[0]));
             let ports = PortRange { first: port(edge[0]), last: port(edge[1] - 1) };
-            for source in was.either(&is).iter() {
+            for source in was.symmetric_difference(&is).iter() {
                 let open = found.entry((source, is.contains(source))).or_default();
                 push(open.entry(protocol).or_default(), ports);
             }

@@ -11,7 +11,7 @@ use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
 
 use crate::{
     alias::text,
-    compile::{Compiled, Edge, EdgeKey, Target, What},
+    compile::{Compiled, Edge, EdgeKey, EdgeKind, Target},
     nodes::overlaps,
     set::NodeSet,
 };
@@ -53,12 +53,12 @@ impl Compiled {
     /// The rules without their sources, which are those of the edge.
     fn rules(&self, node: usize) -> impl Iterator<Item = (&Edge, FilterRule)> {
         let mut rules: BTreeMap<EdgeKey, (&Edge, FilterRule)> = BTreeMap::new();
-        let mut places: BTreeMap<EdgeKey, EdgeKey> = BTreeMap::new();
+        let mut positions: BTreeMap<EdgeKey, EdgeKey> = BTreeMap::new();
         for edge in self.edges.iter().filter(|edge| edge.targets.contains(node)) {
             let Some(rule) = self.rule(edge, node) else { continue };
             let at_the_latest = || edge.first.map_or(edge.key, |first| first.min(edge.key));
-            let place = *places.entry(edge.rule).or_insert_with(at_the_latest);
-            match rules.entry(place) {
+            let position = *positions.entry(edge.rule).or_insert_with(at_the_latest);
+            match rules.entry(position) {
                 Entry::Occupied(mut first) => {
                     first.get_mut().1.destinations.extend(rule.destinations)
                 }
@@ -81,10 +81,10 @@ impl Compiled {
         let mut peers = NodeSet::default();
         for edge in &self.edges {
             if edge.sources.contains(node) {
-                peers.add(&edge.targets);
+                peers.union_with(&edge.targets);
             }
             if edge.targets.contains(node) {
-                peers.add(&edge.sources);
+                peers.union_with(&edge.sources);
             }
         }
         peers.remove(node);
@@ -99,7 +99,7 @@ impl Compiled {
         let routes = self.nodes.nodes[router].routes.iter().copied();
         routes
             .filter(|route| {
-                let mut edges = self.ways.iter().map(|&place| &self.edges[place]);
+                let mut edges = self.route_edges.iter().map(|&index| &self.edges[index]);
                 own.contains(&route) || edges.any(|edge| leads(edge, node, router, route))
             })
             .collect()
@@ -107,8 +107,8 @@ impl Compiled {
 
     fn rule(&self, edge: &Edge, node: usize) -> Option<FilterRule> {
         let mut rule = FilterRule::default();
-        match &edge.what {
-            What::Packets { to, packets, is_via } => {
+        match &edge.kind {
+            EdgeKind::Packets { to, packets, is_via } => {
                 rule.protocols.extend(packets.protocol.map(i32::from));
                 for target in to {
                     let addresses = self.addresses(target, node, *is_via);
@@ -117,7 +117,7 @@ impl Compiled {
                     }));
                 }
             }
-            What::Capabilities { to, capabilities } => {
+            EdgeKind::Capabilities { to, capabilities } => {
                 for resolved in to {
                     let own = self.nodes.nodes[node].addresses.iter();
                     let own = own.filter(|address| resolved.has(node, address));
@@ -135,9 +135,9 @@ impl Compiled {
     }
 
     /// What of a target is at this node.
-    fn addresses(&self, target: &Target, place: usize, is_via: bool) -> Vec<String> {
+    fn addresses(&self, target: &Target, index: usize, is_via: bool) -> Vec<String> {
         let nodes = &self.nodes.nodes;
-        let node = &nodes[place];
+        let node = &nodes[index];
         match target {
             Target::Any if !is_via => vec!["*".into()],
             Target::Internet if node.is_exit() => INTERNET.map(str::to_owned).to_vec(),
@@ -145,10 +145,10 @@ impl Compiled {
                 vec![text(net)]
             }
             Target::Nodes(set) if !is_via => {
-                let own = set.contains(place).then_some(&node.addresses);
+                let own = set.contains(index).then_some(&node.addresses);
                 let mut addresses: Vec<_> = own.into_iter().flatten().collect();
                 if node.subnets().next().is_some() {
-                    let others = set.iter().filter(|&other| other != place);
+                    let others = set.iter().filter(|&other| other != index);
                     let routed = others.flat_map(|other| &nodes[other].addresses);
                     addresses
                         .extend(routed.filter(|&to| node.subnets().any(|net| net.contains(to))));
@@ -168,9 +168,9 @@ fn leads(edge: &Edge, node: usize, router: usize, route: &IpNet) -> bool {
         Target::Net(net) => !is_exit && overlaps(net, route),
         Target::Nodes(_) => false,
     };
-    let leads_out = || match &edge.what {
-        What::Packets { to, .. } => to.iter().any(is_there),
-        What::Capabilities { .. } => false,
+    let leads_out = || match &edge.kind {
+        EdgeKind::Packets { to, .. } => to.iter().any(is_there),
+        EdgeKind::Capabilities { .. } => false,
     };
     let leads_back = || match &edge.behind {
         _ if is_exit => false,

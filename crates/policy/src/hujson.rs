@@ -43,7 +43,7 @@ pub struct Entry {
 
 /// Reads a text that is one value.
 pub fn parse(text: &str) -> Result<Value, Fault> {
-    let reason = Reason::Unexpected("a value");
+    let reason = Reason::Syntax("a value");
     parse_optional(text)?.ok_or(Fault { line: 1, key: String::new(), reason })
 }
 
@@ -58,7 +58,7 @@ pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     parser.space()?;
     match parser.peek() {
         None => Ok(Some(value)),
-        Some(_) => Err(parser.fault(Reason::Unexpected("the end"))),
+        Some(_) => Err(parser.fault(Reason::Syntax("the end"))),
     }
 }
 
@@ -126,7 +126,7 @@ impl Parser<'_> {
                 [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
                 [b'/', b'*', ..] => {
                     let Some(end) = rest[2..].find("*/") else {
-                        return Err(self.fault(Reason::Unexpected("*/")));
+                        return Err(self.fault(Reason::Syntax("*/")));
                     };
                     let comment = &rest[..end + 4];
                     self.line += lines(comment);
@@ -150,7 +150,7 @@ impl Parser<'_> {
             Some(b'"') => Kind::Text(self.string()?),
             Some(b'-' | b'0'..=b'9') => Kind::Number(self.number()?),
             Some(b'a'..=b'z') => self.word()?,
-            _ => return Err(self.fault(Reason::Unexpected("a value"))),
+            _ => return Err(self.fault(Reason::Syntax("a value"))),
         };
         Ok(Value { line, span: start..self.at, kind })
     }
@@ -163,13 +163,13 @@ impl Parser<'_> {
             match self.peek() {
                 Some(b'}') => break self.at += 1,
                 Some(b'"') => {}
-                _ => return Err(self.fault(Reason::Unexpected("a key or }"))),
+                _ => return Err(self.fault(Reason::Syntax("a key or }"))),
             }
             let line = self.line;
             let key = self.string()?;
             self.key.push(if self.key.is_empty() { key.clone() } else { format!(".{key}") });
             if entries.iter().any(|entry| entry.key == key) {
-                return Err(self.fault(Reason::Twice));
+                return Err(self.fault(Reason::DuplicateKey));
             }
             self.space()?;
             self.expect(b':', "a colon")?;
@@ -216,7 +216,7 @@ impl Parser<'_> {
 
     fn expect(&mut self, byte: u8, wanted: &'static str) -> Result<(), Fault> {
         if self.peek() != Some(byte) {
-            return Err(self.fault(Reason::Unexpected(wanted)));
+            return Err(self.fault(Reason::Syntax(wanted)));
         }
         self.at += 1;
         Ok(())
@@ -229,19 +229,19 @@ impl Parser<'_> {
             match bytes.get(end) {
                 Some(b'"') => break,
                 Some(b'\\') => end += 2,
-                Some(b'\n') | None => return Err(self.fault(Reason::Unexpected("a quote"))),
+                Some(b'\n') | None => return Err(self.fault(Reason::Syntax("a quote"))),
                 Some(_) => end += 1,
             }
         }
         let text = serde_json::from_str(&self.text[self.at..=end])
-            .map_err(|_| self.fault(Reason::Unexpected("a string of JSON")))?;
+            .map_err(|_| self.fault(Reason::Syntax("a string of JSON")))?;
         self.at = end + 1;
         Ok(text)
     }
 
     fn number(&mut self) -> Result<Number, Fault> {
         let text = self.run(|byte| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9'));
-        serde_json::from_str(text).map_err(|_| self.fault(Reason::Unexpected("a number")))
+        serde_json::from_str(text).map_err(|_| self.fault(Reason::Syntax("a number")))
     }
 
     fn word(&mut self) -> Result<Kind, Fault> {
@@ -249,7 +249,7 @@ impl Parser<'_> {
             "null" => Ok(Kind::Null),
             "true" => Ok(Kind::Bool(true)),
             "false" => Ok(Kind::Bool(false)),
-            _ => Err(self.fault(Reason::Unexpected("a value"))),
+            _ => Err(self.fault(Reason::Syntax("a value"))),
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let fault = parse("{\n\"a\": {\n\"b\": [1,\n nul]}}").unwrap_err();
         assert_eq!((fault.line, fault.key.as_str()), (4, "a.b[1]"));
         let fault = parse("{\"a\": 1,\n\"a\": 2}").unwrap_err();
-        assert_eq!((fault.line, fault.key.as_str(), fault.reason), (2, "a", Reason::Twice));
+        assert_eq!((fault.line, fault.key.as_str(), fault.reason), (2, "a", Reason::DuplicateKey));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 mod alias;
 mod approve;
 mod attributes;
-mod changed;
+mod changes;
 mod checks;
 mod compile;
 mod difference;
@@ -26,7 +26,7 @@ mod resolve;
 mod set;
 mod ssh;
 
-pub use changed::Moved;
+pub use changes::ChangedNodes;
 pub use compile::Compiled;
 pub use difference::{Difference, Line};
 pub use filter::to_json;

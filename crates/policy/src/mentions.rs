@@ -16,8 +16,8 @@ impl Policy {
     /// Likely mistakes that do not refuse a policy: unmatched names of users, and a policy without rules.
     pub fn warnings(&self, nodes: &Nodes) -> Vec<Fault> {
         let is_open =
-            self.is_open.then(|| Fault { line: 1, key: String::new(), reason: Reason::Open });
-        let nobody = self.mentions.iter().filter(|mention| !mention.is_somebody(nodes));
+            self.is_open.then(|| Fault { line: 1, key: String::new(), reason: Reason::NoRules });
+        let nobody = self.mentions.iter().filter(|mention| !mention.matches_any_user(nodes));
         let nobody = nobody.map(|mention| mention.fault(Reason::NoUser(mention.alias.to_string())));
         let mut warnings: Vec<Fault> = is_open.into_iter().chain(nobody).collect();
         warnings.sort_by_key(|fault| fault.line);
@@ -25,54 +25,61 @@ impl Policy {
     }
 
     /// The first place in the text that names this user.
-    pub fn names_user(&self, nodes: &Nodes, user: u64) -> Option<Fault> {
+    pub fn find_mention_of_user(&self, nodes: &Nodes, user: u64) -> Option<Fault> {
         let mention = self.mentions.iter().find(|mention| mention.is_of(nodes, user))?;
-        Some(mention.fault(Reason::Named(mention.alias.to_string())))
+        Some(mention.fault(Reason::Mention(mention.alias.to_string())))
     }
 
     /// The first place in the text that has this name of a user.
-    pub fn names(&self, name: &str) -> Option<Fault> {
+    pub fn find_name(&self, name: &str) -> Option<Fault> {
         let is_it =
             |mention: &&Mention| matches!(&mention.alias, Alias::User(own) if is_name(own, name));
         let mention = self.mentions.iter().find(is_it)?;
-        Some(mention.fault(Reason::Named(mention.alias.to_string())))
+        Some(mention.fault(Reason::Mention(mention.alias.to_string())))
     }
 
     /// The policy's text with a new name for a user, or `None` if the text does not have the old name.
     /// Mail addresses stay.
-    pub fn renamed(&self, text: &str, nodes: &Nodes, user: u64, name: &str) -> Option<String> {
-        let former = nodes.users.iter().find(|other| other.id == user)?;
+    pub fn with_renamed_user(
+        &self,
+        text: &str,
+        nodes: &Nodes,
+        user: u64,
+        name: &str,
+    ) -> Option<String> {
+        let previous = nodes.users.iter().find(|other| other.id == user)?;
         let is_it = |mention: &&Mention| {
-            let by_name = matches!(&mention.alias, Alias::User(own) if is_name(own, &former.name));
+            let by_name =
+                matches!(&mention.alias, Alias::User(own) if is_name(own, &previous.name));
             by_name && mention.is_of(nodes, user)
         };
-        let places: Vec<&Mention> = self.mentions.iter().filter(is_it).collect();
+        let mentions: Vec<&Mention> = self.mentions.iter().filter(is_it).collect();
         let written = if name.contains('@') { name.to_owned() } else { format!("{name}@") };
         let (mut renamed, mut done) = (String::new(), 0);
-        for mention in &places {
+        for mention in &mentions {
             let whole = mention.text.replacen(&mention.alias.to_string(), &written, 1);
             renamed.push_str(text.get(done..mention.span.start)?);
             renamed.push_str(&serde_json::Value::String(whole).to_string());
             done = mention.span.end;
         }
         renamed.push_str(text.get(done..)?);
-        (!places.is_empty()).then_some(renamed)
+        (!mentions.is_empty()).then_some(renamed)
     }
 
-    /// Whether each place names the same user as in `former`, the policy before a rename. `users` are those after
-    /// the rename, and `former_users` those before.
-    pub fn names_same_users(&self, users: &Nodes, former: &Self, former_users: &Nodes) -> bool {
+    /// Whether each place names the same user as in `previous`, the policy before a rename. `users` are those after
+    /// the rename, and `previous_users` those before.
+    pub fn names_same_users(&self, users: &Nodes, previous: &Self, previous_users: &Nodes) -> bool {
         let all = self.mentions.iter().map(|mention| mention.user(users));
-        all.eq(former.mentions.iter().map(|mention| mention.user(former_users)))
+        all.eq(previous.mentions.iter().map(|mention| mention.user(previous_users)))
     }
 }
 
 impl Mention {
     fn fault(&self, reason: Reason) -> Fault {
-        Fault { line: self.place.line, key: self.place.key.clone(), reason }
+        Fault { line: self.location.line, key: self.location.key.clone(), reason }
     }
 
-    fn is_somebody(&self, nodes: &Nodes) -> bool {
+    fn matches_any_user(&self, nodes: &Nodes) -> bool {
         match &self.alias {
             Alias::User(name) => nodes.user(name).is_some(),
             Alias::Domain(domain) => nodes.users.iter().any(|user| user.is_of(domain)),

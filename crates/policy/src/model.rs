@@ -35,7 +35,7 @@ pub struct Policy {
 /// A string of the text that names a user, or the users of a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Mention {
-    pub place: Place,
+    pub location: Location,
     /// The bytes of the string in the text, with its quotes.
     pub span: Range<usize>,
     /// The string.
@@ -46,7 +46,7 @@ pub(crate) struct Mention {
 
 /// Where a rule stands, for messages about it later.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub line: u32,
     pub key: String,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Packets {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ssh {
-    pub place: Place,
+    pub location: Location,
     pub sources: Vec<Alias>,
     pub targets: Vec<Alias>,
     pub users: Vec<String>,
@@ -89,7 +89,7 @@ pub(crate) struct Attributes {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Test {
-    pub place: Place,
+    pub location: Location,
     pub source: Alias,
     /// `None` for TCP and UDP.
     pub protocol: Option<u8>,
@@ -109,7 +109,7 @@ pub(crate) struct TestTarget {
 
 #[derive(Clone, Debug)]
 pub(crate) struct SshTest {
-    pub place: Place,
+    pub location: Location,
     pub source: Alias,
     pub targets: Vec<Alias>,
     pub accept: Vec<String>,

@@ -105,7 +105,7 @@ impl Nodes {
     }
 
     /// The nodes' places.
-    pub fn places(&self) -> std::ops::Range<usize> {
+    pub fn indices(&self) -> std::ops::Range<usize> {
         0..self.nodes.len()
     }
 

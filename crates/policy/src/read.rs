@@ -9,7 +9,7 @@ mod tests;
 use crate::{
     alias::{Alias, Autogroup, NO_SERVICES},
     hujson::{self, Entry, Kind, Value},
-    model::{Mention, Place, Policy},
+    model::{Location, Mention, Policy},
     refusal::{Fault, Reason, Refusal},
 };
 
@@ -76,7 +76,7 @@ impl Policy {
 fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     let refusal = |fault| Refusal { faults: vec![fault] };
     if text.len() > LENGTH {
-        let reason = Reason::Wanted("at most 4 MiB");
+        let reason = Reason::WrongType("at most 4 MiB");
         return Err(refusal(Fault { line: 1, key: String::new(), reason }));
     }
     let mut reader = Reader { policy: Policy::default(), faults: Vec::new() };
@@ -90,7 +90,7 @@ fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
 }
 
 /// The fault of a group's member.
-const NO_USER: Reason = Reason::Wanted("a user, name@domain or name@");
+const NO_USER: Reason = Reason::WrongType("a user, name@domain or name@");
 
 /// Where an alias stands decides which are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Reader {
             _ => Some("an object"),
         };
         if let Some(wanted) = wanted {
-            return self.fault(at, Reason::Wanted(wanted));
+            return self.fault(at, Reason::WrongType(wanted));
         }
         let is_empty = match name {
             "derpmap" => self.is_empty_derp_map(at),
@@ -225,7 +225,7 @@ impl Reader {
             Kind::Table(entries) => entries,
             Kind::Null => &[],
             _ => {
-                self.fault(at, Reason::Wanted("an object"));
+                self.fault(at, Reason::WrongType("an object"));
                 &[]
             }
         };
@@ -245,7 +245,7 @@ impl Reader {
         for (key, child) in entries.filter(|(key, _)| !key.starts_with('#')) {
             let key = key.to_ascii_lowercase();
             if fields.iter().any(|(other, _)| *other == key) {
-                self.fault(&child, Reason::Twice);
+                self.fault(&child, Reason::DuplicateKey);
             }
             fields.push((key, child));
         }
@@ -257,11 +257,11 @@ impl Reader {
             Kind::List(list) => list,
             Kind::Null => &[],
             _ => {
-                self.fault(at, Reason::Wanted("an array"));
+                self.fault(at, Reason::WrongType("an array"));
                 &[]
             }
         };
-        let child = |(place, value)| At { value, key: format!("{}[{place}]", at.key) };
+        let child = |(index, value)| At { value, key: format!("{}[{index}]", at.key) };
         list.iter().enumerate().map(child).collect()
     }
 
@@ -269,7 +269,7 @@ impl Reader {
         if let Kind::Text(text) = &at.value.kind {
             return Some(text);
         }
-        self.fault(at, Reason::Wanted("a string"));
+        self.fault(at, Reason::WrongType("a string"));
         None
     }
 
@@ -293,7 +293,7 @@ impl Reader {
     }
 
     fn unknown(&mut self, at: &At<'_>) {
-        self.fault(at, Reason::Unknown);
+        self.fault(at, Reason::UnknownKey);
     }
 
     fn aliases(&mut self, at: &At<'_>, side: Side) -> Vec<Alias> {
@@ -320,8 +320,8 @@ impl Reader {
     /// Records a name of a user.
     fn mention(&mut self, at: &At<'_>, text: &str, alias: &Alias) {
         if matches!(alias, Alias::User(_) | Alias::Domain(_)) {
-            let (place, span) = (at.place(), at.value.span.clone());
-            let mention = Mention { place, span, text: text.to_owned(), alias: alias.clone() };
+            let (location, span) = (at.location(), at.value.span.clone());
+            let mention = Mention { location, span, text: text.to_owned(), alias: alias.clone() };
             self.policy.mentions.push(mention);
         }
     }
@@ -355,7 +355,7 @@ impl Reader {
             (
                 Side::NodeAttribute,
                 Autogroup::Itself | Autogroup::Internet | Autogroup::DangerAll,
-            ) => Reason::NotHere(alias.to_string()),
+            ) => Reason::NotAllowedHere(alias.to_string()),
             _ => return,
         };
         self.fault(at, reason);
@@ -363,7 +363,7 @@ impl Reader {
 }
 
 impl At<'_> {
-    fn place(&self) -> Place {
-        Place { line: self.value.line, key: self.key.clone() }
+    fn location(&self) -> Location {
+        Location { line: self.value.line, key: self.key.clone() }
     }
 }

@@ -23,10 +23,10 @@ pub struct Fault {
 /// What is wrong. The words are those of Tailscale's service where it has words for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    Unexpected(&'static str),
+    Syntax(&'static str),
     TooDeep,
-    Twice,
-    Unknown,
+    DuplicateKey,
+    UnknownKey,
     /// A key of Tailscale's that this coordinator does not support.
     Unsupported(&'static str),
     /// A value of Tailscale's that this coordinator does not support.
@@ -34,11 +34,11 @@ pub enum Reason {
     /// A name that matches no user.
     NoUser(String),
     /// A name that the policy has.
-    Named(String),
+    Mention(String),
     /// A policy without rules.
-    Open,
+    NoRules,
     /// Another type was expected.
-    Wanted(&'static str),
+    WrongType(&'static str),
     GroupName,
     GroupInGroup {
         group: String,
@@ -50,7 +50,7 @@ pub enum Reason {
     Address(String),
     Alias(String),
     Autogroup(String),
-    NotHere(String),
+    NotAllowedHere(String),
     SelfAsSource,
     InternetAsSource,
     DangerAllAsTarget,
@@ -140,8 +140,8 @@ impl Reason {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, fault) in self.faults.iter().enumerate() {
-            if place > 0 {
+        for (index, fault) in self.faults.iter().enumerate() {
+            if index > 0 {
                 writeln!(out)?;
             }
             write!(out, "{fault}")?;
@@ -164,18 +164,18 @@ impl fmt::Display for Fault {
 impl fmt::Display for Reason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unexpected(wanted) => write!(out, "expected {wanted}"),
+            Self::Syntax(wanted) => write!(out, "expected {wanted}"),
             Self::TooDeep => write!(out, "too many arrays and objects within each other"),
-            Self::Twice => write!(out, "this key stands twice"),
-            Self::Unknown => write!(out, "there is no such key"),
+            Self::DuplicateKey => write!(out, "this key stands twice"),
+            Self::UnknownKey => write!(out, "there is no such key"),
             Self::Unsupported(instead) => write!(out, "is not supported{instead}"),
             Self::UnsupportedName(name, why) => write!(out, "{name} is not supported{why}"),
             Self::NoUser(name) => write!(out, "{name:?} matches no user"),
-            Self::Named(name) => write!(out, "{name:?}"),
-            Self::Open => {
+            Self::Mention(name) => write!(out, "{name:?}"),
+            Self::NoRules => {
                 write!(out, "there are neither acls nor grants: every node reaches every other")
             }
-            Self::Wanted(what) => write!(out, "must be {what}"),
+            Self::WrongType(what) => write!(out, "must be {what}"),
             Self::GroupName => write!(out, "a group's name begins with group:"),
             Self::GroupInGroup { group, member } => {
                 write!(out, "groups[{group:?}]: {member:?}: group members cannot be recursive")
@@ -188,7 +188,7 @@ impl fmt::Display for Reason {
             Self::Address(text) => write!(out, "{text:?} is neither an address nor a network"),
             Self::Alias(text) => write!(out, "{text:?} is no user, group, tag, host or network"),
             Self::Autogroup(name) => write!(out, "there is no {name}"),
-            Self::NotHere(name) => write!(out, "{name} cannot be used here"),
+            Self::NotAllowedHere(name) => write!(out, "{name} cannot be used here"),
             Self::SelfAsSource => {
                 write!(out, "\"autogroup:self\" not valid on the src side of a rule")
             }

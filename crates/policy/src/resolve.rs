@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What `*` is as a source: Tailscale's addresses without those of ChromeOS's machines. (Recorded.)
-const EVERYBODY: [&str; 3] =
+const ALL_NODES: [&str; 3] =
     ["100.64.0.0-100.115.91.255", "100.115.94.0-100.127.255.255", "fd7a:115c:a1e0::/48"];
 
 /// Whom a list of names means.
@@ -93,7 +93,9 @@ impl Names<'_> {
     fn add_nodes(self, to: &mut Resolved, is_meant: impl Fn(&Node) -> bool) {
         let nodes = self.nodes.nodes.iter().enumerate();
         let is_meant = |node: &Node| !node.is_vacant() && is_meant(node);
-        to.nodes.add(&nodes.filter(|(_, node)| is_meant(node)).map(|(place, _)| place).collect());
+        to.nodes.union_with(
+            &nodes.filter(|(_, node)| is_meant(node)).map(|(index, _)| index).collect(),
+        );
     }
 
     /// The nodes with an address in it.
@@ -103,9 +105,9 @@ impl Names<'_> {
             return NodeSet::all(nodes.len());
         }
         let mut members = of.nodes.clone();
-        for (place, node) in nodes.iter().enumerate() {
+        for (index, node) in nodes.iter().enumerate() {
             if of.nets.iter().any(|net| node.is_in(net)) {
-                members.insert(place);
+                members.insert(index);
             }
         }
         members
@@ -118,13 +120,13 @@ impl Names<'_> {
         }
         let nodes = &self.nodes.nodes;
         let mut sources: Vec<String> = of.nets.iter().map(text).collect();
-        for place in of.nodes.iter() {
-            sources.extend(nodes[place].addresses.iter().map(IpAddr::to_string));
+        for index in of.nodes.iter() {
+            sources.extend(nodes[index].addresses.iter().map(IpAddr::to_string));
         }
         if of.is_any {
-            sources.extend(EVERYBODY.map(str::to_owned));
+            sources.extend(ALL_NODES.map(str::to_owned));
             let addresses = nodes.iter().flat_map(|node| &node.addresses);
-            sources.extend(addresses.filter(|own| !is_usual(own)).map(IpAddr::to_string));
+            sources.extend(addresses.filter(|own| !is_in_all_nodes(own)).map(IpAddr::to_string));
             sources.extend(nodes.iter().flat_map(Node::subnets).map(ToString::to_string));
         }
         sources.sort_unstable();
@@ -133,8 +135,8 @@ impl Names<'_> {
     }
 }
 
-/// Whether `EVERYBODY` has it; not so where a network has addresses of its own.
-fn is_usual(address: &IpAddr) -> bool {
+/// Whether `ALL_NODES` has it; not so where a network has addresses of its own.
+fn is_in_all_nodes(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let bits = address.to_bits();
@@ -152,10 +154,10 @@ impl Resolved {
     }
 
     /// Whether it means an address of this node.
-    pub fn has(&self, place: usize, address: &IpAddr) -> bool {
+    pub fn has(&self, index: usize, address: &IpAddr) -> bool {
         self.is_any
             || self.is_all
-            || self.nodes.contains(place)
+            || self.nodes.contains(index)
             || self.nets.iter().any(|net| net.contains(address))
     }
 }

@@ -31,7 +31,7 @@ impl NodeSet {
     }
 
     /// The set whose [`NodeSet::words`] these are.
-    pub fn of_words(words: Vec<u64>) -> Self {
+    pub fn from_words(words: Vec<u64>) -> Self {
         Self(words)
     }
 
@@ -51,7 +51,7 @@ impl NodeSet {
     }
 
     /// Puts in all of another.
-    pub fn add(&mut self, other: &Self) {
+    pub fn union_with(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
@@ -61,24 +61,24 @@ impl NodeSet {
     }
 
     /// Those in both.
-    pub fn both(&self, other: &Self) -> Self {
+    pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(one, two)| one & two).collect())
     }
 
     /// Whether one is in both.
-    pub fn meets(&self, other: &Self) -> bool {
+    pub fn intersects(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(one, two)| one & two != 0)
     }
 
     /// Those that are not in the other.
     #[must_use]
-    pub fn without(&self, other: &Self) -> Self {
+    pub fn difference(&self, other: &Self) -> Self {
         let others = other.0.iter().copied().chain(std::iter::repeat(0));
         Self(self.0.iter().zip(others).map(|(one, two)| one & !two).collect())
     }
 
     /// Those in one of both alone.
-    pub fn either(&self, other: &Self) -> Self {
+    pub fn symmetric_difference(&self, other: &Self) -> Self {
         let word = |set: &Self, at: usize| set.0.get(at).copied().unwrap_or_default();
         let words = 0..self.0.len().max(other.0.len());
         Self(words.map(|at| word(self, at) ^ word(other, at)).collect())
@@ -86,11 +86,11 @@ impl NodeSet {
 
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(place, &word)| {
+        self.0.iter().enumerate().flat_map(|(index, &word)| {
             let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
             let bits =
                 rest.take_while(|word| *word != 0).map(|word| word.trailing_zeros() as usize);
-            bits.map(move |bit| place * 64 + bit)
+            bits.map(move |bit| index * 64 + bit)
         })
     }
 }
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    fn places() -> impl Strategy<Value = BTreeSet<usize>> {
+    fn indices() -> impl Strategy<Value = BTreeSet<usize>> {
         proptest::collection::btree_set(0usize..200, 0..60)
     }
 
@@ -133,14 +133,14 @@ mod tests {
         }
 
         #[test]
-        fn two_sets_are_joined_met_and_parted(one in places(), two in places()) {
+        fn two_sets_are_joined_met_and_parted(one in indices(), two in indices()) {
             let set = |of: &BTreeSet<usize>| of.iter().copied().collect::<NodeSet>();
             let list = |of: &NodeSet| of.iter().collect::<BTreeSet<usize>>();
             let (a, b) = (set(&one), set(&two));
-            prop_assert_eq!(list(&a.both(&b)), &one & &two);
-            prop_assert_eq!(list(&a.either(&b)), &one ^ &two);
-            prop_assert_eq!(list(&a.without(&b)), &one - &two);
-            prop_assert_eq!(a.meets(&b), !one.is_disjoint(&two));
+            prop_assert_eq!(list(&a.intersection(&b)), &one & &two);
+            prop_assert_eq!(list(&a.symmetric_difference(&b)), &one ^ &two);
+            prop_assert_eq!(list(&a.difference(&b)), &one - &two);
+            prop_assert_eq!(a.intersects(&b), !one.is_disjoint(&two));
         }
     }
 }

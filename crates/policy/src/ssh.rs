@@ -226,7 +226,7 @@ impl Logins<'_> {
 
     /// Users with nodes among the sources, in the order of their numbers.
     fn users(&self) -> Vec<u64> {
-        let nodes = self.edge.sources.iter().map(|place| &self.nodes.nodes[place]);
+        let nodes = self.edge.sources.iter().map(|index| &self.nodes.nodes[index]);
         let nodes = nodes.filter(|node| node.is_personal());
         let mut users: Vec<u64> = nodes.filter_map(|node| node.user).collect();
         users.sort_unstable();
@@ -236,7 +236,7 @@ impl Logins<'_> {
 
     /// Those with tags, once a tag. (Recorded.)
     fn tagged(&self) -> Vec<SshPrincipal> {
-        let nodes = self.edge.sources.iter().map(|place| &self.nodes.nodes[place]);
+        let nodes = self.edge.sources.iter().map(|index| &self.nodes.nodes[index]);
         nodes
             .flat_map(|node| std::iter::repeat_n(&node.addresses, node.tags.len()).flatten())
             .map(|address| SshPrincipal { node_ip: address.to_string() })
@@ -244,15 +244,15 @@ impl Logins<'_> {
     }
 
     fn of_user(&self, user: u64) -> Vec<SshPrincipal> {
-        let is_own = |place: &usize| {
-            let node = &self.nodes.nodes[*place];
+        let is_own = |index: &usize| {
+            let node = &self.nodes.nodes[*index];
             node.is_personal() && node.user == Some(user)
         };
         self.principals(&self.edge.sources.iter().filter(is_own).collect())
     }
 
     fn principals(&self, nodes: &NodeSet) -> Vec<SshPrincipal> {
-        let addresses = nodes.iter().flat_map(|place| &self.nodes.nodes[place].addresses);
+        let addresses = nodes.iter().flat_map(|index| &self.nodes.nodes[index].addresses);
         addresses.map(|address| SshPrincipal { node_ip: address.to_string() }).collect()
     }
 

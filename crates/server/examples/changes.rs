@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::Context;
 use coordinator::{
-    MapRequest, NewKey, RegisterRequest, Registering, Settings, State, Time,
+    MapRequest, NewKey, RegisterCommand, RegisterRequest, Settings, State, Time,
     object::{NodeId, User},
     secret,
 };
@@ -132,15 +132,16 @@ fn populate(state: &mut State, nodes: u16, now: Time) -> anyhow::Result<()> {
         });
         let request = RegisterRequest::read(request.to_string().as_bytes())?;
         let machine = MachinePublic(key);
-        let asked = Registering { machine, request: &request, number: "0", url: "", from: None };
+        let asked =
+            RegisterCommand { machine, request: &request, number: "0", url: "", from: None };
         state.register(asked, now);
-        let id = state.owned_by(&machine, &NodePublic(key)).context("it has joined")?;
+        let id = state.find_machine_node(&machine, &NodePublic(key)).context("it has joined")?;
         let request = MapRequest {
             disco_key: DiscoPublic(key),
             endpoints: vec![endpoint(0)],
             ..MapRequest::default()
         };
-        state.hear(id, &request, now);
+        state.apply_map_request(id, &request, now);
     }
     Ok(())
 }
@@ -148,7 +149,7 @@ fn populate(state: &mut State, nodes: u16, now: Time) -> anyhow::Result<()> {
 fn add_one(state: &mut State, node: NodeId, now: Time) {
     let Some(number) = state.node(node).map(|view| number(&view.node.endpoints)) else { return };
     let endpoints = vec![endpoint(number + 1)];
-    state.hear(node, &MapRequest { endpoints, ..MapRequest::default() }, now);
+    state.apply_map_request(node, &MapRequest { endpoints, ..MapRequest::default() }, now);
 }
 
 /// A number as an address.

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use coordinator::{Watched, Witness, object::NodeId};
+use coordinator::{ProbedRouter, Prober, object::NodeId};
 use serde::Deserialize;
 use tokio::{
     task::{AbortHandle, JoinSet},
@@ -73,24 +73,23 @@ enum Said {
 
 impl Known {
     /// The next nodes to ask, of so many: none is asked twice at once.
-    fn next(&mut self, witnesses: &[Witness], count: usize) -> Vec<Witness> {
-        let count = count.min(witnesses.len());
-        let chosen =
-            (self.turn..self.turn + count).map(|at| witnesses[at % witnesses.len()].clone());
+    fn next(&mut self, probers: &[Prober], count: usize) -> Vec<Prober> {
+        let count = count.min(probers.len());
+        let chosen = (self.turn..self.turn + count).map(|at| probers[at % probers.len()].clone());
         let chosen = chosen.collect();
-        self.turn = (self.turn + count) % witnesses.len().max(1);
+        self.turn = (self.turn + count) % probers.len().max(1);
         chosen
     }
 
     /// A node reached it: it is asked again.
-    fn reached(&mut self, witness: NodeId, witnesses: &[Witness]) {
-        let turn = witnesses.iter().position(|one| one.id == witness).unwrap_or_default();
+    fn reached(&mut self, prober: NodeId, probers: &[Prober]) {
+        let turn = probers.iter().position(|one| one.id == prober).unwrap_or_default();
         *self = Self { has_answered: true, turn, ..Self::default() };
     }
 
     /// A node of so many did not, and reaches another.
-    fn accuse(&mut self, witness: NodeId, of: usize) {
-        self.accusers.insert(witness);
+    fn accuse(&mut self, prober: NodeId, of: usize) {
+        self.accusers.insert(prober);
         self.accusations += 1;
         // Where there is but one to ask, it is asked twice.
         let enough = self.accusers.len() >= 2 || (of == 1 && self.accusations >= 2);
@@ -109,23 +108,23 @@ impl DataPaths {
     }
 
     /// Takes what nodes said. Whether that is news of the router.
-    fn take(&self, watched: &Watched, said: &[(NodeId, Said)]) -> bool {
+    fn take(&self, watched: &ProbedRouter, said: &[(NodeId, Said)]) -> bool {
         let mut all = self.lock();
         let known = all.entry(watched.router).or_default();
         let was_broken = known.is_broken;
         let reached = said.iter().find(|(_, said)| *said == Said::Reached);
         match reached {
-            Some((witness, _)) => known.reached(*witness, &watched.witnesses),
+            Some((prober, _)) => known.reached(*prober, &watched.probers),
             None => {
                 let accusing = said.iter().filter(|(_, said)| *said == Said::Unreached);
-                accusing.for_each(|(witness, _)| known.accuse(*witness, watched.witnesses.len()));
+                accusing.for_each(|(prober, _)| known.accuse(*prober, watched.probers.len()));
             }
         }
         known.is_broken != was_broken
     }
 
-    fn next(&self, watched: &Watched, count: usize) -> Vec<Witness> {
-        self.lock().entry(watched.router).or_default().next(&watched.witnesses, count)
+    fn next(&self, watched: &ProbedRouter, count: usize) -> Vec<Prober> {
+        self.lock().entry(watched.router).or_default().next(&watched.probers, count)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
@@ -143,9 +142,9 @@ pub async fn watch(server: Weak<Server>) {
         let is_here = |id| server.pings.is_connected(id);
         let all = server.network.read(|state| {
             server.data_paths.lock().retain(|id, _| state.node(*id).is_some());
-            state.watched(is_here)
+            state.probed_routers(is_here)
         });
-        for watched in all.into_iter().filter(|one| !one.witnesses.is_empty()) {
+        for watched in all.into_iter().filter(|one| !one.probers.is_empty()) {
             while asked.try_join_next().is_some() {}
             if asked.len() >= AT_ONCE {
                 asked.join_next().await;
@@ -162,27 +161,27 @@ pub async fn watch(server: Weak<Server>) {
 }
 
 /// Finds out whether data reaches a router, and has the network know.
-async fn look_at(server: &Arc<Server>, watched: &Watched) {
+async fn look_at(server: &Arc<Server>, watched: &ProbedRouter) {
     let paths = &server.data_paths;
     let is_broken = paths.is_broken(watched.router);
     if !is_broken {
-        let Some(witness) = paths.next(watched, 1).pop() else { return };
-        let is_reached = reaches(server, witness.id, watched.address).await;
+        let Some(prober) = paths.next(watched, 1).pop() else { return };
+        let is_reached = reaches(server, prober.id, watched.address).await;
         if is_reached {
-            paths.take(watched, &[(witness.id, Said::Reached)]);
+            paths.take(watched, &[(prober.id, Said::Reached)]);
         }
         if is_reached || !paths.has_answered(watched.router) {
             return;
         }
     }
     let mut asked = JoinSet::new();
-    for mut witness in paths.next(watched, 2) {
+    for mut prober in paths.next(watched, 2) {
         if is_broken {
             // That is known, and only one that reaches it is news.
-            witness.controls.clear();
+            prober.controls.clear();
         }
         let (server, router) = (Arc::clone(server), watched.address);
-        asked.spawn(async move { (witness.id, testimony(&server, &witness, router).await) });
+        asked.spawn(async move { (prober.id, testimony(&server, &prober, router).await) });
     }
     let said = asked.join_all().await;
     tracing::debug!(router = %watched.router, ?said, "other nodes were asked");
@@ -197,14 +196,14 @@ async fn look_at(server: &Arc<Server>, watched: &Watched) {
     }
     tracing::info!("no data reaches the router {router}: other nodes reach each other and not it");
     // The server is about to end otherwise.
-    let _ = server.network.run(move |state, _| state.note_answers(&[(router, false)])).await;
+    let _ = server.network.run(move |state, _| state.record_responses(&[(router, false)])).await;
 }
 
 /// What a node says of the router at an address.
-async fn testimony(server: &Server, witness: &Witness, router: Ipv4Addr) -> Said {
+async fn testimony(server: &Server, prober: &Prober, router: Ipv4Addr) -> Said {
     let (is_reached, reaches_another) = tokio::join!(
-        reaches(server, witness.id, router),
-        reaches_any(server, witness.id, &witness.controls)
+        reaches(server, prober.id, router),
+        reaches_any(server, prober.id, &prober.controls)
     );
     match (is_reached, reaches_another) {
         (true, _) => Said::Reached,
@@ -213,8 +212,8 @@ async fn testimony(server: &Server, witness: &Witness, router: Ipv4Addr) -> Said
     }
 }
 
-async fn reaches_any(server: &Server, witness: NodeId, controls: &[Ipv4Addr]) -> bool {
-    let all = controls.iter().map(|control| Box::pin(reaches(server, witness, *control)));
+async fn reaches_any(server: &Server, prober: NodeId, controls: &[Ipv4Addr]) -> bool {
+    let all = controls.iter().map(|control| Box::pin(reaches(server, prober, *control)));
     let mut all: Vec<_> = all.collect();
     while !all.is_empty() {
         let (is_reached, _, others) = futures_util::future::select_all(all).await;
@@ -227,9 +226,9 @@ async fn reaches_any(server: &Server, witness: NodeId, controls: &[Ipv4Addr]) ->
 }
 
 /// Whether a node reaches an address.
-async fn reaches(server: &Server, witness: NodeId, address: Ipv4Addr) -> bool {
+async fn reaches(server: &Server, prober: NodeId, address: Ipv4Addr) -> bool {
     for _ in 0..2 {
-        let said = server.pings.ask(witness, Question::Reach(address), ANSWER).await;
+        let said = server.pings.ask(prober, Question::Reach(address), ANSWER).await;
         if said.is_ok_and(|said| is_pong(&said)) {
             return true;
         }
@@ -257,17 +256,17 @@ mod tests {
 
     const ROUTER: NodeId = NodeId(1);
 
-    fn watched(witnesses: i64) -> Watched {
-        let witness = |number| Witness { id: NodeId(10 + number), controls: Vec::new() };
-        Watched {
+    fn watched(probers: i64) -> ProbedRouter {
+        let prober = |number| Prober { id: NodeId(10 + number), controls: Vec::new() };
+        ProbedRouter {
             router: ROUTER,
             address: [100, 64, 0, 1].into(),
-            witnesses: (0..witnesses).map(witness).collect(),
+            probers: (0..probers).map(prober).collect(),
         }
     }
 
     /// Says so of the next two, and whether the router is broken then.
-    fn all_say(paths: &DataPaths, watched: &Watched, said: Said) -> bool {
+    fn all_say(paths: &DataPaths, watched: &ProbedRouter, said: Said) -> bool {
         let chosen = paths.next(watched, 2);
         let said: Vec<_> = chosen.iter().map(|one| (one.id, said)).collect();
         paths.take(watched, &said);

@@ -142,7 +142,7 @@ impl End {
     fn come(&self) {
         let Some(networks) = self.networks.get() else { return };
         let all = networks.all().iter().filter_map(|place| place.server());
-        let written = all.map(|server| server.network.run(coordinator::State::note_all_seen));
+        let written = all.map(|server| server.network.run(coordinator::State::record_all_seen));
         let written = async { timeout(LAST_WRITES, join_all(written)).await };
         match self.threads.block_on(written) {
             Ok(written) => written.into_iter().filter_map(Result::err).for_each(|error| {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use coordinator::{LockAsked, LockRefusal, State, object::NodeId};
+use coordinator::{State, TkaRefusal, TkaRequest, object::NodeId};
 use hyper::{Response, StatusCode};
 use tailnet::keys::MachinePublic;
 
@@ -35,7 +35,7 @@ pub async fn answer(
     path: &str,
     body: &[u8],
 ) -> anyhow::Result<Response<Answer>> {
-    let Some(read) = LockAsked::read(path, body) else {
+    let Some(read) = TkaRequest::read(path, body) else {
         return Ok(text(StatusCode::NOT_FOUND, "there is nothing here\n"));
     };
     let (key, asked) = match read {
@@ -44,12 +44,12 @@ pub async fn answer(
     };
     // It may have been told of what another server wrote a moment ago, or have joined there.
     server.network.read_on().await;
-    let Some(id) = server.network.read(|state| state.owned_by(&machine, &key)) else {
+    let Some(id) = server.network.read(|state| state.find_machine_node(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
     };
     // Costly requests take turns by machine. A secret is hashed only for a node of the network, while tailnet
     // lock is on.
-    let asked = match asked.needs_hash() && server.network.read(State::is_locked) {
+    let asked = match asked.needs_hash() && server.network.read(State::is_tka_on) {
         true => {
             let _turn = TURNS.take(machine).await?;
             hashed(asked).await?
@@ -57,11 +57,11 @@ pub async fn answer(
         false => asked,
     };
     let answered = match &asked {
-        LockAsked::Affected(_) => {
+        TkaRequest::Affected(_) => {
             let _turn = TURNS.take(machine).await?;
-            server.network.read(|state| state.answer_lock(&asked))
+            server.network.read(|state| state.answer_tka_query(&asked))
         }
-        asked if asked.is_question() => server.network.read(|state| state.answer_lock(asked)),
+        asked if asked.is_query() => server.network.read(|state| state.answer_tka_query(asked)),
         _ => done(&server.network, (machine, id), asked).await?,
     };
     Ok(match answered {
@@ -74,12 +74,12 @@ pub async fn answer(
 async fn done(
     network: &Network,
     (machine, id): (MachinePublic, NodeId),
-    asked: LockAsked,
-) -> anyhow::Result<Result<String, LockRefusal>> {
+    asked: TkaRequest,
+) -> anyhow::Result<Result<String, TkaRefusal>> {
     for _ in 0..TRIES {
         let mut asked = asked.clone();
-        if asked.needs_verifying()
-            && let Some(known) = network.read(State::lock_authority)
+        if asked.needs_verification()
+            && let Some(known) = network.read(State::tka_authority)
         {
             // The turn ends before the writer is waited for.
             let turn = TURNS.take(machine).await?;
@@ -92,16 +92,17 @@ async fn done(
                 Err(why) => return Ok(Err(why)),
             };
         }
-        let answered = network.run(move |state, now| state.ask_lock(id, &asked, now)).await?;
+        let answered =
+            network.run(move |state, now| state.handle_tka_request(id, &asked, now)).await?;
         // Another update came meanwhile.
-        if answered != Err(LockRefusal::Moved) {
+        if answered != Err(TkaRefusal::Stale) {
             return Ok(answered);
         }
     }
-    Ok(Err(LockRefusal::Moved))
+    Ok(Err(TkaRefusal::Stale))
 }
 
-async fn hashed(mut asked: LockAsked) -> anyhow::Result<LockAsked> {
+async fn hashed(mut asked: TkaRequest) -> anyhow::Result<TkaRequest> {
     let hashed = tokio::task::spawn_blocking(move || {
         asked.hash();
         asked

@@ -8,7 +8,7 @@ pub mod ssh;
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session, State};
+use coordinator::{MapRequest, RegisterCommand, RegisterRequest, RegisterResponse, Session, State};
 use hyper::{Method, Response, StatusCode, Uri, body::Incoming};
 use tailnet::keys::MachinePublic;
 use tokio::{
@@ -104,7 +104,7 @@ async fn with_body(
 
 /// The longest body of a request, in bytes, if others of the connection may have `most`.
 fn longest(server: &Server, client: &Client, most: usize, path: &str) -> usize {
-    let turns_lock_on = |state: &State| state.is_turning_lock_on(&client.machine, now());
+    let turns_lock_on = |state: &State| state.is_initializing_tka(&client.machine, now());
     match path {
         _ if path.starts_with(pings::PATH) => most.min(pings::LONGEST),
         _ if path.starts_with(lock::ROOT) && server.network.read(turns_lock_on) => {
@@ -123,7 +123,7 @@ async fn register(
         return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
     };
     server.network.read_on().await;
-    let find = |state: &State, now| state.unproved(&request, now);
+    let find = |state: &State, now| state.unverified_key(&request, now);
     slow_hash::prove(&server.network, &server.sessions, client.from, find).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
@@ -132,15 +132,18 @@ async fn register(
         let (asked, root, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
         let registered = server.network.run(move |state, now| {
             let (machine, number, from) = (client.machine, number.as_str(), Some(client.from));
-            state.register(Registering { machine, request: &asked, number, url: &root, from }, now)
+            state.register(
+                RegisterCommand { machine, request: &asked, number, url: &root, from },
+                now,
+            )
         });
         match registered.await? {
-            Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),
-            Registered::Refused(answer) => {
+            RegisterResponse::Immediate(answer) => return Ok(json(StatusCode::OK, answer)),
+            RegisterResponse::Refused(answer) => {
                 server.network.counted().refused.machine.add(1);
                 return Ok(json(StatusCode::OK, answer));
             }
-            Registered::Later(answer) => {
+            RegisterResponse::Deferred(answer) => {
                 let followed = request.followup.strip_prefix(&**url).unwrap_or_default();
                 let decided = server.held.hold(&server.network, followed);
                 if !timeout_at(deadline, decided).await.unwrap_or_default() {
@@ -168,7 +171,7 @@ async fn map(
         return Ok(text(StatusCode::BAD_REQUEST, "not a request for a map\n"));
     };
     let key = request.node_key;
-    let owned = || server.network.read(|state| state.owned_by(&client.machine, &key));
+    let owned = || server.network.read(|state| state.find_machine_node(&client.machine, &key));
     let owned = match owned() {
         // It may have joined by another server a moment ago.
         None => {
@@ -182,7 +185,7 @@ async fn map(
         if request.omit_peers {
             return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
         }
-        return Ok(pieces(encode_frame(&Session::refuse(key))));
+        return Ok(pieces(encode_frame(&Session::refusal_frame(key))));
     };
     // It may not have been known when its request came.
     visitor.belongs_to(client.machine);
@@ -191,7 +194,7 @@ async fn map(
     if let Some(version) = server.network.read(|state| session.resumed_version(state)) {
         server.network.catch_up(version).await;
     }
-    let heard = server.network.run(move |state, now| state.hear(id, &request, now));
+    let heard = server.network.run(move |state, now| state.apply_map_request(id, &request, now));
     heard.await?;
     if omits && !is_stream {
         return Ok(text(StatusCode::OK, ""));

@@ -109,7 +109,7 @@ impl Network {
         getrandom::fill(&mut mark).context("randomness")?;
         let mark = (loaded.version, u16::from_le_bytes(mark));
         let state = State::load(settings, &loaded.objects, mark, now())?;
-        let state = RwLock::new(state.of_epoch(loaded.origin));
+        let state = RwLock::new(state.with_epoch(loaded.origin));
         let (commands, queue) = mpsc::channel(BATCH);
         let network = Arc::new(Self {
             state,
@@ -167,8 +167,8 @@ impl Network {
     /// each time, others once.
     pub fn warn_of_names(&self) {
         let (names, remarks) = self.read(|state| {
-            let warnings = [state.left_out(), state.unmatched_names()].concat();
-            (state.distrusted_names().join(", "), warnings)
+            let warnings = [state.left_out(), state.unmatched_policy_names()].concat();
+            (state.untrusted_policy_names().join(", "), warnings)
         });
         let mut known = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
         for name in remarks.iter().filter(|name| !known.contains(name)) {

@@ -91,8 +91,8 @@ impl Purpose {
     /// Whether something waits under the number.
     fn check(self, server: &Server, number: &str) -> Result<(), Trouble> {
         server.network.read(|state| match self {
-            Self::Machine => state.waiting(number).map(drop).ok_or(Trouble::NoMachine),
-            Self::Ssh => state.waiting_ssh(number, now()).map(drop).ok_or(Trouble::NoLogin),
+            Self::Machine => state.pending_registration(number).map(drop).ok_or(Trouble::NoMachine),
+            Self::Ssh => state.pending_ssh_login(number, now()).map(drop).ok_or(Trouble::NoLogin),
         })
     }
 
@@ -267,10 +267,10 @@ async fn identify(
 /// Which machine, and as whose.
 fn question(server: &Server, number: &str, profile: &Profile) -> Option<Page> {
     server.network.read(|state| {
-        let waiting = state.waiting(number)?;
+        let waiting = state.pending_registration(number)?;
         let machine = waiting.machine.to_string();
         let user = state.user_of_identity(&profile.identity).map(|user| user.id);
-        let node = user.and_then(|user| state.would_be(number, user));
+        let node = user.and_then(|user| state.existing_node_for(number, user));
         let becomes = match node {
             Some(node) => format!("the node {} again", node.name),
             None => "a new node".to_owned(),
@@ -361,7 +361,7 @@ fn admit(
     expires: Option<Time>,
     now: Time,
 ) -> Result<Admitted, Refusal> {
-    if state.waiting(number).is_none() {
+    if state.pending_registration(number).is_none() {
         return Err(Refusal::NoRegistration);
     }
     let user = state.sign_in(profile, now)?;

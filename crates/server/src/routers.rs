@@ -54,7 +54,7 @@ async fn answers(server: &Server, id: NodeId) -> Option<bool> {
 
 async fn note(server: &Server, answers: Vec<(NodeId, bool)>) {
     let is_new = |(id, answers): &(NodeId, bool)| {
-        server.network.read(|state| state.answers(*id)) != Some(*answers)
+        server.network.read(|state| state.responds(*id)) != Some(*answers)
     };
     let new: Vec<(NodeId, bool)> = answers.into_iter().filter(is_new).collect();
     if new.is_empty() {
@@ -65,5 +65,5 @@ async fn note(server: &Server, answers: Vec<(NodeId, bool)>) {
         tracing::info!("the router {id} {does}");
     }
     // The server is about to end otherwise.
-    let _ = server.network.run(move |state, _| state.note_answers(&new)).await;
+    let _ = server.network.run(move |state, _| state.record_responses(&new)).await;
 }

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use coordinator::{State, Time, Unproved};
+use coordinator::{State, Time, UnverifiedKey};
 
 use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessions, visitors};
 
@@ -21,7 +21,7 @@ pub async fn prove(
     network: &Network,
     sessions: &Arc<Sessions>,
     from: IpAddr,
-    find: impl Fn(&State, Time) -> Option<Unproved>,
+    find: impl Fn(&State, Time) -> Option<UnverifiedKey>,
 ) -> anyhow::Result<()> {
     // Most keys have a fast hash.
     if network.read(|state| find(state, now())).is_none() {
@@ -44,7 +44,7 @@ pub async fn prove(
         is_good.then_some(unproved)
     });
     let Some(proved) = compared.await? else { return Ok(()) };
-    network.run(move |state, _| state.prove(&proved)).await
+    network.run(move |state, _| state.confirm_key(&proved)).await
 }
 
 #[cfg(test)]
@@ -78,9 +78,9 @@ mod tests {
         let ((_folder, network), sessions) = (network().await, Arc::new(Sessions::default()));
         let [guesser, other] = [7, 8].map(|host| IpAddr::from([192, 0, 2, host]));
         let shows = async |from, text: &str| {
-            let find = |state: &State, now| state.unproved_api(text, now);
+            let find = |state: &State, now| state.unverified_api_key(text, now);
             prove(&network, &sessions, from, find).await.unwrap();
-            network.read(|state| state.api_key_of(text, now()).is_some())
+            network.read(|state| state.find_valid_api_key(text, now()).is_some())
         };
         let mut guesses = 0;
         while !sessions.is_guessing(guesser, now()) {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use coordinator::{Cache, Frame, FrameKey, Part, Polled, Session};
+use coordinator::{Cache, Frame, FrameKey, Part, PollResult, Session};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
@@ -147,7 +147,7 @@ impl Stream {
             () = self.to.closed() => return,
         };
         let polled = server.network.read(|state| self.session.poll(state, now()));
-        let (Polled::Frame(frame) | Polled::End(Some(frame))) = polled else { return };
+        let (PollResult::Frame(frame) | PollResult::End(Some(frame))) = polled else { return };
         let (taken, mut was_taken) = oneshot::channel();
         if self.send(server.packed.encode(&frame), Some(taken)).await.is_some() {
             let (_own, of_all) = turn;
@@ -172,17 +172,17 @@ impl Stream {
         let polled = server.network.read(|state| self.session.poll(state, now()));
         let (taken, was_taken) = oneshot::channel();
         match polled {
-            Polled::Frame(frame) => {
+            PollResult::Frame(frame) => {
                 self.send(server.packed.encode(&frame), Some(taken)).await?;
                 // Either way it is the next one's turn.
                 let _ = timeout(TURN, was_taken).await;
                 Some(())
             }
-            Polled::End(frame) => {
+            PollResult::End(frame) => {
                 self.send(server.packed.encode(&frame?), None).await?;
                 None
             }
-            Polled::Nothing => Some(()),
+            PollResult::Nothing => Some(()),
         }
     }
 
@@ -196,12 +196,12 @@ impl Stream {
             let polled = server.network.read(|state| self.session.poll_until(state, end, now()));
             server.network.note_read();
             match polled {
-                Polled::Nothing => {}
-                Polled::Frame(frame) => {
+                PollResult::Nothing => {}
+                PollResult::Frame(frame) => {
                     self.send(server.packed.encode(&frame), None).await?;
                     alive_at = Instant::now() + next_sign();
                 }
-                Polled::End(frame) => {
+                PollResult::End(frame) => {
                     return self.send(server.packed.encode(&frame?), None).await;
                 }
             }

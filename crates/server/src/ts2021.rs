@@ -153,7 +153,7 @@ async fn speak(
     let (server, of_client) = (Arc::clone(server), Arc::clone(visitor));
     let service = service_fn(move |request: Request<Incoming>| {
         let visitor = Arc::clone(&of_client);
-        if visitor.is_stranger() && server.network.read(|state| state.knows(&machine)) {
+        if visitor.is_stranger() && server.network.read(|state| state.has_machine(&machine)) {
             visitor.belongs_to(machine);
         }
         // The headers are dropped here, and the path is copied, because it shares its memory with them.

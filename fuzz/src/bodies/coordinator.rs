@@ -1,8 +1,8 @@
 //! What a coordinator reads of its clients: requests inside Noise, and what comes of them.
 
 use coordinator::{
-    MapRequest, NewKey, Polled, RegisterRequest, Registered, Registering, Session, Settings, State,
-    Time, object::User, secret,
+    MapRequest, NewKey, PollResult, RegisterCommand, RegisterRequest, RegisterResponse, Session,
+    Settings, State, Time, object::User, secret,
 };
 use serde_json::Value;
 use tailnet::keys::MachinePublic;
@@ -46,20 +46,21 @@ pub fn coordinator_requests(data: &[u8]) {
 fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
     let Ok(request) = RegisterRequest::read(line) else { return };
     let (number, url) = ("0123456789abcdef", "https://a/register/");
-    let asked = Registering { machine, request: &request, number, url, from: None };
-    let (Registered::Now(text) | Registered::Refused(text) | Registered::Later(text)) =
-        state.register(asked, NOW);
+    let asked = RegisterCommand { machine, request: &request, number, url, from: None };
+    let (RegisterResponse::Immediate(text)
+    | RegisterResponse::Refused(text)
+    | RegisterResponse::Deferred(text)) = state.register(asked, NOW);
     let answer: Value = serde_json::from_str(&text).expect("an answer is JSON");
     assert!(answer["Error"].is_string());
 }
 
 fn hear(state: &mut State, machine: MachinePublic, line: &[u8], sessions: &mut Vec<Session>) {
     let Ok(request) = MapRequest::read(line) else { return };
-    let Some(id) = state.owned_by(&machine, &request.node_key) else {
-        Session::refuse(request.node_key);
+    let Some(id) = state.find_machine_node(&machine, &request.node_key) else {
+        Session::refusal_frame(request.node_key);
         return;
     };
-    state.hear(id, &request, NOW);
+    state.apply_map_request(id, &request, NOW);
     if request.stream {
         state.connect(id, NOW);
         sessions.push(Session::new(id, request.node_key));
@@ -67,7 +68,7 @@ fn hear(state: &mut State, machine: MachinePublic, line: &[u8], sessions: &mut V
 }
 
 fn follow(state: &State, session: &mut Session) {
-    if let Polled::Frame(frame) | Polled::End(Some(frame)) = session.poll(state, NOW) {
+    if let PollResult::Frame(frame) | PollResult::End(Some(frame)) = session.poll(state, NOW) {
         let read: Value = serde_json::from_str(&frame.text()).expect("a frame is JSON");
         assert!(read.is_object());
     }

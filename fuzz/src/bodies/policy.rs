@@ -29,7 +29,7 @@ pub fn policy(data: &[u8]) {
     let nodes = Nodes::from_json(NETWORK).expect("it is ours");
     let _ = policy.run_tests(&nodes);
     let compiled = policy.compile(&nodes);
-    for node in nodes.places() {
+    for node in nodes.indices() {
         let peers = compiled.peers(node);
         assert!(!peers.contains(node));
         assert!(peers.iter().all(|peer| compiled.peers(peer).contains(node)));

@@ -29,7 +29,7 @@ struct Line {
 }
 
 /// An entry as a line of JSON, without its end.
-pub fn shown(entry: &AuditEntry) -> String {
+pub fn to_line(entry: &AuditEntry) -> String {
     let AuditEntry { id, at, who, what, refused, previous } = entry.clone();
     // Times are read to the second.
     let at = Time(at.0 / 1000 * 1000);
@@ -37,17 +37,17 @@ pub fn shown(entry: &AuditEntry) -> String {
     serde_json::to_string(&line).expect("keys are texts, and nothing refuses")
 }
 
-/// Reads an entry as [`shown`] writes it.
+/// Reads an entry as [`to_line`] writes it.
 ///
 /// # Errors
 /// It is none.
-pub fn read_line(text: &str) -> Result<AuditEntry, serde_json::Error> {
+pub fn parse_line(text: &str) -> Result<AuditEntry, serde_json::Error> {
     let Line { at, id, previous, refused, what, who } = serde_json::from_str(text)?;
     let bad = || <serde_json::Error as de::Error>::custom(format_args!("{at:?} is not a time"));
     let at = Time::read(&at).ok_or_else(bad)?;
     let entry = AuditEntry { id, at, who, what, refused, previous };
     // Another text of the same would have another hash.
-    match shown(&entry) == text {
+    match to_line(&entry) == text {
         true => Ok(entry),
         false => Err(de::Error::custom("it is not written as linerate-server writes it")),
     }
@@ -56,7 +56,7 @@ pub fn read_line(text: &str) -> Result<AuditEntry, serde_json::Error> {
 impl AuditHash {
     /// That of an entry.
     pub fn of(entry: &AuditEntry) -> Self {
-        Self(Sha256::digest(shown(entry)).into())
+        Self(Sha256::digest(to_line(entry)).into())
     }
 }
 
@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for AuditHash {
 
 /// Where entries are not those that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChainFault {
+pub enum ChainError {
     /// An entry follows another one than that before it: that was changed, or this one was, or some
     /// between them are gone.
     Broken {
@@ -112,7 +112,7 @@ pub enum ChainFault {
     Unchained(AuditId),
 }
 
-impl fmt::Display for ChainFault {
+impl fmt::Display for ChainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken { id, before: Some(before) } if id.0 == before.0 + 1 => {
@@ -134,7 +134,7 @@ impl fmt::Display for ChainFault {
     }
 }
 
-impl std::error::Error for ChainFault {}
+impl std::error::Error for ChainError {}
 
 /// Checks entries, in order from the first of all. Returns the last one's number and hash, if there
 /// is an entry. What was written before there was a chain is not checked, but for its last entry.
@@ -143,23 +143,23 @@ impl std::error::Error for ChainFault {}
 /// They are not those that were written.
 pub fn check_chain<'a>(
     entries: impl IntoIterator<Item = &'a AuditEntry>,
-) -> Result<Option<(AuditId, AuditHash)>, ChainFault> {
+) -> Result<Option<(AuditId, AuditHash)>, ChainError> {
     let (mut head, mut is_chained): (Option<(AuditId, AuditHash)>, _) = (None, false);
     for entry in entries {
         let id = entry.id;
         let before = head.map(|(before, _)| before);
         if let Some(before) = before.filter(|before| *before >= id) {
-            return Err(ChainFault::Order { id, before });
+            return Err(ChainError::Order { id, before });
         }
         match entry.previous {
             Some(previous) => {
                 let expected = head.map(|(_, hash)| hash).unwrap_or_default();
                 if previous != expected {
-                    return Err(ChainFault::Broken { id, before });
+                    return Err(ChainError::Broken { id, before });
                 }
                 is_chained = true;
             }
-            None if is_chained => return Err(ChainFault::Unchained(id)),
+            None if is_chained => return Err(ChainError::Unchained(id)),
             None => {}
         }
         head = Some((id, AuditHash::of(entry)));
@@ -186,19 +186,19 @@ mod tests {
     #[test]
     fn the_canonical_form_is_that_of_rfc_8785() {
         let entry = &chain(3)[2];
-        let text = shown(entry);
+        let text = to_line(entry);
         let sorted: std::collections::BTreeMap<String, serde_json::Value> =
             serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&sorted).unwrap(), text);
         assert!(text.contains(r#""what":"command 3 \"\u0001é\n\"""#), "{text}");
-        assert_eq!(&read_line(&text).unwrap(), entry);
+        assert_eq!(&parse_line(&text).unwrap(), entry);
         let within_a_second = AuditEntry { at: Time(entry.at.0 + 7), ..entry.clone() };
-        assert_eq!(shown(&within_a_second), text);
+        assert_eq!(to_line(&within_a_second), text);
         for other in [text.replace(",\"id\"", ", \"id\""), text.replace('é', "\\u00e9")] {
-            assert!(read_line(&other).is_err(), "{other}");
+            assert!(parse_line(&other).is_err(), "{other}");
         }
         let other = text.replace("{\"at\"", "{\"more\":1,\"at\"");
-        assert!(read_line(&other).is_err());
+        assert!(parse_line(&other).is_err());
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
                 // Nothing follows the last: its hash is another than the one that was noted.
                 Ok(Some(other)) => assert!(at == 5 && other != head),
                 fault => {
-                    let broken = ChainFault::Broken { id: id(at + 1), before: Some(id(at)) };
+                    let broken = ChainError::Broken { id: id(at + 1), before: Some(id(at)) };
                     assert_eq!(fault, Err(broken));
                 }
             }
@@ -225,7 +225,7 @@ mod tests {
                 Ok(Some(other)) => assert!(at == 5 && other != head),
                 fault => {
                     let before = at.checked_sub(1).map(id);
-                    assert_eq!(fault, Err(ChainFault::Broken { id: id(at + 1), before }));
+                    assert_eq!(fault, Err(ChainError::Broken { id: id(at + 1), before }));
                 }
             }
             if at < 5 {
@@ -239,10 +239,10 @@ mod tests {
         }
         let mut twice = all.clone();
         twice.insert(2, all[1].clone());
-        let again = ChainFault::Order { id: AuditId(2), before: AuditId(2) };
+        let again = ChainError::Order { id: AuditId(2), before: AuditId(2) };
         assert_eq!(check_chain(&twice), Err(again));
         let mut unchained = all;
         unchained[4].previous = None;
-        assert_eq!(check_chain(&unchained), Err(ChainFault::Unchained(AuditId(5))));
+        assert_eq!(check_chain(&unchained), Err(ChainError::Unchained(AuditId(5))));
     }
 }

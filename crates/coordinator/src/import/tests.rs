@@ -24,18 +24,18 @@ fn import() -> Import {
 #[test]
 fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
     let mut import = import();
-    assert_eq!(import.user(user(1, "bert")), Err(Skipped::Number));
+    assert_eq!(import.user(user(1, "bert")), Err(SkipReason::InvalidNumber));
     let v4 = |last| Some(Ipv4Addr::new(100, 64, 0, last));
     let v6 = |last: u16| Some(Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, last));
     import.node(node(5, "a"), v4(5), v6(5)).unwrap();
-    assert_eq!(import.node(node(5, "b"), v4(6), v6(6)), Err(Skipped::Number));
+    assert_eq!(import.node(node(5, "b"), v4(6), v6(6)), Err(SkipReason::InvalidNumber));
     let stranger = Node { user: Some(UserId(7)), ..node(6, "b") };
-    assert_eq!(import.node(stranger, v4(6), v6(6)), Err(Skipped::NoUser(UserId(7))));
+    assert_eq!(import.node(stranger, v4(6), v6(6)), Err(SkipReason::NoUser(UserId(7))));
     let same_key = Node { key: node(5, "a").key, ..node(6, "b") };
-    assert!(matches!(import.node(same_key, v4(6), v6(6)), Err(Skipped::Key(_))));
+    assert!(matches!(import.node(same_key, v4(6), v6(6)), Err(SkipReason::Key(_))));
     // One that has an address of one family gets its like in the other.
     import.node(node(6, "b"), v4(6), None).unwrap();
-    import.given(Kind::Node, 40);
+    import.reserve_numbers(Kind::Node, 40);
     let (objects, skipped) = import.finish();
     assert!(skipped.is_empty(), "{skipped:?}");
     let mut state = State::load(Settings::default(), &objects, (1, 0), Time(0)).unwrap();
@@ -72,10 +72,10 @@ fn a_key_of_bcrypt_is_good_once_it_is_proved() {
         let request = serde_json::json!({"Auth": {"AuthKey": text}}).to_string();
         RegisterRequest::read(request.as_bytes()).unwrap()
     };
-    let unproved = state.unproved(&asked(&text), Time(1)).unwrap();
-    assert_eq!((&unproved.bcrypt, unproved.secret.len()), (&bcrypt, 64));
-    state.prove(&unproved);
-    assert!(state.unproved(&asked(&text), Time(1)).is_none());
+    let unverified_key = state.unverified_key(&asked(&text), Time(1)).unwrap();
+    assert_eq!((&unverified_key.bcrypt, unverified_key.secret.len()), (&bcrypt, 64));
+    state.confirm_key(&unverified_key);
+    assert!(state.unverified_key(&asked(&text), Time(1)).is_none());
     let kept = state.take_writes();
     assert!(kept[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
 }
@@ -85,8 +85,8 @@ fn network(objects: &[Stored]) -> State {
     State::load(Settings::default(), objects, (1, 0), Time(0)).unwrap()
 }
 
-fn named(was: &str, is: &str) -> Result<Imported, Skipped> {
-    Ok(Imported::New(changed_name(was.into(), is)))
+fn named(was: &str, is: &str) -> Result<ImportOutcome, SkipReason> {
+    Ok(ImportOutcome::New(changed_name(was.into(), is)))
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_address_that_another_has_is_replaced_with_a_note() {
     let v4 = Ipv4Addr::new(100, 64, 0, 1);
     import.node(node(1, "a"), Some(v4), None).unwrap();
     let changed = import.node(node(2, "b"), Some(v4), None);
-    assert_eq!(changed, Ok(Imported::New(vec![Changed::Address(v4.into())])));
+    assert_eq!(changed, Ok(ImportOutcome::New(vec![Adjustment::Address(v4.into())])));
     let state = network(&import.finish().0);
     let [first, second] = [1, 2].map(|id| state.node(NodeId(id)).unwrap().node.v4);
     assert!(first == v4 && second != v4, "{first} {second}");
@@ -146,7 +146,7 @@ fn tags_of_headscale_are_kept_as_they_are() {
     }
     for (id, tag) in [(5, "web"), (6, "tag:"), (7, "tag:a b"), (8, "tag:-a"), (9, "tag:a\n")] {
         let tagged = Node { user: None, tags: vec![tag.into()], ..node(id, "a") };
-        assert_eq!(import.node(tagged, None, None), Err(Skipped::Tag(tag.into())));
+        assert_eq!(import.node(tagged, None, None), Err(SkipReason::Tag(tag.into())));
     }
     let state = network(&import.finish().0);
     assert_eq!(state.node(NodeId(1)).unwrap().node.tags, ["tag:web_server"]);
@@ -159,7 +159,7 @@ fn a_second_import_adds_what_the_first_left_out_and_nothing_that_was_deleted_sin
     first.node(node(1, "a"), None, None).unwrap();
     first.node(node(2, "b"), None, None).unwrap();
     first.leave_out(Kind::Node, 3);
-    first.given(Kind::Node, 3);
+    first.reserve_numbers(Kind::Node, 3);
     let mut stored = first.finish().0;
     let deleted = Stored { kind: Kind::Node, id: 2, body: None };
     stored.retain(|object| (object.kind, object.id) != (Kind::Node, 2));
@@ -167,12 +167,12 @@ fn a_second_import_adds_what_the_first_left_out_and_nothing_that_was_deleted_sin
     assert_eq!(network(&stored).next_number(Kind::Node), 5, "3 was given, and 4 marks that");
 
     let mut second = Import::onto(Prefixes::default(), &stored).unwrap();
-    assert_eq!(second.user(user(1, "anna")), Ok(Imported::There));
-    assert_eq!(second.node(node(1, "renamed"), None, None), Ok(Imported::There));
-    assert_eq!(second.node(node(2, "b"), None, None), Err(Skipped::Deleted));
+    assert_eq!(second.user(user(1, "anna")), Ok(ImportOutcome::AlreadyPresent));
+    assert_eq!(second.node(node(1, "renamed"), None, None), Ok(ImportOutcome::AlreadyPresent));
+    assert_eq!(second.node(node(2, "b"), None, None), Err(SkipReason::Deleted));
     assert_eq!(second.node(node(3, "a"), None, None), named("a", "a-1"));
     let other = Node { machine: node(9, "x").machine, ..node(1, "x") };
-    assert_eq!(second.node(other, None, None), Err(Skipped::Number));
+    assert_eq!(second.node(other, None, None), Err(SkipReason::InvalidNumber));
     let (added, _) = second.finish();
     assert_eq!(
         added.iter().map(|object| (object.kind, object.id)).collect::<Vec<_>>(),

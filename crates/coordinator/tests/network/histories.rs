@@ -4,13 +4,13 @@
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use coordinator::{
-    Polled, Session, State, Time,
+    PollResult, Session, State, Time,
     object::{NodeId, Stored},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::world::{Machine, World};
+use crate::simulation::{Machine, World};
 
 type Which = (&'static str, i64);
 /// The objects, and by which version each was written.
@@ -105,11 +105,11 @@ impl Rig {
         let server = &self.servers[*at];
         loop {
             match session.poll(&server.state, self.world.now) {
-                Polled::Nothing => break,
-                Polled::Frame(frame) => {
+                PollResult::Nothing => break,
+                PollResult::Frame(frame) => {
                     self.client.take(&serde_json::from_str(&frame.text()).unwrap());
                 }
-                Polled::End(_) => {
+                PollResult::End(_) => {
                     self.session = None;
                     return;
                 }
@@ -129,14 +129,14 @@ fn stored(world: &World) -> Store {
 fn known(state: &State, client: &Machine, now: Time) -> BTreeMap<i64, Value> {
     let mut new = Machine::new(200);
     match Session::new(client.id, client.key).poll(state, now) {
-        Polled::Frame(frame) => new.take(&serde_json::from_str(&frame.text()).unwrap()),
+        PollResult::Frame(frame) => new.take(&serde_json::from_str(&frame.text()).unwrap()),
         other => panic!("{other:?}"),
     }
     new.peers
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ReachabilityStep {
     Join(usize),
     Move(usize, usize),
     Delete(usize, usize),
@@ -147,17 +147,17 @@ enum Step {
     Wait,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ReachabilityStep>> {
     let server = || 0..2_usize;
     let step = prop_oneof![
-        2 => server().prop_map(Step::Join),
-        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Move(at, which)),
-        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Delete(at, which)),
-        1 => server().prop_map(Step::CatchUp),
-        2 => (0..6_usize).prop_map(Step::FailOver),
-        3 => server().prop_map(Step::MoveTo),
-        2 => Just(Step::Read),
-        1 => Just(Step::Wait),
+        2 => server().prop_map(ReachabilityStep::Join),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| ReachabilityStep::Move(at, which)),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| ReachabilityStep::Delete(at, which)),
+        1 => server().prop_map(ReachabilityStep::CatchUp),
+        2 => (0..6_usize).prop_map(ReachabilityStep::FailOver),
+        3 => server().prop_map(ReachabilityStep::MoveTo),
+        2 => Just(ReachabilityStep::Read),
+        1 => Just(ReachabilityStep::Wait),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -170,34 +170,34 @@ proptest! {
         let mut rig = Rig::new();
         for (number, step) in (1..).zip(steps) {
             match step {
-                Step::Join(at) => rig.write(at, |rig| {
+                ReachabilityStep::Join(at) => rig.write(at, |rig| {
                     let mut machine = Machine::new(number);
                     assert_eq!(rig.world.register(&mut machine, &rig.key), "");
-                    rig.world.tell(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:1")] }));
+                    rig.world.send_update(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:1")] }));
                     rig.machines.push(machine);
                 }),
-                Step::Move(at, which) => rig.write(at, |rig| {
+                ReachabilityStep::Move(at, which) => rig.write(at, |rig| {
                     if let Some(id) = there(rig, which) {
                         let endpoint = format!("192.0.2.7:{number}").parse().unwrap();
                         let request = coordinator::MapRequest {
                             endpoints: vec![endpoint],
                             ..Default::default()
                         };
-                        rig.world.state.hear(id, &request, rig.world.now);
-                        rig.world.keep();
+                        rig.world.state.apply_map_request(id, &request, rig.world.now);
+                        rig.world.commit();
                     }
                 }),
-                Step::Delete(at, which) => rig.write(at, |rig| {
+                ReachabilityStep::Delete(at, which) => rig.write(at, |rig| {
                     if let Some(id) = there(rig, which) {
                         rig.world.state.delete_node(id).unwrap();
-                        rig.world.keep();
+                        rig.world.commit();
                     }
                 }),
-                Step::CatchUp(at) => rig.catch_up(at),
-                Step::FailOver(lost) => rig.fail_over(lost),
-                Step::MoveTo(at) => rig.move_to(at),
-                Step::Read => rig.read(),
-                Step::Wait => rig.world.now = rig.world.now.after(Duration::from_secs(60)),
+                ReachabilityStep::CatchUp(at) => rig.catch_up(at),
+                ReachabilityStep::FailOver(lost) => rig.fail_over(lost),
+                ReachabilityStep::MoveTo(at) => rig.move_to(at),
+                ReachabilityStep::Read => rig.read(),
+                ReachabilityStep::Wait => rig.world.now = rig.world.now.after(Duration::from_secs(60)),
             }
         }
         for at in 0..2 {

@@ -8,7 +8,7 @@ use tailnet::keys::NodePublic;
 
 use crate::{
     policy::{key_of, policy, save},
-    world::{Machine, URL, World},
+    simulation::{Machine, URL, World},
 };
 
 #[test]
@@ -96,7 +96,7 @@ fn a_node_key_that_comes_for_another_user_after_a_logout_leaves_its_previous_nod
     let first = machine.id;
     let ben = world.add_user("ben");
     let other = key_of(&mut world, ben);
-    world.ask(&machine, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
+    world.send_register(&machine, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
     assert_eq!(world.register(&mut machine, &other), "");
     assert!(world.state.node(first).is_none());
     assert_eq!(world.state.nodes().map(|view| view.node.user).collect::<Vec<_>>(), [Some(ben)]);
@@ -122,9 +122,9 @@ fn nobody_registers_another_machines_node_key() {
     let mut thief = Machine::new(2);
     thief.key = victim.key;
     assert!(world.register(&mut thief, &key).contains("another machine"));
-    let out = world.ask(&thief, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
+    let out = world.send_register(&thief, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
     assert!(out["Error"].as_str().unwrap().contains("another machine"));
-    assert!(world.state.owned_by(&thief.machine, &victim.key).is_none());
+    assert!(world.state.find_machine_node(&thief.machine, &victim.key).is_none());
     assert!(!world.state.node(victim.id).unwrap().node.has_expired(world.now));
 }
 
@@ -148,7 +148,7 @@ fn a_tagged_key_makes_nodes_of_nobody_that_never_expire() {
     let wrong = NewKey { tags: vec!["b".into()], ..NewKey::default() };
     let text = coordinator::secret::write(&[99; 38]);
     let refused = world.state.create_key(wrong, &text, world.now);
-    assert_eq!(refused, Err(Refusal::BadTag("b".into())));
+    assert_eq!(refused, Err(Refusal::InvalidTag("b".into())));
 }
 
 #[test]
@@ -183,11 +183,11 @@ fn a_stream_ends_when_its_node_takes_another_key() {
     world.poll(&mut machine);
     machine.key = NodePublic([77; 32]);
     assert_eq!(world.register(&mut machine, &key), "");
-    let frames = machine.told.len();
+    let frames = machine.frames.len();
     assert!(world.poll(&mut machine) && machine.has_ended);
     world.join(2, &key);
     world.poll(&mut machine);
-    assert_eq!(machine.told.len(), frames, "nor is it told anything more");
+    assert_eq!(machine.frames.len(), frames, "nor is it told anything more");
     world.follow(&mut machine);
     assert!(!machine.has_ended);
 }
@@ -196,29 +196,29 @@ fn a_stream_ends_when_its_node_takes_another_key() {
 fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let mut world = World::new();
     let mut machine = Machine::new(1);
-    let answer = world.ask(&machine, json!({}));
+    let answer = world.send_register(&machine, json!({}));
     let url = answer["AuthURL"].as_str().unwrap().to_owned();
     let number = url.strip_prefix(URL).unwrap().to_owned();
-    let again = world.ask(&machine, json!({ "Followup": url }));
+    let again = world.send_register(&machine, json!({ "Followup": url }));
     assert_eq!(again["AuthURL"], answer["AuthURL"]);
     let stranger = Machine::new(2);
-    let followed = world.ask(&stranger, json!({ "Followup": url }));
+    let followed = world.send_register(&stranger, json!({ "Followup": url }));
     assert_eq!(followed["MachineAuthorized"], false);
     assert_ne!(followed["AuthURL"], answer["AuthURL"], "it waits for itself");
     let by = by_cli(&world);
     assert_eq!(world.state.admit("other", by, world.now), Err(Refusal::NoRegistration));
-    assert_eq!(world.state.waiting(&number).unwrap().hostinfo.hostname, "host-1");
-    let waiting = world.ask(&machine, json!({}));
+    assert_eq!(world.state.pending_registration(&number).unwrap().hostinfo.hostname, "host-1");
+    let waiting = world.send_register(&machine, json!({}));
     assert!(waiting["AuthURL"].as_str().unwrap().ends_with(&number));
-    assert!(world.state.still_waits(&number, world.now));
+    assert!(world.state.is_registration_pending(&number, world.now));
     let first = machine.key;
     machine.key = NodePublic([77; 32]);
-    world.ask(&machine, json!({ "Followup": url }));
+    world.send_register(&machine, json!({ "Followup": url }));
     machine.id = world.state.admit(&number, by, world.now).unwrap();
-    world.keep();
+    world.commit();
     assert!(!world.state.has_key(&first), "it waited for its new key");
-    assert!(!world.state.still_waits(&number, world.now));
-    let answer = world.ask(&machine, json!({ "Followup": url }));
+    assert!(!world.state.is_registration_pending(&number, world.now));
+    let answer = world.send_register(&machine, json!({ "Followup": url }));
     assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));
     world.pass(Duration::from_secs(7200));
     assert!(world.state.admit(&number, by, world.now).is_err());
@@ -230,16 +230,18 @@ fn of_two_machines_that_wait_with_one_node_key_the_first_admitted_has_it() {
     let (victim, mut thief) = (Machine::new(1), Machine::new(2));
     thief.key = victim.key;
     let numbers = [&victim, &thief].map(|machine| {
-        let answer = world.ask(machine, json!({}));
+        let answer = world.send_register(machine, json!({}));
         answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned()
     });
     let by = by_cli(&world);
     let id = world.state.admit(&numbers[0], by, world.now).unwrap();
-    assert_eq!(world.state.admit(&numbers[1], by, world.now), Err(Refusal::OthersKey));
-    world.keep();
-    assert_eq!(world.state.owned_by(&victim.machine, &victim.key), Some(id));
-    assert_eq!(world.ask(&victim, json!({}))["MachineAuthorized"], true);
-    assert!(world.ask(&thief, json!({}))["Error"].to_string().contains("another machine"));
+    assert_eq!(world.state.admit(&numbers[1], by, world.now), Err(Refusal::NodeKeyInUse));
+    world.commit();
+    assert_eq!(world.state.find_machine_node(&victim.machine, &victim.key), Some(id));
+    assert_eq!(world.send_register(&victim, json!({}))["MachineAuthorized"], true);
+    assert!(
+        world.send_register(&thief, json!({}))["Error"].to_string().contains("another machine")
+    );
 }
 
 fn by_cli(world: &World) -> Admission {
@@ -263,13 +265,13 @@ fn names_and_addresses_are_each_nodes_own() {
     let addresses: Vec<String> = machines.iter().map(|machine| world.address(machine)).collect();
     assert_eq!(addresses, ["100.64.0.1", "100.64.0.2", "100.64.0.3"]);
     world.state.delete_node(machines[0].id).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
     let next = world.join(9, &key);
     assert!(next.id > machines[2].id, "numbers are not given twice");
     let last = machines[2].id;
     world.state.delete_node(next.id).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
     let after = world.join(10, &key);
     assert!(after.id > next.id && next.id > last, "not after a restart either");

@@ -4,17 +4,17 @@
 
 mod histories;
 mod joining;
-mod judging;
-mod life;
-mod lock;
+mod lifecycle;
 mod names;
 mod policy;
+mod policy_review;
+mod reachability;
 mod resuming;
 mod revoking;
 mod routing;
 mod servers;
 mod sign_in;
+mod simulation;
 mod ssh_checks;
-mod telling;
-mod why;
-mod world;
+mod tka;
+mod updates;

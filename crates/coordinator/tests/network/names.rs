@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     policy::{key_of, policy, save, tagged},
     sign_in::profile,
-    world::{Machine, World},
+    simulation::{Machine, World},
 };
 
 /// A policy by which these users reach the database.
@@ -36,7 +36,7 @@ fn a_user_with_another_name_keeps_their_rights_and_the_next_of_the_former_name_g
     let (laptop, mut db) = network(&mut world, &["ben@"]);
     let ben = world.state.find_user("ben").unwrap().id;
     world.state.rename_user(ben, "benedict", world.now).unwrap();
-    world.keep();
+    world.commit();
     let next = world.add_user("ben");
     let next = key_of(&mut world, next);
     let others = world.join(3, &next);
@@ -49,7 +49,7 @@ fn a_user_with_another_name_keeps_their_rights_and_the_next_of_the_former_name_g
             (text.matches("\"benedict@\"").count(), text.matches("\"ben@\"").count()),
             (2, 0)
         );
-        assert!(world.state.unmatched_names().is_empty());
+        assert!(world.state.unmatched_policy_names().is_empty());
         world.restart();
     }
 }
@@ -61,7 +61,7 @@ fn a_rename_that_is_not_stored_leaves_the_policy_as_it_was() {
     let ben = world.state.find_user("ben").unwrap().id;
     world.state.rename_user(ben, "benedict", world.now).unwrap();
     world.state.undo(world.now);
-    world.keep();
+    world.commit();
     assert!(world.state.policy().unwrap().text.contains("\"ben@\""));
     let found = sources(&mut world, &mut db);
     assert!(found.contains(&world.address(&laptop)), "{found}");
@@ -80,9 +80,9 @@ fn a_name_that_the_policy_has_already_is_given_to_no_user() {
     }
     assert!(world.state.find_user("ben").is_ok());
     world.state.rename_user(ben, "b:e\"n", world.now).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
-    assert_eq!(world.state.unmatched_names().len(), 2, "root@ is no user");
+    assert_eq!(world.state.unmatched_policy_names().len(), 2, "root@ is no user");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_user_whom_the_policy_names_is_not_deleted() {
     let (laptop, _) = network(&mut world, &["ben@"]);
     let ben = world.state.find_user("ben").unwrap().id;
     world.state.delete_node(laptop.id).unwrap();
-    world.keep();
+    world.commit();
     for _ in 0..2 {
         let refused = world.state.delete_user(ben).unwrap_err();
         assert!(matches!(refused, Refusal::InPolicy(..)), "{refused}");
@@ -145,10 +145,10 @@ fn a_trusted_name_that_a_provider_changes_is_changed_in_the_policy() {
     let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
     save(&mut world, &letting(&["clara@"]));
     assert_eq!(world.state.sign_in(&profile("1", "clara.m"), world.now), Ok(clara));
-    world.keep();
+    world.commit();
     assert!(world.state.policy().unwrap().text.contains("\"clara.m@\""));
     world.state.sign_in(&profile("2", "clara"), world.now).unwrap();
-    assert!(world.state.unmatched_names().is_empty());
+    assert!(world.state.unmatched_policy_names().is_empty());
     assert!(matches!(world.state.delete_user(clara), Err(Refusal::InPolicy(..))));
 }
 
@@ -160,7 +160,7 @@ fn names_of_the_policy_that_match_no_user_are_reported() {
         "line 1, acls[0].src[1]: \"eve@\" matches no user",
         "line 1, groups.group:a[1]: \"eve@\" matches no user",
     ];
-    let mut found = world.state.unmatched_names();
+    let mut found = world.state.unmatched_policy_names();
     found.sort();
     assert_eq!(found, wanted);
 }

@@ -6,7 +6,7 @@ use coordinator::{NewKey, Refusal, object::UserId};
 use policy::{Node, Nodes, Policy, Role, to_json};
 use serde_json::{Value, json};
 
-use crate::world::{Machine, World};
+use crate::simulation::{Machine, World};
 
 pub fn save(world: &mut World, text: &Value) {
     try_save(world, text).unwrap();
@@ -16,7 +16,7 @@ fn try_save(world: &mut World, text: &Value) -> Result<(), Refusal> {
     let text = text.to_string();
     let policy = Policy::parse(&text).unwrap();
     let outcome = world.state.save_policy(&text, &policy, world.now);
-    world.keep();
+    world.commit();
     outcome.map(drop)
 }
 
@@ -87,12 +87,12 @@ fn peers_are_shown_only_if_either_may_reach_the_other() {
     assert_eq!(base.filter[0]["SrcIPs"][0], world.address(&laptop));
     let site_id = site.id;
     world.state.tag_node(site_id, &["tag:db".into()], world.now).unwrap();
-    world.keep();
+    world.commit();
     drain(&mut world, &mut [&mut laptop, &mut base, &mut site]);
     assert_eq!((laptop.peers.len(), base.peers.len(), site.peers.len()), (2, 1, 1));
     assert_eq!(site.filter[0]["DstPorts"][0]["Ports"], ports(5432));
     world.state.delete_node(laptop.id).unwrap();
-    world.keep();
+    world.commit();
     drain(&mut world, &mut [&mut base, &mut site]);
     assert!(base.peers.is_empty() && base.filter == json!([]) && site.filter == json!([]));
 }
@@ -109,15 +109,15 @@ fn what_no_rule_looks_at_sends_no_filter_again() {
     save(&mut world, &policy(&json!({ "acls": rules })));
     let (mut one, mut base) = (world.join(1, &key), world.join(2, &db));
     drain(&mut world, &mut [&mut one, &mut base]);
-    let frames = (one.told.len(), base.told.len());
+    let frames = (one.frames.len(), base.frames.len());
     let mut third = world.join(3, &key);
     drain(&mut world, &mut [&mut one, &mut base, &mut third]);
-    world.tell(&third, json!({ "Endpoints": ["192.0.2.77:1"] }));
-    world.lose(&mut third);
+    world.send_update(&third, json!({ "Endpoints": ["192.0.2.77:1"] }));
+    world.disconnect(&mut third);
     world.pass(std::time::Duration::from_secs(20));
     drain(&mut world, &mut [&mut one, &mut base]);
     for (machine, before) in [(&one, frames.0), (&base, frames.1)] {
-        let later = &machine.told[before..];
+        let later = &machine.frames[before..];
         assert!(!later.is_empty());
         let has = |name: &str| later.iter().flatten().any(|field| field == name);
         assert!(!has("PacketFilters") && !has("SSHPolicy") && !has("Node"), "{later:?}");
@@ -184,7 +184,7 @@ fn networks_of_a_router_are_shown_to_those_who_may_reach_them() {
     let mut router = Machine::new(3);
     router.hostinfo["RoutableIPs"] = json!(["10.0.0.0/24", "10.9.0.0/24", "0.0.0.0/0"]);
     assert_eq!(world.register(&mut router, &gate), "");
-    world.tell(&router, json!({}));
+    world.send_update(&router, json!({}));
     world.follow(&mut router);
     drain(&mut world, &mut [&mut anna, &mut ben]);
     let approved = &world.state.node(router.id).unwrap().node.approved;
@@ -231,7 +231,7 @@ fn a_router_that_offers_other_networks_each_time_has_a_bounded_number_approved()
     for second in 0..12 {
         let nets: Vec<String> = (0..200).map(|third| format!("10.{second}.{third}.0/24")).collect();
         router.hostinfo["RoutableIPs"] = json!(nets);
-        world.tell(&router, json!({}));
+        world.send_update(&router, json!({}));
         let node = &world.state.node(router.id).unwrap().node;
         assert!(node.routes().count() == 200 && node.approved.len() <= 1024);
     }
@@ -266,11 +266,11 @@ fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
     assert!(has(&base, "randomize-client-port") && has(&one, "randomize-client-port"));
     let grants = base.filter.as_array().unwrap().iter().filter_map(|rule| rule.get("CapGrant"));
     assert_eq!(grants.count(), 1);
-    let frames = base.told.len();
+    let frames = base.frames.len();
     save(&mut world, &json!({ "acls": [{ "action": "accept", "src": ["*"], "dst": ["*:*"] }] }));
     drain(&mut world, &mut [&mut one, &mut base]);
     assert_eq!((&base.ssh, has(&base, "funnel")), (&json!({ "rules": [] }), false));
-    assert_eq!(base.told.len(), frames + 1);
+    assert_eq!(base.frames.len(), frames + 1);
 }
 
 #[test]
@@ -282,24 +282,24 @@ fn the_owner_stays_until_ownership_is_given_and_cannot_be_deleted_before() {
     let of_ben = key_of(&mut world, ben);
     let (mut machine, target) = (world.join(1, &of_ben), tagged(&mut world, "tag:db"));
     let mut target = world.join(2, &target);
-    let lets = |world: &mut World, target: &mut Machine, machine: &Machine| {
+    let allows_tag = |world: &mut World, target: &mut Machine, machine: &Machine| {
         drain(world, &mut [target]);
         target.filter.to_string().contains(&world.address(machine))
     };
     assert_eq!(world.state.delete_user(anna), Err(Refusal::IsOwner(anna)));
-    assert!(!lets(&mut world, &mut target, &machine), "ben is not the owner");
+    assert!(!allows_tag(&mut world, &mut target, &machine), "ben is not the owner");
     world.state.make_owner(ben).unwrap();
-    world.keep();
-    assert!(lets(&mut world, &mut target, &machine));
+    world.commit();
+    assert!(allows_tag(&mut world, &mut target, &machine));
     world.state.delete_user(anna).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
     world.follow(&mut target);
-    assert!(lets(&mut world, &mut target, &machine), "it was stored");
+    assert!(allows_tag(&mut world, &mut target, &machine), "it was stored");
     let carl = world.add_user("carl");
     world.state.make_owner(carl).unwrap();
-    world.keep();
-    assert!(!lets(&mut world, &mut target, &machine), "there is one owner");
+    world.commit();
+    assert!(!allows_tag(&mut world, &mut target, &machine), "there is one owner");
     assert_eq!(world.state.owner(), Some(carl));
     assert_eq!(world.state.make_owner(UserId(99)), Err(Refusal::NoUser("99".into())));
     drain(&mut world, &mut [&mut machine]);
@@ -378,7 +378,7 @@ fn clients_have_what_the_policy_compiled_anew_says_whatever_happened() {
                 walk.check();
             }
         }
-        changes += walk.machines.iter().map(|machine| machine.told.len()).sum::<usize>();
+        changes += walk.machines.iter().map(|machine| machine.frames.len()).sum::<usize>();
     }
     assert!(changes > 500, "{changes}");
 }
@@ -457,7 +457,7 @@ impl Walk {
                 let nets = [json!(["10.0.0.0/24"]), json!(["0.0.0.0/0"]), json!([])];
                 self.machines[at].hostinfo["RoutableIPs"] = nets[self.pick(3)].clone();
                 let endpoints = json!({ "Endpoints": ["192.0.2.1:1"] });
-                self.world.tell(&self.machines[at], endpoints);
+                self.world.send_update(&self.machines[at], endpoints);
             }
             4 => {
                 let nets = ["10.0.0.0/24", "0.0.0.0/0"].map(|net| net.parse().unwrap());
@@ -474,7 +474,7 @@ impl Walk {
             }
             _ => drop(self.world.poll(&mut self.machines[at])),
         }
-        self.world.keep();
+        self.world.commit();
     }
 
     fn check(&mut self) {

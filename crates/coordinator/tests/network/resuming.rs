@@ -5,13 +5,13 @@ use serde_json::json;
 
 use crate::{
     policy::{key_of, policy, save, tagged},
-    world::{Machine, World},
+    simulation::{Machine, World},
 };
 
 const SERVER: &str = "a";
 
 fn fields(machine: &Machine) -> &[String] {
-    machine.told.last().expect("it was told something")
+    machine.frames.last().expect("it was told something")
 }
 
 #[test]
@@ -20,13 +20,13 @@ fn what_changed_meanwhile_is_told_and_no_more() {
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let mut others: Vec<Machine> = (1..=20).map(|number| world.join(number, &key)).collect();
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     assert!(!world.resume(&mut sleeper, SERVER), "it followed none that can be gone on with");
-    world.lose(&mut sleeper);
-    world.tell(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
+    world.disconnect(&mut sleeper);
+    world.send_update(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
     let gone = others.pop().unwrap();
     world.state.delete_node(gone.id).unwrap();
-    world.keep();
+    world.commit();
     let new = world.join(100, &key);
     assert!(world.resume(&mut sleeper, SERVER));
     let expected = [
@@ -45,7 +45,7 @@ fn what_changed_meanwhile_is_told_and_no_more() {
     assert!(sleeper.peer(&gone).is_null() && sleeper.peer(&new).is_object());
     assert_eq!(sleeper.peers.len(), 20);
     // It follows on.
-    world.tell(&others[0], json!({ "Endpoints": ["192.0.2.98:1"] }));
+    world.send_update(&others[0], json!({ "Endpoints": ["192.0.2.98:1"] }));
     assert!(world.poll(&mut sleeper));
     assert_eq!(sleeper.peer(&others[0])["Endpoints"], json!(["192.0.2.98:1"]));
     assert!(!world.poll(&mut sleeper));
@@ -57,20 +57,20 @@ fn another_server_begins_anew_and_so_does_who_was_away_for_too_long() {
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let other = world.join(1, &key);
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     world.resume(&mut sleeper, SERVER);
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     assert!(!world.resume(&mut sleeper, "b"));
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     sleeper.position.1 = i64::MAX;
     assert!(!world.resume(&mut sleeper, "b"), "no log is so long");
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     // One more than the log keeps.
     for number in 0..=1_u32 << 16 {
         let endpoint = format!("192.0.{}.1:{}", number >> 15, 1 + number % (1 << 15));
-        world.hear(&other, json!({ "Endpoints": [endpoint] }));
+        world.apply_map_request(&other, json!({ "Endpoints": [endpoint] }));
     }
-    world.keep();
+    world.commit();
     assert!(!world.resume(&mut sleeper, "b"));
     assert_eq!(sleeper.peer(&other)["Endpoints"], json!(["192.0.2.1:1"]));
 }
@@ -81,9 +81,9 @@ fn where_it_may_be_others_whom_it_sees_all_is_told_anew() {
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let other = world.join(1, &key);
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     world.resume(&mut sleeper, SERVER);
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     save(&mut world, &policy(&json!({ "acls": [] })));
     assert!(!world.resume(&mut sleeper, SERVER));
     assert!(sleeper.peer(&other).is_null());
@@ -91,7 +91,7 @@ fn where_it_may_be_others_whom_it_sees_all_is_told_anew() {
 
 /// Something that happens to a network.
 #[derive(Clone, Debug)]
-enum Step {
+enum ReachabilityStep {
     Join(bool),
     Move(usize),
     Lose(usize),
@@ -101,16 +101,16 @@ enum Step {
     Blink,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ReachabilityStep>> {
     let step = prop_oneof![
-        any::<bool>().prop_map(Step::Join),
-        (0..20_usize).prop_map(Step::Move),
-        (0..20_usize).prop_map(Step::Lose),
-        (0..20_usize, 0..2_usize).prop_map(|(at, tag)| Step::Tag(at, tag)),
-        (0..20_usize).prop_map(Step::Delete),
-        (0..3_usize).prop_map(Step::Policy),
-        Just(Step::Blink),
-        Just(Step::Blink),
+        any::<bool>().prop_map(ReachabilityStep::Join),
+        (0..20_usize).prop_map(ReachabilityStep::Move),
+        (0..20_usize).prop_map(ReachabilityStep::Lose),
+        (0..20_usize, 0..2_usize).prop_map(|(at, tag)| ReachabilityStep::Tag(at, tag)),
+        (0..20_usize).prop_map(ReachabilityStep::Delete),
+        (0..3_usize).prop_map(ReachabilityStep::Policy),
+        Just(ReachabilityStep::Blink),
+        Just(ReachabilityStep::Blink),
     ];
     proptest::collection::vec(step, 1..40)
 }
@@ -129,39 +129,39 @@ proptest! {
             json!({ "acls": [{ "action": "accept", "src": ["tag:db"], "dst": ["tag:db:*"] }] }),
         ];
         let mut sleeper = world.join(200, &keys[0]);
-        world.lose(&mut sleeper);
+        world.disconnect(&mut sleeper);
         world.resume(&mut sleeper, SERVER);
         let mut machines: Vec<Machine> = Vec::new();
         for (number, step) in (1..).zip(steps) {
             let at = |at: usize| Some(at).filter(|_| !machines.is_empty());
             match step {
-                Step::Join(is_tagged) => {
+                ReachabilityStep::Join(is_tagged) => {
                     machines.push(world.join(number, &keys[usize::from(is_tagged)]));
                 }
-                Step::Move(which) if let Some(which) = at(which) => {
+                ReachabilityStep::Move(which) if let Some(which) = at(which) => {
                     let machine = &machines[which % machines.len()];
-                    world.tell(machine, json!({ "Endpoints": [format!("192.0.2.7:{number}")] }));
+                    world.send_update(machine, json!({ "Endpoints": [format!("192.0.2.7:{number}")] }));
                 }
-                Step::Lose(which) if let Some(which) = at(which) => {
+                ReachabilityStep::Lose(which) if let Some(which) = at(which) => {
                     let which = which % machines.len();
-                    world.lose(&mut machines[which]);
+                    world.disconnect(&mut machines[which]);
                     world.pass(std::time::Duration::from_secs(60));
                     world.follow(&mut machines[which]);
                 }
-                Step::Tag(which, tag) if let Some(which) = at(which) => {
+                ReachabilityStep::Tag(which, tag) if let Some(which) = at(which) => {
                     let id = machines[which % machines.len()].id;
                     let tags = [["tag:db", "tag:web"][tag].to_owned()];
                     world.state.tag_node(id, &tags, world.now).unwrap();
-                    world.keep();
+                    world.commit();
                 }
-                Step::Delete(which) if let Some(which) = at(which) => {
+                ReachabilityStep::Delete(which) if let Some(which) = at(which) => {
                     let machine = machines.remove(which % machines.len());
                     world.state.delete_node(machine.id).unwrap();
-                    world.keep();
+                    world.commit();
                 }
-                Step::Policy(which) => save(&mut world, &policy(&rules[which])),
-                Step::Blink => {
-                    world.lose(&mut sleeper);
+                ReachabilityStep::Policy(which) => save(&mut world, &policy(&rules[which])),
+                ReachabilityStep::Blink => {
+                    world.disconnect(&mut sleeper);
                     world.resume(&mut sleeper, SERVER);
                 }
                 _ => {}
@@ -170,10 +170,10 @@ proptest! {
                 while world.poll(&mut sleeper) {}
             }
         }
-        world.lose(&mut sleeper);
+        world.disconnect(&mut sleeper);
         world.resume(&mut sleeper, SERVER);
         let known = std::mem::take(&mut sleeper.peers);
-        world.lose(&mut sleeper);
+        world.disconnect(&mut sleeper);
         world.follow(&mut sleeper);
         prop_assert_eq!(known, sleeper.peers);
     }

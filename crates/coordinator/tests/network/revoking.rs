@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coordinator::{NewKey, Refusal, secret};
 
-use crate::world::{Machine, World};
+use crate::simulation::{Machine, World};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,7 +18,7 @@ fn bens(world: &mut World) -> String {
 fn api_key(world: &mut World) -> String {
     let (text, end) = (secret::write_api(&[7; 38]), world.now.after(HOUR));
     world.state.create_api_key(Some(end), &text, world.now);
-    world.keep();
+    world.commit();
     text
 }
 
@@ -40,7 +40,7 @@ fn an_auth_key_that_was_expired_makes_no_node_also_after_a_restart() {
         assert_eq!(registered(&mut world, 1, &key), "");
         let id = world.state.keys().next().unwrap().id;
         world.state.expire_key(id, world.now).unwrap();
-        world.keep();
+        world.commit();
         assert_eq!(world.state.keys().next().unwrap().expires, Some(world.now));
         assert_eq!(registered(&mut world, 2, &key), "the auth key has expired");
         assert_eq!(world.state.nodes().count(), 1);
@@ -53,7 +53,7 @@ fn an_auth_key_that_was_deleted_makes_no_node_also_after_a_restart() {
     let key = world.reusable();
     let id = world.state.keys().next().unwrap().id;
     world.state.delete_key(id).unwrap();
-    world.keep();
+    world.commit();
     assert_eq!(registered(&mut world, 1, &key), "invalid auth key");
     assert_eq!(world.state.expire_key(id, world.now), Err(Refusal::NoKey(id)));
 }
@@ -64,7 +64,7 @@ fn the_auth_keys_of_a_deleted_user_make_no_node_also_after_a_restart() {
     let (own, bens) = (world.reusable(), bens(&mut world));
     let ben = world.state.find_user("ben").unwrap().id;
     world.state.delete_user(ben).unwrap();
-    world.keep();
+    world.commit();
     assert_eq!(registered(&mut world, 1, &bens), "invalid auth key");
     assert_eq!(registered(&mut world, 2, &own), "", "others keep theirs");
     assert!(world.state.find_user("ben").is_err());
@@ -76,16 +76,17 @@ fn an_api_key_that_was_expired_or_deleted_is_good_for_nothing_also_after_a_resta
     let mut world = World::new();
     let text = api_key(&mut world);
     world.restart();
-    let prefix = world.state.api_key_of(&text, world.now).expect("it is good").prefix.clone();
+    let prefix =
+        world.state.find_valid_api_key(&text, world.now).expect("it is good").prefix.clone();
     world.state.expire_api_key(&prefix, world.now).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
-    assert_eq!(world.state.api_key_of(&text, world.now), None);
+    assert_eq!(world.state.find_valid_api_key(&text, world.now), None);
     let text = api_key(&mut world);
-    let id = world.state.api_key_of(&text, world.now).expect("it is good").id;
+    let id = world.state.find_valid_api_key(&text, world.now).expect("it is good").id;
     world.state.delete_api_key(&id.to_string()).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
-    assert_eq!(world.state.api_key_of(&text, world.now), None);
+    assert_eq!(world.state.find_valid_api_key(&text, world.now), None);
     assert_eq!(world.state.api_keys().count(), 1);
 }

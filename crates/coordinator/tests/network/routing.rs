@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::world::{Machine, World};
+use crate::simulation::{Machine, World};
 
 const NET: &str = "10.0.0.0/24";
 
@@ -13,7 +13,7 @@ fn router(world: &mut World, number: u8, key: &str, nets: &[&str]) -> Machine {
     let mut machine = Machine::new(number);
     machine.hostinfo["RoutableIPs"] = json!(nets);
     assert_eq!(world.register(&mut machine, key), "");
-    world.tell(&machine, json!({}));
+    world.send_update(&machine, json!({}));
     world.follow(&mut machine);
     machine
 }
@@ -21,7 +21,7 @@ fn router(world: &mut World, number: u8, key: &str, nets: &[&str]) -> Machine {
 fn approve(world: &mut World, machine: &Machine, nets: &[&str]) {
     let nets: Vec<_> = nets.iter().map(|net| net.parse().unwrap()).collect();
     world.state.approve_routes(machine.id, &nets, world.now).unwrap();
-    world.keep();
+    world.commit();
 }
 
 fn routes(watcher: &mut Machine, world: &mut World, router: &Machine) -> (bool, bool) {
@@ -43,10 +43,10 @@ fn a_network_is_routed_once_it_is_offered_and_approved() {
     world.poll(&mut gate);
     assert_eq!(gate.own["AllowedIPs"].as_array().unwrap().len(), 3);
     gate.hostinfo["RoutableIPs"] = json!([]);
-    world.tell(&gate, json!({}));
+    world.send_update(&gate, json!({}));
     assert_eq!(routes(&mut watcher, &mut world, &gate), (false, false));
     gate.hostinfo["RoutableIPs"] = json!([NET]);
-    world.tell(&gate, json!({}));
+    world.send_update(&gate, json!({}));
     assert_eq!(routes(&mut watcher, &mut world, &gate), (true, true), "it stays approved");
     approve(&mut world, &gate, &[]);
     assert_eq!(routes(&mut watcher, &mut world, &gate), (false, false), "until that is withdrawn");
@@ -66,20 +66,20 @@ fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
     assert_eq!(routes(&mut watcher, &mut world, &second), (false, false));
     world.poll(&mut second);
     assert!(second.own["AllowedIPs"].as_array().unwrap().contains(&json!(NET)), "in reserve");
-    world.lose(&mut first);
+    world.disconnect(&mut first);
     world.pass(Duration::from_secs(11));
     assert_eq!(routes(&mut watcher, &mut world, &first), (false, false));
     assert_eq!(routes(&mut watcher, &mut world, &second), (true, true));
     world.follow(&mut first);
     assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "no going back");
-    world.lose(&mut first);
-    world.lose(&mut second);
+    world.disconnect(&mut first);
+    world.disconnect(&mut second);
     world.pass(Duration::from_secs(11));
     assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "nobody is better");
     world.follow(&mut first);
     assert_eq!(routes(&mut watcher, &mut world, &first), (true, true));
     world.state.delete_node(first.id).unwrap();
-    world.keep();
+    world.commit();
     assert_eq!(routes(&mut watcher, &mut world, &second), (true, true));
 }
 
@@ -96,8 +96,8 @@ fn of_two_routers_that_are_connected_the_one_that_answers_has_the_network_and_ke
     }
     assert_eq!(world.state.contested_routers().len(), 2);
     let mut note = |world: &mut World, answers: [bool; 2]| {
-        world.state.note_answers(&[(first.id, answers[0]), (second.id, answers[1])]);
-        world.keep();
+        world.state.record_responses(&[(first.id, answers[0]), (second.id, answers[1])]);
+        world.commit();
         [&first, &second].map(|gate| routes(&mut watcher, world, gate).1)
     };
     assert_eq!(note(&mut world, [true, true]), [true, false]);
@@ -106,10 +106,10 @@ fn of_two_routers_that_are_connected_the_one_that_answers_has_the_network_and_ke
     assert_eq!(note(&mut world, [false, false]), [false, true], "nobody is better");
     assert_eq!(note(&mut world, [true, false]), [true, false]);
     assert_eq!(note(&mut world, [false, true]), [false, true]);
-    world.lose(&mut first);
+    world.disconnect(&mut first);
     world.follow(&mut first);
-    world.state.note_answers(&[(second.id, false)]);
-    world.keep();
+    world.state.record_responses(&[(second.id, false)]);
+    world.commit();
     assert_eq!(routes(&mut watcher, &mut world, &first), (true, true), "it has come back");
 }
 
@@ -119,7 +119,7 @@ fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
     let key = world.reusable();
     let client = world.join(1, &key);
     let gates = [2, 3].map(|number| router(&mut world, number, &key, &[NET]));
-    let all = |world: &World| world.state.watched(|_| true);
+    let all = |world: &World| world.state.probed_routers(|_| true);
     assert!(all(&world).is_empty(), "no network is contested");
     for gate in &gates {
         approve(&mut world, gate, &[NET]);
@@ -130,25 +130,25 @@ fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
         let watched = all(&world).into_iter().find(|one| one.router == gate.id).unwrap();
         assert_eq!(watched.address, address(&world, gate));
         let controls = |of: &Machine| {
-            let witness = watched.witnesses.iter().find(|one| one.id == of.id).unwrap();
+            let witness = watched.probers.iter().find(|one| one.id == of.id).unwrap();
             witness.controls.clone()
         };
-        assert_eq!(watched.witnesses.len(), 2);
+        assert_eq!(watched.probers.len(), 2);
         assert_eq!(controls(&client), [address(&world, rival)]);
         assert_eq!(controls(rival), [address(&world, &client)]);
     }
-    let here = world.state.watched(|id| id != client.id && id != gates[0].id);
+    let here = world.state.probed_routers(|id| id != client.id && id != gates[0].id);
     assert_eq!(here.len(), 1, "the other server asks about the rest");
-    assert!(here[0].router == gates[1].id && here[0].witnesses.is_empty());
+    assert!(here[0].router == gates[1].id && here[0].probers.is_empty());
 
     let mut phone = Machine::new(4);
     phone.hostinfo["OS"] = json!("iOS");
     assert_eq!(world.register(&mut phone, &key), "");
-    world.tell(&phone, json!({}));
+    world.send_update(&phone, json!({}));
     world.follow(&mut phone);
-    assert!(all(&world).iter().all(|one| one.witnesses.len() == 2), "it would be woken");
+    assert!(all(&world).iter().all(|one| one.probers.len() == 2), "it would be woken");
     crate::policy::save(&mut world, &json!({ "acls": [] }));
-    assert!(all(&world).iter().all(|one| one.witnesses.is_empty()), "none sees another");
+    assert!(all(&world).iter().all(|one| one.probers.is_empty()), "none sees another");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use coordinator::{
-    MapRequest, NewKey, Polled, Session, State,
+    MapRequest, NewKey, PollResult, Session, State,
     object::{Kind, Stored},
     secret,
 };
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     policy::{key_of, policy, save},
-    world::{Machine, World, kept},
+    simulation::{Machine, World, stored_objects},
 };
 
 /// Another server with what the store has.
@@ -28,11 +28,11 @@ fn read_on(world: &World, other: &mut State, version: i64) {
 
 /// What a stream of a machine's is told first.
 fn first(state: &State, world: &World, machine: &Machine, position: (String, i64)) -> Value {
-    let (former_stream, former_seq) = position;
-    let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+    let (previous_stream, previous_seq) = position;
+    let request = MapRequest { previous_stream, previous_seq, ..MapRequest::default() };
     let mut session = Session::new(machine.id, machine.key).resumable("net", &request);
     match session.poll(state, world.now) {
-        Polled::Frame(frame) => serde_json::from_str(&frame.text()).unwrap(),
+        PollResult::Frame(frame) => serde_json::from_str(&frame.text()).unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -43,15 +43,15 @@ fn a_stream_goes_on_at_another_server_with_what_changed() {
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let others: Vec<Machine> = (1..=9).map(|number| world.join(number, &key)).collect();
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     let (mut other, version) = (other(&world), world.version);
     world.pass(Duration::from_secs(60));
     world.resume(&mut sleeper, "net");
-    world.tell(&others[2], json!({ "Endpoints": ["192.0.2.98:1"] }));
+    world.send_update(&others[2], json!({ "Endpoints": ["192.0.2.98:1"] }));
     while world.poll(&mut sleeper) {}
     let position = sleeper.position.clone();
-    world.lose(&mut sleeper);
-    world.tell(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
+    world.disconnect(&mut sleeper);
+    world.send_update(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
     let early = first(&other, &world, &sleeper, position.clone());
     assert!(early.get("Peers").is_some(), "it does not know what its client knows");
     read_on(&world, &mut other, version);
@@ -78,25 +78,25 @@ fn what_was_and_is_not_any_more_between_two_looks_of_a_server_is_told() {
     let key = world.reusable();
     let mut client = world.join(200, &key);
     let moved = world.join(1, &key);
-    world.lose(&mut client);
+    world.disconnect(&mut client);
     let (mut other, version) = (other(&world), world.version);
     world.pass(Duration::from_secs(60));
     let brief = world.join(2, &key);
-    world.tell(&moved, json!({ "Endpoints": ["192.0.2.98:1"] }));
+    world.send_update(&moved, json!({ "Endpoints": ["192.0.2.98:1"] }));
     world.resume(&mut client, "net");
     assert!(client.peer(&brief).is_object());
-    world.tell(&moved, json!({ "Endpoints": ["192.0.2.1:41641"] }));
+    world.send_update(&moved, json!({ "Endpoints": ["192.0.2.1:41641"] }));
     world.state.delete_node(brief.id).unwrap();
-    world.keep();
+    world.commit();
     let mut follower = Session::new(client.id, client.key);
-    assert!(matches!(follower.poll(&other, world.now), Polled::Frame(_)));
+    assert!(matches!(follower.poll(&other, world.now), PollResult::Frame(_)));
     read_on(&world, &mut other, version);
     let frame = first(&other, &world, &client, client.position.clone());
     assert_eq!(frame["MapSessionHandle"], json!(client.position.0), "it goes on");
     assert_eq!(frame["PeersRemoved"], json!([brief.id]));
     assert_eq!(frame["PeersChanged"][0]["Endpoints"], json!(["192.0.2.1:41641"]));
     // Who followed this one was told of neither.
-    assert!(matches!(follower.poll(&other, world.now), Polled::Nothing));
+    assert!(matches!(follower.poll(&other, world.now), PollResult::Nothing));
 }
 
 #[test]
@@ -106,19 +106,19 @@ fn a_node_is_online_for_as_long_as_any_server_has_its_stream() {
     let mut machine = world.join(1, &key);
     let id = machine.id;
     let is_online = |world: &World| world.state.node(id).unwrap().online;
-    world.state.hear_server(5, BTreeSet::from([id]), world.now);
-    world.lose(&mut machine);
+    world.state.set_server_connections(5, BTreeSet::from([id]), world.now);
+    world.disconnect(&mut machine);
     world.pass(Duration::from_secs(60));
     assert!(is_online(&world));
     // The server dies: by then its node is gone for as long as any may be.
     let since = world.now;
     world.pass(Duration::from_secs(10));
-    world.state.lose_server(5, since);
+    world.state.expire_server_connections(5, since);
     world.pass(Duration::ZERO);
     assert!(!is_online(&world));
-    world.state.hear_server(6, BTreeSet::from([id]), world.now);
+    world.state.set_server_connections(6, BTreeSet::from([id]), world.now);
     assert!(is_online(&world));
-    world.state.hear_server(6, BTreeSet::new(), world.now);
+    world.state.set_server_connections(6, BTreeSet::new(), world.now);
     assert!(is_online(&world), "it may be about to come back");
     world.pass(Duration::from_secs(11));
     assert!(!is_online(&world));
@@ -131,10 +131,10 @@ fn an_ephemeral_node_of_a_server_that_died_is_forgotten_as_late_as_any() {
     let key = world.auth_key(new);
     let mut machine = world.join(1, &key);
     let (id, patience) = (machine.id, world.state.settings().ephemeral_after);
-    world.state.hear_server(5, BTreeSet::from([id]), world.now);
-    world.lose(&mut machine);
+    world.state.set_server_connections(5, BTreeSet::from([id]), world.now);
+    world.disconnect(&mut machine);
     world.pass(patience * 3);
-    world.state.lose_server(5, world.now);
+    world.state.expire_server_connections(5, world.now);
     world.pass(patience - Duration::from_secs(1));
     assert!(world.state.node(id).is_some());
     world.pass(Duration::from_secs(2));
@@ -152,7 +152,7 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
             assert_eq!(world.register(&mut machine, &key), "");
             let nets = ["10.0.0.0/8".parse().unwrap()];
             world.state.approve_routes(machine.id, &nets, world.now).unwrap();
-            world.keep();
+            world.commit();
             machine
         })
         .collect();
@@ -165,10 +165,10 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
     // Another server sees nobody connected, and does not choose anew.
     let (mut other, version) = (other(&world), world.version);
     assert_eq!(primary(&other), [routers[1].id.0]);
-    other.hear_server(5, BTreeSet::from([routers[1].id]), world.now);
+    other.set_server_connections(5, BTreeSet::from([routers[1].id]), world.now);
     assert!(other.take_writes().is_empty());
     world.follow(&mut routers[0]);
-    world.lose(&mut routers[1]);
+    world.disconnect(&mut routers[1]);
     world.pass(Duration::from_secs(11));
     assert_eq!(primary(&world.state), [routers[0].id.0]);
     read_on(&world, &mut other, version);
@@ -184,7 +184,7 @@ fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
     let once = NewKey { user: Some(world.user), ..NewKey::default() };
     let once = world.auth_key(once);
     while world.poll(&mut watcher) {}
-    let before = (watcher.peers.clone(), kept(&world.state));
+    let before = (watcher.peers.clone(), stored_objects(&world.state));
     world.state.rename_node(machine.id, "other", world.now).unwrap();
     world.state.delete_node(machine.id).unwrap();
     let mut new = Machine::new(3);
@@ -195,15 +195,15 @@ fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
     assert!(world.state.take_writes().len() >= 4);
     world.state.undo(world.now);
     assert!(world.state.take_writes().is_empty());
-    world.keep();
+    world.commit();
     while world.poll(&mut watcher) {}
-    assert_eq!((watcher.peers.clone(), kept(&world.state)), before);
+    assert_eq!((watcher.peers.clone(), stored_objects(&world.state)), before);
     // The node still follows, and the key is not used.
     assert!(!machine.has_ended);
     while world.poll(&mut machine) {}
     assert!(!machine.has_ended);
     assert_eq!(world.register(&mut new, &once), "");
-    world.tell(&new, json!({ "Endpoints": ["192.0.2.3:1"] }));
+    world.send_update(&new, json!({ "Endpoints": ["192.0.2.3:1"] }));
     while world.poll(&mut watcher) {}
     assert!(watcher.peer(&new).is_object(), "it is told of once it is one");
 }
@@ -216,7 +216,7 @@ fn register_without_keeping(world: &mut World, machine: &mut Machine, fields: &V
     let request = coordinator::RegisterRequest::read(request.to_string().as_bytes()).unwrap();
     let (machine, number) = (machine.machine, "1");
     let asked =
-        coordinator::Registering { machine, request: &request, number, url: "", from: None };
+        coordinator::RegisterCommand { machine, request: &request, number, url: "", from: None };
     world.state.register(asked, world.now);
 }
 
@@ -232,7 +232,7 @@ fn what_a_database_has_lost_is_not_there_any_more() {
     world.store = backup;
     let objects = world.store.values().cloned().collect();
     world.state.reconcile(objects, 0, world.now).unwrap();
-    world.keep();
+    world.commit();
     while world.poll(&mut watcher) {}
     assert!(watcher.peer(&lost).is_null());
     assert!(world.state.node(lost.id).is_none());
@@ -248,7 +248,7 @@ fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let mover = world.join(1, &key);
-    world.lose(&mut sleeper);
+    world.disconnect(&mut sleeper);
     let mut other = other(&world);
     let backup: Vec<Stored> = world.store.values().cloned().collect();
     let mut version = world.version;
@@ -263,7 +263,7 @@ fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
     other.reconcile(backup.clone(), 2, world.now).unwrap();
     other.publish(version, world.now);
     let mut new = State::load(Default::default(), &backup, (version, 3), world.now).unwrap();
-    new = new.of_epoch(2);
+    new = new.with_epoch(2);
     while version <= told {
         version += 1;
         for server in [&mut other, &mut new] {
@@ -293,7 +293,7 @@ fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
 fn move_to(server: &mut State, machine: &Machine, version: i64, world: &World) {
     let endpoint = format!("192.0.2.1:{version}").parse().unwrap();
     let request = MapRequest { endpoints: vec![endpoint], ..MapRequest::default() };
-    server.hear(machine.id, &request, world.now);
+    server.apply_map_request(machine.id, &request, world.now);
     server.take_writes();
     server.publish(version, world.now);
 }
@@ -331,7 +331,7 @@ fn rights_that_change_at_one_server_change_at_another() {
     assert_eq!(peers(&server, &world), 0);
     for (change, expected) in changes.iter().zip([1, 1, 1, 1, 2]) {
         change(&mut world);
-        world.keep();
+        world.commit();
         read_on(&world, &mut server, version);
         version = world.version;
         assert_eq!(peers(&server, &world), expected);
@@ -345,12 +345,12 @@ fn an_api_key_that_is_deleted_at_one_server_is_good_at_no_other() {
     let mut world = World::new();
     let text = secret::write_api(&[7; 38]);
     world.state.create_api_key(None, &text, world.now);
-    world.keep();
+    world.commit();
     let (mut server, version) = (other(&world), world.version);
-    let id = server.api_key_of(&text, world.now).unwrap().id;
+    let id = server.find_valid_api_key(&text, world.now).unwrap().id;
     world.state.delete_api_key(&id.to_string()).unwrap();
-    world.keep();
+    world.commit();
     read_on(&world, &mut server, version);
-    assert_eq!(server.api_key_of(&text, world.now), None);
-    assert_eq!(kept(&server), kept(&world.state));
+    assert_eq!(server.find_valid_api_key(&text, world.now), None);
+    assert_eq!(stored_objects(&server), stored_objects(&world.state));
 }

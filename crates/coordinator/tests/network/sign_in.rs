@@ -11,7 +11,7 @@ use tailnet::keys::NodePublic;
 
 use crate::{
     policy::save,
-    world::{Machine, URL, World},
+    simulation::{Machine, URL, World},
 };
 
 pub fn profile(subject: &str, username: &str) -> Profile {
@@ -31,25 +31,25 @@ fn user(world: &World, id: UserId) -> User {
 
 /// A machine without a key asks, and somebody who logged in lets it in.
 fn log_in(world: &mut World, machine: &mut Machine, who: &Profile) {
-    let answer = world.ask(machine, json!({}));
+    let answer = world.send_register(machine, json!({}));
     let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
     let user = world.state.sign_in(who, world.now).unwrap();
     let by = Admission { user, method: RegisterMethod::Oidc, expires: None };
     machine.id = world.state.admit(&number, by, world.now).unwrap();
-    world.keep();
+    world.commit();
 }
 
 #[test]
 fn a_user_is_who_the_provider_says_whatever_their_name() {
     let mut world = World::new();
     let first = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
-    world.keep();
+    world.commit();
     world.restart();
     let mut later = profile("1", "clara.m");
     later.groups = vec!["b".into(), "a".into(), "a".into(), String::new()];
     later.display_name = "Clara M".into();
     assert_eq!(world.state.sign_in(&later, world.now), Ok(first));
-    world.keep();
+    world.commit();
     world.restart();
     let kept = user(&world, first);
     assert_eq!((kept.name.as_str(), kept.email.as_str()), ("clara.m", "clara.m@net.test"));
@@ -58,7 +58,7 @@ fn a_user_is_who_the_provider_says_whatever_their_name() {
     let other = Profile { identity: elsewhere, ..profile("1", "clara.m") };
     assert_ne!(world.state.sign_in(&other, world.now), Ok(first));
     let refused = world.state.rename_user(first, "else", world.now);
-    assert_eq!(refused, Err(Refusal::ProvidersName(first)));
+    assert_eq!(refused, Err(Refusal::NameFromProvider(first)));
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn a_name_of_the_policy_that_a_provider_gave_is_told() {
     let mut world = World::new();
     let rule = json!({ "action": "accept", "src": ["clara@"], "dst": ["anna@:22", "dora@:22"] });
     save(&mut world, &json!({ "acls": [rule] }));
-    assert!(world.state.distrusted_names().is_empty());
+    assert!(world.state.untrusted_policy_names().is_empty());
     for (subject, name) in [("1", "clara"), ("2", "dora"), ("3", "lara")] {
         world.state.sign_in(&profile(subject, name), world.now).unwrap();
     }
-    assert_eq!(world.state.distrusted_names(), ["clara", "dora"]);
+    assert_eq!(world.state.untrusted_policy_names(), ["clara", "dora"]);
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn another_users_login_on_a_machine_is_another_node() {
     log_in(&mut world, &mut machine, &profile("1", "clara"));
     let first = machine.id;
     machine.key = NodePublic([77; 32]);
-    let answer = world.ask(&machine, json!({}));
+    let answer = world.send_register(&machine, json!({}));
     let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
     let clara = world.state.node(first).unwrap().node.user.unwrap();
-    assert_eq!(world.state.would_be(&number, clara).unwrap().id, first);
+    assert_eq!(world.state.existing_node_for(&number, clara).unwrap().id, first);
     let other = world.state.sign_in(&profile("2", "dora"), world.now).unwrap();
-    assert!(world.state.would_be(&number, other).is_none());
+    assert!(world.state.existing_node_for(&number, other).is_none());
     log_in(&mut world, &mut machine, &profile("2", "dora"));
     assert_ne!(machine.id, first);
     assert_eq!(world.state.node(first).unwrap().node.user, Some(clara));
@@ -165,13 +165,13 @@ fn another_users_login_on_a_machine_is_another_node() {
 fn a_login_says_when_the_key_expires() {
     let mut world = World::new();
     let machine = Machine::new(1);
-    let answer = world.ask(&machine, json!({}));
+    let answer = world.send_register(&machine, json!({}));
     let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
     let user = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
     let expires = Some(world.now.after(Duration::from_secs(60)));
     let by = Admission { user, method: RegisterMethod::Oidc, expires };
     let id = world.state.admit(&number, by, world.now).unwrap();
-    world.keep();
+    world.commit();
     assert!(!world.state.node(id).unwrap().node.has_expired(world.now));
     world.pass(Duration::from_secs(61));
     assert!(world.state.node(id).unwrap().node.has_expired(world.now));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     policy::{key_of, policy, save, tagged},
-    world::World,
+    simulation::World,
 };
 
 const ACCOUNT: &str = "www";
@@ -32,7 +32,7 @@ fn ask(world: &mut World, ends: [NodeId; 2], followed: Option<&str>, number: &st
 }
 
 fn held(number: &str) -> SshOutcome {
-    SshOutcome::Held(number.to_owned())
+    SshOutcome::Pending(number.to_owned())
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn only_a_login_that_the_policy_has_checked_can_be_confirmed() {
     world.state.set_expiry(ends[0], Some(world.now), world.now).unwrap();
     assert!(is_refused(&mut world, ACCOUNT, None), "its key has expired");
     world.state.set_expiry(ends[0], None, world.now).unwrap();
-    world.keep();
+    world.commit();
     assert_eq!(ask(&mut world, ends, None, "b"), SshOutcome::Accepted);
     world.state.delete_node(ends[0]).unwrap();
     assert!(is_refused(&mut world, ACCOUNT, None));
@@ -133,7 +133,7 @@ fn a_login_does_not_wait_for_ever_nor_do_many() {
         world.pass(Duration::from_millis(1));
     }
     let waits =
-        |number: &u32| world.state.waiting_ssh(&format!("{number:03}"), world.now).is_some();
+        |number: &u32| world.state.pending_ssh_login(&format!("{number:03}"), world.now).is_some();
     let waiting: Vec<u32> = (0..100).filter(waits).collect();
     assert_eq!((waiting.len(), waiting[0]), (64, 36), "the newest");
 }
@@ -155,7 +155,7 @@ fn a_user_with_logins_without_end_ends_no_other_users_login_at_the_same_node() {
         ask(&mut world, [flood, at], None, &format!("{number:03}"));
     }
     assert_eq!(ask(&mut world, [mine, at], Some("mine"), "x"), held("mine"));
-    let is_open = |number: &str| world.state.waiting_ssh(number, world.now).is_some();
+    let is_open = |number: &str| world.state.pending_ssh_login(number, world.now).is_some();
     assert!(!is_open("036") && is_open("037"), "of the flood's own the newest are left");
 }
 
@@ -164,7 +164,7 @@ fn a_decision_that_is_not_kept_is_none_and_counts_if_it_was_kept_after_all() {
     let (mut world, ends) = two();
     save(&mut world, &check("1h"));
     assert_eq!(ask(&mut world, ends, None, "a"), held("a"));
-    world.keep();
+    world.commit();
     world.state.decide_ssh("a", true, world.now).unwrap();
     let redo = world.state.undo(world.now);
     assert_eq!(ask(&mut world, ends, Some("a"), "b"), held("a"));

@@ -71,7 +71,7 @@ impl Reader {
         for owner in self.list(at) {
             match self.alias(&owner, Side::NodeAttribute) {
                 Some(Alias::Any | Alias::Host(_) | Alias::Net(_) | Alias::Set(_)) => {
-                    self.fault(&owner, Reason::Wanted("a user, a group, a tag or an autogroup"));
+                    self.fault(&owner, Reason::WrongType("a user, a group, a tag or an autogroup"));
                 }
                 alias => owners.extend(alias),
             }
@@ -111,7 +111,7 @@ impl Reader {
         match at.value.kind {
             Kind::Bool(yes) => self.policy.randomizes_port = yes,
             Kind::Null => {}
-            _ => self.fault(at, Reason::Wanted("true or false")),
+            _ => self.fault(at, Reason::WrongType("true or false")),
         }
     }
 

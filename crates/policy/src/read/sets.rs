@@ -27,7 +27,7 @@ impl Reader {
         let mut sets = Sets::new();
         for (name, parts) in entries {
             if !name.starts_with("ipset:") {
-                self.fault(&parts, Reason::Wanted("a name that begins with ipset:"));
+                self.fault(&parts, Reason::WrongType("a name that begins with ipset:"));
             }
             let list = self.list(&parts).into_iter();
             sets.insert(name, list.filter_map(|at| self.part(at)).collect());
@@ -49,7 +49,7 @@ impl Reader {
         let alias = match Alias::parse(name.trim().trim_start_matches("host:")) {
             Ok(alias @ (Alias::Net(_) | Alias::Host(_) | Alias::Set(_))) => alias,
             Ok(_) => {
-                self.fault(&at, Reason::Wanted("a network, a host or an ipset"));
+                self.fault(&at, Reason::WrongType("a network, a host or an ipset"));
                 return None;
             }
             Err(reason) => {

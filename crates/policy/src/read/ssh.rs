@@ -6,7 +6,7 @@ use super::{At, NO_POSTURE, Reader, Side};
 use crate::{
     alias::{Alias, Autogroup},
     hujson::Kind,
-    model::{Place, Ssh, SshTest},
+    model::{Location, Ssh, SshTest},
     refusal::{Reason, TestFault},
 };
 
@@ -25,7 +25,7 @@ impl Reader {
     /// A rule, or `None` if it has an unsupported condition.
     fn ssh_rule(&mut self, rule: &At<'_>) -> Option<Ssh> {
         let mut read = Ssh {
-            place: rule.place(),
+            location: rule.location(),
             sources: Vec::new(),
             targets: Vec::new(),
             users: Vec::new(),
@@ -187,7 +187,7 @@ impl Reader {
                 _ => self.unknown(&field),
             }
         }
-        let place: Place = rule.place();
+        let location: Location = rule.location();
         if !has_source {
             return self.fault(rule, Reason::Test(TestFault::NoSource));
         }
@@ -196,7 +196,7 @@ impl Reader {
         }
         // An unsupported source leaves out the test.
         let Some(source) = source else { return };
-        self.policy.ssh_tests.push(SshTest { place, source, targets, accept, deny, check });
+        self.policy.ssh_tests.push(SshTest { location, source, targets, accept, deny, check });
     }
 
     fn ssh_test_target(&mut self, at: &At<'_>) -> Option<Alias> {

@@ -44,8 +44,8 @@ impl Reader {
         let Some(source) = self.test_source(rule, source) else { return };
         // Rules with a posture are left out, so only the denials can be tested.
         let accept = if has_posture { Vec::new() } else { accept };
-        let place = rule.place();
-        self.policy.tests.push(Test { place, source, protocol: number, accept, deny });
+        let location = rule.location();
+        self.policy.tests.push(Test { location, source, protocol: number, accept, deny });
     }
 
     fn test_source(&mut self, rule: &At<'_>, at: Option<At<'_>>) -> Option<Alias> {

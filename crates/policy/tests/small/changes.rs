@@ -30,43 +30,43 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn apply(nodes: &mut Nodes, place: usize, step: Step) -> usize {
+fn apply(nodes: &mut Nodes, index: usize, step: Step) -> usize {
     let fresh = network().nodes;
     match step {
         Step::Join => {
-            let place = nodes.nodes.iter().position(Node::is_vacant).unwrap_or(nodes.nodes.len());
-            let number = u8::try_from(place + 1).unwrap();
+            let index = nodes.nodes.iter().position(Node::is_vacant).unwrap_or(nodes.nodes.len());
+            let number = u8::try_from(index + 1).unwrap();
             let addresses = vec![format!("100.64.0.{number}").parse().unwrap()];
-            let new = Node { addresses, name: "new".into(), ..fresh[place % fresh.len()].clone() };
-            if place == nodes.nodes.len() {
+            let new = Node { addresses, name: "new".into(), ..fresh[index % fresh.len()].clone() };
+            if index == nodes.nodes.len() {
                 nodes.nodes.push(new);
             } else {
-                nodes.nodes[place] = new;
+                nodes.nodes[index] = new;
             }
-            return place;
+            return index;
         }
-        Step::Leave => nodes.nodes[place] = Node::default(),
-        _ if nodes.nodes[place].is_vacant() => {}
+        Step::Leave => nodes.nodes[index] = Node::default(),
+        _ if nodes.nodes[index].is_vacant() => {}
         Step::Tag(tag) => {
-            (nodes.nodes[place].tags, nodes.nodes[place].user) = (vec![tag.into()], None)
+            (nodes.nodes[index].tags, nodes.nodes[index].user) = (vec![tag.into()], None)
         }
         Step::Give(user) => {
-            (nodes.nodes[place].tags, nodes.nodes[place].user) = (Vec::new(), Some(user));
+            (nodes.nodes[index].tags, nodes.nodes[index].user) = (Vec::new(), Some(user));
         }
-        Step::Route(net) => nodes.nodes[place].routes = vec![net.parse().unwrap()],
+        Step::Route(net) => nodes.nodes[index].routes = vec![net.parse().unwrap()],
     }
-    place
+    index
 }
 
 /// All that a node is told by a policy.
-fn told(compiled: &Compiled, place: usize, count: usize) -> [Value; 3] {
-    if place >= count {
+fn told(compiled: &Compiled, index: usize, count: usize) -> [Value; 3] {
+    if index >= count {
         return [json!([]), json!([]), json!([])];
     }
-    let attributes: Vec<&str> = compiled.attributes(place).into_iter().collect();
+    let attributes: Vec<&str> = compiled.attributes(index).into_iter().collect();
     [
-        to_json(&compiled.filter(place)),
-        json!(compiled.ssh(place, "https://unused")),
+        to_json(&compiled.filter(index)),
+        json!(compiled.ssh(index, "https://unused")),
         json!(attributes),
     ]
 }
@@ -90,23 +90,23 @@ proptest! {
         let policy = Policy::parse(&text(&sections)).unwrap();
         let mut nodes = network();
         let mut before = policy.compile(&nodes);
-        for (place, step) in steps {
+        for (index, step) in steps {
             let had = nodes.nodes.len();
-            let place = apply(&mut nodes, place, step);
+            let index = apply(&mut nodes, index, step);
             let after = policy.compile(&nodes);
-            let changed = [place].into_iter().collect();
-            let moved = after.moved(&before, &changed);
-            for place in nodes.places() {
-                let [old, new] = [told(&before, place, had), told(&after, place, nodes.nodes.len())];
-                let may = [&moved.filters, &moved.ssh, &moved.attributes];
+            let changed = [index].into_iter().collect();
+            let changes = after.changes_since(&before, &changed);
+            for index in nodes.indices() {
+                let [old, new] = [told(&before, index, had), told(&after, index, nodes.nodes.len())];
+                let may = [&changes.filters, &changes.ssh, &changes.attributes];
                 for ((old, new), may) in old.iter().zip(&new).zip(may) {
-                    prop_assert!(may.contains(place) || old == new, "{} was told {} and {}", place, old, new);
+                    prop_assert!(may.contains(index) || old == new, "{} was told {} and {}", index, old, new);
                 }
-                for other in nodes.places() {
-                    let sees = after.sees(place, other);
-                    prop_assert_eq!(sees, after.peers(place).contains(other));
-                    let may = moved.reach.contains(place) || moved.reach.contains(other);
-                    prop_assert!(may || sees == before.sees(place, other));
+                for other in nodes.indices() {
+                    let sees = after.sees(index, other);
+                    prop_assert_eq!(sees, after.peers(index).contains(other));
+                    let may = changes.reach.contains(index) || changes.reach.contains(other);
+                    prop_assert!(may || sees == before.sees(index, other));
                 }
             }
             before = after;
@@ -116,12 +116,12 @@ proptest! {
     #[test]
     fn a_filter_as_json_is_the_filter(rules in prop::collection::vec(rule(), 1..4)) {
         let compiled = compile(&sections(&rules));
-        for place in network().places() {
-            let pieces = compiled.filter_pieces(place).into_iter();
+        for index in network().indices() {
+            let pieces = compiled.filter_pieces(index).into_iter();
             let rules = pieces.map(|(sources, rest)| format!("{{\"SrcIPs\":{sources}{rest}"));
             let written = format!("[{}]", rules.collect::<Vec<_>>().join(","));
             let written: Value = serde_json::from_str(&written).unwrap();
-            prop_assert_eq!(written, to_json(&compiled.filter(place)));
+            prop_assert_eq!(written, to_json(&compiled.filter(index)));
         }
     }
 

@@ -199,7 +199,7 @@ fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
 fn a_tag_belongs_to_its_owners_and_to_those_of_tags_that_own_it() {
     let policy = parse(&json!({}));
     let nodes = network();
-    let owns = |user: usize, tag| policy.owns(&nodes, &nodes.users[user], tag);
+    let owns = |user: usize, tag| policy.user_owns_tag(&nodes, &nodes.users[user], tag);
     assert!(owns(0, "tag:web") && owns(0, "tag:base"));
     assert!(!owns(1, "tag:web") && !owns(0, "tag:router") && !owns(0, "tag:none"));
 }

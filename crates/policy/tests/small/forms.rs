@@ -23,7 +23,7 @@ fn text(sections: &str) -> String {
 }
 
 fn filters(compiled: &Compiled) -> Vec<Value> {
-    network().places().map(|place| to_json(&compiled.filter(place))).collect()
+    network().indices().map(|index| to_json(&compiled.filter(index))).collect()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_file_without_a_value_is_a_policy_without_rules() {
             let read = Policy::parse(&text).unwrap_or_else(|refusal| panic!("{text:?}: {refusal}"));
             assert_eq!(filters(&read.compile(&network())), filters(&open), "{text:?}");
             let warnings = read.warnings(&network());
-            assert_eq!(warnings[0].reason, Reason::Open, "{text:?}");
+            assert_eq!(warnings[0].reason, Reason::NoRules, "{text:?}");
         }
     }
 }
@@ -271,8 +271,8 @@ fn what_is_not_supported_is_refused_by_name_or_left_out_and_then_nobody_gets_mor
         let read = read.unwrap_or_else(|refusal| panic!("{section}: {refusal}"));
         assert_eq!(read.left_out(), refusal.faults, "{section}");
         let compiled = read.compile(&network());
-        let reaches = |place: usize| compiled.peers(place).iter().count() + compiled.ssh(place, "").len();
-        assert_eq!(network().places().map(reaches).sum::<usize>(), 0, "{section}");
+        let reaches = |index: usize| compiled.peers(index).iter().count() + compiled.ssh(index, "").len();
+        assert_eq!(network().indices().map(reaches).sum::<usize>(), 0, "{section}");
         assert!(read.run_tests(&network()).is_ok(), "{section}");
     }
 }
@@ -327,7 +327,7 @@ fn what_nobody_knows_is_no_such_key_with_or_without_what_is_not_supported() {
             let faults = read.err().map(|refusal| refusal.faults).unwrap_or_default();
             assert_eq!(faults.len(), 1, "{section}");
             for fault in faults {
-                assert_eq!((fault.key.as_str(), &fault.reason), (key, &Reason::Unknown));
+                assert_eq!((fault.key.as_str(), &fault.reason), (key, &Reason::UnknownKey));
             }
         }
     }

@@ -211,7 +211,7 @@ fn a_user_gets_another_name_wherever_a_policy_has_the_former() {
     }"#;
     let policy = Policy::parse(text).unwrap();
     let mut nodes = network();
-    let renamed = policy.renamed(text, &nodes, 2, "be\"n").unwrap();
+    let renamed = policy.with_renamed_user(text, &nodes, 2, "be\"n").unwrap();
     let wanted = r#"{ // ben@ in a comment
         "groups": {"group:a": ["be\"n@", "ben@example.net", "big-ben@"]},
         "tagOwners": {"tag:ben": [" be\"n@ "]},
@@ -219,12 +219,14 @@ fn a_user_gets_another_name_wherever_a_policy_has_the_former() {
         "tests": [{"src": "be\"n@", "accept": ["be\"n@:22"]}], // the end
     }"#;
     assert_eq!(renamed, wanted);
-    let before: Vec<_> = nodes.places().map(|at| policy.compile(&nodes).filter(at)).collect();
+    let before: Vec<_> = nodes.indices().map(|at| policy.compile(&nodes).filter(at)).collect();
     nodes.users[1].name = "be\"n".into();
     let policy = Policy::parse(&renamed).unwrap();
-    let after: Vec<_> = nodes.places().map(|at| policy.compile(&nodes).filter(at)).collect();
+    let after: Vec<_> = nodes.indices().map(|at| policy.compile(&nodes).filter(at)).collect();
     assert_eq!(before, after);
-    assert!(policy.renamed(&renamed, &nodes, 1, "eve").is_none());
-    assert!(policy.names_user(&nodes, 2).unwrap().to_string().contains("groups.group:a[0]"));
-    assert!(policy.names_user(&nodes, 1).is_none());
+    assert!(policy.with_renamed_user(&renamed, &nodes, 1, "eve").is_none());
+    assert!(
+        policy.find_mention_of_user(&nodes, 2).unwrap().to_string().contains("groups.group:a[0]")
+    );
+    assert!(policy.find_mention_of_user(&nodes, 1).is_none());
 }

@@ -162,8 +162,8 @@ proptest! {
         let compiled = compiled(&rules);
         let behind: [IpAddr; 3] = ["10.1.2.3", "10.1.2.9", "10.1.200.1"].map(|text| text.parse().unwrap());
         let own = || nodes.nodes.iter().flat_map(|node| node.addresses.iter().copied());
-        for (place, node) in nodes.nodes.iter().enumerate() {
-            let filter = compiled.filter(place);
+        for (index, node) in nodes.nodes.iter().enumerate() {
+            let filter = compiled.filter(index);
             let routed = behind.into_iter().filter(|to| node.routes.iter().any(|net| net.prefix_len() > 0 && net.contains(to)));
             for target in node.addresses.iter().copied().chain(routed) {
                 for source in own().chain(behind) {
@@ -181,12 +181,12 @@ proptest! {
     fn whoever_is_admitted_is_a_peer_and_peers_see_each_other(rules in prop::collection::vec(rule(), 1..4)) {
         let nodes = network();
         let compiled = compiled(&rules);
-        for (place, node) in nodes.nodes.iter().enumerate() {
-            let peers = compiled.peers(place);
-            prop_assert!(!peers.contains(place));
-            prop_assert!(peers.iter().all(|peer| compiled.peers(peer).contains(place)));
-            let filter = compiled.filter(place);
-            for (other, from) in nodes.nodes.iter().enumerate().filter(|&(other, _)| other != place) {
+        for (index, node) in nodes.nodes.iter().enumerate() {
+            let peers = compiled.peers(index);
+            prop_assert!(!peers.contains(index));
+            prop_assert!(peers.iter().all(|peer| compiled.peers(peer).contains(index)));
+            let filter = compiled.filter(index);
+            for (other, from) in nodes.nodes.iter().enumerate().filter(|&(other, _)| other != index) {
                 let is_admitted = [22, 80, 443].iter().any(|&port| {
                     from.addresses.iter().any(|&source| {
                         node.addresses.iter().any(|&target| admits(&filter, source, target, port))

@@ -17,7 +17,7 @@ fn tested(sections: &Value) -> Result<(), String> {
 fn every_fault_is_told_with_line_and_key() {
     let text = "{\n  \"acls\": [\n    {\"action\": \"drop\", \"src\": [\"tag:x\"],\n     \"dst\": [\"nowhere:22\", \"*:http\"]},\n  ],\n  \"grant\": [],\n}";
     let refusal = Policy::parse(text).unwrap_err();
-    let places: Vec<_> =
+    let indices: Vec<_> =
         refusal.faults.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
     let wanted = [
         (3, "acls[0].action"),
@@ -26,8 +26,8 @@ fn every_fault_is_told_with_line_and_key() {
         (4, "acls[0].dst[1]"),
         (6, "grant"),
     ];
-    assert_eq!(places, wanted);
-    assert_eq!(refusal.faults[4].reason, Reason::Unknown);
+    assert_eq!(indices, wanted);
+    assert_eq!(refusal.faults[4].reason, Reason::UnknownKey);
     assert!(refusal.to_string().contains("line 3, acls[0].src[0]: src=tag not found: \"tag:x\""));
 }
 

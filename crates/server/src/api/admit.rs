@@ -91,7 +91,7 @@ pub async fn admit(
     if let Some(Arrival::Network(from)) = request.extensions().get()
         && let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer)
     {
-        let find = |state: &coordinator::State, now| state.unproved_api(text, now);
+        let find = |state: &coordinator::State, now| state.unverified_api_key(text, now);
         let proved = slow_hash::prove(&server.network, &server.sessions, from.ip(), find);
         if let Err(error) = proved.await {
             tracing::warn!("an API key: {error:#}");
@@ -134,8 +134,8 @@ fn bearer(shown: &HeaderValue) -> Option<&str> {
 fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who, Refused> {
     let (text, now) = (bearer(shown).unwrap_or_default(), now());
     let (name, is_slow) = server.network.read(|state| {
-        let name = state.api_key_of(text, now).map(|key| key.prefix.clone());
-        (name, state.unproved_api(text, now).is_some())
+        let name = state.find_valid_api_key(text, now).map(|key| key.prefix.clone());
+        (name, state.unverified_api_key(text, now).is_some())
     });
     match name {
         Some(prefix) => Ok(Who(format!("API key {prefix}"))),
@@ -165,7 +165,7 @@ pub fn session_of(server: &Server, headers: &HeaderMap) -> Option<Session> {
     let is_good = session.key.as_ref().is_none_or(|prefix| {
         server
             .network
-            .read(|state| state.api_keys().any(|key| key.prefix == *prefix && key.is_good(now())))
+            .read(|state| state.api_keys().any(|key| key.prefix == *prefix && key.is_valid(now())))
     });
     is_good.then_some(session)
 }

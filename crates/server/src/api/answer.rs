@@ -79,20 +79,20 @@ fn of_refusal(why: &Refusal) -> (StatusCode, Code) {
         | Refusal::NoLogin
         | Refusal::NoPolicy(_) => (StatusCode::NOT_FOUND, Code::NotFound),
         Refusal::NameTaken(_) => (StatusCode::CONFLICT, Code::AlreadyExists),
-        Refusal::BadName(_)
-        | Refusal::BadTag(_)
-        | Refusal::BadNumber
-        | Refusal::NobodysKey
+        Refusal::InvalidName(_)
+        | Refusal::InvalidTag(_)
+        | Refusal::InvalidRegistrationId
+        | Refusal::KeyWithoutOwner
         | Refusal::LastTag
         | Refusal::NotAdvertised(_)
         | Refusal::TagsDenied(_)
         | Refusal::Policy(_) => (StatusCode::BAD_REQUEST, Code::InvalidArgument),
-        Refusal::ProvidersName(_)
+        Refusal::NameFromProvider(_)
         | Refusal::HasNodes(..)
         | Refusal::IsOwner(_)
         | Refusal::InPolicy(..)
         | Refusal::NameInPolicy(_)
-        | Refusal::OthersKey
+        | Refusal::NodeKeyInUse
         | Refusal::NoAddress
         | Refusal::NoPoolAddress => (StatusCode::BAD_REQUEST, Code::FailedPrecondition),
     }

@@ -26,7 +26,7 @@ pub async fn reject(desk: Desk, Said(Which { auth_id }): Said<Which>) -> Answere
 async fn decide(desk: Desk, number: String, goes_on: bool) -> Answered {
     let does = if goes_on { "approve" } else { "reject" };
     let waiting = desk.server.network.read(|state| {
-        state.waiting_ssh(&number, crate::clock::now()).map(|login| words(state, login))
+        state.pending_ssh_login(&number, crate::clock::now()).map(|login| words(state, login))
     });
     let what = format!("{does} {}", waiting.unwrap_or_else(|| "a login by SSH".to_owned()));
     desk.run(what, move |state, now| {

@@ -44,7 +44,7 @@ impl Desk {
         let command = move |state: &mut State, now: Time| {
             let outcome = command(state, now);
             let refused = outcome.as_ref().err().map(ToString::to_string);
-            state.note_deed(&who, &what, refused, now);
+            state.record_audit(&who, &what, refused, now);
             outcome
         };
         let outcome = self.server.network.run(command).await.map_err(Trouble::Failed)?;

@@ -337,8 +337,8 @@ async fn debug_node(desk: Desk, Body(new): Body<NewNode>) -> Answered {
         Ok(json!({
             "id": 0, "machine_key": machine, "node_key": node_key,
             "disco_key": DiscoPublic::default(), "ip_addresses": [], "name": name,
-            "user": super::shown::user(&user, state.owner()), "last_seen": coordinator::NO_TIME,
-            "expiry": coordinator::NO_TIME, "created_at": coordinator::NO_TIME, "given_name": "",
+            "user": super::shown::user(&user, state.owner()), "last_seen": coordinator::ZERO_TIME,
+            "expiry": coordinator::ZERO_TIME, "created_at": coordinator::ZERO_TIME, "given_name": "",
             "online": false, "approved_routes": [], "available_routes": routes, "tags": [],
         }))
     });

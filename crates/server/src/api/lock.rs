@@ -17,7 +17,7 @@ pub struct Which {
 }
 
 pub async fn show(desk: Desk) -> Answered {
-    let status = desk.server.network.read(State::lock_status);
+    let status = desk.server.network.read(State::tka_status);
     let verified = tokio::task::spawn_blocking(move || status.verified()).await;
     verified.map(Json).map_err(|error| Trouble::Failed(error.into()))
 }
@@ -25,7 +25,7 @@ pub async fn show(desk: Desk) -> Answered {
 pub async fn allow(desk: Desk, With(Which { node }): With<Which>) -> Answered {
     let what = format!("let node {node} turn tailnet lock on");
     let allow = move |state: &mut State, now| {
-        state.allow_lock(NodeId(node), now)?;
+        state.allow_tka_init(NodeId(node), now)?;
         Ok(Value::Null)
     };
     let Json(_) = desk.run(what, allow).await?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Json;
-use coordinator::{Judged, Refusal, State, object};
+use coordinator::{PolicyReview, Refusal, State, object};
 use policy::{Difference, Fault, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub async fn older(desk: Desk, Named(id): Named<i64>) -> Answered {
 /// What would be different, if this were the policy.
 pub async fn check(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
     let read = new.read()?;
-    let judged = desk.server.network.read(|state| state.judge_policy(&new.policy, &read))?;
+    let judged = desk.server.network.read(|state| state.review_policy(&new.policy, &read))?;
     let mut answer = json!({});
     explain(&mut answer, &read, judged).await?;
     Ok(Json(answer))
@@ -81,7 +81,7 @@ impl NewPolicy {
 }
 
 /// Adds the difference, the parts left out and the warnings to an answer.
-async fn explain(answer: &mut Value, policy: &Policy, judged: Judged) -> Result<(), Trouble> {
+async fn explain(answer: &mut Value, policy: &Policy, judged: PolicyReview) -> Result<(), Trouble> {
     let texts = |faults: &[Fault]| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
     answer["left_out"] = json!(texts(policy.left_out()));
     answer["warnings"] = json!(texts(&judged.warnings));

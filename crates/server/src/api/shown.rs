@@ -59,7 +59,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
         "available_routes": node.hostinfo.routable, "subnet_routes": routes,
         "primary_routes": view.node.primaries, "os": node.hostinfo.os,
         "client_version": node.hostinfo.program,
-        "endpoints": node.endpoints, "home_derp": node.home,
+        "endpoints": node.endpoints, "home_derp": node.home_relay,
     })
 }
 

@@ -20,7 +20,7 @@ pub struct Asked {
 
 pub async fn why(desk: Desk, With(Asked { from, to, port }): With<Asked>) -> Answered {
     desk.read(|state| {
-        let steps = state.why(&from, &to, port, now());
+        let steps = state.check_reachability(&from, &to, port, now());
         let reaches = steps.iter().all(|step| step.is_met);
         let steps: Vec<Value> = steps
             .iter()

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use coordinator::{
     AuditHash, audit_line, check_chain,
     object::{AuditEntry, AuditId, Kind},
-    read_audit_line,
+    parse_audit_line,
 };
 use hyper::Method;
 use sys::atomic_file;
@@ -123,7 +123,7 @@ async fn verify(common: &Common, file: &Path, offline: bool) -> anyhow::Result<(
 
 fn read(text: &str) -> anyhow::Result<Vec<AuditEntry>> {
     let line = |(number, line): (usize, &str)| {
-        read_audit_line(line).with_context(|| format!("line {}", number + 1))
+        parse_audit_line(line).with_context(|| format!("line {}", number + 1))
     };
     text.lines().enumerate().map(line).collect()
 }

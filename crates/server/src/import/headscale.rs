@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
-    Import as Network, Imported,
+    Import as Network, ImportOutcome,
     object::{Kind, Object, Policy, PolicyId, Stored, UserId},
 };
 use sqlx::{ConnectOptions, Connection, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -267,7 +267,7 @@ impl Reader {
                 "api_keys" => Kind::ApiKey,
                 _ => continue,
             };
-            self.to.given(kind, last);
+            self.to.reserve_numbers(kind, last);
         }
         Ok(())
     }
@@ -308,11 +308,11 @@ impl Reader {
         Ok(lists)
     }
 
-    fn note(&mut self, kind: Kind, row: Row, outcome: anyhow::Result<Imported>) {
+    fn note(&mut self, kind: Kind, row: Row, outcome: anyhow::Result<ImportOutcome>) {
         let (id, name) = (row.id(), name_of(kind));
         let outcome = match outcome {
-            Ok(Imported::There) => Outcome::There,
-            Ok(Imported::New(changed)) => {
+            Ok(ImportOutcome::AlreadyPresent) => Outcome::There,
+            Ok(ImportOutcome::New(changed)) => {
                 let changed = changed.iter().map(ToString::to_string);
                 let notes = changed.chain(row.into_notes());
                 self.remarks.extend(notes.map(|note| format!("note: {name} {id}: {note}")));

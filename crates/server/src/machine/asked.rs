@@ -16,7 +16,7 @@ use crate::{
 pub fn answered(server: &Server, client: Client, path: &str, said: Bytes) -> Response<Answer> {
     let number = path.strip_prefix(pings::PATH).unwrap_or_default();
     let asked = server.pings.asked(number);
-    let is_own = |id| server.network.read(|state| state.is_of(id, &client.machine));
+    let is_own = |id| server.network.read(|state| state.belongs_to_machine(id, &client.machine));
     if !asked.is_some_and(is_own) {
         return text(StatusCode::NOT_FOUND, "this machine was not asked\n");
     }

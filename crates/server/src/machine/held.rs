@@ -34,7 +34,7 @@ impl Held {
     pub async fn hold(&self, network: &Network, number: &str) -> bool {
         let mut holding = self.begin(number);
         // It may have been decided since it was read.
-        let waits = network.read(|state| state.still_waits(number, now()));
+        let waits = network.read(|state| state.is_registration_pending(number, now()));
         !waits || (&mut holding.decided).await.is_ok()
     }
 
@@ -59,7 +59,7 @@ impl Held {
     }
 
     fn wake_decided(&self, state: &State) {
-        let is_decided = |number: &String, _: &mut _| !state.still_waits(number, now());
+        let is_decided = |number: &String, _: &mut _| !state.is_registration_pending(number, now());
         for (_, held) in self.lock().extract_if(is_decided) {
             // The client may be gone.
             held.into_iter().for_each(|sender| _ = sender.send(()));

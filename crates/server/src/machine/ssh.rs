@@ -76,7 +76,7 @@ pub async fn answer(
     let Some(question) = Question::read(uri) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a question about a login\n"));
     };
-    if !server.network.read(|state| state.is_of(question.ends[1], &client.machine)) {
+    if !server.network.read(|state| state.belongs_to_machine(question.ends[1], &client.machine)) {
         return Ok(text(StatusCode::FORBIDDEN, "the login is at another machine\n"));
     }
     let told = match decide(server, &question).await? {
@@ -84,7 +84,7 @@ pub async fn answer(
         SshOutcome::Refused(why) => {
             Told { message: format!("{why}\r\n"), reject: true, ..Told::default() }
         }
-        SshOutcome::Held(number) => {
+        SshOutcome::Pending(number) => {
             let is_new = question.followed.as_ref() != Some(&number);
             let message = if is_new { invitation(server, &number) } else { String::new() };
             let hold_and_delegate = question.url(&number);
@@ -106,7 +106,8 @@ fn invitation(server: &Server, number: &str) -> String {
 async fn decide(server: &Server, question: &Question) -> anyhow::Result<SshOutcome> {
     if let Some(followed) = &question.followed {
         let (mut kept, deadline) = (server.network.kept(), Instant::now() + HOLD);
-        let is_open = || server.network.read(|state| state.waiting_ssh(followed, now()).is_some());
+        let is_open =
+            || server.network.read(|state| state.pending_ssh_login(followed, now()).is_some());
         while is_open() {
             let changed = timeout_at(deadline, kept.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {

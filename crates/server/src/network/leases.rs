@@ -80,7 +80,7 @@ pub async fn keep(watch: Watch, network: Weak<Network>) {
 
 impl Leases {
     async fn tick(&mut self, network: &Network) -> anyhow::Result<()> {
-        let connections = network.read(State::connections);
+        let connections = network.read(State::connection_changes);
         let has_others = self.said != Some(connections);
         let is_due = self.beaten.is_none_or(|at| at.elapsed() >= BEAT);
         let lease = (is_due || has_others || self.is_failing).then(|| {
@@ -132,8 +132,8 @@ impl Leases {
                 let nodes = read(&nodes)?;
                 let id = lease.id;
                 seen.change = Some(lease.change);
-                let taken =
-                    network.run(move |state, now| state.hear_server(id, nodes.clone(), now));
+                let taken = network
+                    .run(move |state, now| state.set_server_connections(id, nodes.clone(), now));
                 taken.await?;
             }
         }
@@ -148,7 +148,7 @@ impl Leases {
 
 async fn lose(network: &Network, id: i64, age: Duration) -> anyhow::Result<()> {
     let since = now().before(age);
-    network.run(move |state, _| state.lose_server(id, since)).await
+    network.run(move |state, _| state.expire_server_connections(id, since)).await
 }
 
 fn read(nodes: &str) -> anyhow::Result<BTreeSet<NodeId>> {

@@ -17,7 +17,8 @@ use std::{
 };
 
 use coordinator::{
-    NewKey, RegisterRequest, Registered, Registering, Settings, State, StreamId, Time, check_chain,
+    NewKey, RegisterCommand, RegisterRequest, RegisterResponse, Settings, State, StreamId, Time,
+    check_chain,
     object::{AuditEntry, KeyId, Kind, NodeId, Stored, User, UserId},
     secret,
 };
@@ -188,11 +189,12 @@ fn join(state: &mut State, machine: u8, key: u8, now: Time) -> String {
     });
     let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
     let machine = MachinePublic([machine; 32]);
-    let asked = Registering { machine, request: &request, number: "0", url: "", from: None };
-    let (Registered::Now(text) | Registered::Refused(text) | Registered::Later(text)) =
-        state.register(asked, now);
+    let asked = RegisterCommand { machine, request: &request, number: "0", url: "", from: None };
+    let (RegisterResponse::Immediate(text)
+    | RegisterResponse::Refused(text)
+    | RegisterResponse::Deferred(text)) = state.register(asked, now);
     let answer: Value = serde_json::from_str(&text).unwrap();
-    let id = state.owned_by(&machine, &node_key);
+    let id = state.find_machine_node(&machine, &node_key);
     format!("{} {id:?}", answer["Error"])
 }
 
@@ -284,7 +286,7 @@ impl World {
         let own = name.clone();
         let answer = server.network.run(move |state, now| {
             let outcome = act.run(state, now);
-            state.note_deed(&own, &outcome, None, now);
+            state.record_audit(&own, &outcome, None, now);
             outcome
         });
         if let Ok(outcome) = answer.await {

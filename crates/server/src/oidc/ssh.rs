@@ -36,7 +36,7 @@ pub async fn confirm(server: &Server, number: String, profile: Profile) -> Resul
         let login = own_login(state, &number, &profile, now)?;
         let what = format!("approve {}", words_of_login(state, login));
         state.decide_ssh(&number, true, now).map_err(|_: Refusal| Trouble::NoLogin)?;
-        state.note_deed(&format!("user {}", profile.username), &what, None, now);
+        state.record_audit(&format!("user {}", profile.username), &what, None, now);
         Ok(())
     });
     let decided = decided.await.map_err(|error| {
@@ -55,7 +55,7 @@ fn own_login<'a>(
     profile: &Profile,
     now: Time,
 ) -> Result<&'a SshLogin, Trouble> {
-    let login = state.waiting_ssh(number, now).ok_or(Trouble::NoLogin)?;
+    let login = state.pending_ssh_login(number, now).ok_or(Trouble::NoLogin)?;
     let user = state.user_of_identity(&profile.identity).map(|user| user.id);
     if user.is_none() || user != login.user {
         return Err(Trouble::OtherUser);

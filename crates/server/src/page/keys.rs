@@ -76,7 +76,7 @@ fn of_api(key: &ApiKey, now: Time) -> Key {
         kind: "",
         made: Moment::of(key.created, now),
         expires: Moment::or(key.expires, "never", now),
-        is_good: key.is_good(now),
+        is_good: key.is_valid(now),
         why_not: "expired",
     }
 }

@@ -52,8 +52,9 @@ pub async fn enter(
         return (StatusCode::FORBIDDEN, page(&server, None)).into_response();
     }
     let key = key.trim();
-    let prefix =
-        server.network.read(|state| state.api_key_of(key, now()).map(|key| key.prefix.clone()));
+    let prefix = server
+        .network
+        .read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
     let (who, prefix) = match prefix {
         Some(prefix) => (format!("page, API key {prefix}"), Some(prefix)),
         None if server.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
@@ -61,7 +62,7 @@ pub async fn enter(
     };
     let opened = server.sessions.open(who.clone(), prefix, now());
     let noted = server.network.run(move |state, now| {
-        state.note_deed(&who, "open the page", None, now);
+        state.record_audit(&who, "open the page", None, now);
     });
     match (opened, noted.await) {
         (Ok(cookie), Ok(())) => {

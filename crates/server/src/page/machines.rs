@@ -151,7 +151,7 @@ pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
             ephemeral: node.ephemeral,
             os_version: node.hostinfo.os_version.clone(),
             hostname: node.hostinfo.hostname.clone(),
-            home: node.home,
+            home: node.home_relay,
             endpoints: node.endpoints.iter().map(ToString::to_string).collect(),
             key: node.key.to_string(),
             routes: offered(view),

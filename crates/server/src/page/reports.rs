@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::{extract::Query, response::Response};
-use coordinator::{Step, object::AuditEntry};
+use coordinator::{ReachabilityStep, object::AuditEntry};
 use serde::Deserialize;
 
 use super::{Frame, Visitor, moment::Moment, shown};
@@ -40,7 +40,7 @@ struct WhyPage {
     port: String,
     here: String,
     names: Vec<String>,
-    steps: Vec<Step>,
+    steps: Vec<ReachabilityStep>,
     reaches: bool,
 }
 
@@ -86,8 +86,11 @@ pub async fn why(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
     let here = format!("/admin/why?{}", query.finish());
     let page = visitor.server.network.read(|state| {
         let is_asked = !from.is_empty() && !to.is_empty();
-        let steps =
-            if is_asked { state.why(&from, &to, port.parse().ok(), now()) } else { Vec::new() };
+        let steps = if is_asked {
+            state.check_reachability(&from, &to, port.parse().ok(), now())
+        } else {
+            Vec::new()
+        };
         let names = state.nodes().take(OFFERED).map(|view| view.node.name.clone()).collect();
         let reaches = steps.iter().all(|step| step.is_met);
         WhyPage { frame, from, to, port, here, names, steps, reaches }

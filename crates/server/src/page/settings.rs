@@ -59,6 +59,6 @@ fn one(state: &State, region: &Value) -> Region {
         code: text(&region["RegionCode"]),
         name: text(&region["RegionName"]),
         relays: region["Nodes"].as_array().into_iter().flatten().map(relay).collect(),
-        machines: state.nodes().filter(|view| i64::from(view.node.home) == id).count(),
+        machines: state.nodes().filter(|view| i64::from(view.node.home_relay) == id).count(),
     }
 }

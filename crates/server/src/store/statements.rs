@@ -37,7 +37,7 @@ macro_rules! engine {
         pub mod $name {
             use anyhow::Context;
             use coordinator::{
-                KEPT_AUDIT,
+                RECENT_AUDIT_ENTRIES,
                 object::{Kind, Stored},
             };
             use sqlx::{AssertSqlSafe, Row, query, raw_sql};
@@ -72,7 +72,7 @@ macro_rules! engine {
                     .replace("$1", &scope.network.to_string())
                     .replace("$2", &since.to_string())
                     .replace("$3", &format!("'{}'", Kind::AuditEntry.name()))
-                    .replace("$4", &KEPT_AUDIT.to_string());
+                    .replace("$4", &RECENT_AUDIT_ENTRIES.to_string());
                 let rows = raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
                 let (own, rows) = rows.split_first().context("the network is not there")?;
                 let (version, origin) = (own.try_get(0)?, own.try_get(1)?);
@@ -95,7 +95,7 @@ macro_rules! engine {
                             .bind(scope.network)
                             .bind(since)
                             .bind(Kind::AuditEntry.name())
-                            .bind(KEPT_AUDIT as i64)
+                            .bind(RECENT_AUDIT_ENTRIES as i64)
                             .fetch_all(&mut *connection)
                             .await?
                     }

@@ -1,6 +1,6 @@
 //! The store by each engine: SQLite in a file, and a PostgreSQL of the test's own.
 
-use coordinator::KEPT_AUDIT;
+use coordinator::RECENT_AUDIT_ENTRIES;
 use postgres_rig::Cluster;
 
 use super::*;
@@ -73,7 +73,7 @@ async fn what_was_committed_is_there_when_it_is_opened_again(database: &Database
 async fn an_audit_is_kept_whole_and_its_end_is_read(database: &Database) {
     let mut store = Store::open(database).await.unwrap();
     let entry = |id| Stored { kind: Kind::AuditEntry, id, body: Some("{}".into()) };
-    let all: Vec<Stored> = (1..=KEPT_AUDIT as i64 + 5).map(entry).collect();
+    let all: Vec<Stored> = (1..=RECENT_AUDIT_ENTRIES as i64 + 5).map(entry).collect();
     store.commit((0, 0), &all).await.unwrap();
     store.commit((1, 0), &[user(1, Some("{}"))]).await.unwrap();
     let mut expected = all[5..].to_vec();

@@ -5,7 +5,7 @@ use axum::{
     Json,
     extract::{FromRequest, Request},
 };
-use coordinator::NO_TIME;
+use coordinator::ZERO_TIME;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,7 @@ pub const NOTHING: Fields = &[];
 /// The owner of all nodes with tags (headscale `types.TaggedDevices`).
 fn tagged_devices() -> Value {
     json!({
-        "id": 2_147_455_555_u32, "name": "tagged-devices", "created_at": NO_TIME,
+        "id": 2_147_455_555_u32, "name": "tagged-devices", "created_at": ZERO_TIME,
         "display_name": "Tagged Devices", "email": "", "provider_id": "", "provider": "",
         "profile_pic_url": "",
     })

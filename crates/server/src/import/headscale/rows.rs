@@ -330,7 +330,7 @@ pub fn node(
         v4: Ipv4Addr::UNSPECIFIED,
         v6: Ipv6Addr::UNSPECIFIED,
         endpoints,
-        home: hostinfo.net_info.home,
+        home_relay: hostinfo.net_info.home_relay,
         version: 0,
         hostinfo,
         ephemeral: false,
@@ -347,7 +347,7 @@ pub fn node(
         last_seen: row.or_dropped(last_seen),
         approved,
         primaries: Vec::new(),
-        lock_key: String::new(),
+        tka_key: String::new(),
         signature: String::new(),
     };
     Ok((node, row.or_dropped(v4), row.or_dropped(v6)))

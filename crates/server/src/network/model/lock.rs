@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use base64ct::{Base64, Encoding as _};
-use coordinator::{LockAsked, State, Time, object::NodeId};
+use coordinator::{State, Time, TkaRequest, object::NodeId};
 use serde_json::{Value, json};
 use tailnet::{
     keys::NodePublic,
@@ -15,7 +15,7 @@ use super::said;
 
 const SECRET: &[u8] = b"secret";
 /// To read it takes time, once.
-static DISABLE: LazyLock<LockAsked> =
+static DISABLE: LazyLock<TkaRequest> =
     LazyLock::new(|| asked("disable", json!({ "DisablementSecret": base64(SECRET) })));
 static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let keys = [1, 2].map(|number| NewKey::new(signer(number).id(), 1));
@@ -29,7 +29,7 @@ pub enum LockAct {
     /// By a node that an administrator lets, with signatures of all.
     On(i64),
     /// Updates, and the head that they follow where a person made them.
-    Send(i64, LockAsked),
+    Send(i64, TkaRequest),
     Sign(i64),
     Off(i64),
 }
@@ -51,49 +51,49 @@ impl LockAct {
     /// Does it, and says how it went.
     pub fn run(&self, state: &mut State, now: Time) -> String {
         match self {
-            Self::Allow(node) => said(state.allow_lock(NodeId(*node), now)),
+            Self::Allow(node) => said(state.allow_tka_init(NodeId(*node), now)),
             Self::On(node) => turn_on(state, NodeId(*node), now),
-            Self::Send(node, send) => said(state.ask_lock(NodeId(*node), send, now)),
+            Self::Send(node, send) => said(state.handle_tka_request(NodeId(*node), send, now)),
             Self::Sign(node) => {
                 let Some(key) = state.node(NodeId(*node)).map(|view| view.node.key) else {
                     return "no node".into();
                 };
                 let sign = asked("sign", json!({ "Signature": base64(&signature(2, &key)) }));
-                said(state.ask_lock(NodeId(*node), &sign, now))
+                said(state.handle_tka_request(NodeId(*node), &sign, now))
             }
-            Self::Off(node) => said(state.ask_lock(NodeId(*node), &DISABLE, now)),
+            Self::Off(node) => said(state.handle_tka_request(NodeId(*node), &DISABLE, now)),
         }
     }
 }
 
 /// All that is said of it.
 pub fn all(state: &State) -> String {
-    let first = said(state.answer_lock(&LockAsked::Bootstrap));
-    format!("{} {first}", state.lock_status().verified())
+    let first = said(state.answer_tka_query(&TkaRequest::Bootstrap));
+    format!("{} {first}", state.tka_status().verified())
 }
 
 fn turn_on(state: &mut State, node: NodeId, now: Time) -> String {
     let begin = asked("init/begin", json!({ "GenesisAUM": base64(&CHECKPOINT) }));
-    if let Err(why) = state.allow_lock(node, now) {
+    if let Err(why) = state.allow_tka_init(node, now) {
         return why.to_string();
     }
-    if let Err(why) = state.ask_lock(node, &begin, now) {
+    if let Err(why) = state.handle_tka_request(node, &begin, now) {
         return why.to_string();
     }
     let nodes = state.nodes().map(|view| view.node);
     let signatures: serde_json::Map<String, Value> =
         nodes.map(|node| (node.id.to_string(), base64(&signature(1, &node.key)))).collect();
     let finish = asked("init/finish", json!({ "Signatures": signatures }));
-    said(state.ask_lock(node, &finish, now))
+    said(state.handle_tka_request(node, &finish, now))
 }
 
 /// A key more is trusted, or one less; made of what a server says.
-fn edit(seen: &State, roll: u64) -> Option<LockAsked> {
-    let answer = |asked: &LockAsked| -> Option<Value> {
-        serde_json::from_str(&seen.answer_lock(asked).ok()?).ok()
+fn edit(seen: &State, roll: u64) -> Option<TkaRequest> {
+    let answer = |asked: &TkaRequest| -> Option<Value> {
+        serde_json::from_str(&seen.answer_tka_query(asked).ok()?).ok()
     };
     let decoded = |text: &Value| Base64::decode_vec(text.as_str()?).ok();
-    let first = decoded(&answer(&LockAsked::Bootstrap)?["GenesisAUM"])?;
+    let first = decoded(&answer(&TkaRequest::Bootstrap)?["GenesisAUM"])?;
     let mut known = Authority::begin(&first).unwrap();
     let offer = json!({ "Head": known.head().to_string() });
     let missing = answer(&asked("sync/offer", offer))?["MissingAUMs"].clone();
@@ -111,9 +111,9 @@ fn edit(seen: &State, roll: u64) -> Option<LockAsked> {
     Some(asked("sync/send", send))
 }
 
-fn asked(path: &str, mut body: Value) -> LockAsked {
+fn asked(path: &str, mut body: Value) -> TkaRequest {
     body["NodeKey"] = json!(NodePublic([1; 32]));
-    LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
+    TkaRequest::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
 }
 
 fn signature(by: u8, key: &NodePublic) -> Vec<u8> {

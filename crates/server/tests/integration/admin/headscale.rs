@@ -1,7 +1,7 @@
 //! Headscale's API. The requests are those of its clients, as their sources have them: Headplane,
 //! headscale-admin and the Terraform provider.
 
-use coordinator::{NO_TIME, Time};
+use coordinator::{Time, ZERO_TIME};
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tailnet::keys::{DiscoPublic, MachineKey, NodePublic};
@@ -57,7 +57,7 @@ fn settled(mut value: Value) -> Value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 *value = match (name.as_str(), &*value) {
-                    ("createdAt" | "updatedAt", Value::String(text)) if text != NO_TIME => {
+                    ("createdAt" | "updatedAt", Value::String(text)) if text != ZERO_TIME => {
                         assert!(Time::read(text).is_some(), "{text}");
                         json!("TIME")
                     }
@@ -193,7 +193,7 @@ async fn headplane_manages_machines() {
     let tagged = network.says(Method::POST, "/api/v1/node/1/tags", body).await;
     let mut owner = user("2147455555", "tagged-devices");
     owner["displayName"] = json!("Tagged Devices");
-    owner["createdAt"] = json!(NO_TIME);
+    owner["createdAt"] = json!(ZERO_TIME);
     assert_eq!(tagged, with(json!({ "tags": ["tag:server"], "user": owner })));
     assert_eq!(network.says(Method::DELETE, "/api/v1/node/1", "").await, json!({}));
     assert_eq!(network.gets("/api/v1/node").await, json!({ "nodes": [] }));
@@ -379,8 +379,8 @@ async fn a_registration_for_tests_becomes_a_node_when_it_is_let_in() {
         made,
         json!({ "node": {
             "id": "0", "machineKey": keys[0], "nodeKey": keys[1], "discoKey": DiscoPublic::default(),
-            "ipAddresses": [], "name": "test", "user": user("1", "anna"), "lastSeen": NO_TIME,
-            "expiry": NO_TIME, "preAuthKey": null, "createdAt": NO_TIME,
+            "ipAddresses": [], "name": "test", "user": user("1", "anna"), "lastSeen": ZERO_TIME,
+            "expiry": ZERO_TIME, "preAuthKey": null, "createdAt": ZERO_TIME,
             "registerMethod": "REGISTER_METHOD_UNSPECIFIED", "givenName": "", "online": false,
             "approvedRoutes": [], "availableRoutes": ["10.9.0.0/24"], "subnetRoutes": [], "tags": [],
         }})

@@ -21,14 +21,14 @@ const WITHOUT_ENDPOINTS: Duration = Duration::from_secs(5);
 
 impl State {
     /// Takes what a node's request tells of it.
-    pub fn hear(&mut self, id: NodeId, request: &MapRequest, now: Time) {
+    pub fn apply_map_request(&mut self, id: NodeId, request: &MapRequest, now: Time) {
         if let Some(hostinfo) = &request.hostinfo
-            && request.tells()
+            && request.updates_node()
         {
-            self.hear_hostinfo(id, hostinfo, now);
+            self.apply_hostinfo(id, hostinfo, now);
         }
-        self.change_node(id, now, |node| hear_paths(node, request));
-        if request.tells()
+        self.change_node(id, now, |node| apply_paths(node, request));
+        if request.updates_node()
             && let Some(entry) = self.nodes.get_mut(&id)
         {
             let has_lost_all = request.endpoints.is_empty() && !entry.node.endpoints.is_empty();
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// Whether a node has endpoints is to be looked at when its time comes.
-    pub(crate) fn look_for_endpoints(&mut self, id: NodeId) {
+    pub(crate) fn restore_endpoint_timer(&mut self, id: NodeId) {
         let entry = self.nodes.get(&id);
         if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
             self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
@@ -49,7 +49,7 @@ impl State {
     }
 
     /// A node may still be without endpoints.
-    pub(crate) fn drop_endpoints(&mut self, id: NodeId, now: Time) {
+    pub(crate) fn clear_endpoints(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
             self.change_node(id, now, |node| {
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Takes what a machine says of itself.
-    pub(crate) fn hear_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
+    pub(crate) fn apply_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
         let Some(entry) = self.nodes.get(&id) else { return };
         let node = &entry.node;
         // A name that has a number because another had it keeps it for as long as the host's is the same.
@@ -78,12 +78,12 @@ impl State {
             if node.name != name || node.hostinfo.routable != hostinfo.routable {
                 parts = Parts::WHOLE;
             } else if shown(&node.hostinfo) != shown(hostinfo) {
-                parts = Parts::SHOWN;
+                parts = Parts::PEER_VIEW;
             }
-            let home = hostinfo.net_info.home;
-            if home != 0 && node.home != home {
-                node.home = home;
-                parts = parts.and(Parts::HOME);
+            let home = hostinfo.net_info.home_relay;
+            if home != 0 && node.home_relay != home {
+                node.home_relay = home;
+                parts = parts.and(Parts::HOME_RELAY);
             }
             node.name = name;
             node.hostinfo = hostinfo.clone();
@@ -94,20 +94,23 @@ impl State {
     }
 }
 
-fn hear_paths(node: &mut Node, request: &MapRequest) -> Parts {
+fn apply_paths(node: &mut Node, request: &MapRequest) -> Parts {
     let mut parts = Parts::none();
     let says_disco = !request.disco_key.is_zero() && request.disco_key != node.disco;
     // A stream has the keys of the moment that it was begun in: it never replaces what was told.
-    if says_disco && (request.tells() || node.disco.is_zero()) {
+    if says_disco && (request.updates_node() || node.disco.is_zero()) {
         let is_first = node.disco.is_zero();
         node.disco = request.disco_key;
-        parts = parts.and(if is_first { Parts::SHOWN } else { Parts::DISCO });
+        parts = parts.and(if is_first { Parts::PEER_VIEW } else { Parts::DISCO });
     }
     if request.version != 0 && request.version != node.version {
         node.version = request.version;
         parts = parts.and(Parts::VERSION);
     }
-    if request.tells() && !request.endpoints.is_empty() && request.endpoints != node.endpoints {
+    if request.updates_node()
+        && !request.endpoints.is_empty()
+        && request.endpoints != node.endpoints
+    {
         node.endpoints.clone_from(&request.endpoints);
         parts = parts.and(Parts::ENDPOINTS);
     }

@@ -11,7 +11,7 @@ use crate::{object::NodeId, state::State};
 
 /// What the state has of it, with signatures that are not verified yet.
 #[derive(Debug)]
-pub struct LockStatus {
+pub struct TkaStatus {
     authority: Option<Arc<Authority>>,
     /// While it is on.
     nodes: Vec<Signed>,
@@ -27,18 +27,18 @@ struct Signed {
 
 impl State {
     /// What there is to be shown of it.
-    pub fn lock_status(&self) -> LockStatus {
-        let authority = self.lock.authority().cloned();
+    pub fn tka_status(&self) -> TkaStatus {
+        let authority = self.tka.authority().cloned();
         let nodes = self.nodes.values().filter(|_| authority.is_some()).map(|entry| {
             let node = &entry.node;
             Signed { name: node.name.clone(), key: node.key, signature: node.signature.clone() }
         });
         let nodes = nodes.collect();
-        LockStatus { authority, nodes, allowed: self.lock.kept.allowed.map(|(id, _)| id) }
+        TkaStatus { authority, nodes, allowed: self.tka.stored.allowed.map(|(id, _)| id) }
     }
 }
 
-impl LockStatus {
+impl TkaStatus {
     /// Verifies all signatures, and says which nodes are locked out.
     pub fn verified(&self) -> Value {
         let authority = self.authority.as_deref();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use coordinator::{NO_TIME, NewKey, Polled, Session, Settings, Time};
+use coordinator::{NewKey, PollResult, Session, Settings, Time, ZERO_TIME};
 use serde_json::{Value, json};
 use tailnet::keys::NodePublic;
 
 use crate::{
     policy::key_of,
-    world::{Machine, World},
+    simulation::{Machine, World},
 };
 
 #[test]
@@ -17,7 +17,7 @@ fn the_first_frame_has_all_that_a_client_needs() {
     let key = world.reusable();
     let first = world.join(1, &key);
     let second = world.join(2, &key);
-    let fields = &second.told[0];
+    let fields = &second.frames[0];
     for field in [
         "Node",
         "Peers",
@@ -45,10 +45,10 @@ fn of_many_who_join_together_each_is_told_all_others_in_one_frame() {
     let mut machines: Vec<Machine> = (1..=150).map(|number| world.join(number, &key)).collect();
     for (place, machine) in machines.iter_mut().enumerate() {
         assert_eq!(machine.peers.len(), place);
-        let frames = machine.told.len();
+        let frames = machine.frames.len();
         while world.poll(machine) {}
         assert_eq!(
-            (machine.peers.len(), machine.told.len()),
+            (machine.peers.len(), machine.frames.len()),
             (149, frames + usize::from(place < 149))
         );
         assert!(!machine.peers.contains_key(&machine.id.0));
@@ -65,9 +65,9 @@ fn a_frame_with_the_node_itself_and_another_has_one_list_of_their_owners() {
     for (id, name) in [(machine.id, "one"), (peer.id, "other")] {
         world.state.rename_node(id, name, world.now).unwrap();
     }
-    world.keep();
+    world.commit();
     assert!(world.poll(&mut machine));
-    let fields = machine.told.last().unwrap();
+    let fields = machine.frames.last().unwrap();
     for field in ["Node", "PeersChanged", "UserProfiles"] {
         assert!(fields.iter().any(|own| own == field), "{field}: {fields:?}");
     }
@@ -93,7 +93,7 @@ fn the_first_node_of_another_owner_comes_with_a_field_that_makes_stock_clients_b
         world.join(number, key);
         for told in [&mut machine, &mut late] {
             while world.poll(told) {}
-            let fields = told.told.last().unwrap();
+            let fields = told.frames.last().unwrap();
             let has = |field: &str| fields.iter().any(|own| own == field);
             assert!(has("PeersChanged") && has("UserProfiles"), "{number}: {fields:?}");
             assert_eq!(has("CollectServices"), is_new, "{number}: {fields:?}");
@@ -108,19 +108,19 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     let mut machine = world.join(1, &key);
     let mut peer = world.join(2, &key);
     world.poll(&mut machine);
-    world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
+    world.send_update(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
     machine.hostinfo["NetInfo"] = json!({ "PreferredDERP": 999 });
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Endpoints": [] }));
     world.poll(&mut peer);
-    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "PeersChangedPatch", "Seq"]);
+    assert_eq!(peer.frames.last().unwrap(), &["ControlTime", "PeersChangedPatch", "Seq"]);
     let told = peer.peer(&machine);
     assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!(["192.0.2.9:1"]), &json!(999)));
-    world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
+    world.send_update(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
     assert!(!world.poll(&mut peer), "nothing changed");
     machine.hostinfo["OS"] = json!("freebsd");
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Endpoints": [] }));
     world.poll(&mut peer);
-    assert!(peer.told.last().unwrap().contains(&"PeersChanged".to_owned()));
+    assert!(peer.frames.last().unwrap().contains(&"PeersChanged".to_owned()));
     assert_eq!(peer.peer(&machine)["Hostinfo"]["OS"], "freebsd");
     assert!(!world.poll(&mut machine), "a node is not told what it said");
 }
@@ -133,17 +133,17 @@ fn other_relays_are_told_once_to_whoever_follows_or_goes_on_or_begins() {
     world.poll(&mut machine);
     let relays = r#"{"Regions":{"900":{"RegionID":900}}}"#.to_owned();
     world.state.set_relays(relays.clone());
-    world.keep();
+    world.commit();
     assert!(world.poll(&mut machine));
-    assert_eq!(machine.told.last().unwrap(), &["ControlTime", "DERPMap", "Seq"]);
+    assert_eq!(machine.frames.last().unwrap(), &["ControlTime", "DERPMap", "Seq"]);
     world.state.set_relays(relays);
-    world.keep();
+    world.commit();
     assert!(!world.poll(&mut machine), "they are the same");
     let mut late = world.join(2, &key);
     world.poll(&mut machine);
-    assert!(!machine.told.last().unwrap().contains(&"DERPMap".to_owned()));
+    assert!(!machine.frames.last().unwrap().contains(&"DERPMap".to_owned()));
     world.poll(&mut late);
-    assert!(late.told.iter().flatten().filter(|field| *field == "DERPMap").count() == 1);
+    assert!(late.frames.iter().flatten().filter(|field| *field == "DERPMap").count() == 1);
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_program_that_starts_again_and_looks_for_its_endpoints_keeps_those_that_are_
     let key = world.reusable();
     let machine = world.join(1, &key);
     let mut peer = world.join(2, &key);
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Endpoints": [] }));
     world.pass(Duration::from_secs(4));
-    world.tell(&machine, json!({ "Endpoints": ["192.0.2.1:41641"] }));
+    world.send_update(&machine, json!({ "Endpoints": ["192.0.2.1:41641"] }));
     world.pass(Duration::from_secs(60));
     assert!(!world.poll(&mut peer));
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Endpoints": [] }));
     world.pass(Duration::from_secs(3));
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Endpoints": [] }));
     world.pass(Duration::from_secs(2));
     assert!(world.poll(&mut peer));
     assert_eq!(peer.peer(&machine)["Endpoints"], json!([]));
@@ -173,7 +173,7 @@ fn a_request_for_a_stream_does_not_clobber_what_was_told() {
     let mut peer = world.join(2, &key);
     let before = peer.peer(&machine).clone();
     machine.disco = Default::default();
-    world.tell(&machine, json!({ "Stream": true, "OmitPeers": false, "Endpoints": [] }));
+    world.send_update(&machine, json!({ "Stream": true, "OmitPeers": false, "Endpoints": [] }));
     assert!(!world.poll(&mut peer));
     assert_eq!(peer.peer(&machine), &before);
 }
@@ -186,7 +186,7 @@ fn a_node_that_never_said_how_it_is_reached_is_shown_to_nobody() {
     let mut machine = Machine::new(1);
     assert_eq!(world.register(&mut machine, &key), "");
     assert!(!world.poll(&mut peer));
-    world.tell(&machine, json!({}));
+    world.send_update(&machine, json!({}));
     world.poll(&mut peer);
     assert_ne!(peer.peer(&machine), &Value::Null);
 }
@@ -201,12 +201,12 @@ fn those_who_are_told_the_same_can_share_the_frame() {
     for session in &mut sessions {
         session.poll(&world.state, world.now);
     }
-    world.tell(&machines[0], json!({ "Endpoints": ["192.0.2.200:1"] }));
+    world.send_update(&machines[0], json!({ "Endpoints": ["192.0.2.200:1"] }));
     let mut frames = sessions.iter_mut().map(|session| session.poll(&world.state, world.now));
-    assert!(matches!(frames.next(), Some(Polled::Nothing)));
+    assert!(matches!(frames.next(), Some(PollResult::Nothing)));
     let frames: Vec<_> = frames
         .map(|polled| match polled {
-            Polled::Frame(frame) => (frame.key.clone(), frame.text()),
+            PollResult::Frame(frame) => (frame.key.clone(), frame.text()),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -220,16 +220,16 @@ fn who_slept_through_many_changes_is_told_the_outcome_once() {
     let mut sleeper = world.join(200, &key);
     for round in 0..50 {
         let mut machine = world.join(1 + round, &key);
-        world.tell(&machine, json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + round)] }));
+        world.send_update(&machine, json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + round)] }));
         if round % 2 == 0 {
-            world.lose(&mut machine);
+            world.disconnect(&mut machine);
             world.state.delete_node(machine.id).unwrap();
-            world.keep();
+            world.commit();
         }
     }
-    let frames = sleeper.told.len();
+    let frames = sleeper.frames.len();
     assert!(world.poll(&mut sleeper) && !world.poll(&mut sleeper));
-    assert_eq!((sleeper.told.len(), sleeper.peers.len()), (frames + 1, 25));
+    assert_eq!((sleeper.frames.len(), sleeper.peers.len()), (frames + 1, 25));
 }
 
 #[test]
@@ -250,18 +250,21 @@ fn everybody_knows_the_same_whatever_the_order() {
             1 if !machines.is_empty() => {
                 let machine = machines.swap_remove(pick / 5 % machines.len());
                 world.state.delete_node(machine.id).unwrap();
-                world.keep();
+                world.commit();
             }
             _ if machines.is_empty() => {}
             2 => {
                 let machine = &machines[pick / 5 % machines.len()];
-                world.tell(machine, json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + step)] }));
+                world.send_update(
+                    machine,
+                    json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + step)] }),
+                );
             }
             3 => {
                 let id = machines[pick / 5 % machines.len()].id;
                 let name = format!("name-{step}");
                 world.state.rename_node(id, &name, world.now).unwrap();
-                world.keep();
+                world.commit();
             }
             _ => {
                 let at = pick / 5 % machines.len();
@@ -309,13 +312,13 @@ fn another_key_and_when_it_expires_are_told_by_a_patch() {
     while world.poll(&mut watcher) {}
     let at = Time::read("2030-01-31T00:00:00Z");
     world.state.set_expiry(other.id, at, world.now).unwrap();
-    world.keep();
+    world.commit();
     while world.poll(&mut other) {}
     assert_eq!(other.own["KeyExpiry"], "2030-01-31T00:00:00Z");
     let told = |world: &mut World, watcher: &mut Machine| {
-        let before = watcher.told.len();
+        let before = watcher.frames.len();
         while world.poll(watcher) {}
-        watcher.told[before..].concat()
+        watcher.frames[before..].concat()
     };
     let patched = ["PeersChangedPatch", "ControlTime", "Seq"].map(str::to_owned);
     let sorted = |mut fields: Vec<String>| {
@@ -328,5 +331,5 @@ fn another_key_and_when_it_expires_are_told_by_a_patch() {
     assert_eq!(world.register(&mut other, &key), "");
     assert_eq!(sorted(told(&mut world, &mut watcher)), sorted(patched.to_vec()));
     let peer = watcher.peer(&other);
-    assert_eq!((&peer["Key"], &peer["KeyExpiry"]), (&json!(other.key), &json!(NO_TIME)));
+    assert_eq!((&peer["Key"], &peer["KeyExpiry"]), (&json!(other.key), &json!(ZERO_TIME)));
 }

@@ -3,14 +3,14 @@
 use std::{sync::LazyLock, time::Duration};
 
 use base64ct::{Base64, Encoding as _};
-use coordinator::{LockAsked, LockRefusal, State, object::Stored};
+use coordinator::{State, TkaRefusal, TkaRequest, object::Stored};
 use serde_json::{Value, json};
 use tailnet::{
     keys::NodePublic,
     tka::{Authority, NewKey, OwnKey, first_checkpoint, hash_of_secret, sign},
 };
 
-use super::world::{Machine, World};
+use super::simulation::{Machine, World};
 
 const SECRET: &[u8] = b"secret";
 /// Its hash, which takes time to make.
@@ -20,9 +20,9 @@ fn signer(number: u8) -> OwnKey {
     OwnKey::new(&[number; 32])
 }
 
-fn ask(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, LockRefusal> {
+fn ask(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, TkaRefusal> {
     let answer = ask_without_keeping(world, by, path, body);
-    world.keep();
+    world.commit();
     answer
 }
 
@@ -31,18 +31,18 @@ fn ask_without_keeping(
     by: &Machine,
     path: &str,
     body: Value,
-) -> Result<Value, LockRefusal> {
+) -> Result<Value, TkaRefusal> {
     let mut asked = read(by, path, body);
     asked.hash();
     let (id, now) = (by.id, world.now);
-    let answer = world.state.ask_lock(id, &asked, now);
+    let answer = world.state.handle_tka_request(id, &asked, now);
     answer.map(|text| serde_json::from_str(&text).unwrap())
 }
 
 /// A request of a node.
-fn read(by: &Machine, path: &str, mut body: Value) -> LockAsked {
+fn read(by: &Machine, path: &str, mut body: Value) -> TkaRequest {
     (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
-    let (key, asked) = LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap();
+    let (key, asked) = TkaRequest::read(path, body.to_string().as_bytes()).unwrap().unwrap();
     assert_eq!(key, by.key);
     asked
 }
@@ -67,7 +67,7 @@ fn signature(by: u8, machine: &Machine) -> Vec<u8> {
 }
 
 /// Turns it on by the first of these machines, with signatures of these.
-fn turn_on(world: &mut World, by: &Machine, signed: &[&Machine]) -> Result<Value, LockRefusal> {
+fn turn_on(world: &mut World, by: &Machine, signed: &[&Machine]) -> Result<Value, TkaRefusal> {
     let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
     ask(world, by, "init/begin", begin)?;
     let signatures: serde_json::Map<String, Value> =
@@ -79,7 +79,7 @@ fn locked() -> (World, Machine, Machine) {
     let mut world = World::new();
     let key = world.reusable();
     let (mut one, mut other) = (world.join(1, &key), world.join(2, &key));
-    world.state.allow_lock(one.id, world.now).unwrap();
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     turn_on(&mut world, &one, &[&one, &other]).unwrap();
     for machine in [&mut one, &mut other] {
         world.poll(machine);
@@ -108,26 +108,26 @@ fn it_is_turned_on_by_the_node_that_an_administrator_lets_and_when_all_are_signe
     let mut world = World::new();
     let key = world.reusable();
     let (one, other) = (world.join(1, &key), world.join(2, &key));
-    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
-    world.state.allow_lock(other.id, world.now).unwrap();
-    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
-    world.state.allow_lock(one.id, world.now).unwrap();
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(TkaRefusal::NotAllowed));
+    world.state.allow_tka_init(other.id, world.now).unwrap();
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(TkaRefusal::NotAllowed));
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     world.pass(Duration::from_secs(2 * 3600));
-    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
-    world.state.allow_lock(one.id, world.now).unwrap();
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(TkaRefusal::NotAllowed));
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     let left_out = turn_on(&mut world, &one, &[&one]).unwrap_err();
     assert!(left_out.to_string().contains("host-2"), "{left_out}");
     let finish = json!({ "Signatures": {}, "SupportDisablement": "AAAA" });
     let finished = ask(&mut world, &one, "init/finish", finish);
-    assert_eq!(finished, Err(LockRefusal::SecretForSupport));
+    assert_eq!(finished, Err(TkaRefusal::SupportSecret));
     let finished = ask(&mut world, &other, "init/finish", json!({ "Signatures": {} }));
-    assert_eq!(finished, Err(LockRefusal::NotBegun));
+    assert_eq!(finished, Err(TkaRefusal::NotBegun));
     assert!(matches!(
         ask(&mut world, &one, "init/begin", json!({ "GenesisAUM": "AAAA" })),
-        Err(LockRefusal::Refused(_))
+        Err(TkaRefusal::Refused(_))
     ));
     turn_on(&mut world, &one, &[&one, &other]).unwrap();
-    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::IsOn));
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(TkaRefusal::IsOn));
     assert!(world.state.audit().next().unwrap().what.contains("turn tailnet lock on"));
 }
 
@@ -141,19 +141,19 @@ fn who_began_has_an_hour_and_only_while_no_other_node_is_let() {
     let signatures: serde_json::Map<String, Value> =
         [&one, &other].map(signed).into_iter().collect();
     let finish = json!({ "Signatures": signatures });
-    world.state.allow_lock(one.id, world.now).unwrap();
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     ask(&mut world, &one, "init/begin", begin.clone()).unwrap();
     world.pass(Duration::from_secs(3600));
     let finished = ask(&mut world, &one, "init/finish", finish.clone());
-    assert_eq!(finished, Err(LockRefusal::NotAllowed));
-    world.state.allow_lock(one.id, world.now).unwrap();
+    assert_eq!(finished, Err(TkaRefusal::NotAllowed));
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     ask(&mut world, &one, "init/begin", begin).unwrap();
-    world.state.allow_lock(other.id, world.now).unwrap();
+    world.state.allow_tka_init(other.id, world.now).unwrap();
     let finished = ask(&mut world, &one, "init/finish", finish.clone());
-    assert_eq!(finished, Err(LockRefusal::NotBegun));
-    world.state.allow_lock(one.id, world.now).unwrap();
+    assert_eq!(finished, Err(TkaRefusal::NotBegun));
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     let finished = ask(&mut world, &one, "init/finish", finish);
-    assert_eq!(finished, Err(LockRefusal::NotBegun));
+    assert_eq!(finished, Err(TkaRefusal::NotBegun));
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
     let key = world.reusable();
     let (one, other) = (world.join(1, &key), world.join(2, &key));
     let of = |world: &World| {
-        [&one, &other].map(|by| world.state.is_turning_lock_on(&by.machine, world.now))
+        [&one, &other].map(|by| world.state.is_initializing_tka(&by.machine, world.now))
     };
-    world.state.allow_lock(one.id, world.now).unwrap();
+    world.state.allow_tka_init(one.id, world.now).unwrap();
     assert_eq!(of(&world), [false, false]);
     let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
     ask(&mut world, &one, "init/begin", begin).unwrap();
@@ -178,7 +178,7 @@ fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
 #[test]
 fn every_node_is_told_the_head_and_each_others_signatures_also_after_a_restart() {
     let (mut world, mut one, other) = locked();
-    let frame = one.told.last().unwrap().clone();
+    let frame = one.frames.last().unwrap().clone();
     assert!(frame.contains(&"TKAInfo".to_owned()), "{frame:?}");
     let expected = json!(base64(&signature(1, &other)));
     assert_eq!(one.peers[&other.id.0]["KeySignature"], expected);
@@ -187,7 +187,7 @@ fn every_node_is_told_the_head_and_each_others_signatures_also_after_a_restart()
     let known = followed(&mut world, &other);
     known.check(&one.key, &signature(1, &one)).unwrap();
     world.follow(&mut one);
-    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     assert_eq!(one.peers[&other.id.0]["KeySignature"], expected);
 }
 
@@ -198,12 +198,12 @@ fn a_node_that_joins_is_unsigned_until_a_trusted_key_signs_it() {
     let third = world.join(3, &key);
     world.poll(&mut one);
     assert_eq!(one.peers[&third.id.0].get("KeySignature"), None);
-    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-3"]));
+    assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-3"]));
     let sign = |by: u8, of: &Machine| json!({ "Signature": base64(&signature(by, of)) });
     let stranger = ask(&mut world, &third, "sign", sign(9, &third));
-    assert!(matches!(stranger, Err(LockRefusal::Refused(_))), "{stranger:?}");
+    assert!(matches!(stranger, Err(TkaRefusal::Refused(_))), "{stranger:?}");
     let nobody = Machine::new(8);
-    assert_eq!(ask(&mut world, &other, "sign", sign(2, &nobody)), Err(LockRefusal::NoNode));
+    assert_eq!(ask(&mut world, &other, "sign", sign(2, &nobody)), Err(TkaRefusal::NoNode));
     ask(&mut world, &other, "sign", sign(2, &third)).unwrap();
     world.poll(&mut one);
     assert_eq!(one.peers[&third.id.0]["KeySignature"], base64(&signature(2, &third)));
@@ -239,7 +239,10 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     let (before, own) = (signature(1, &other), signer(102));
     other.key = NodePublic([202; 32]);
     let renewed = own.renewed(&other.key, &before).unwrap();
-    world.ask(&other, json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": base64(&renewed) }));
+    world.send_register(
+        &other,
+        json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": base64(&renewed) }),
+    );
     let unsigned = world.join(4, &key);
     let expected = |mut texts: Vec<Vec<u8>>| {
         texts.sort_by_key(|text| base64(text));
@@ -247,14 +250,14 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     };
     let all = vec![signature(1, &one), renewed.clone(), signature(2, &third)];
     assert_eq!(affected(&mut world, &one), expected(all));
-    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-4"]));
+    assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-4"]));
     // What a key signed that is trusted no more does not count, though it is kept.
     let known = followed(&mut world, &one);
     let made = known.edited(&signer(1), &[], &[signer(2).id()]).unwrap();
     let head = known.head().to_string();
     ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
     assert_eq!(affected(&mut world, &one), expected(vec![signature(1, &one), renewed]));
-    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-3", "host-4"]));
+    assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-3", "host-4"]));
     assert_ne!(unsigned.id, third.id);
 }
 
@@ -270,23 +273,23 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     assert_eq!(answer["Head"], now.head().to_string());
     assert!(now.trusts(&signer(3).id()));
     world.poll(&mut one);
-    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     // Another who made one of the same head has to make it again.
     let late = known.edited(&signer(1), &add(4), &[]).unwrap();
     let asked = ask(&mut world, &one, "sync/send", send(&head, &late, true));
-    assert_eq!(asked, Err(LockRefusal::Moved));
+    assert_eq!(asked, Err(TkaRefusal::Stale));
     let mut wrong = now.edited(&signer(1), &add(4), &[]).unwrap();
     *wrong[0].last_mut().unwrap() ^= 1;
     let head = now.head().to_string();
     let asked = ask(&mut world, &one, "sync/send", send(&head, &wrong, false));
-    assert!(matches!(asked, Err(LockRefusal::Refused(_))), "{asked:?}");
+    assert!(matches!(asked, Err(TkaRefusal::Refused(_))), "{asked:?}");
     let told = ask(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
     assert_eq!(told["Head"], head);
     world.restart();
     assert_eq!(followed(&mut world, &one).head(), now.head());
     let stranger = "A".repeat(52);
     let offer = json!({ "Head": stranger, "Ancestors": [stranger] });
-    assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(LockRefusal::OtherChain));
+    assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(TkaRefusal::OtherChain));
 }
 
 #[test]
@@ -302,26 +305,26 @@ fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
         read(&one, "sync/send", adds(2, 4)),
         read(&one, "sign", json!({ "Signature": base64(&signature(2, &other)) })),
     ];
-    let before = world.state.lock_authority().unwrap();
+    let before = world.state.tka_authority().unwrap();
     for asked in &mut asked {
-        assert!(asked.needs_verifying());
+        assert!(asked.needs_verification());
         asked.verify(&before).unwrap();
     }
-    let answers = |world: &mut World, asked: &LockAsked| {
-        let answer = world.state.ask_lock(one.id, asked, world.now);
-        world.keep();
+    let answers = |world: &mut World, asked: &TkaRequest| {
+        let answer = world.state.handle_tka_request(one.id, asked, world.now);
+        world.commit();
         answer.map(drop)
     };
     assert_eq!(answers(&mut world, &asked[0]), Ok(()));
-    let after = world.state.lock_authority().unwrap();
+    let after = world.state.tka_authority().unwrap();
     for asked in &mut asked[1..] {
-        assert_eq!(answers(&mut world, asked), Err(LockRefusal::Moved));
+        assert_eq!(answers(&mut world, asked), Err(TkaRefusal::Stale));
         asked.verify(&after).unwrap();
     }
     assert_eq!(answers(&mut world, &asked[1]), Ok(()));
-    assert!(world.state.lock_authority().unwrap().trusts(&signer(3).id()));
+    assert!(world.state.tka_authority().unwrap().trusts(&signer(3).id()));
     let mut forged = read(&one, "sign", json!({ "Signature": base64(&signature(9, &other)) }));
-    assert!(matches!(forged.verify(&after), Err(LockRefusal::Refused(_))));
+    assert!(matches!(forged.verify(&after), Err(TkaRefusal::Refused(_))));
 }
 
 #[test]
@@ -336,7 +339,7 @@ fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
         let send = send(&known.head().to_string(), &made, false);
         ask(&mut world, &one, "sync/send", send).unwrap();
         other.apply(&world.since(version), now).unwrap();
-        let heads = [&world.state, &other].map(|state| state.lock_authority().unwrap().head());
+        let heads = [&world.state, &other].map(|state| state.tka_authority().unwrap().head());
         assert_eq!(heads[0], heads[1]);
     }
 }
@@ -346,14 +349,14 @@ fn the_secret_alone_turns_it_off_and_is_passed_on() {
     let (mut world, mut one, other) = locked();
     let disable = |secret: &[u8]| json!({ "Head": "", "DisablementSecret": base64(secret) });
     let wrong = ask(&mut world, &other, "disable", disable(b"other"));
-    assert_eq!(wrong, Err(LockRefusal::WrongSecret));
+    assert_eq!(wrong, Err(TkaRefusal::WrongSecret));
     ask(&mut world, &other, "disable", disable(SECRET)).unwrap();
     world.poll(&mut one);
-    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     world.restart();
     let answer = ask(&mut world, &one, "bootstrap", json!({ "Head": "" })).unwrap();
     assert_eq!(answer, json!({ "DisablementSecret": base64(SECRET) }));
-    assert_eq!(ask(&mut world, &one, "disable", disable(SECRET)), Err(LockRefusal::IsOff));
+    assert_eq!(ask(&mut world, &one, "disable", disable(SECRET)), Err(TkaRefusal::IsOff));
     let dead = world.store.values().filter(|stored| stored.kind.name() == "lockupdate");
     assert!(dead.into_iter().all(|stored| stored.body.is_none()));
 }
@@ -362,15 +365,15 @@ fn the_secret_alone_turns_it_off_and_is_passed_on() {
 fn a_secret_is_not_hashed_as_it_is_read_and_turns_nothing_off_without_its_hash() {
     let (mut world, one, _) = locked();
     let body = json!({ "NodeKey": one.key, "DisablementSecret": base64(SECRET) });
-    let (_, asked) = LockAsked::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
-    assert!(asked.needs_hash() && world.state.is_locked());
-    let answer = world.state.ask_lock(one.id, &asked, world.now);
-    assert_eq!(answer, Err(LockRefusal::WrongSecret));
+    let (_, asked) = TkaRequest::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
+    assert!(asked.needs_hash() && world.state.is_tka_on());
+    let answer = world.state.handle_tka_request(one.id, &asked, world.now);
+    assert_eq!(answer, Err(TkaRefusal::WrongSecret));
     let mut hashed = asked.clone();
     hashed.hash();
-    world.state.ask_lock(one.id, &hashed, world.now).unwrap();
-    assert!(!hashed.needs_hash() && !world.state.is_locked());
-    assert_eq!(world.state.ask_lock(one.id, &asked, world.now), Err(LockRefusal::IsOff));
+    world.state.handle_tka_request(one.id, &hashed, world.now).unwrap();
+    assert!(!hashed.needs_hash() && !world.state.is_tka_on());
+    assert_eq!(world.state.handle_tka_request(one.id, &asked, world.now), Err(TkaRefusal::IsOff));
 }
 
 #[test]
@@ -380,20 +383,20 @@ fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
     let (former, own) = (other.key, signer(102));
     other.key = NodePublic([202; 32]);
     let fields = json!({ "OldNodeKey": former, "Auth": { "AuthKey": key } });
-    let asked = world.ask(&other, fields.clone());
+    let asked = world.send_register(&other, fields.clone());
     let before = asked["NodeKeySignature"].as_str().expect("it is to be made anew").to_owned();
     assert_eq!(asked["MachineAuthorized"], false);
     let renewed = own.renewed(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
     let mut fields = fields;
     fields["NodeKeySignature"] = json!(base64(&renewed));
-    let answer = world.ask(&other, fields);
+    let answer = world.send_register(&other, fields);
     assert_eq!(answer["MachineAuthorized"], true, "{answer}");
     world.poll(&mut one);
     assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&renewed));
     // A key that comes without a signature has none: not that of the one before it.
     let mut third = Machine::new(2);
     (third.key, third.id) = (NodePublic([203; 32]), other.id);
-    let answer = world.ask(&third, json!({ "Auth": { "AuthKey": key } }));
+    let answer = world.send_register(&third, json!({ "Auth": { "AuthKey": key } }));
     assert_eq!(answer["MachineAuthorized"], true, "{answer}");
     world.poll(&mut one);
     assert_eq!(one.peers[&other.id.0].get("KeySignature"), None);
@@ -407,8 +410,8 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
     let begun = (world.version, 7);
     let mut server = State::load(settings, &objects(&world), begun, world.now).unwrap();
     let said = |state: &State| {
-        let first = state.answer_lock(&LockAsked::Bootstrap);
-        (state.lock_status().verified(), first, state.audit_head(), state.audit().count())
+        let first = state.answer_tka_query(&TkaRequest::Bootstrap);
+        (state.tka_status().verified(), first, state.audit_head(), state.audit().count())
     };
     let known = followed(&mut world, &one);
     let made = known.edited(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
@@ -419,11 +422,11 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
     let signed = json!({ "Signature": base64(&signature(2, &other)) });
     ask_without_keeping(&mut world, &one, "sign", signed).unwrap();
     ask_without_keeping(&mut world, &one, "disable", disable.clone()).unwrap();
-    world.state.allow_lock(other.id, world.now).unwrap();
+    world.state.allow_tka_init(other.id, world.now).unwrap();
     assert_ne!(said(&world.state), before);
     world.state.undo(world.now);
     assert_eq!(said(&world.state), before);
-    world.keep();
+    world.commit();
     world.poll(&mut one);
     assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&signature(1, &other)));
     assert!(world.store.len() == objects(&world).len() && said(&server) == before);
@@ -433,7 +436,7 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
         server.publish(world.version, world.now);
         assert_eq!(said(&server), said(&world.state), "{path}");
     }
-    assert_eq!(server.lock_status().verified()["enabled"], false);
+    assert_eq!(server.tka_status().verified()["enabled"], false);
     // A database that has lost that it is off says that it is on.
     let (locked_world, ..) = locked();
     server.reconcile(objects(&locked_world), 0, world.now).unwrap();
@@ -470,9 +473,9 @@ proptest::proptest! {
         let at = at % body.len();
         body[at] ^= by;
         body.truncate(body.len().saturating_sub(cut.saturating_sub(1900)));
-        if let Some(Ok((_, asked))) = LockAsked::read(PATHS[path], &body) {
-            let _ = world.state.ask_lock(one.id, &asked, world.now);
-            world.keep();
+        if let Some(Ok((_, asked))) = TkaRequest::read(PATHS[path], &body) {
+            let _ = world.state.handle_tka_request(one.id, &asked, world.now);
+            world.commit();
             world.restart();
         }
     }
@@ -485,8 +488,11 @@ fn a_registration_with_a_signature_of_an_untrusted_key_leaves_the_node_unsigned(
     for (number, signer, is_signed) in [(3, 9, false), (4, 1, true)] {
         let machine = Machine::new(number);
         let own = base64(&signature(signer, &machine));
-        world.ask(&machine, json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": own }));
-        let id = world.state.owned_by(&machine.machine, &machine.key).unwrap();
+        world.send_register(
+            &machine,
+            json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": own }),
+        );
+        let id = world.state.find_machine_node(&machine.machine, &machine.key).unwrap();
         assert_eq!(!world.state.node(id).unwrap().node.signature.is_empty(), is_signed);
     }
 }
@@ -496,6 +502,7 @@ fn the_signature_of_another_machines_node_is_not_given_away() {
     let (mut world, _, other) = locked();
     let key = world.reusable();
     let thief = Machine::new(7);
-    let answer = world.ask(&thief, json!({ "OldNodeKey": other.key, "Auth": { "AuthKey": key } }));
+    let answer =
+        world.send_register(&thief, json!({ "OldNodeKey": other.key, "Auth": { "AuthKey": key } }));
     assert_eq!(answer["NodeKeySignature"].as_str().unwrap_or_default(), "", "{answer}");
 }

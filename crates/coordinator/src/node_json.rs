@@ -6,11 +6,11 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    node_updates::texts,
     object::{Node, NodeId, User},
     routes::is_exit,
     state::{Entry, State},
-    telling::texts,
-    time::{NO_TIME, Time, text_or_none},
+    time::{Time, ZERO_TIME, text_or_zero},
 };
 
 /// The user of all nodes that have tags instead of one (recorded from Tailscale's service).
@@ -27,32 +27,32 @@ const CAPABILITIES: [&str; 4] = [
 ];
 
 /// The attribute by which clients suggest an exit (`tailcfg.NodeAttrSuggestExitNode`).
-const SUGGESTED: &str = "suggest-exit-node";
+const SUGGEST_EXIT: &str = "suggest-exit-node";
 
 impl State {
     /// A node as its peers are told of it.
-    pub(crate) fn peer(&self, entry: &Entry) -> Arc<str> {
-        Arc::clone(entry.shown.get_or_init(|| self.render_peer(entry, &[]).into()))
+    pub(crate) fn peer_json(&self, entry: &Entry) -> Arc<str> {
+        Arc::clone(entry.peer_json.get_or_init(|| self.render_peer(entry, &[]).into()))
     }
 
     /// The same, without networks that somebody is not told of.
-    pub(crate) fn peer_without(&self, entry: &Entry, hidden: &[IpNet]) -> Arc<str> {
+    pub(crate) fn peer_json_without(&self, entry: &Entry, hidden: &[IpNet]) -> Arc<str> {
         self.render_peer(entry, hidden).into()
     }
 
     /// Which networks of a router a node is not told of.
-    pub(crate) fn hidden(&self, viewer: &Entry, router: &Entry) -> Vec<IpNet> {
+    pub(crate) fn hidden_routes(&self, viewer: &Entry, router: &Entry) -> Vec<IpNet> {
         if router.node.approved.is_empty() {
             return Vec::new();
         }
         let exits = router.node.routes().filter(is_exit);
-        let told: Vec<IpNet> = exits.chain(router.node.primaries.iter().copied()).collect();
-        self.access.hidden(viewer.place, router.place, &told)
+        let routed: Vec<IpNet> = exits.chain(router.node.primaries.iter().copied()).collect();
+        self.access.hidden_routes(viewer.index, router.index, &routed)
     }
 
     fn render_peer(&self, entry: &Entry, hidden: &[IpNet]) -> String {
         let node = &entry.node;
-        let mut fields = self.both(node);
+        let mut fields = self.common_fields(node);
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         let mut allowed = addresses(node);
         let exits = node.routes().filter(is_exit);
@@ -65,7 +65,7 @@ impl State {
             put("PrimaryRoutes", json!(primaries));
         }
         put("Endpoints", json!(texts(&node.endpoints)));
-        put("HomeDERP", json!(node.home));
+        put("HomeDERP", json!(node.home_relay));
         put("Cap", json!(node.version));
         put("Online", json!(entry.online));
         if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
@@ -78,22 +78,22 @@ impl State {
         }
         put("Hostinfo", hostinfo);
         if self.is_suggested(entry) {
-            put("CapMap", json!({ SUGGESTED: null }));
+            put("CapMap", json!({ SUGGEST_EXIT: null }));
         }
         Value::Object(fields).to_string()
     }
 
     /// Whether clients may suggest a node as an exit: one that is, where the policy says so.
     fn is_suggested(&self, entry: &Entry) -> bool {
-        let attributes = || self.access.attributes(entry.place);
+        let attributes = || self.access.attributes(entry.index);
         entry.node.routes().any(|net| is_exit(&net))
-            && attributes().iter().any(|own| own == SUGGESTED)
+            && attributes().iter().any(|own| own == SUGGEST_EXIT)
     }
 
     /// A node as it is told of itself.
-    pub(crate) fn own(&self, entry: &Entry, now: Time) -> String {
+    pub(crate) fn self_json(&self, entry: &Entry, now: Time) -> String {
         let node = &entry.node;
-        let mut fields = self.both(node);
+        let mut fields = self.common_fields(node);
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         let mut allowed = addresses(node);
         allowed.extend(node.routes().map(|net| net.to_string()));
@@ -104,14 +104,14 @@ impl State {
         if node.has_expired(now) {
             put("Expired", json!(true));
         }
-        let attributes = self.access.attributes(entry.place);
+        let attributes = self.access.attributes(entry.index);
         let capabilities = CAPABILITIES.map(str::to_owned).into_iter();
         let capabilities = capabilities.chain(attributes.iter().cloned());
         put("CapMap", capabilities.map(|name| (name, Value::Null)).collect::<Map<_, _>>().into());
         Value::Object(fields).to_string()
     }
 
-    fn both(&self, node: &Node) -> Map<String, Value> {
+    fn common_fields(&self, node: &Node) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         put("ID", json!(node.id));
@@ -119,7 +119,7 @@ impl State {
         put("Name", json!(format!("{}.{}.", node.name, self.settings.base_domain)));
         put("User", json!(user_number(node)));
         put("Key", json!(node.key));
-        put("KeyExpiry", json!(text_or_none(node.expires)));
+        put("KeyExpiry", json!(text_or_zero(node.expires)));
         put("DiscoKey", json!(node.disco));
         put("Addresses", json!(addresses(node)));
         put("Created", json!(node.created.text()));
@@ -187,12 +187,12 @@ impl State {
 }
 
 /// The node of a client that is none any more: its key has expired, so that it asks to log in.
-pub(crate) fn gone(id: NodeId, key: &str) -> String {
+pub(crate) fn removed(id: NodeId, key: &str) -> String {
     let long_ago = Time(123_000).text();
     json!({
         "ID": id.0.max(1), "StableID": id.0.max(1).to_string(), "Name": "", "User": TAGGED, "Key": key,
         "KeyExpiry": long_ago, "Addresses": [], "AllowedIPs": [], "Expired": true,
-        "Created": NO_TIME, "MachineAuthorized": false,
+        "Created": ZERO_TIME, "MachineAuthorized": false,
     })
     .to_string()
 }
@@ -216,7 +216,7 @@ pub(crate) fn user_of(user: Option<&User>) -> Value {
             "ID": user.id, "DisplayName": display_name(user), "ProfilePicURL": user.picture_url,
             "Created": user.created.text(),
         }),
-        None => json!({ "ID": TAGGED, "DisplayName": "Tagged Devices", "Created": NO_TIME }),
+        None => json!({ "ID": TAGGED, "DisplayName": "Tagged Devices", "Created": ZERO_TIME }),
     }
 }
 

@@ -1,20 +1,20 @@
 //! Effects of saving a policy: approved routes, and unsupported parts.
 
-use coordinator::Judged;
+use coordinator::PolicyReview;
 use policy::{Policy, Reason};
 use serde_json::{Value, json};
 
 use crate::{
     policy::{policy, save, tagged},
-    world::{Machine, World},
+    simulation::{Machine, World},
 };
 
-fn judged(world: &World, text: &Value) -> Judged {
+fn judged(world: &World, text: &Value) -> PolicyReview {
     let text = text.to_string();
-    world.state.judge_policy(&text, &Policy::parse(&text).unwrap()).unwrap()
+    world.state.review_policy(&text, &Policy::parse(&text).unwrap()).unwrap()
 }
 
-fn lines(judged: &Judged) -> Vec<String> {
+fn lines(judged: &PolicyReview) -> Vec<String> {
     judged.after.difference(&judged.before, 100).lines.iter().map(ToString::to_string).collect()
 }
 
@@ -82,7 +82,7 @@ fn what_was_left_out_when_a_policy_was_saved_is_left_out_when_the_server_starts_
     assert!(Policy::parse(&text).is_err());
     let read = Policy::parse_supported(&text).unwrap();
     world.state.save_policy(&text, &read, world.now).unwrap();
-    world.keep();
+    world.commit();
     let (_, mut base) = (world.join(1, &key), world.join(2, &db));
     for _ in 0..2 {
         while world.poll(&mut base) {}
@@ -99,7 +99,7 @@ fn a_policy_without_rules_and_names_that_match_nobody_are_warned_of() {
     let world = World::new();
     let found = judged(&world, &json!({ "groups": { "group:a": ["anna@", "eve@"] } })).warnings;
     let reasons: Vec<&Reason> = found.iter().map(|fault| &fault.reason).collect();
-    assert_eq!(reasons, [&Reason::Open, &Reason::NoUser("eve@".into())]);
+    assert_eq!(reasons, [&Reason::NoRules, &Reason::NoUser("eve@".into())]);
     assert!(judged(&world, &json!({ "acls": [] })).warnings.is_empty());
 }
 

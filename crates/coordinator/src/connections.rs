@@ -7,7 +7,7 @@ use crate::{object::NodeId, presence::StreamId, time::Time};
 
 /// Which nodes have streams.
 #[derive(Debug, Default)]
-pub(crate) struct Connected {
+pub(crate) struct Connections {
     here: BTreeMap<NodeId, BTreeSet<StreamId>>,
     elsewhere: BTreeMap<i64, BTreeSet<NodeId>>,
     /// Since when nodes have none that had one.
@@ -17,7 +17,7 @@ pub(crate) struct Connected {
     changes: u64,
 }
 
-impl Connected {
+impl Connections {
     /// A stream begins.
     pub fn begin(&mut self, id: NodeId) -> StreamId {
         self.last += 1;
@@ -47,7 +47,11 @@ impl Connected {
 
     /// Another server has streams of these nodes; returns which had none there, and which have none
     /// any more.
-    pub fn take(&mut self, server: i64, nodes: BTreeSet<NodeId>) -> (Vec<NodeId>, Vec<NodeId>) {
+    pub fn set_server_nodes(
+        &mut self,
+        server: i64,
+        nodes: BTreeSet<NodeId>,
+    ) -> (Vec<NodeId>, Vec<NodeId>) {
         let before = match nodes.is_empty() {
             true => self.elsewhere.remove(&server),
             false => self.elsewhere.insert(server, nodes.clone()),
@@ -76,7 +80,7 @@ impl Connected {
     }
 
     /// A node has no stream any more.
-    pub fn lose(&mut self, id: NodeId, since: Time) {
+    pub fn mark_gone(&mut self, id: NodeId, since: Time) {
         self.gone.insert(id, since);
     }
 
@@ -86,7 +90,7 @@ impl Connected {
     }
 
     /// A node is forgotten. Its streams end by themselves.
-    pub fn forget(&mut self, id: NodeId) {
+    pub fn remove(&mut self, id: NodeId) {
         self.gone.remove(&id);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! What each node needs of it goes with the map: the head, and the signature of each node key.
 
-mod asked;
+mod request;
 mod status;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -20,11 +20,11 @@ use tailnet::{
     tka::{self, Authority, KeyId, UpdateHash, read_public},
 };
 
-use self::asked::{Finish, Send, Sign, Text, Verified};
-pub use self::{asked::Asked, status::LockStatus};
+use self::request::{Base64Bytes, Finish, Send, Sign, Verified};
+pub use self::{request::TkaRequest, status::TkaStatus};
 use crate::{
     log::{Change, Parts},
-    object::{self, Kind, LockId, LockUpdate, LockUpdateId, NodeId},
+    object::{self, Kind, NodeId, TkaId, TkaUpdate, TkaUpdateId},
     refusal,
     request::RegisterRequest,
     state::{Entry, State},
@@ -32,25 +32,25 @@ use crate::{
 };
 
 /// There is one lock.
-const ONLY: LockId = LockId(1);
+const ONLY: TkaId = TkaId(1);
 /// How long a node may turn it on that an administrator lets.
 const ALLOWED: Duration = Duration::from_secs(60 * 60);
 
 /// What is known of tailnet lock.
 #[derive(Debug, Default)]
-pub(crate) struct Lock {
-    pub kept: object::Lock,
-    pub updates: BTreeMap<LockUpdateId, LockUpdate>,
+pub(crate) struct Tka {
+    pub stored: object::TkaState,
+    pub updates: BTreeMap<TkaUpdateId, TkaUpdate>,
     /// By the updates, unless these are others since then.
     authority: Option<Arc<Authority>>,
     /// Updates that others have written, behind those of the authority.
-    news: Vec<LockUpdateId>,
+    unread: Vec<TkaUpdateId>,
     is_stale: bool,
 }
 
 /// Why something is not done, in words that the node's user reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TkaRefusal {
     /// No administrator lets this node turn it on.
     NotAllowed,
     /// It is on.
@@ -60,13 +60,13 @@ pub enum Refusal {
     /// This node did not begin to turn it on.
     NotBegun,
     /// A node would be kept out.
-    LeavesOut(String),
+    UnsignedNode(String),
     /// The server would have a secret that turns it off.
-    SecretForSupport,
+    SupportSecret,
     /// There is no node with this key.
     NoNode,
     /// Others have made an update meanwhile.
-    Moved,
+    Stale,
     /// What the node has is of another chain.
     OtherChain,
     /// The secret turns nothing off.
@@ -75,7 +75,7 @@ pub enum Refusal {
     Refused(tka::Refused),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for TkaRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAllowed => f.write_str(
@@ -85,15 +85,15 @@ impl fmt::Display for Refusal {
             Self::IsOn => f.write_str("tailnet lock is on already"),
             Self::IsOff => f.write_str("tailnet lock is off"),
             Self::NotBegun => f.write_str("this node did not begin to turn tailnet lock on"),
-            Self::LeavesOut(name) => {
+            Self::UnsignedNode(name) => {
                 write!(f, "{name} would be locked out, whose key is not signed: try again")
             }
-            Self::SecretForSupport => f.write_str(
+            Self::SupportSecret => f.write_str(
                 "this server takes no secret that turns tailnet lock off: leave out \
                  --gen-disablement-for-support",
             ),
             Self::NoNode => f.write_str("no node has this key"),
-            Self::Moved => f.write_str("others have changed tailnet lock meanwhile: try again"),
+            Self::Stale => f.write_str("others have changed tailnet lock meanwhile: try again"),
             Self::OtherChain => f.write_str("what this node has is of another tailnet lock"),
             Self::WrongSecret => f.write_str("the secret does not turn tailnet lock off"),
             Self::Refused(why) => why.fmt(f),
@@ -101,17 +101,17 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for TkaRefusal {}
 
-impl From<tka::Refused> for Refusal {
+impl From<tka::Refused> for TkaRefusal {
     fn from(why: tka::Refused) -> Self {
         Self::Refused(why)
     }
 }
 
-impl Lock {
+impl Tka {
     /// An update is this, or is gone.
-    pub fn put_update(&mut self, id: LockUpdateId, update: Option<LockUpdate>) {
+    pub fn put_update(&mut self, id: TkaUpdateId, update: Option<TkaUpdate>) {
         if self.updates.get(&id) == update.as_ref() {
             return;
         }
@@ -120,7 +120,7 @@ impl Lock {
             Some(update) => {
                 self.updates.insert(id, update);
                 match is_last && self.authority.is_some() {
-                    true => self.news.push(id),
+                    true => self.unread.push(id),
                     false => self.is_stale = true,
                 }
             }
@@ -133,37 +133,37 @@ impl Lock {
 
     /// Reads the updates that were kept. Where one does not count, the same keys may sign as before.
     pub fn restore(&mut self) -> Result<(), (i64, tka::Refused)> {
-        let news = std::mem::take(&mut self.news);
+        let unread = std::mem::take(&mut self.unread);
         if self.is_stale {
-            self.authority = self.read()?.map(Arc::new);
+            self.authority = self.read_all()?.map(Arc::new);
             self.is_stale = false;
-        } else if !news.is_empty() {
-            let read = self.read_on(&news);
+        } else if !unread.is_empty() {
+            let read = self.read_unread(&unread);
             // After a refusal all updates are read again.
             self.is_stale = read.is_err();
             read?;
         }
-        match (self.kept.is_on, &self.authority) {
+        match (self.stored.is_on, &self.authority) {
             (true, None) => Err((0, tka::Refused::NoCheckpoint)),
             _ => Ok(()),
         }
     }
 
-    fn read(&self) -> Result<Option<Authority>, (i64, tka::Refused)> {
+    fn read_all(&self) -> Result<Option<Authority>, (i64, tka::Refused)> {
         let texts = self.updates.values().map(decoded).collect::<Result<Vec<_>, _>>()?;
         if texts.is_empty() {
             return Ok(None);
         }
-        let id_of = |place| self.updates.keys().nth(place).map_or(0, |id: &LockUpdateId| id.0);
+        let id_of = |position| self.updates.keys().nth(position).map_or(0, |id: &TkaUpdateId| id.0);
         let gathered = Authority::gathered(&texts);
-        gathered.map(Some).map_err(|(place, why)| (id_of(place), why))
+        gathered.map(Some).map_err(|(position, why)| (id_of(position), why))
     }
 
     /// Verifies these alone: those before them were verified when they came.
-    fn read_on(&mut self, news: &[LockUpdateId]) -> Result<(), (i64, tka::Refused)> {
+    fn read_unread(&mut self, unread: &[TkaUpdateId]) -> Result<(), (i64, tka::Refused)> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut authority = Authority::clone(authority);
-        for update in news.iter().filter_map(|id| self.updates.get(id)) {
+        for update in unread.iter().filter_map(|id| self.updates.get(id)) {
             let text = decoded(update)?;
             authority.gather(&[text]).map_err(|why| (update.id.0, why))?;
         }
@@ -173,28 +173,28 @@ impl Lock {
 
     /// Who may sign, while it is on.
     pub fn authority(&self) -> Option<&Arc<Authority>> {
-        self.authority.as_ref().filter(|_| self.kept.is_on)
+        self.authority.as_ref().filter(|_| self.stored.is_on)
     }
 
     /// Whether an administrator lets a node turn it on.
-    fn lets(&self, node: NodeId, now: Time) -> bool {
-        self.kept.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
+    fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
+        self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
     }
 
-    fn on(&self) -> Result<&Arc<Authority>, Refusal> {
-        self.authority().ok_or(Refusal::IsOff)
+    fn require_on(&self) -> Result<&Arc<Authority>, TkaRefusal> {
+        self.authority().ok_or(TkaRefusal::IsOff)
     }
 }
 
-fn decoded(update: &LockUpdate) -> Result<Vec<u8>, (i64, tka::Refused)> {
+fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::Refused)> {
     let malformed = tka::Refused::Malformed(tka::Malformed::NotCbor);
     Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
 }
 
 impl State {
     /// What maps say of it, in JSON (`tailcfg.TKAInfo`); nothing where it was never on.
-    pub(crate) fn lock_info(&self) -> Option<String> {
-        let said = match (self.lock.authority(), &self.lock.kept.secret) {
+    pub(crate) fn tka_info(&self) -> Option<String> {
+        let said = match (self.tka.authority(), &self.tka.stored.secret) {
             (Some(authority), _) => json!({ "Head": authority.head().to_string() }),
             (None, Some(_)) => json!({ "Disabled": true }),
             (None, None) => return None,
@@ -203,30 +203,32 @@ impl State {
     }
 
     /// Whether a node of this machine is turning it on: it has much to say then.
-    pub fn is_turning_lock_on(&self, machine: &MachinePublic, now: Time) -> bool {
-        let begun = self.lock.kept.begun.as_ref().map(|(id, _)| *id);
-        begun.is_some_and(|id| self.lock.lets(id, now) && self.is_of(id, machine))
+    pub fn is_initializing_tka(&self, machine: &MachinePublic, now: Time) -> bool {
+        let begun = self.tka.stored.begun.as_ref().map(|(id, _)| *id);
+        begun.is_some_and(|id| {
+            self.tka.is_init_allowed(id, now) && self.belongs_to_machine(id, machine)
+        })
     }
 
-    /// Who may sign, while it is on: for [`Asked::verify`].
-    pub fn lock_authority(&self) -> Option<Arc<Authority>> {
-        self.lock.authority().cloned()
+    /// Who may sign, while it is on: for [`TkaRequest::verify`].
+    pub fn tka_authority(&self) -> Option<Arc<Authority>> {
+        self.tka.authority().cloned()
     }
 
     /// Whether it is on.
-    pub fn is_locked(&self) -> bool {
-        self.lock.authority().is_some()
+    pub fn is_tka_on(&self) -> bool {
+        self.tka.authority().is_some()
     }
 
     /// Lets a node turn it on, within an hour, and no other any more.
     ///
     /// # Errors
     /// There is no such node.
-    pub fn allow_lock(&mut self, id: NodeId, now: Time) -> Result<(), refusal::Refusal> {
+    pub fn allow_tka_init(&mut self, id: NodeId, now: Time) -> Result<(), refusal::Refusal> {
         if !self.nodes.contains_key(&id) {
             return Err(refusal::Refusal::NoNode(id));
         }
-        self.change_lock(|kept| {
+        self.change_tka(|kept| {
             kept.allowed = Some((id, now.after(ALLOWED)));
             kept.begun = kept.begun.take().filter(|(by, _)| *by == id);
         });
@@ -236,46 +238,56 @@ impl State {
     /// Answers a node, in JSON. One that changes something is an entry of the audit.
     ///
     /// # Errors
-    /// It is not done. [`Refusal::Moved`]: there are new updates since [`Asked::verify`].
-    pub fn ask_lock(&mut self, id: NodeId, asked: &Asked, now: Time) -> Result<String, Refusal> {
+    /// It is not done. [`TkaRefusal::Stale`]: there are new updates since [`TkaRequest::verify`].
+    pub fn handle_tka_request(
+        &mut self,
+        id: NodeId,
+        asked: &TkaRequest,
+        now: Time,
+    ) -> Result<String, TkaRefusal> {
         let answer = match asked {
-            Asked::Begin(checkpoint) => self.begin_lock(id, checkpoint, now)?,
-            Asked::Finish(finish) => self.finish_lock(id, finish, now)?,
-            Asked::Send(send) => self.send_lock(id, send, now)?,
-            Asked::Disable { secret, hash } => self.disable_lock(id, secret, *hash, now)?,
-            Asked::Sign(sign) => self.sign_by_lock(id, sign, now)?,
-            question => return self.answer_lock(question),
+            TkaRequest::Begin(checkpoint) => self.begin_init(id, checkpoint, now)?,
+            TkaRequest::Finish(finish) => self.finish_init(id, finish, now)?,
+            TkaRequest::Send(send) => self.sync_send(id, send, now)?,
+            TkaRequest::Disable { secret, hash } => self.disable_tka(id, secret, *hash, now)?,
+            TkaRequest::Sign(sign) => self.store_signature(id, sign, now)?,
+            question => return self.answer_tka_query(question),
         };
         Ok(answer.to_string())
     }
 
-    /// Answers a node whose question changes nothing ([`Asked::is_question`]), in JSON.
+    /// Answers a node whose question changes nothing ([`TkaRequest::is_query`]), in JSON.
     ///
     /// # Errors
     /// There is no answer.
-    pub fn answer_lock(&self, asked: &Asked) -> Result<String, Refusal> {
+    pub fn answer_tka_query(&self, asked: &TkaRequest) -> Result<String, TkaRefusal> {
         let answer = match asked {
-            Asked::Bootstrap => self.bootstrap_lock()?,
-            Asked::Offer { head, ancestors } => self.offer_lock(head, ancestors)?,
-            Asked::Affected(key) => self.affected_by_lock(key)?,
-            _ => return Err(Refusal::NotAllowed),
+            TkaRequest::Bootstrap => self.bootstrap()?,
+            TkaRequest::Offer { head, ancestors } => self.sync_offer(head, ancestors)?,
+            TkaRequest::Affected(key) => self.affected_signatures(key)?,
+            _ => return Err(TkaRefusal::NotAllowed),
         };
         Ok(answer.to_string())
     }
 
-    fn begin_lock(&mut self, id: NodeId, checkpoint: &Text, now: Time) -> Result<Value, Refusal> {
-        if self.lock.kept.is_on {
-            return Err(Refusal::IsOn);
+    fn begin_init(
+        &mut self,
+        id: NodeId,
+        checkpoint: &Base64Bytes,
+        now: Time,
+    ) -> Result<Value, TkaRefusal> {
+        if self.tka.stored.is_on {
+            return Err(TkaRefusal::IsOn);
         }
-        if !self.lock.lets(id, now) {
-            return Err(Refusal::NotAllowed);
+        if !self.tka.is_init_allowed(id, now) {
+            return Err(TkaRefusal::NotAllowed);
         }
         Authority::begin(&checkpoint.0)?;
         let text = Base64::encode_string(&checkpoint.0);
-        self.change_lock(|kept| kept.begun = Some((id, text)));
+        self.change_tka(|kept| kept.begun = Some((id, text)));
         let needed = self.nodes.values().map(|entry| {
             let node = &entry.node;
-            let wrapping = read_public(&node.lock_key).ok();
+            let wrapping = read_public(&node.tka_key).ok();
             let wrapping = wrapping.map(|key| Base64::encode_string(&key));
             json!({ "NodeID": node.id, "NodePublic": node.key, "RotationPubkey": wrapping })
         });
@@ -283,52 +295,54 @@ impl State {
     }
 
     /// All nodes that there are have to be signed: nobody is locked out by this.
-    fn finish_lock(&mut self, id: NodeId, finish: &Finish, now: Time) -> Result<Value, Refusal> {
+    fn finish_init(&mut self, id: NodeId, finish: &Finish, now: Time) -> Result<Value, TkaRefusal> {
         if finish.has_secret {
-            return Err(Refusal::SecretForSupport);
+            return Err(TkaRefusal::SupportSecret);
         }
         let begun =
-            self.lock.kept.begun.clone().filter(|(by, _)| *by == id && !self.lock.kept.is_on);
-        let (_, text) = begun.ok_or(Refusal::NotBegun)?;
-        if !self.lock.lets(id, now) {
-            return Err(Refusal::NotAllowed);
+            self.tka.stored.begun.clone().filter(|(by, _)| *by == id && !self.tka.stored.is_on);
+        let (_, text) = begun.ok_or(TkaRefusal::NotBegun)?;
+        if !self.tka.is_init_allowed(id, now) {
+            return Err(TkaRefusal::NotAllowed);
         }
-        let malformed = Refusal::Refused(tka::Refused::Malformed(tka::Malformed::NotCbor));
+        let malformed = TkaRefusal::Refused(tka::Refused::Malformed(tka::Malformed::NotCbor));
         let checkpoint = Base64::decode_vec(&text).map_err(|_| malformed)?;
         let authority = Authority::begin(&checkpoint)?;
         for entry in self.nodes.values() {
-            let (node, none) = (&entry.node, Text::default());
+            let (node, none) = (&entry.node, Base64Bytes::default());
             let signature = finish.signatures.get(&node.id.0).unwrap_or(&none);
             let checked = authority.check(&node.key, &signature.0);
-            checked.map_err(|_| Refusal::LeavesOut(node.name.clone()))?;
+            checked.map_err(|_| TkaRefusal::UnsignedNode(node.name.clone()))?;
         }
         let head = authority.head();
-        self.lock.authority = Some(Arc::new(authority));
-        self.keep_updates(vec![checkpoint]);
-        self.change_lock(|kept| *kept = object::Lock { is_on: true, ..object::Lock::default() });
+        self.tka.authority = Some(Arc::new(authority));
+        self.store_updates(vec![checkpoint]);
+        self.change_tka(|kept| {
+            *kept = object::TkaState { is_on: true, ..object::TkaState::default() }
+        });
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             let signature = finish.signatures.get(&id.0).map(|text| Base64::encode_string(&text.0));
             self.set_signature(id, signature.unwrap_or_default(), now);
         }
-        self.note(Change::Lock);
-        self.note_lock_deed(id, format!("turn tailnet lock on, head {head}"), now);
+        self.note(Change::Tka);
+        self.record_tka_audit(id, format!("turn tailnet lock on, head {head}"), now);
         Ok(json!({}))
     }
 
-    fn bootstrap_lock(&self) -> Result<Value, Refusal> {
-        match (self.lock.authority(), &self.lock.kept.secret) {
+    fn bootstrap(&self) -> Result<Value, TkaRefusal> {
+        match (self.tka.authority(), &self.tka.stored.secret) {
             (Some(authority), _) => {
                 Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.first()) }))
             }
             (None, Some(secret)) => Ok(json!({ "DisablementSecret": secret })),
-            (None, None) => Err(Refusal::IsOff),
+            (None, None) => Err(TkaRefusal::IsOff),
         }
     }
 
-    fn offer_lock(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, Refusal> {
-        let authority = self.lock.on()?;
+    fn sync_offer(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, TkaRefusal> {
+        let authority = self.tka.require_on()?;
         // One that has updates which were lost here sends them, if they follow what is known.
-        let missing = authority.missing(head, ancestors).ok_or(Refusal::OtherChain)?;
+        let missing = authority.missing(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
         let missing = missing.iter().map(|text| Base64::encode_string(text));
         let own = authority.ancestors();
         Ok(json!({
@@ -338,61 +352,61 @@ impl State {
         }))
     }
 
-    fn send_lock(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, Refusal> {
-        let known = self.lock.on()?;
+    fn sync_send(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, TkaRefusal> {
+        let known = self.tka.require_on()?;
         let verified = match &send.verified {
             Some(verified) if Arc::ptr_eq(&verified.before, known) => Arc::clone(verified),
-            Some(_) => return Err(Refusal::Moved),
+            Some(_) => return Err(TkaRefusal::Stale),
             None => Arc::new(send.verify(known)?),
         };
         let Verified { authority, taken, .. } = &*verified;
         let head = authority.head();
         if !taken.is_empty() {
             let count = taken.len();
-            self.lock.authority = Some(Arc::clone(authority));
-            self.keep_updates(taken.clone());
-            self.note(Change::Lock);
-            self.note_lock_deed(id, format!("{count} updates of tailnet lock, head {head}"), now);
+            self.tka.authority = Some(Arc::clone(authority));
+            self.store_updates(taken.clone());
+            self.note(Change::Tka);
+            self.record_tka_audit(id, format!("{count} updates of tailnet lock, head {head}"), now);
         }
         Ok(json!({ "Head": head.to_string() }))
     }
 
-    fn disable_lock(
+    fn disable_tka(
         &mut self,
         id: NodeId,
-        secret: &Text,
+        secret: &Base64Bytes,
         hash: Option<[u8; 32]>,
         now: Time,
-    ) -> Result<Value, Refusal> {
-        let authority = self.lock.on()?;
+    ) -> Result<Value, TkaRefusal> {
+        let authority = self.tka.require_on()?;
         if !hash.is_some_and(|hash| authority.is_disabled_by_hash(&hash)) {
-            return Err(Refusal::WrongSecret);
+            return Err(TkaRefusal::WrongSecret);
         }
-        self.lock.authority = None;
-        for id in self.lock.updates.keys().copied().collect::<Vec<_>>() {
-            self.bury(Kind::LockUpdate, id.0);
+        self.tka.authority = None;
+        for id in self.tka.updates.keys().copied().collect::<Vec<_>>() {
+            self.store_removal(Kind::TkaUpdate, id.0);
         }
-        self.lock.updates.clear();
+        self.tka.updates.clear();
         let secret = Some(Base64::encode_string(&secret.0));
-        self.change_lock(|kept| *kept = object::Lock { secret, ..object::Lock::default() });
-        self.note(Change::Lock);
-        self.note_lock_deed(id, "turn tailnet lock off".into(), now);
+        self.change_tka(|kept| *kept = object::TkaState { secret, ..object::TkaState::default() });
+        self.note(Change::Tka);
+        self.record_tka_audit(id, "turn tailnet lock off".into(), now);
         Ok(json!({}))
     }
 
-    fn sign_by_lock(&mut self, id: NodeId, sign: &Sign, now: Time) -> Result<Value, Refusal> {
-        let known = self.lock.on()?;
+    fn store_signature(&mut self, id: NodeId, sign: &Sign, now: Time) -> Result<Value, TkaRefusal> {
+        let known = self.tka.require_on()?;
         let node = match &sign.verified {
             Some((before, node)) if Arc::ptr_eq(before, known) => *node,
-            Some(_) => return Err(Refusal::Moved),
+            Some(_) => return Err(TkaRefusal::Stale),
             None => sign.verify(known)?,
         };
         let signature = &sign.signature;
-        let signed = self.by_key.get(&node).copied().ok_or(Refusal::NoNode)?;
+        let signed = self.by_key.get(&node).copied().ok_or(TkaRefusal::NoNode)?;
         let text = Base64::encode_string(&signature.0);
         if self.set_signature(signed, text, now) {
             let name = self.nodes[&signed].node.name.clone();
-            self.note_lock_deed(id, format!("sign the key of {name}, node {signed}"), now);
+            self.record_tka_audit(id, format!("sign the key of {name}, node {signed}"), now);
         }
         Ok(json!({}))
     }
@@ -400,8 +414,8 @@ impl State {
     /// The signatures that would not count any more without a key. All that are kept were verified
     /// when they came, so one counts for as long as the key is trusted that it is by: to verify ten
     /// thousand again takes half a second, and any node may ask.
-    fn affected_by_lock(&self, key: &KeyId) -> Result<Value, Refusal> {
-        let is_trusted = self.lock.on()?.trusts(key);
+    fn affected_signatures(&self, key: &KeyId) -> Result<Value, TkaRefusal> {
+        let is_trusted = self.tka.require_on()?.trusts(key);
         let is_by = |entry: &&Entry| {
             let signature = Base64::decode_vec(&entry.node.signature).unwrap_or_default();
             let claim = tka::claim(&signature);
@@ -413,13 +427,13 @@ impl State {
     }
 
     fn is_signed(&self, node: &object::Node) -> bool {
-        self.counts(&node.key, &node.signature).is_some()
+        self.verified_signature(&node.key, &node.signature).is_some()
     }
 
     /// A signature, if it is on and that is one of this node key.
-    fn counts(&self, node: &NodePublic, signature: &str) -> Option<Vec<u8>> {
+    fn verified_signature(&self, node: &NodePublic, signature: &str) -> Option<Vec<u8>> {
         let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty())?;
-        self.lock.authority()?.check(node, &text).ok().map(|()| text)
+        self.tka.authority()?.check(node, &text).ok().map(|()| text)
     }
 
     /// The signature of a machine's node key that it now replaces: it makes that of the other one of
@@ -432,19 +446,19 @@ impl State {
         let asks = request.signature.is_empty()
             && request.followup.is_empty()
             && request.node_key != request.old_node_key;
-        let id = self.owned_by(&machine, &request.old_node_key).filter(|_| asks)?;
+        let id = self.find_machine_node(&machine, &request.old_node_key).filter(|_| asks)?;
         let node = &self.nodes.get(&id)?.node;
         self.is_signed(node).then_some(node.signature.as_str())
     }
 
     /// Takes what a registration says of tailnet lock.
-    pub(crate) fn hear_lock(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
-        let counts = self.counts(&request.node_key, &request.signature).is_some();
+    pub(crate) fn apply_tka_fields(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
+        let counts = self.verified_signature(&request.node_key, &request.signature).is_some();
         let signature = counts.then(|| request.signature.clone());
-        let key = Some(&request.lock_key).filter(|text| read_public(text).is_ok());
+        let key = Some(&request.tka_key).filter(|text| read_public(text).is_ok());
         self.change_node(id, now, |node| {
             if let Some(key) = key {
-                node.lock_key.clone_from(key);
+                node.tka_key.clone_from(key);
             }
             let is_of = |text: &str| {
                 let text = Base64::decode_vec(text).unwrap_or_default();
@@ -469,28 +483,28 @@ impl State {
         is_other
     }
 
-    fn change_lock(&mut self, change: impl FnOnce(&mut object::Lock)) {
-        let mut kept = self.lock.kept.clone();
+    fn change_tka(&mut self, change: impl FnOnce(&mut object::TkaState)) {
+        let mut kept = self.tka.stored.clone();
         change(&mut kept);
         kept.id = ONLY;
-        self.keep(&kept);
-        self.lock.kept = kept;
+        self.store(&kept);
+        self.tka.stored = kept;
     }
 
-    fn keep_updates(&mut self, texts: Vec<Vec<u8>>) {
+    fn store_updates(&mut self, texts: Vec<Vec<u8>>) {
         for text in texts {
-            let id = LockUpdateId(self.next_number(Kind::LockUpdate));
-            let update = LockUpdate { id, text: Base64::encode_string(&text) };
-            self.keep(&update);
-            self.lock.updates.insert(id, update);
+            let id = TkaUpdateId(self.next_number(Kind::TkaUpdate));
+            let update = TkaUpdate { id, text: Base64::encode_string(&text) };
+            self.store(&update);
+            self.tka.updates.insert(id, update);
         }
     }
 
-    fn note_lock_deed(&mut self, id: NodeId, what: String, now: Time) {
+    fn record_tka_audit(&mut self, id: NodeId, what: String, now: Time) {
         let name = self.nodes.get(&id).map(|entry| entry.node.name.clone()).unwrap_or_default();
-        self.note_deed(&format!("node {id}, {name}"), &what, None, now);
+        self.record_audit(&format!("node {id}, {name}"), &what, None, now);
     }
 }
 
 /// Signatures by the numbers of their nodes.
-type Signatures = BTreeMap<i64, Text>;
+type Signatures = BTreeMap<i64, Base64Bytes>;

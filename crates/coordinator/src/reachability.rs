@@ -22,7 +22,7 @@ const TCP: i32 = 6;
 
 /// A question, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ReachabilityStep {
     /// What has to be.
     pub question: String,
     /// Whether it is.
@@ -40,23 +40,29 @@ struct Target<'a> {
 
 impl State {
     /// Whether one reaches another, step by step; the last step is the first that is not met.
-    pub fn why(&self, from: &str, to: &str, port: Option<u16>, now: Time) -> Vec<Step> {
-        let mut steps = Vec::new();
-        let _ = self.ask_why(from, to, port, now, &mut steps);
-        steps
-    }
-
-    /// Ends where something stands in the way.
-    fn ask_why(
+    pub fn check_reachability(
         &self,
         from: &str,
         to: &str,
         port: Option<u16>,
         now: Time,
-        steps: &mut Vec<Step>,
+    ) -> Vec<ReachabilityStep> {
+        let mut steps = Vec::new();
+        let _ = self.check_steps(from, to, port, now, &mut steps);
+        steps
+    }
+
+    /// Ends where something stands in the way.
+    fn check_steps(
+        &self,
+        from: &str,
+        to: &str,
+        port: Option<u16>,
+        now: Time,
+        steps: &mut Vec<ReachabilityStep>,
     ) -> Option<()> {
         let mut step = |question: String, is_met: bool, answer: String| {
-            steps.push(Step { question, is_met, answer });
+            steps.push(ReachabilityStep { question, is_met, answer });
             is_met.then_some(())
         };
         let unknown = "no machine has this name, number or address";
@@ -154,7 +160,7 @@ impl State {
         behind: Option<IpAddr>,
         port: Option<u16>,
     ) -> bool {
-        let filter = Frame { parts: self.access.filter(target.place), key: None }.text();
+        let filter = Frame { parts: self.access.filter(target.index), key: None }.text();
         let rules: Vec<FilterRule> = serde_json::from_str(&filter).unwrap_or_default();
         let from = [IpAddr::from(source.node.v4), IpAddr::from(source.node.v6)];
         let to = match behind {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use policy::NodeSet;
 
 use crate::{
+    node_updates::is_reachable,
     object::{Node, NodeId, UserId},
-    telling::is_reachable,
 };
 
 /// Small numbers for nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct NodeIndexes {
     /// Whose each is.
     pub nodes: Vec<Option<NodeId>>,
     /// Of nodes that can be reached at all.
@@ -23,31 +23,31 @@ pub(crate) struct Places {
     free: Vec<u32>,
 }
 
-impl Places {
+impl NodeIndexes {
     /// One for a node that is new.
-    pub fn take(&mut self, node: &Node) -> u32 {
-        let place = match self.free.pop() {
-            Some(place) => place,
+    pub fn allocate(&mut self, node: &Node) -> u32 {
+        let index = match self.free.pop() {
+            Some(index) => index,
             None => {
                 self.nodes.push(None);
-                number(self.nodes.len() - 1)
+                as_index(self.nodes.len() - 1)
             }
         };
-        self.nodes[place as usize] = Some(node.id);
-        self.sort(place, None, Some(node));
-        place
+        self.nodes[index as usize] = Some(node.id);
+        self.update_sets(index, None, Some(node));
+        index
     }
 
     /// The node that was at a place is there again.
-    pub fn take_again(&mut self, place: u32, node: &Node) -> u32 {
-        self.nodes[place as usize] = Some(node.id);
-        self.sort(place, None, Some(node));
-        place
+    pub fn restore(&mut self, index: u32, node: &Node) -> u32 {
+        self.nodes[index as usize] = Some(node.id);
+        self.update_sets(index, None, Some(node));
+        index
     }
 
     /// The node at a place is another than it was, or there is none any more.
-    pub fn sort(&mut self, place: u32, before: Option<&Node>, now: Option<&Node>) {
-        let at = place as usize;
+    pub fn update_sets(&mut self, index: u32, before: Option<&Node>, now: Option<&Node>) {
+        let at = index as usize;
         let put = |set: &mut NodeSet, is_in| if is_in { set.insert(at) } else { set.remove(at) };
         put(&mut self.reachable, now.is_some_and(is_reachable));
         put(&mut self.routers, now.is_some_and(|node| !node.approved.is_empty()));
@@ -56,10 +56,10 @@ impl Places {
             return;
         }
         if let Some(user) = had
-            && let Some(places) = self.of_users.get_mut(&user)
+            && let Some(indexes) = self.of_users.get_mut(&user)
         {
-            places.remove(at);
-            if places.is_empty() {
+            indexes.remove(at);
+            if indexes.is_empty() {
                 self.of_users.remove(&user);
             }
         }
@@ -69,23 +69,23 @@ impl Places {
     }
 
     /// A node is gone. Its place is kept free until nobody can take another for it.
-    pub fn leave(&mut self, place: u32, node: &Node) {
-        self.nodes[place as usize] = None;
-        self.sort(place, Some(node), None);
+    pub fn vacate(&mut self, index: u32, node: &Node) {
+        self.nodes[index as usize] = None;
+        self.update_sets(index, Some(node), None);
     }
 
     /// A place may be taken again.
-    pub fn free(&mut self, place: u32) {
-        if place != NOWHERE {
-            self.free.push(place);
+    pub fn release(&mut self, index: u32) {
+        if index != NO_INDEX {
+            self.free.push(index);
         }
     }
 }
 
 /// Of a node that was made and forgotten between two looks at what others wrote: it had no place here.
-pub(crate) const NOWHERE: u32 = u32::MAX;
+pub(crate) const NO_INDEX: u32 = u32::MAX;
 
 /// A place, or a number of places, as it is kept.
-pub(crate) fn number(of: usize) -> u32 {
+pub(crate) fn as_index(of: usize) -> u32 {
     u32::try_from(of).expect("each node has an address of IPv4, and those are fewer")
 }

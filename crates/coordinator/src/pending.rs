@@ -13,8 +13,8 @@ use tailnet::keys::MachinePublic;
 use crate::{request::RegisterRequest, time::Time};
 
 /// The most that wait, and the most of one machine.
-const MOST: usize = 1000;
-const MOST_EACH: usize = 4;
+const MAX_PENDING: usize = 1000;
+const MAX_PER_MACHINE: usize = 4;
 
 /// A registration that waits.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Pending {
 
 /// Those that wait, by number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitingRoom(BTreeMap<String, Arc<Pending>>);
+pub(crate) struct PendingRegistrations(BTreeMap<String, Arc<Pending>>);
 
-impl WaitingRoom {
+impl PendingRegistrations {
     pub fn get(&self, number: &str) -> Option<&Arc<Pending>> {
         self.0.get(number)
     }
@@ -59,12 +59,12 @@ impl WaitingRoom {
         pending: Arc<Pending>,
     ) -> Option<(String, Arc<Pending>)> {
         let of_machine = |other: &Pending| other.machine == pending.machine;
-        let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MOST_EACH {
+        let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MAX_PER_MACHINE {
             self.oldest(of_machine)
-        } else if self.0.len() >= MOST {
+        } else if self.0.len() >= MAX_PENDING {
             // From where most wait.
-            let crowd = crowd(self.0.values().map(|pending| pending.from)).flatten();
-            self.oldest(|other| other.from == crowd)
+            let busiest = most_frequent(self.0.values().map(|pending| pending.from)).flatten();
+            self.oldest(|other| other.from == busiest)
         } else {
             None
         };
@@ -80,7 +80,7 @@ impl WaitingRoom {
 }
 
 /// Who is named most often.
-pub(crate) fn crowd<P: Copy + Eq + Hash>(all: impl Iterator<Item = P>) -> Option<P> {
+pub(crate) fn most_frequent<P: Copy + Eq + Hash>(all: impl Iterator<Item = P>) -> Option<P> {
     let mut counts: HashMap<P, usize> = HashMap::new();
     for one in all {
         *counts.entry(one).or_default() += 1;
@@ -105,19 +105,19 @@ mod tests {
 
     #[test]
     fn who_asks_for_more_and_more_has_its_own_forgotten() {
-        let mut room = WaitingRoom::default();
+        let mut room = PendingRegistrations::default();
         room.insert("mine".into(), pending(0, 1, 0));
-        for flood in 1..3 * MOST as u32 {
+        for flood in 1..3 * MAX_PENDING as u32 {
             room.insert(format!("{flood}"), pending(flood, 2, u64::from(flood)));
         }
-        assert!(room.get("mine").is_some() && room.0.len() == MOST);
+        assert!(room.get("mine").is_some() && room.0.len() == MAX_PENDING);
         let gone = room.insert("newest".into(), pending(9999, 1, 9999));
         assert_eq!(gone.map(|(_, pending)| pending.from), Some(Some([192, 0, 2, 2].into())));
     }
 
     #[test]
     fn a_machine_has_few() {
-        let mut room = WaitingRoom::default();
+        let mut room = PendingRegistrations::default();
         for ask in 0..10 {
             room.insert(format!("{ask}"), pending(1, 1, ask));
         }

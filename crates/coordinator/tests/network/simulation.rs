@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use coordinator::{
-    MapRequest, NewKey, Polled, RegisterRequest, Registered, Registering, Session, Settings, State,
-    StreamId, Time,
+    MapRequest, NewKey, PollResult, RegisterCommand, RegisterRequest, RegisterResponse, Session,
+    Settings, State, StreamId, Time,
     object::{NodeId, Stored, User, UserId},
     secret,
 };
@@ -50,7 +50,7 @@ pub struct Machine {
     /// The stream's last frame was its end.
     pub has_ended: bool,
     /// The fields of all frames that it was told.
-    pub told: Vec<Vec<String>>,
+    pub frames: Vec<Vec<String>>,
     /// The name of its stream, and the number of the last frame.
     pub position: (String, i64),
 }
@@ -71,12 +71,12 @@ impl World {
     pub fn add_user(&mut self, name: &str) -> UserId {
         let user = User { name: name.into(), ..User::default() };
         let id = self.state.create_user(user, self.now).unwrap().id;
-        self.keep();
+        self.commit();
         id
     }
 
     /// As the server does behind each batch.
-    pub fn keep(&mut self) {
+    pub fn commit(&mut self) {
         let writes = self.state.take_writes();
         self.version += i64::from(!writes.is_empty());
         for stored in writes {
@@ -85,8 +85,8 @@ impl World {
         }
         self.state.publish(self.version, self.now);
         assert_eq!(
-            kept(&self.loaded()),
-            kept(&self.state),
+            stored_objects(&self.loaded()),
+            stored_objects(&self.state),
             "what the store has, and what is served"
         );
     }
@@ -115,7 +115,7 @@ impl World {
         while let Some(due) = self.state.next_timeout().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.state.handle_timeout(self.now);
-            self.keep();
+            self.commit();
         }
         self.now = end;
     }
@@ -124,7 +124,7 @@ impl World {
         self.keys += 1;
         let text = secret::write(&[self.keys; 38]);
         self.state.create_key(new, &text, self.now).unwrap();
-        self.keep();
+        self.commit();
         text
     }
 
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// The answer to a request to register.
-    pub fn ask(&mut self, machine: &Machine, fields: Value) -> Value {
+    pub fn send_register(&mut self, machine: &Machine, fields: Value) -> Value {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "Hostinfo": machine.hostinfo,
         });
@@ -143,17 +143,19 @@ impl World {
         let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
         let (machine, number) = (machine.machine, format!("{:024x}", machine.machine.0[0]));
         let asked =
-            Registering { machine, request: &request, number: &number, url: URL, from: None };
+            RegisterCommand { machine, request: &request, number: &number, url: URL, from: None };
         let answer = self.state.register(asked, self.now);
-        self.keep();
-        let (Registered::Now(text) | Registered::Refused(text) | Registered::Later(text)) = answer;
+        self.commit();
+        let (RegisterResponse::Immediate(text)
+        | RegisterResponse::Refused(text)
+        | RegisterResponse::Deferred(text)) = answer;
         serde_json::from_str(&text).unwrap()
     }
 
     /// Registers by a key; the error, if there is one.
     pub fn register(&mut self, machine: &mut Machine, auth_key: &str) -> String {
-        let answer = self.ask(machine, json!({ "Auth": { "AuthKey": auth_key } }));
-        if let Some(id) = self.state.owned_by(&machine.machine, &machine.key) {
+        let answer = self.send_register(machine, json!({ "Auth": { "AuthKey": auth_key } }));
+        if let Some(id) = self.state.find_machine_node(&machine.machine, &machine.key) {
             machine.id = id;
         }
         answer["Error"].as_str().unwrap().to_owned()
@@ -163,32 +165,32 @@ impl World {
     pub fn join(&mut self, number: u8, auth_key: &str) -> Machine {
         let mut machine = Machine::new(number);
         assert_eq!(self.register(&mut machine, auth_key), "");
-        self.tell(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:41641")] }));
+        self.send_update(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:41641")] }));
         self.follow(&mut machine);
         machine
     }
 
     /// A machine tells of itself.
-    pub fn tell(&mut self, machine: &Machine, fields: Value) {
-        self.hear(machine, fields);
-        self.keep();
+    pub fn send_update(&mut self, machine: &Machine, fields: Value) {
+        self.apply_map_request(machine, fields);
+        self.commit();
     }
 
     /// The same, which is not kept yet.
-    pub fn hear(&mut self, machine: &Machine, fields: Value) {
+    pub fn apply_map_request(&mut self, machine: &Machine, fields: Value) {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "DiscoKey": machine.disco,
             "Hostinfo": machine.hostinfo, "OmitPeers": true,
         });
         request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let request = MapRequest::read(request.to_string().as_bytes()).unwrap();
-        self.state.hear(machine.id, &request, self.now);
+        self.state.apply_map_request(machine.id, &request, self.now);
     }
 
     /// A machine's stream begins.
     pub fn follow(&mut self, machine: &mut Machine) {
         let stream = self.state.connect(machine.id, self.now);
-        self.keep();
+        self.commit();
         machine.session = Some((Session::new(machine.id, machine.key), stream));
         (machine.peers, machine.has_ended) = (BTreeMap::new(), false);
         self.poll(machine);
@@ -198,31 +200,31 @@ impl World {
     /// whether it did.
     pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
         let stream = self.state.connect(machine.id, self.now);
-        self.keep();
+        self.commit();
         let before = machine.position.0.clone();
         machine.session = Some((machine.next_session(server), stream));
         machine.has_ended = false;
         self.poll(machine);
-        let frame = machine.told.last().expect("a first frame");
+        let frame = machine.frames.last().expect("a first frame");
         let resumed = !frame.contains(&"DERPMap".to_owned());
         assert_eq!(resumed, before == machine.position.0, "it is told so by the name");
         resumed
     }
 
     /// A machine's stream breaks off.
-    pub fn lose(&mut self, machine: &mut Machine) {
+    pub fn disconnect(&mut self, machine: &mut Machine) {
         let (_, stream) = machine.session.take().unwrap();
         self.state.disconnect(machine.id, stream, self.now);
-        self.keep();
+        self.commit();
     }
 
     /// A machine reads what it was sent; whether that was anything.
     pub fn poll(&mut self, machine: &mut Machine) -> bool {
         let (session, _) = machine.session.as_mut().unwrap();
         let frame = match session.poll(&self.state, self.now) {
-            Polled::Nothing => return false,
-            Polled::Frame(frame) => Some(frame),
-            Polled::End(frame) => {
+            PollResult::Nothing => return false,
+            PollResult::Frame(frame) => Some(frame),
+            PollResult::End(frame) => {
                 machine.has_ended = true;
                 frame
             }
@@ -247,14 +249,14 @@ impl World {
 }
 
 /// All objects of a state that the store keeps.
-pub fn kept(state: &State) -> Vec<String> {
+pub fn stored_objects(state: &State) -> Vec<String> {
     let users = state.users().map(|user| format!("{user:?}"));
     let nodes = state.nodes().map(|view| format!("{:?}", view.node));
     let keys = state.keys().map(|key| format!("{key:?}"));
     let api_keys = state.api_keys().map(|key| format!("{key:?}"));
     let policies = state.policies().map(|policy| format!("{policy:?}"));
     let audit = state.audit().map(|entry| format!("{entry:?}"));
-    let lock = [format!("{:?}", state.lock_status())];
+    let lock = [format!("{:?}", state.tka_status())];
     users
         .chain(nodes)
         .chain(keys)
@@ -280,14 +282,14 @@ impl Machine {
             ssh: Value::Null,
             dns: Value::Null,
             has_ended: false,
-            told: Vec::new(),
+            frames: Vec::new(),
             position: (String::new(), 0),
         }
     }
 
     /// Applies a frame, as clients do (tailscale `controlclient/map.go`).
     pub fn take(&mut self, frame: &Value) {
-        self.told.push(frame.as_object().unwrap().keys().cloned().collect());
+        self.frames.push(frame.as_object().unwrap().keys().cloned().collect());
         if let Some(own) = frame.get("Node") {
             self.own = own.clone();
         }
@@ -334,8 +336,8 @@ impl Machine {
 
     /// A stream that goes on with the one before.
     pub fn next_session(&self, network: &str) -> Session {
-        let (former_stream, former_seq) = self.position.clone();
-        let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+        let (previous_stream, previous_seq) = self.position.clone();
+        let request = MapRequest { previous_stream, previous_seq, ..MapRequest::default() };
         Session::new(self.id, self.key).resumable(network, &request)
     }
 

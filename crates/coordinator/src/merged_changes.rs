@@ -16,33 +16,33 @@ const KEPT: usize = 8;
 
 /// A stretch of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Merged {
+pub(crate) struct MergedChanges {
     nodes: Vec<(NodeId, u32, Parts)>,
     /// Whether anybody may reach others than before.
     pub has_policy: bool,
     /// Whether another thing is said of tailnet lock.
-    pub has_lock: bool,
+    pub has_tka: bool,
 }
 
-impl Merged {
+impl MergedChanges {
     fn of(changes: impl Iterator<Item = Change>) -> Self {
         // If the database has lost a deletion, the node is gone at one place and there at another.
         let mut nodes: BTreeMap<(NodeId, u32), Parts> = BTreeMap::new();
-        let (mut has_policy, mut has_lock) = (false, false);
+        let (mut has_policy, mut has_tka) = (false, false);
         for change in changes {
             match change {
-                Change::Node { id, place, parts } => {
-                    let of = nodes.entry((id, place)).or_default();
+                Change::Node { id, index, parts } => {
+                    let of = nodes.entry((id, index)).or_default();
                     *of = of.and(parts);
                 }
                 Change::Policy => has_policy = true,
-                Change::Lock => has_lock = true,
+                Change::Tka => has_tka = true,
                 // Each client is told by what it was told before.
                 Change::Relays => {}
             }
         }
-        let nodes = nodes.into_iter().map(|((id, place), parts)| (id, place, parts)).collect();
-        Self { nodes, has_policy, has_lock }
+        let nodes = nodes.into_iter().map(|((id, index), parts)| (id, index, parts)).collect();
+        Self { nodes, has_policy, has_tka }
     }
 
     /// The nodes in order, their places, and all that changed of each.
@@ -60,21 +60,21 @@ impl Merged {
 
 /// The last stretches that were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Merges(Mutex<VecDeque<(Stretch, Arc<Merged>)>>);
+pub(crate) struct MergedCache(Mutex<VecDeque<(Stretch, Arc<MergedChanges>)>>);
 
 /// Of the log: from where to where.
 type Stretch = (u64, u64);
 
-impl Merges {
+impl MergedCache {
     /// What changed from this number on, and before that one. `None`: some of it is forgotten.
-    pub fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<Merged>> {
+    pub fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
             kept().iter().find(|(of, _)| *of == (number, end)).map(|(_, merged)| merged.clone());
         if found.is_some() {
             return found;
         }
-        let merged = Arc::new(Merged::of(log.between(number, end)?));
+        let merged = Arc::new(MergedChanges::of(log.between(number, end)?));
         let mut kept = kept();
         kept.truncate(KEPT - 1);
         kept.push_front(((number, end), Arc::clone(&merged)));

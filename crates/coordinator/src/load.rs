@@ -11,11 +11,11 @@ use crate::{
     audit::Audit,
     hostinfo::Hostinfo,
     log::{Change, Log, Parts},
+    node_index::NO_INDEX,
     object::{
-        self, ApiKey, ApiKeyId, AuditEntry, AuditId, KeyId, Kind, LockId, LockUpdate, LockUpdateId,
-        Node, NodeId, PolicyId, PreAuthKey, Stored, User, UserId,
+        self, ApiKey, ApiKeyId, AuditEntry, AuditId, KeyId, Kind, Node, NodeId, PolicyId,
+        PreAuthKey, Stored, TkaId, TkaUpdate, TkaUpdateId, User, UserId,
     },
-    places::NOWHERE,
     settings::Settings,
     state::State,
     time::Time,
@@ -37,7 +37,7 @@ enum Unreadable {
     /// It is a policy that is refused.
     Policy(policy::Refusal),
     /// It is an update of tailnet lock that does not count.
-    Lock(tailnet::tka::Refused),
+    Tka(tailnet::tka::Refused),
 }
 
 impl fmt::Display for LoadError {
@@ -46,7 +46,7 @@ impl fmt::Display for LoadError {
         match &self.why {
             Unreadable::Json(why) => why.fmt(f),
             Unreadable::Policy(why) => why.fmt(f),
-            Unreadable::Lock(why) => why.fmt(f),
+            Unreadable::Tka(why) => why.fmt(f),
         }
     }
 }
@@ -55,18 +55,18 @@ impl std::error::Error for LoadError {}
 
 /// An object, or that there is none of this number.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum StoredObject {
     User(UserId, Option<User>),
     PreAuthKey(KeyId, Option<PreAuthKey>),
     Node(NodeId, Option<Box<Node>>),
     Policy(PolicyId, Option<object::Policy>),
     ApiKey(ApiKeyId, Option<ApiKey>),
     AuditEntry(AuditId, Option<AuditEntry>),
-    Lock(LockId, Option<object::Lock>),
-    LockUpdate(LockUpdateId, Option<LockUpdate>),
+    TkaState(TkaId, Option<object::TkaState>),
+    TkaUpdate(TkaUpdateId, Option<TkaUpdate>),
 }
 
-impl Held {
+impl StoredObject {
     fn none(kind: Kind, id: i64) -> Self {
         match kind {
             Kind::User => Self::User(UserId(id), None),
@@ -75,8 +75,8 @@ impl Held {
             Kind::Policy => Self::Policy(PolicyId(id), None),
             Kind::ApiKey => Self::ApiKey(ApiKeyId(id), None),
             Kind::AuditEntry => Self::AuditEntry(AuditId(id), None),
-            Kind::Lock => Self::Lock(LockId(id), None),
-            Kind::LockUpdate => Self::LockUpdate(LockUpdateId(id), None),
+            Kind::TkaState => Self::TkaState(TkaId(id), None),
+            Kind::TkaUpdate => Self::TkaUpdate(TkaUpdateId(id), None),
         }
     }
 
@@ -92,8 +92,8 @@ impl Held {
             Self::AuditEntry(_, entry) => {
                 serde_json::from_str(body).map(|read| *entry = Some(read))
             }
-            Self::Lock(_, kept) => serde_json::from_str(body).map(|read| *kept = Some(read)),
-            Self::LockUpdate(_, update) => {
+            Self::TkaState(_, kept) => serde_json::from_str(body).map(|read| *kept = Some(read)),
+            Self::TkaUpdate(_, update) => {
                 serde_json::from_str(body).map(|read| *update = Some(read))
             }
         };
@@ -115,7 +115,7 @@ impl State {
         (version, mark): (i64, u16),
         now: Time,
     ) -> Result<Self, LoadError> {
-        let log = Log::behind(version, mark, now);
+        let log = Log::starting_at(version, mark, now);
         let mut state = Self { started: now, log, ..Self::new(settings) };
         state.apply(objects, now)?;
         state.choose_primaries();
@@ -128,8 +128,8 @@ impl State {
 
     /// The same state, with versions of this history: a position in another history is not valid in it.
     #[must_use]
-    pub fn of_epoch(mut self, epoch: i64) -> Self {
-        self.log = self.log.of_epoch(epoch);
+    pub fn with_epoch(mut self, epoch: i64) -> Self {
+        self.log = self.log.with_epoch(epoch);
         self
     }
 
@@ -138,11 +138,11 @@ impl State {
     /// # Errors
     /// An object cannot be read.
     pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
-        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
+        let held = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
         for id in self.take(objects, held, now)? {
             match self.nodes.contains_key(&id) {
-                true => self.note_parts(id, Parts::WRITTEN),
-                false => self.note(Change::Node { id, place: NOWHERE, parts: Parts::GONE }),
+                true => self.note_parts(id, Parts::REWRITTEN),
+                false => self.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED }),
             }
         }
         Ok(())
@@ -151,7 +151,7 @@ impl State {
     fn take(
         &mut self,
         objects: &[Stored],
-        held: Vec<Held>,
+        held: Vec<StoredObject>,
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         for stored in objects {
@@ -178,12 +178,12 @@ impl State {
         let nodes = self.nodes.keys().map(|id| (Kind::Node, id.0));
         let policies = self.policies.keys().map(|id| (Kind::Policy, id.0));
         let api_keys = self.api_keys().map(|key| (Kind::ApiKey, key.id.0));
-        let lock = [(Kind::Lock, self.lock.kept.id.0)].into_iter().filter(|(_, id)| *id != 0);
-        let updates = self.lock.updates.keys().map(|id| (Kind::LockUpdate, id.0));
+        let lock = [(Kind::TkaState, self.tka.stored.id.0)].into_iter().filter(|(_, id)| *id != 0);
+        let updates = self.tka.updates.keys().map(|id| (Kind::TkaUpdate, id.0));
         let here = users.chain(keys).chain(nodes).chain(policies).chain(api_keys);
         let lost = here.chain(lock).chain(updates).filter(|which| !there.contains(which));
         objects.extend(lost.map(|(kind, id)| Stored { kind, id, body: None }).collect::<Vec<_>>());
-        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
+        let held = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
         self.log.begin_epoch(epoch);
         // The next entry follows the last one that there is.
         self.audit = Audit::default();
@@ -192,22 +192,24 @@ impl State {
     }
 
     /// An object as it is.
-    pub(crate) fn held(&self, kind: Kind, id: i64) -> Held {
-        let mut held = Held::none(kind, id);
+    pub(crate) fn held(&self, kind: Kind, id: i64) -> StoredObject {
+        let mut held = StoredObject::none(kind, id);
         match &mut held {
-            Held::User(id, user) => *user = self.users.get(id).cloned(),
-            Held::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
-            Held::Node(id, node) => {
+            StoredObject::User(id, user) => *user = self.users.get(id).cloned(),
+            StoredObject::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
+            StoredObject::Node(id, node) => {
                 *node = self.nodes.get(id).map(|entry| Box::new(entry.node.clone()));
             }
-            Held::Policy(id, policy) => *policy = self.policies.get(id).cloned(),
-            Held::ApiKey(id, key) => *key = self.api_keys().find(|key| key.id == *id).cloned(),
-            // None is ever changed.
-            Held::AuditEntry(..) => {}
-            Held::Lock(id, kept) => {
-                *kept = Some(&self.lock.kept).filter(|kept| kept.id == *id).cloned();
+            StoredObject::Policy(id, policy) => *policy = self.policies.get(id).cloned(),
+            StoredObject::ApiKey(id, key) => {
+                *key = self.api_keys().find(|key| key.id == *id).cloned()
             }
-            Held::LockUpdate(id, update) => *update = self.lock.updates.get(id).cloned(),
+            // None is ever changed.
+            StoredObject::AuditEntry(..) => {}
+            StoredObject::TkaState(id, kept) => {
+                *kept = Some(&self.tka.stored).filter(|kept| kept.id == *id).cloned();
+            }
+            StoredObject::TkaUpdate(id, update) => *update = self.tka.updates.get(id).cloned(),
         }
         held
     }
@@ -216,42 +218,42 @@ impl State {
     /// nodes that are as they were: of what others wrote only the end is read.
     pub(crate) fn put(
         &mut self,
-        held: Vec<Held>,
-        places: &BTreeMap<NodeId, u32>,
+        held: Vec<StoredObject>,
+        indexes: &BTreeMap<NodeId, u32>,
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         let policy = self.policy().map(|policy| policy.id);
-        let lock = self.lock_info();
+        let lock = self.tka_info();
         let (mut nodes, mut same) = (Vec::new(), Vec::new());
         for object in held {
             match object {
-                Held::User(id, user) if self.users.get(&id) == user.as_ref() => {
+                StoredObject::User(id, user) if self.users.get(&id) == user.as_ref() => {
                     same.extend(self.nodes_of(id));
                 }
-                Held::User(id, user) => self.put_user(id, user),
-                Held::PreAuthKey(id, key) => self.put_key(id, key),
-                Held::Node(id, node) => {
+                StoredObject::User(id, user) => self.put_user(id, user),
+                StoredObject::PreAuthKey(id, key) => self.put_key(id, key),
+                StoredObject::Node(id, node) => {
                     let before = self.nodes.get(&id).map(|entry| &entry.node);
                     match before == node.as_deref() {
                         true => same.push(id),
                         false => nodes.push((id, node)),
                     }
                 }
-                Held::Policy(id, Some(policy)) => {
+                StoredObject::Policy(id, Some(policy)) => {
                     self.policies.insert(id, policy);
                 }
-                Held::Policy(id, None) => {
+                StoredObject::Policy(id, None) => {
                     self.policies.remove(&id);
                 }
-                Held::ApiKey(_, Some(key)) => self.api_keys.insert(key),
-                Held::ApiKey(id, None) => self.api_keys.remove(id),
-                Held::AuditEntry(_, Some(entry)) => self.audit.push(entry),
-                Held::AuditEntry(id, None) => self.audit.remove(id),
-                Held::Lock(_, kept) => self.lock.kept = kept.unwrap_or_default(),
-                Held::LockUpdate(id, update) => self.lock.put_update(id, update),
+                StoredObject::ApiKey(_, Some(key)) => self.api_keys.insert(key),
+                StoredObject::ApiKey(id, None) => self.api_keys.remove(id),
+                StoredObject::AuditEntry(_, Some(entry)) => self.audit.push(entry),
+                StoredObject::AuditEntry(id, None) => self.audit.remove(id),
+                StoredObject::TkaState(_, kept) => self.tka.stored = kept.unwrap_or_default(),
+                StoredObject::TkaUpdate(id, update) => self.tka.put_update(id, update),
             }
         }
-        self.put_nodes(nodes, places, now);
+        self.put_nodes(nodes, indexes, now);
         // A network that had a policy never runs without.
         if self.policy().map(|policy| policy.id) != policy {
             let read = self.load_policy();
@@ -261,17 +263,17 @@ impl State {
             self.note(Change::Policy);
         }
         // Nor one that was locked.
-        let kind = Kind::LockUpdate.name();
-        let refused = |(id, why)| LoadError { kind, id, why: Unreadable::Lock(why) };
-        self.lock.restore().map_err(refused)?;
-        if self.lock_info() != lock {
-            self.note(Change::Lock);
+        let kind = Kind::TkaUpdate.name();
+        let refused = |(id, why)| LoadError { kind, id, why: Unreadable::Tka(why) };
+        self.tka.restore().map_err(refused)?;
+        if self.tka_info() != lock {
+            self.note(Change::Tka);
         }
         Ok(same)
     }
 
     fn put_user(&mut self, id: UserId, user: Option<User>) {
-        self.access.touch_users();
+        self.access.mark_users_changed();
         match user {
             Some(user) => self.users.insert(id, user),
             None => self.users.remove(&id),
@@ -295,7 +297,7 @@ impl State {
     fn put_nodes(
         &mut self,
         nodes: Vec<(NodeId, Option<Box<Node>>)>,
-        places: &BTreeMap<NodeId, u32>,
+        indexes: &BTreeMap<NodeId, u32>,
         now: Time,
     ) {
         for (id, _) in &nodes {
@@ -306,14 +308,14 @@ impl State {
             match (before, node) {
                 (Some(before), Some(node)) => self.put_changed(&before, *node, now),
                 (None, Some(node)) => {
-                    self.add_entry(*node, places.get(&id).copied(), now);
+                    self.add_entry(*node, indexes.get(&id).copied(), now);
                     self.note_parts(id, Parts::WHOLE);
                 }
                 (Some(before), None) => {
                     if let Some(entry) = self.nodes.remove(&id) {
                         let routes: Vec<IpNet> = before.routes().collect();
-                        self.list_routes(id, &routes);
-                        self.note_gone(&before, entry.place);
+                        self.index_routes(id, &routes);
+                        self.note_gone(&before, entry.index);
                     }
                 }
                 (None, None) => {}
@@ -325,19 +327,19 @@ impl State {
         let id = node.id;
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         entry.node = node.clone();
-        let place = entry.place;
-        self.places.sort(place, Some(before), Some(&node));
-        self.access.touch(place);
+        let index = entry.index;
+        self.indexes.update_sets(index, Some(before), Some(&node));
+        self.access.mark_node_changed(index);
         self.attach(&node);
         if node.expires != before.expires || node.ephemeral != before.ephemeral {
             self.set_timers(id, now);
         }
         let routes: Vec<IpNet> = before.routes().collect();
-        self.list_routes(id, &routes);
+        self.index_routes(id, &routes);
         let parts = difference(before, &node);
         // Another server's clients may have received a change that was undone since.
         let is_undone = parts.is_empty() && node.changes != before.changes;
-        self.note_parts(id, if is_undone { Parts::WRITTEN } else { parts });
+        self.note_parts(id, if is_undone { Parts::REWRITTEN } else { parts });
     }
 }
 
@@ -349,13 +351,13 @@ fn difference(before: &Node, after: &Node) -> Parts {
         parts = parts.and(Parts::ENDPOINTS);
         same.endpoints.clone_from(&after.endpoints);
     }
-    if before.home != after.home {
-        parts = parts.and(Parts::HOME);
-        same.home = after.home;
+    if before.home_relay != after.home_relay {
+        parts = parts.and(Parts::HOME_RELAY);
+        same.home_relay = after.home_relay;
     }
     if before.disco != after.disco {
         let is_first = before.disco.is_zero();
-        parts = parts.and(if is_first { Parts::SHOWN } else { Parts::DISCO });
+        parts = parts.and(if is_first { Parts::PEER_VIEW } else { Parts::DISCO });
         same.disco = after.disco;
     }
     if before.version != after.version {
@@ -363,7 +365,7 @@ fn difference(before: &Node, after: &Node) -> Parts {
         same.version = after.version;
     }
     if before.primaries != after.primaries {
-        parts = parts.and(Parts::SHOWN);
+        parts = parts.and(Parts::PEER_VIEW);
         same.primaries.clone_from(&after.primaries);
     }
     if before.hostinfo != after.hostinfo {
@@ -374,13 +376,13 @@ fn difference(before: &Node, after: &Node) -> Parts {
         let is_shown = shown(&before.hostinfo) != shown(&after.hostinfo);
         parts = parts.and(match (is_whole, is_shown) {
             (true, _) => Parts::WHOLE,
-            (false, true) => Parts::SHOWN,
+            (false, true) => Parts::PEER_VIEW,
             (false, false) => Parts::none(),
         });
         same.hostinfo.clone_from(&after.hostinfo);
     }
     // No node is told how it was made, nor what it might sign by.
-    same.lock_key.clone_from(&after.lock_key);
+    same.tka_key.clone_from(&after.tka_key);
     (same.last_seen, same.auth_key, same.method) = (after.last_seen, after.auth_key, after.method);
     same.changes = after.changes;
     if same == *after { parts } else { parts.and(Parts::WHOLE) }

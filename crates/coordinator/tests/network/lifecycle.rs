@@ -5,7 +5,7 @@ use std::time::Duration;
 use coordinator::NewKey;
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::simulation::World;
 
 const LOGOUT: &str = "1970-01-01T00:02:03Z";
 
@@ -19,7 +19,8 @@ fn a_logout_expires_the_key_at_once_even_with_an_auth_key() {
     let key = world.reusable();
     let mut machine = world.join(1, &key);
     let mut peer = world.join(2, &key);
-    let answer = world.ask(&machine, json!({ "Expiry": LOGOUT, "Auth": { "AuthKey": key } }));
+    let answer =
+        world.send_register(&machine, json!({ "Expiry": LOGOUT, "Auth": { "AuthKey": key } }));
     assert_eq!(answer["NodeKeyExpired"], true);
     assert!(world.poll(&mut machine) && world.poll(&mut peer));
     assert_eq!(machine.own["Expired"], true);
@@ -37,7 +38,7 @@ fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
     let mut machine = world.join(1, &key);
     let at = world.now.after(seconds(3600));
     world.state.set_expiry(machine.id, Some(at), world.now).unwrap();
-    world.keep();
+    world.commit();
     assert!(world.poll(&mut machine));
     assert_eq!(
         (machine.own["KeyExpiry"].clone(), machine.own.get("Expired")),
@@ -50,7 +51,7 @@ fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
     assert_eq!(machine.own["Expired"], true);
     world.follow(&mut machine);
     world.state.set_expiry(machine.id, None, world.now).unwrap();
-    world.keep();
+    world.commit();
     assert!(world.poll(&mut machine) && machine.has_ended);
     world.follow(&mut machine);
     assert_eq!(machine.own["KeyExpiry"], "0001-01-01T00:00:00Z");
@@ -65,7 +66,7 @@ fn a_node_with_an_expired_key_receives_itself_alone_and_has_no_relay() {
     let peer = world.join(2, &key);
     assert!(world.state.has_valid_key(&machine.key, world.now));
     world.state.set_expiry(machine.id, Some(world.now), world.now).unwrap();
-    world.keep();
+    world.commit();
     assert!(!world.state.has_valid_key(&machine.key, world.now));
     assert!(world.state.has_valid_key(&peer.key, world.now));
     world.follow(&mut machine);
@@ -83,7 +84,7 @@ fn deleting_a_node_ends_its_stream_with_an_expired_key_and_tells_its_peers() {
     let mut machine = world.join(1, &key);
     let mut peer = world.join(2, &key);
     world.state.delete_node(machine.id).unwrap();
-    world.keep();
+    world.commit();
     world.poll(&mut machine);
     assert!(machine.has_ended);
     assert_eq!(machine.own["KeyExpiry"], LOGOUT);
@@ -101,12 +102,12 @@ fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
     let mut machine = world.join(1, &key);
     let mut peer = world.join(2, &key);
     world.poll(&mut machine);
-    world.lose(&mut machine);
+    world.disconnect(&mut machine);
     world.pass(seconds(5));
     world.follow(&mut machine);
     world.pass(seconds(20));
     assert!(!world.poll(&mut peer), "it was back in time");
-    world.lose(&mut machine);
+    world.disconnect(&mut machine);
     let gone_at = world.now;
     world.pass(seconds(9));
     assert!(!world.poll(&mut peer));
@@ -117,7 +118,7 @@ fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
     world.follow(&mut machine);
     world.poll(&mut peer);
     assert_eq!(peer.peer(&machine)["Online"], true);
-    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "OnlineChange", "Seq"]);
+    assert_eq!(peer.frames.last().unwrap(), &["ControlTime", "OnlineChange", "Seq"]);
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_ser
     let key = world.reusable();
     let mut machine = world.join(1, &brief);
     let mut peer = world.join(2, &key);
-    world.lose(&mut machine);
+    world.disconnect(&mut machine);
     world.pass(seconds(29 * 60));
     assert!(world.state.node(machine.id).is_some());
     world.follow(&mut machine);
@@ -142,13 +143,13 @@ fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_ser
     world.pass(seconds(3600));
     assert!(world.state.node(machine.id).is_some(), "it was back soon after the server");
     world.follow(&mut peer);
-    world.lose(&mut machine);
+    world.disconnect(&mut machine);
     world.pass(seconds(30 * 60));
     assert!(world.state.node(machine.id).is_none());
     while world.poll(&mut peer) {}
     assert_eq!(peer.peer(&machine), &Value::Null);
     let mut other = world.join(3, &brief);
-    let answer = world.ask(&other, json!({ "Expiry": LOGOUT }));
+    let answer = world.send_register(&other, json!({ "Expiry": LOGOUT }));
     assert_eq!(answer["NodeKeyExpired"], true);
     assert!(world.state.node(other.id).is_none(), "a logout is its end");
     world.poll(&mut other);
@@ -162,7 +163,7 @@ fn a_restart_loses_nothing() {
     let mut machines: Vec<_> = (1..=5).map(|number| world.join(number, &key)).collect();
     world.state.rename_node(machines[0].id, "printer", world.now).unwrap();
     world.state.tag_node(machines[1].id, &["tag:x".into()], world.now).unwrap();
-    world.keep();
+    world.commit();
     for machine in &mut machines {
         while world.poll(machine) {}
     }
@@ -197,8 +198,8 @@ fn a_server_that_was_killed_or_stopped_knows_when_its_nodes_were_last_seen() {
     assert!(world.now.since(seen(&world).unwrap()) < seconds(11 * 60), "it was killed later");
     world.follow(&mut machine);
     world.pass(seconds(60));
-    world.state.note_all_seen(world.now);
-    world.keep();
+    world.state.record_all_seen(world.now);
+    world.commit();
     world.restart();
     assert_eq!(seen(&world), Some(world.now), "it was stopped");
     world.pass(seconds(3600));

@@ -9,16 +9,16 @@ use tailnet::{
     tka::{self, Authority, KeyId, UpdateHash, hash_of_secret},
 };
 
-use super::{Refusal, Signatures};
+use super::{Signatures, TkaRefusal};
 
 /// The most updates that are looked for behind a node's head.
 const MOST_ANCESTORS: usize = 512;
 
 /// What a node asks.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum TkaRequest {
     /// To turn it on with this checkpoint.
-    Begin(Text),
+    Begin(Base64Bytes),
     /// The same, with the signatures of all nodes.
     Finish(Finish),
     /// For the first checkpoint, or the secret that turned it off.
@@ -35,8 +35,8 @@ pub enum Asked {
     /// To turn it off.
     Disable {
         /// By this secret.
-        secret: Text,
-        /// Its hash, once [`Asked::hash`] has made it.
+        secret: Base64Bytes,
+        /// Its hash, once [`TkaRequest::hash`] has made it.
         hash: Option<[u8; 32]>,
     },
     /// To take the signature of a node key.
@@ -45,20 +45,20 @@ pub enum Asked {
     Affected(KeyId),
 }
 
-/// See [`Asked::Finish`].
+/// See [`TkaRequest::Finish`].
 #[derive(Clone, Debug)]
 pub struct Finish {
     pub(super) signatures: Signatures,
     pub(super) has_secret: bool,
 }
 
-/// See [`Asked::Send`].
+/// See [`TkaRequest::Send`].
 #[derive(Clone, Debug)]
 pub struct Send {
     pub(super) head: UpdateHash,
-    pub(super) updates: Vec<Text>,
+    pub(super) updates: Vec<Base64Bytes>,
     pub(super) is_interactive: bool,
-    /// Set by [`Asked::verify`].
+    /// Set by [`TkaRequest::verify`].
     pub(super) verified: Option<Arc<Verified>>,
 }
 
@@ -73,20 +73,20 @@ pub(super) struct Verified {
     pub taken: Vec<Vec<u8>>,
 }
 
-/// See [`Asked::Sign`].
+/// See [`TkaRequest::Sign`].
 #[derive(Clone, Debug)]
 pub struct Sign {
-    pub(super) signature: Text,
-    /// Set by [`Asked::verify`]: the authority at that time, and the signed node key.
+    pub(super) signature: Base64Bytes,
+    /// Set by [`TkaRequest::verify`]: the authority at that time, and the signed node key.
     pub(super) verified: Option<(Arc<Authority>, NodePublic)>,
 }
 
 /// Bytes as Go writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Text(#[serde(deserialize_with = "base64")] pub(super) Vec<u8>);
+pub struct Base64Bytes(#[serde(deserialize_with = "base64")] pub(super) Vec<u8>);
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for Base64Bytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -106,16 +106,16 @@ struct Nothing {}
 #[derive(Deserialize)]
 struct Begin {
     #[serde(rename = "GenesisAUM")]
-    checkpoint: Text,
+    checkpoint: Base64Bytes,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct FinishBody {
     #[serde(default)]
-    signatures: Option<std::collections::BTreeMap<String, Text>>,
+    signatures: Option<std::collections::BTreeMap<String, Base64Bytes>>,
     #[serde(default)]
-    support_disablement: Text,
+    support_disablement: Base64Bytes,
 }
 
 #[derive(Deserialize)]
@@ -133,7 +133,7 @@ struct SendBody {
     #[serde(deserialize_with = "hash")]
     head: UpdateHash,
     #[serde(default, rename = "MissingAUMs")]
-    updates: Option<Vec<Text>>,
+    updates: Option<Vec<Base64Bytes>>,
     #[serde(default)]
     interactive: bool,
 }
@@ -141,22 +141,22 @@ struct SendBody {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Disable {
-    disablement_secret: Text,
+    disablement_secret: Base64Bytes,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SignBody {
-    signature: Text,
+    signature: Base64Bytes,
 }
 
 #[derive(Deserialize)]
 struct Affected {
     #[serde(rename = "KeyID")]
-    key: Text,
+    key: Base64Bytes,
 }
 
-impl Asked {
+impl TkaRequest {
     /// Reads what is asked at a path behind `/machine/tka/`, with the node key of who asks. `None`:
     /// nothing is asked there.
     ///
@@ -212,7 +212,7 @@ impl Asked {
     }
 
     /// Whether its signatures have to be verified before the answer.
-    pub fn needs_verifying(&self) -> bool {
+    pub fn needs_verification(&self) -> bool {
         matches!(self, Self::Send(_) | Self::Sign(_))
     }
 
@@ -220,7 +220,7 @@ impl Asked {
     ///
     /// # Errors
     /// A signature is invalid, or an update follows another head.
-    pub fn verify(&mut self, known: &Arc<Authority>) -> Result<(), Refusal> {
+    pub fn verify(&mut self, known: &Arc<Authority>) -> Result<(), TkaRefusal> {
         match self {
             Self::Send(send) => send.verified = Some(Arc::new(send.verify(known)?)),
             Self::Sign(sign) => sign.verified = Some((Arc::clone(known), sign.verify(known)?)),
@@ -230,16 +230,16 @@ impl Asked {
     }
 
     /// Whether nothing changes by it.
-    pub fn is_question(&self) -> bool {
+    pub fn is_query(&self) -> bool {
         matches!(self, Self::Bootstrap | Self::Offer { .. } | Self::Affected(_))
     }
 }
 
 impl Send {
-    pub(super) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, Refusal> {
+    pub(super) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, TkaRefusal> {
         // A person's update has to follow the current head. Otherwise the person makes it again.
         if self.is_interactive && self.head != known.head() {
-            return Err(Refusal::Moved);
+            return Err(TkaRefusal::Stale);
         }
         let mut authority = Authority::clone(known);
         let taken = authority.gather(&self.updates)?;
@@ -250,7 +250,7 @@ impl Send {
 
 impl Sign {
     /// Returns the node key that is signed.
-    pub(super) fn verify(&self, known: &Authority) -> Result<NodePublic, Refusal> {
+    pub(super) fn verify(&self, known: &Authority) -> Result<NodePublic, TkaRefusal> {
         let node = tka::claim(&self.signature.0)?.node;
         known.check(&node, &self.signature.0)?;
         Ok(node)
@@ -259,8 +259,8 @@ impl Sign {
 
 fn read<'a, T: Deserialize<'a>>(
     body: &'a [u8],
-    asked: impl FnOnce(T) -> Result<Asked, &'static str>,
-) -> Result<(NodePublic, Asked), serde_json::Error> {
+    asked: impl FnOnce(T) -> Result<TkaRequest, &'static str>,
+) -> Result<(NodePublic, TkaRequest), serde_json::Error> {
     let Body { node_key, rest } = serde_json::from_slice(body)?;
     let asked = asked(rest).map_err(serde_json::Error::custom)?;
     Ok((node_key, asked))
