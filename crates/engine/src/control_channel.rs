@@ -1,17 +1,17 @@
-//! Datagrams that arrive at the data plane's socket and are not WireGuard's, passed to another
+//! Passes datagrams of other protocols than WireGuard from the data plane's socket to another
 //! thread.
 //!
 //! ```text
 //!   UDP -> inbound -- 1 to 4, little-endian --> sessions, slow path
 //!             |------ a registered magic -----> ControlReceiver
-//!             |------ STUN's cookie, if wanted > ControlReceiver
+//!             |------ STUN's cookie, if set ---> ControlReceiver
 //!             `------ anything else: counted, dropped
 //! ```
 //!
-//! Only datagrams that are not WireGuard messages are examined here. What is registered is fixed
-//! when the data plane is built. The queue is bounded, and so is the pace, of one sender and of all
-//! ([`share`]), apart for those that were spoken to ([`expected`]); the data plane never waits for the
-//! reader.
+//! Only datagrams that are not WireGuard messages are examined. The protocols are fixed when the
+//! data plane is built. The queue is bounded. The rate is limited for each sender and in total
+//! ([`rate_limit`]). Senders from which an answer is expected ([`expected_senders`]) have a
+//! separate limit. The data plane never waits for the reader.
 
 mod expected_senders;
 mod rate_limit;
@@ -31,16 +31,16 @@ use wg::{DropReason, Time};
 
 use self::{expected_senders::ExpectedSenders, rate_limit::RateLimit};
 
-/// Bytes in the queue at most: 1,000 datagrams of the usual length.
+/// Capacity of the queue in bytes: 1,000 datagrams of the usual length.
 const ROOM: usize = 256 << 10;
-/// What a datagram costs beside its contents, in bytes.
+/// Overhead of a datagram, in bytes.
 const OVERHEAD: usize = 128;
 /// Bytes of STUN's header (RFC 8489 section 5).
 const STUN_HEADER: usize = 20;
 /// STUN's magic cookie, at bytes 4 to 7 of every message.
 const STUN_COOKIE: [u8; 4] = 0x2112_a442_u32.to_be_bytes();
 
-/// The bytes that datagrams of one protocol begin with.
+/// The bytes at the beginning of all datagrams of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Magic {
     bytes: [u8; Self::MAX],
@@ -48,10 +48,10 @@ pub struct Magic {
 }
 
 impl Magic {
-    /// The longest, in bytes.
+    /// Length of the longest magic, in bytes.
     pub const MAX: usize = 8;
 
-    /// `None` if the prefix is empty or too long.
+    /// Returns `None` if the prefix is empty or too long.
     pub fn new(prefix: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MAX];
         bytes.get_mut(..prefix.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(prefix);
@@ -63,27 +63,26 @@ impl Magic {
     }
 }
 
-/// The datagrams that are passed on.
+/// The protocols whose datagrams are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlProtocols {
-    /// Those that begin with one of these.
+    /// Protocols that begin with one of these magics.
     pub magics: Vec<Magic>,
-    /// Those of STUN.
+    /// Whether STUN messages are included.
     pub stun: bool,
 }
 
-/// A datagram that was passed on.
+/// A datagram of a control protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlDatagram {
-    /// All of it.
     pub bytes: Vec<u8>,
-    /// Its sender, and our address and interface it reached.
+    /// Its sender, and the local address and interface at which it arrived.
     pub from: Endpoint,
-    /// When its batch was received.
+    /// Time at which its batch was received.
     pub at: Time,
 }
 
-/// The data plane's end.
+/// The data plane's end of the channel.
 #[derive(Clone, Debug)]
 pub struct ControlSender {
     registered: ControlProtocols,
@@ -92,24 +91,24 @@ pub struct ControlSender {
     pace: Arc<Pace>,
 }
 
-/// What each is handed on of.
+/// Rate limits for expected and other senders.
 #[derive(Debug, Default)]
 struct Pace {
-    strangers: RateLimit,
-    unexpected: AtomicU64,
-    /// Those of whom an answer is expected.
+    unexpected: RateLimit,
+    unexpected_count: AtomicU64,
+    /// For senders from which an answer is expected.
     known: RateLimit,
     expected: ExpectedSenders,
 }
 
-/// The receiving end.
+/// The receiving end of the channel.
 #[derive(Debug)]
 pub struct ControlReceiver {
     datagrams: Receiver<ControlDatagram>,
     room: Arc<AtomicUsize>,
 }
 
-/// A channel for what is registered.
+/// Creates a channel for the given protocols.
 pub fn control_channel(registered: ControlProtocols) -> (ControlSender, ControlReceiver) {
     let (sender, datagrams) = channel();
     let room = Arc::new(AtomicUsize::new(ROOM));
@@ -119,21 +118,23 @@ pub fn control_channel(registered: ControlProtocols) -> (ControlSender, ControlR
 }
 
 impl ControlSender {
-    /// A datagram goes there by the same socket, so that an answer is expected.
+    /// Records that a datagram is sent to this address by the same socket, so that an answer is
+    /// expected.
     pub fn expect_from(&self, from: IpAddr) {
         self.pace.expected.note(from);
     }
 
-    /// How many datagrams came of which none was expected.
-    pub(crate) fn strangers(&self) -> u64 {
-        self.pace.unexpected.load(Ordering::Relaxed)
+    /// Number of datagrams from unexpected senders.
+    pub(crate) fn unexpected(&self) -> u64 {
+        self.pace.unexpected_count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn expected(&self) -> &ExpectedSenders {
         &self.pace.expected
     }
 
-    /// Passes on a datagram that is no valid WireGuard message, or returns why it is dropped.
+    /// Passes on a datagram that is not a valid WireGuard message, or returns the reason for which
+    /// it is dropped.
     pub(crate) fn forward(
         &self,
         datagram: &[u8],
@@ -144,13 +145,14 @@ impl ControlSender {
             Remote::Direct(at) => Some(at.ip()),
             Remote::Relayed(_) => None,
         };
-        let Pace { strangers, unexpected, known, expected } = &*self.pace;
+        let Pace { unexpected, unexpected_count, known, expected } = &*self.pace;
         let is_known = ip.is_none_or(|ip| expected.has(ip));
-        // What begins as a message of WireGuard cannot be left out.
+        // Datagrams that begin like WireGuard messages are not counted, because the socket never
+        // sheds them.
         if !is_known && !is_wireguard(datagram) {
-            unexpected.fetch_add(1, Ordering::Relaxed);
+            unexpected_count.fetch_add(1, Ordering::Relaxed);
         }
-        let share = if is_known { known } else { strangers };
+        let share = if is_known { known } else { unexpected };
         if !self.registered.covers(datagram) {
             return Err(DropReason::InMalformed);
         }
@@ -162,7 +164,7 @@ impl ControlSender {
         let charged = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         charged.map_err(|_| DropReason::InControlFull)?;
         let datagram = ControlDatagram { bytes: datagram.to_vec(), from, at };
-        // A receiver that is gone counts like one that does not read.
+        // A dropped receiver counts like a full queue.
         self.datagrams.send(datagram).map_err(|_| DropReason::InControlFull)
     }
 }
@@ -171,15 +173,15 @@ impl ControlReceiver {
     /// Waits for the next datagram.
     ///
     /// # Errors
-    /// None came in time, or the data plane has ended.
+    /// None arrived in time, or the data plane has ended.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<ControlDatagram, RecvTimeoutError> {
         self.datagrams.recv_timeout(timeout).inspect(|datagram| self.give_back(datagram))
     }
 
-    /// The next datagram, where there is one.
+    /// Returns the next datagram without waiting.
     ///
     /// # Errors
-    /// There is none, or the data plane has ended.
+    /// The queue is empty, or the data plane has ended.
     pub fn try_recv(&self) -> Result<ControlDatagram, TryRecvError> {
         self.datagrams.try_recv().inspect(|datagram| self.give_back(datagram))
     }
@@ -197,13 +199,13 @@ impl ControlProtocols {
     }
 }
 
-/// Whether the first four bytes are those of a WireGuard message, be it valid or not.
+/// Whether the first four bytes are the type of a WireGuard message, which may be invalid.
 fn is_wireguard(datagram: &[u8]) -> bool {
     let kind = datagram.first_chunk().map(|kind| u32::from_le_bytes(*kind));
     matches!(kind, Some(1..=4))
 }
 
-/// RFC 8489 section 6.3: the first two bits are zero, and the cookie is there.
+/// RFC 8489 section 6.3: the first two bits are zero, and the cookie is present.
 fn is_stun(datagram: &[u8]) -> bool {
     datagram.len() >= STUN_HEADER && datagram[0] >> 6 == 0 && datagram[4..8] == STUN_COOKIE
 }
@@ -238,13 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn each_protocol_is_told_by_its_first_bytes_and_nothing_else_is_handed_on() {
+    fn registered_protocols_are_forwarded_by_their_first_bytes() {
         let binding_request = stun([0, 1, 0, 0]);
         let with = |prefix: &[u8], len| [prefix, &vec![5; len]].concat();
         for (datagram, forwarded) in [
             (binding_request.clone(), true),
             (stun([1, 1, 0, 8]), true),
-            // The first four bytes are a WireGuard initiation's: it is that, of a wrong length.
+            // The first four bytes are those of a WireGuard initiation, so it counts as an
+            // initiation of a wrong length.
             (stun([1, 0, 0, 0]), false),
             (stun([0x40, 1, 0, 0]), false),
             (binding_request[..19].to_vec(), false),
@@ -262,11 +265,11 @@ mod tests {
         }
         let (sender, _receiver) = channel_of(false);
         let refused = sender.forward(&binding_request, from(), at());
-        assert_eq!(refused, Err(DropReason::InMalformed), "it was not registered");
+        assert_eq!(refused, Err(DropReason::InMalformed), "the protocol is not registered");
     }
 
     #[test]
-    fn a_magic_that_is_wireguards_own_takes_nothing_from_it() {
+    fn a_magic_equal_to_a_wireguard_type_does_not_match_wireguard_messages() {
         let magics = vec![Magic::new(&[4, 0, 0, 0]).unwrap(), Magic::new(&[1]).unwrap()];
         let (sender, _receiver) = control_channel(ControlProtocols { magics, stun: false });
         for kind in 1..=4 {
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_is_looked_at_no_further_than_it_reaches() {
+    fn short_datagrams_are_malformed() {
         let (sender, receiver) = channel_of(true);
         for datagram in [stun([0, 1, 0, 0]), MAGIC.to_vec(), vec![1, 0, 0, 0]] {
             for len in 0..datagram.len().min(MAGIC.len()) {
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_spoken_to_is_heard_beside_a_flood_of_all_others() {
+    fn expected_senders_are_admitted_during_a_flood_of_unexpected_ones() {
         let (sender, receiver) = channel_of(false);
         let flood = |from: u32| {
             let from = Endpoint::new((std::net::Ipv4Addr::from_bits(from), 7).into());
@@ -298,16 +301,16 @@ mod tests {
         };
         let taken = (1000..11_000).filter(|from| flood(*from).is_ok()).count();
         assert!(taken < 2_000, "{taken}");
-        assert_eq!(flood(7), Err(DropReason::InControlFull), "it is a stranger");
+        assert_eq!(flood(7), Err(DropReason::InControlFull), "an unexpected sender");
         sender.expect_from(std::net::Ipv4Addr::from_bits(7).into());
         assert_eq!((flood(7), flood(8)), (Ok(()), Err(DropReason::InControlFull)));
-        assert_eq!(sender.strangers(), 10_002);
+        assert_eq!(sender.unexpected(), 10_002);
         assert!(sender.forward(&[1, 0, 0, 0, 9], from(), at()).is_err());
-        assert_eq!(sender.strangers(), 10_002, "no filter leaves it out");
+        assert_eq!(sender.unexpected(), 10_002, "the socket never sheds it");
     }
 
     #[test]
-    fn what_waits_is_bounded_and_reading_makes_room() {
+    fn the_queue_is_bounded_and_reading_frees_space() {
         let (sender, receiver) = channel_of(false);
         let datagram = [MAGIC, &[0; 1000]].concat();
         let taken = (0..10_000).filter(|_| sender.forward(&datagram, from(), at()).is_ok()).count();

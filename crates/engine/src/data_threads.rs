@@ -1,5 +1,5 @@
-//! Both directions on one thread, and the outbound one on a thread of its own while one core is not
-//! enough.
+//! Runs both directions on one thread, and moves the outbound half to a second thread while one
+//! core is not enough.
 //!
 //! ```text
 //!   first thread    | wait for both | in, out | in, out | in | in | in, out | wait for both |
@@ -7,10 +7,10 @@
 //!   second thread   (sleeps)                      | out | out |- back
 //! ```
 //!
-//! On one thread what a packet provokes is sent before that thread sleeps: an answer, an
-//! acknowledgement, a packet that is forwarded. No thread is woken for it, and the scheduler has one
-//! fewer to find a core for. There is one outbound half and it is in one place at a time, so a flow
-//! keeps its order.
+//! On one thread, packets that a received packet causes (answers, acknowledgements, forwarded
+//! packets) are sent before the thread sleeps. No other thread must be woken, and the scheduler
+//! needs only one core. Only one outbound half exists, and one thread at a time has it, so each
+//! flow stays in order.
 
 use std::{
     io,
@@ -26,46 +26,46 @@ use wg::{Time, stack};
 
 use crate::{Clock, Inbound, Outbound, rounds::Rounds, take_turns};
 
-/// How much cpu_clock time was used so far, by the calling thread and by the process.
+/// CPU time used so far, by the calling thread and by the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     pub thread: Duration,
     pub process: Duration,
 }
 
-/// Reads cpu_clock time; called once in a [`WINDOW`].
+/// Reads CPU time. It is called once in each [`WINDOW`].
 pub type CpuClock = Arc<dyn Fn() -> CpuTime + Send + Sync>;
 
-/// For so long is measured before the outbound half goes to another thread or comes back.
+/// Usage is measured over this time before the outbound half moves to the other thread.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Steps between two looks at the clock.
+/// Steps between two readings of the clock.
 const STEPS: u32 = 16;
-/// It goes where the thread had so much of a core: it never slept, and no other program waited for
-/// that core, so that there may be another one that is free.
+/// Usage of the thread, in cores, at which the outbound half moves to the second thread. The thread
+/// never slept and no other program waited for its core, so another core may be free.
 const SATURATED: f64 = 0.95;
-/// It comes back where all threads together had no more.
+/// Usage of the process, in cores, below which the outbound half moves back.
 const CALM: f64 = 0.8;
 
-/// The first thread's work.
+/// State of the first thread.
 pub(crate) struct DataThread<IR, IS, UR, US> {
     inbound: Inbound<UR, IS>,
-    /// While it is here.
+    /// `None` while the second thread has it.
     outbound: Option<Box<Outbound<IR, US>>>,
     poll: Box<dyn Poll>,
-    /// Whether a side had more than it could work on.
+    /// Whether one half had more work than it could do in its step.
     more: bool,
     usage: Usage,
     second: Option<Channel<Box<Outbound<IR, US>>>>,
     rounds: [Rounds; 2],
 }
 
-/// A thread's ways to the other one and from it.
+/// The ends of two channels, to the other thread and from it.
 struct Channel<T> {
     there: SyncSender<T>,
     here: Receiver<T>,
 }
 
-/// The second thread's work.
+/// State of the second thread.
 pub(crate) struct OutboundThread<IR, US> {
     outbound: Option<Box<Outbound<IR, US>>>,
     usage: Usage,
@@ -75,7 +75,8 @@ pub(crate) struct OutboundThread<IR, US> {
 }
 
 impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US> {
-    /// Takes both halves, and the counters of their rounds: outbound, inbound.
+    /// Creates the first thread's state. `rounds` has the counters of the outbound and of the
+    /// inbound half.
     pub fn new(
         outbound: Outbound<IR, US>,
         inbound: Inbound<UR, IS>,
@@ -87,17 +88,23 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
         Self { inbound, outbound, poll, more: false, usage, second: None, rounds }
     }
 
-    /// What a second thread is to do, beside this one; `wake` ends this one's waits.
+    /// Creates the second thread's state. `wake` ends the waits of the first thread.
     pub fn second(&mut self, wake: Waker) -> OutboundThread<IR, US> {
         let (away, taken) = sync_channel(1);
         let (back, returned) = sync_channel(1);
         self.second = Some(Channel { there: away, here: returned });
         let first = Channel { there: back, here: taken };
         let [rounds, _] = self.rounds.clone();
-        OutboundThread { outbound: None, usage: self.usage.anew(), first, wake_first: wake, rounds }
+        OutboundThread {
+            outbound: None,
+            usage: self.usage.restarted(),
+            first,
+            wake_first: wake,
+            rounds,
+        }
     }
 
-    /// Works on what there is, or waits for it.
+    /// Does the work that is available, or waits for work.
     ///
     /// # Errors
     /// One of the sides is gone.
@@ -106,7 +113,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
             && self.outbound.is_none()
         {
             self.outbound = second.here.try_recv().ok();
-            // Packets may wait in it, for which nothing ends a wait.
+            // Packets may wait in its queue, and no event ends a wait for them.
             self.more |= self.outbound.is_some();
         }
         let Some(outbound) = &mut self.outbound else {
@@ -119,12 +126,13 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
             self.poll.poll(self.inbound.max_wait())?
         };
         self.more = false;
-        // Where the time is over, the inbound half asked for that.
+        // After a timeout the inbound half must run, because it requested that timeout.
         if ready.udp || !ready.ip {
             self.more = self.inbound.step(false)?;
             self.rounds[1].count();
         }
-        // Also where only datagrams came: what they brought may have been answered by now.
+        // The outbound half also runs if only datagrams arrived, because the host may already have
+        // answered them.
         self.more |= outbound.step(false)?;
         self.rounds[0].count();
         if self.more {
@@ -138,15 +146,16 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
 
     fn send_away(&mut self) {
         let Some(second) = &self.second else { return };
-        // The keys that it used here are not this thread's business from now on.
+        // This thread's stack may still contain session keys of the outbound half.
         stack::wipe();
-        // Where the second thread is gone, its end was reported.
+        // If the second thread is gone, its end was already reported.
         let _ = self.outbound.take().map(|outbound| second.there.send(outbound));
     }
 }
 
 impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
-    /// Works on what there is, or waits for it; while the half is with the first thread, for that.
+    /// Does the work that is available, or waits for work. While the first thread has the outbound
+    /// half, it waits for the half.
     ///
     /// # Errors
     /// The IP side or the first thread is gone.
@@ -155,7 +164,7 @@ impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
             Some(outbound) => outbound,
             None => {
                 let outbound = self.first.here.recv().map_err(io::Error::other)?;
-                self.usage = self.usage.anew();
+                self.usage = self.usage.restarted();
                 self.outbound.insert(outbound)
             }
         };
@@ -169,16 +178,17 @@ impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
     }
 }
 
-/// How much of a core was used, window by window.
+/// Measures CPU usage in windows.
 pub(crate) struct Usage {
     clock: Clock,
     cpu_clock: CpuClock,
-    /// Where the window began.
+    /// Start of the present window.
     since: Option<(Time, CpuTime)>,
     steps: u32,
 }
 
-/// Of one core's time, by the calling thread and by the process, which may have more than one.
+/// Usage in cores, of the calling thread and of the process. The process may use more than one
+/// core.
 struct Share {
     thread: f64,
     process: f64,
@@ -189,12 +199,12 @@ impl Usage {
         Self { clock, cpu_clock, since: None, steps: 0 }
     }
 
-    /// From now on, by another thread.
-    fn anew(&self) -> Self {
+    /// A new measurement, for another thread.
+    fn restarted(&self) -> Self {
         Self::new(self.clock.clone(), self.cpu_clock.clone())
     }
 
-    /// To be called once a step: what was used, once a window is over.
+    /// Must be called once a step. Returns the usage at the end of a window.
     fn look(&mut self) -> Option<Share> {
         self.steps += 1;
         if !self.steps.is_multiple_of(STEPS) {
@@ -226,7 +236,7 @@ mod tests {
     use super::*;
     use crate::{Attachments, Inbox, Shared, threads::tests::Nowhere};
 
-    /// Packets without end, of which none has a peer, and no datagrams.
+    /// Endless packets without a peer, and no datagrams.
     struct Flood;
 
     impl IpRecv for Flood {
@@ -253,20 +263,20 @@ mod tests {
         }
     }
 
-    /// Fails where it would wait a second time.
+    /// Fails at the second wait.
     struct Once(bool);
 
     impl Poll for Once {
         fn poll(&mut self, _: Option<Duration>) -> io::Result<Ready> {
             if std::mem::replace(&mut self.0, true) {
-                return Err(io::Error::other("it waits, though packets do"));
+                return Err(io::Error::other("waits although packets are queued"));
             }
             Ok(Ready { ip: true, udp: false })
         }
     }
 
     #[test]
-    fn packets_that_wait_when_the_outbound_half_comes_back_are_sent_without_another() {
+    fn packets_queued_when_the_outbound_half_returns_are_sent_at_once() {
         let device = Control::new(ChaCha20Rng::seed_from_u64(1)).device().clone();
         let (time, used) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
         let clock: Clock = {
@@ -293,10 +303,10 @@ mod tests {
         while first.outbound.is_some() {
             first.step().unwrap();
         }
-        // No datagram comes meanwhile.
+        // No datagram arrives in the meantime.
         first.step().unwrap();
         second.step().unwrap();
-        // From now on nothing is used.
+        // No CPU time is used from now on.
         while second.outbound.is_some() {
             used.store(0, Ordering::Relaxed);
             second.step().unwrap();

@@ -1,5 +1,5 @@
-//! Sends to the network: through the socket, with a prefix or without, through a peer's own one, or
-//! through relays if there are any.
+//! Sends datagrams to the network: by the socket, by the socket with a prefix, by a peer's own
+//! socket, or through relays.
 
 use packet::{Endpoint, Failure, SendBatch, SendError, UdpSend};
 
@@ -21,7 +21,7 @@ impl<U: UdpSend> DatagramSender<U> {
         Self { udp, relay, prefixes, peer_sockets, copied: SendBatch::default() }
     }
 
-    /// Sends a batch; what could not be sent is noted in its failures.
+    /// Sends a batch. Datagrams that could not be sent are recorded in its failures.
     pub fn send(&mut self, batch: &mut SendBatch) {
         self.udp.send(batch);
         if batch.has_relayed() {
@@ -74,7 +74,7 @@ impl<U: UdpSend> DatagramSender<U> {
         }
     }
 
-    /// Sends a run with a prefix in front of each datagram.
+    /// Sends a run with a prefix before each datagram.
     fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, place: PrefixedAddr) {
         let run = batch.transmits()[transmit];
         self.copied.clear();
@@ -90,7 +90,7 @@ impl<U: UdpSend> DatagramSender<U> {
         }
     }
 
-    /// Sends a run by another socket.
+    /// Sends a run by the peer's own socket.
     fn send_by_peer_socket(
         &mut self,
         batch: &mut SendBatch,

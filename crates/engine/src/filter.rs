@@ -1,4 +1,4 @@
-//! Filters packets from peers. Any thread may set a policy; it is in force with the next batch.
+//! Filters packets from peers. Any thread may set a policy; it takes effect with the next batch.
 //!
 //! ```text
 //!   IP side -> outbound --------------------------> network
@@ -7,10 +7,10 @@
 //!   IP side <- inbound <- Judge (Rules, flows) <- OpenedFlows
 //! ```
 //!
-//! Each direction checks once a batch whether there is a filter, which is one relaxed load.
-//! The rules belong to the thread that delivers, until others are set. The directions share the
-//! flows that this host opened, behind a lock that is taken once a batch, and only if a packet of
-//! UDP or SCTP needs it. It is held for look-ups, never across crypto or a system call.
+//! Each direction checks once a batch whether a filter is set, with one relaxed load. The
+//! delivering thread has its own copy of the rules until they are replaced. The directions share
+//! the flows that this host opened, behind a lock. It is taken at most once a batch, and only if a
+//! UDP or SCTP packet needs it. It is held for lookups, never during crypto or a system call.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -27,13 +27,13 @@ use packet::{
 
 use crate::lock;
 
-/// A data plane's filter: off until a policy is set.
+/// A data plane's filter. It accepts everything until a policy is set.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// 0 while it is off, else a different number for each policy.
+    /// 0 while the filter is off, otherwise a different number for each policy.
     epoch: AtomicU64,
     set: Mutex<Set>,
-    /// `None` while it is off.
+    /// `None` while the filter is off.
     begun: Mutex<Option<OpenedFlows>>,
     judged: AtomicU64,
 }
@@ -41,14 +41,14 @@ pub struct Filter {
 #[derive(Debug, Default)]
 struct Set {
     rules: Option<Arc<Rules>>,
-    /// The last epoch, whether the filter is on or off.
+    /// The last epoch that was used, whether the filter is on or off.
     last: u64,
 }
 
 impl Filter {
-    /// Accepts what `policy` allows and nothing else, in existing flows, too. Replies to flows that
-    /// this host opens, or opened since there is a filter, are accepted; a policy that puts shields
-    /// up forgets the flows that were opened before.
+    /// Sets the policy. It also applies to existing flows. Replies to flows that this host opens
+    /// are accepted, also if the flow was opened under an earlier policy. A policy that puts
+    /// shields up removes the flows that were opened before.
     pub fn set(&self, policy: &Policy) {
         let rules = Arc::new(Rules::new(policy));
         let mut set = lock(&self.set);
@@ -71,12 +71,12 @@ impl Filter {
         *lock(&self.begun) = None;
     }
 
-    /// How many verdicts were made so far: consecutive packets of one flow in a batch share one.
+    /// Number of verdicts. Consecutive packets of one flow in a batch share one.
     pub fn judged(&self) -> u64 {
         self.judged.load(Ordering::Relaxed)
     }
 
-    /// Notes the flows that `packets` of this host open, if there is a filter.
+    /// Records the flows that `packets` of this host open, if a filter is set.
     pub(crate) fn note<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
         if self.epoch.load(Ordering::Relaxed) != 0 {
             self.note_begun(packets);
@@ -98,7 +98,7 @@ impl Filter {
 /// The inbound half's copy of the filter.
 pub(crate) struct InboundFilter {
     filter: Arc<Filter>,
-    /// The epoch of the judge's policy; 0 if there is none.
+    /// The epoch of the judge's policy; 0 without a judge.
     epoch: u64,
     judge: Option<Judge>,
 }
@@ -119,7 +119,7 @@ impl InboundFilter {
         Some(BatchFilter { judged: judge.judged(), judge, filter: &self.filter, begun: None })
     }
 
-    /// Takes over the policy that is set now.
+    /// Loads the present policy.
     #[cold]
     fn follow(&mut self) {
         let set = lock(&self.filter.set);
@@ -136,9 +136,9 @@ impl InboundFilter {
 pub(crate) struct BatchFilter<'a> {
     judge: &'a mut Judge,
     filter: &'a Filter,
-    /// Locked by the first packet that needs it.
+    /// Locked when the first packet needs it.
     begun: Option<MutexGuard<'a, Option<OpenedFlows>>>,
-    /// How many verdicts there were before this batch.
+    /// Number of verdicts before this batch.
     judged: u64,
 }
 
@@ -159,7 +159,7 @@ impl Drop for BatchFilter<'_> {
     }
 }
 
-/// A number that nobody can predict.
+/// An unpredictable number.
 fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -1,5 +1,5 @@
-//! Packets that the outbound half has for the IP side: answers to what was too long for
-//! its path. The inbound half writes them, as all that the IP side gets.
+//! Answers from the outbound half to the IP side: ICMP errors to packets that exceed their path's
+//! MTU. The inbound half writes them, as it writes all packets to the IP side.
 
 use std::{
     mem,
@@ -13,10 +13,10 @@ use packet::{Ecn, Endpoint, IpPacket, RecvBatch, RecvMeta, Span, Waker};
 
 use crate::lock;
 
-/// How many wait at most; senders repeat what was not answered.
+/// Capacity. Senders repeat packets without an answer.
 const MOST: usize = 32;
 
-/// What waits.
+/// The queue of answers.
 pub(crate) struct IcmpErrors {
     packets: Mutex<Vec<Vec<u8>>>,
     any: AtomicBool,
@@ -24,7 +24,7 @@ pub(crate) struct IcmpErrors {
 }
 
 impl IcmpErrors {
-    /// Nothing yet; `waker` wakes who writes them.
+    /// Creates an empty queue. `waker` wakes the inbound half.
     pub fn new(waker: Waker) -> Self {
         Self { packets: Mutex::default(), any: AtomicBool::new(false), waker }
     }
@@ -40,7 +40,8 @@ impl IcmpErrors {
         (self.waker)();
     }
 
-    /// Takes all into a batch as an IP side's half writes it; `None` where there is none.
+    /// Removes all answers, as a batch for [`packet::IpSend`]. Returns `None` if the queue is
+    /// empty.
     pub fn take(&self) -> Option<(RecvBatch, Vec<IpPacket>)> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_and_the_longest_answers_fit_a_slot() {
+    fn the_queue_is_bounded_and_the_longest_answers_fit_a_slot() {
         let wakes = Arc::new(AtomicU32::new(0));
         let woken = wakes.clone();
         let returned = IcmpErrors::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed)));

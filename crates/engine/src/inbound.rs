@@ -1,12 +1,12 @@
-//! From the network to the IP side.
+//! Processes packets from the network to the IP side.
 //!
 //! ```text
-//!   recv batch (socket, relays) -> kind -> find session -> (in a contention: each peer's share)
+//!   recv batch (socket, relays) -> type -> find session -> (under contention: each peer's share)
 //!     -> open batch in place -> replay filter
-//!     -> note what was received -> inner header, source -> filter
-//!     -> (where the socket's queue stands: tell a sender) -> send batch
+//!     -> record receipt -> inner header, source -> filter
+//!     -> (if the socket's queue stands: signal congestion) -> send batch
 //!          |-> handshake messages to the slow path
-//!          `-> what is no WireGuard message and registered, to the control channel
+//!          `-> datagrams of control protocols to the control channel
 //! ```
 
 mod delivery;
@@ -30,18 +30,18 @@ use crate::{
     prefix_table::Origins, stage::Stage, vector::vector,
 };
 
-/// Slots a batch: what one `recvmmsg` takes.
+/// Slots of a batch: as many as one `recvmmsg` fills.
 const SLOTS: usize = 64;
 
-/// The wait that the socket's queue may stand at. It is one for all flows, so that a lone
-/// packet waits behind what a bulk transfer keeps on the way: with CUBIC and Linux's usual
-/// 4 MB that is 3 to 5 ms at our rates, which the usual target of 5 ms would not see.
+/// Acceptable wait in the socket's queue. All flows share that queue, so a single packet waits
+/// behind the window of a bulk transfer. With CUBIC and Linux's usual 4 MB that is 3 to 5 ms at our
+/// rates, which the usual target of 5 ms would not detect.
 const TARGET: Duration = Duration::from_micros(1500);
 
-/// Nodes that pass datagrams on, of which all is received beside a flood, at most.
-const PASSING_ON: usize = 32;
+/// The most peer relays from which all datagrams are received during a flood.
+const MAX_PEER_RELAYS: usize = 32;
 
-/// Messages of a batch behind which there are probably more: a super-packet's.
+/// With this number of messages in a batch, more are probably waiting: a super-packet has as many.
 const BUSY: usize = 45;
 
 /// The inbound half, with its batches.
@@ -54,7 +54,7 @@ pub struct Inbound<U, I> {
     relay: Option<RelayQueues>,
     origins: Origins,
     shedder: FloodShedder,
-    /// Whether the next batch is the relays' alone.
+    /// Whether the next batch is only for datagrams from relays.
     relay_next: bool,
     received: InboundBatch,
     contention: Contention,
@@ -64,8 +64,8 @@ pub struct Inbound<U, I> {
 }
 
 impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
-    /// An inbound half from `udp` to `ip`, which also gets what the outbound half returned;
-    /// handshake messages go to `inbox`.
+    /// Creates an inbound half from `udp` to `ip`. `ip` also gets the ICMP errors of the outbound
+    /// half, and handshake messages go to `inbox`.
     pub fn new(shared: &Shared, udp: U, ip: I, inbox: Arc<Inbox>) -> Self {
         let slots = vector(SLOTS);
         Self {
@@ -86,31 +86,31 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         }
     }
 
-    /// Has a second thread deliver while this one receives and opens more.
+    /// Starts a second thread that delivers while this one receives and opens the next batch.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start a thread.
     pub fn start_second_thread(&mut self, begin: fn()) -> io::Result<()> {
         self.delivery.start_second_thread("inbound delivery", begin)
     }
 
-    /// Works on a batch, and waits for it where it is to `wait`. Returns whether there is probably
-    /// more.
+    /// Processes a batch. If `wait` is set, it waits for the first datagram. Returns whether more
+    /// probably waits.
     ///
     /// # Errors
     /// One of the sides is gone.
     pub fn step(&mut self, wait: bool) -> io::Result<bool> {
-        let dense = self.contention.is_contended((self.clock)().time);
-        self.receive(dense, wait)?;
+        let contended = self.contention.is_contended((self.clock)().time);
+        self.receive(contended, wait)?;
         self.device.stack_wipes.wipe_if_requested(KeyUser::Inbound);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
-        self.look_for_flood(now);
+        self.update_shedding(now);
         let several = self.has_several_peers();
         self.contention.note(self.received.batch.lost() > 0, several || handshakes, now);
-        // It may have ended while we waited.
-        if dense && several && self.contention.is_contended(now) {
-            self.shed();
+        // The contention may have ended during the wait.
+        if contended && several && self.contention.is_contended(now) {
+            self.drop_excess();
         }
         self.open();
         if !self.received.jobs.is_empty() {
@@ -124,15 +124,15 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         delivery.now = now;
         delivery.congested = congested;
         self.delivery.run(more);
-        if let Some(delivery) = self.delivery.here() {
-            // Where it was done here, one buffer does, and is in the cache.
+        if let Some(delivery) = self.delivery.on_this_thread() {
+            // The batch was delivered by this thread, so its buffer is free again and in the cache.
             mem::swap(&mut delivery.received, &mut self.received);
             mem::replace(&mut delivery.result, Ok(()))?;
         }
         Ok(more || self.relay_next)
     }
 
-    /// For how long a wait for both sides may last.
+    /// The longest wait for both sides.
     pub fn max_wait(&self) -> Option<Duration> {
         self.udp.max_wait()
     }
@@ -140,7 +140,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     fn receive(&mut self, drain: bool, wait: bool) -> io::Result<()> {
         let Self { udp, relay, relay_next, received: InboundBatch { batch, .. }, .. } = self;
         let Some(relay) = relay else { return udp.recv(batch, drain, wait) };
-        // A socket that fills each batch leaves relays no room.
+        // A socket that fills every batch would leave no slot for relays.
         let relay_alone = mem::take(relay_next);
         if relay_alone {
             batch.clear();
@@ -155,13 +155,13 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         Ok(())
     }
 
-    /// Finds the session of each transport message; hands on what is none. Whether
-    /// there were handshake messages.
+    /// Finds the session of each transport message, and passes on all others. Returns whether
+    /// handshake messages were among them.
     fn sort(&mut self, now: Time) -> bool {
         let mut handshakes = false;
         let InboundBatch { batch, sessions, jobs } = &mut self.received;
         jobs.clear();
-        self.origins.forget_last();
+        self.origins.clear_cached();
         for (mut span, meta) in batch.datagrams() {
             let (mut datagram, mut endpoint) = (batch.get(span), meta.endpoint);
             let mut kind = Kind::of(datagram);
@@ -205,15 +205,15 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                 Err(reason) => self.device.drops.count(reason, 1),
             }
         }
-        // Together they cost less than one by one.
+        // One wakeup for all is cheaper than one for each.
         if handshakes {
             self.inbox.pushed();
         }
         handshakes
     }
 
-    /// Has most of a flood left out, as long as there is one.
-    fn look_for_flood(&mut self, now: Time) {
+    /// Makes the socket shed a flood, and stops it after the flood.
+    fn update_shedding(&mut self, now: Time) {
         let Self { control: Some(control), shedder, udp, received, device, origins, .. } = self
         else {
             return;
@@ -224,11 +224,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         }
         let expected = control.expected();
         let senders = || {
-            let nodes = origins.addresses().into_iter().take(PASSING_ON);
+            let nodes = origins.addresses().into_iter().take(MAX_PEER_RELAYS);
             nodes.chain(expected.latest_first()).collect()
         };
-        let strangers = (control.strangers(), left_out);
-        shedder.handle(strangers, expected.changes(), now, senders, |flood| udp.shed(flood));
+        let unexpected = (control.unexpected(), left_out);
+        shedder.handle(unexpected, expected.changes(), now, senders, |flood| udp.shed(flood));
     }
 
     fn has_several_peers(&self) -> bool {
@@ -237,11 +237,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         first.is_some_and(|first| peers.any(|other| !Arc::ptr_eq(other, first)))
     }
 
-    /// Leaves each peer its share, and a datagram in any case. The first of what came
-    /// stay, so that no flow has a gap longer than it must.
-    fn shed(&mut self) {
+    /// Limits each peer to its share, but at least one datagram. The earliest datagrams stay, so
+    /// that each flow has at most one gap.
+    fn drop_excess(&mut self) {
         let InboundBatch { sessions, jobs, .. } = &mut self.received;
-        // Each peer by its first session.
+        // Peers are identified by their first session.
         let peer = |session: usize| {
             let of_peer =
                 |(_, other): &(u32, Session)| Arc::ptr_eq(&other.peer, &sessions[session].1.peer);
@@ -290,14 +290,14 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     }
 }
 
-/// The session of a message, looked up once a batch for each index.
+/// Returns the index of a message's session. Each session is looked up once a batch.
 fn find(
     sessions: &mut Vec<(u32, Session)>,
     device: &Device,
     header: DataHeader,
     now: Time,
 ) -> Result<usize, DropReason> {
-    // The last one is nearly always the one.
+    // The last session is nearly always the right one.
     if let Some(at) = sessions.iter().rposition(|(index, _)| *index == header.receiver) {
         return Ok(at);
     }

@@ -1,27 +1,26 @@
-//! Floor 2: the data plane around one [`wg::Device`], generic over the half-traits
-//! of `packet`; it knows nothing of Linux.
+//! Floor 2: the data plane around one [`wg::Device`]. It is generic over the half-traits of
+//! `packet` and does not depend on Linux.
 //!
 //! ```text
 //!   IpRecv ---> Outbound ---> UdpSend        TUN to network, in order
 //!   UdpRecv --> Inbound  ---> IpSend         network to TUN, in order
-//!                  |  `--- what is not WireGuard's and registered ---> ControlReceiver
+//!                  |  `--- registered control protocols ---> ControlReceiver
 //!                  |  handshake messages
 //!                  v
 //!              Slow path ---> UdpSend        handshakes, timers; wg::Control
 //! ```
 //!
-//! Beside the UDP side stands a [`RelayQueues`], where there is one: runs to relayed endpoints go
-//! there instead, and what comes from there is received like what comes from the socket.
-//! [`PrefixTable`] are for peers behind a node that passes datagrams on, [`PeerSockets`] for those that
-//! are reached from a socket of their own.
+//! Runs to relayed endpoints go to [`RelayQueues`] instead of the UDP side, and datagrams from
+//! relays are received like datagrams from the socket. [`PrefixTable`] serves peers behind a peer
+//! relay, and [`PeerSockets`] serves peers that have their own socket.
 //!
-//! Packets of open protocols (the filter's policy names them) go to a [`MessageReceiver`] instead of
-//! the IP side; [`OwnPackets`] go to peers beside those of the IP side.
+//! Packets of open protocols (listed in the filter's policy) go to a [`MessageReceiver`] instead of
+//! the IP side. [`OwnPackets`] are packets of this program to peers.
 //!
-//! Each is a struct with a `step` that works on one batch. [`Engine`] gives both directions
-//! one thread while that is enough, and else each its own; where there are cores for it, each
-//! direction has another one for its later half. What works on a direction is in one place at
-//! a time, so a flow cannot overtake itself, and no lock is held across crypto.
+//! Each half has a `step` that processes one batch. [`Engine`] runs both directions on one thread
+//! while that is enough, and otherwise on two. With enough cores, each direction has another thread
+//! for its second stage. Only one thread at a time has the state of a stage, so a flow cannot
+//! overtake itself, and no lock is held during crypto.
 #![forbid(unsafe_code)]
 
 mod codel;
@@ -68,20 +67,19 @@ pub use shared::{Attachments, Shared};
 pub use slow_path::{Inbox, SlowPath};
 pub use threads::{Engine, Parts};
 
-/// Reads both clocks; called once a batch.
+/// Reads both clocks. It is called once a batch.
 pub type Clock = Arc<dyn Fn() -> wg::Now + Send + Sync>;
 
-/// Lets other threads of this core run, between two batches. Most kernels take a
-/// core from a thread that never sleeps only at the next tick, 4 ms later, and
-/// whoever is next on the way of a packet would wait for that.
+/// Yields the core between two batches. Most kernels preempt a thread that never sleeps only at the
+/// next tick, 4 ms later. The next thread on a packet's path would wait for that time.
 fn take_turns() {
     std::thread::yield_now();
 }
 
-/// How many packets one call of the AEAD takes.
+/// Packets of one call of the AEAD.
 const AEAD_BATCH: usize = 64;
 
-/// A thread that panicked leaves what it had locked as it was between two changes.
+/// Ignores poisoning: a thread that panicked left the locked value consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

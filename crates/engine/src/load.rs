@@ -1,6 +1,5 @@
-//! What the data plane had to do at a time: packets of a batch, and how long the oldest
-//! waited. HistogramSnapshot once a batch by the one thread that works on it, and read by whoever
-//! wants to know.
+//! Load of the data plane: packets in a batch, and the wait of the oldest packet. The one thread
+//! that processes a batch counts once for it. Any thread may read.
 
 use std::{
     iter,
@@ -11,12 +10,11 @@ use std::{
 /// Counters of one data plane.
 #[derive(Debug)]
 pub struct Load {
-    /// Datagrams of a batch to the network.
+    /// Datagrams in a batch to the network.
     pub outbound: Histogram,
-    /// Messages of data of a batch from the network.
+    /// Data messages in a batch from the network.
     pub inbound: Histogram,
-    /// How long the oldest packet from the IP side stood in the queue when a round
-    /// began, in microseconds.
+    /// Wait of the oldest packet from the IP side when a round began, in microseconds.
     pub queued: Histogram,
 }
 
@@ -30,24 +28,24 @@ impl Default for Load {
     }
 }
 
-/// How often something had which size. One thread counts, so that it takes no more
-/// than loads and stores; any may read.
+/// A histogram of sizes. Only one thread counts, so plain loads and stores suffice. Any thread may
+/// read.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// One more than there are bounds: what is beyond the last.
+    /// One count more than bounds. The last is for sizes above all bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-/// What a histogram held when it was read.
+/// The contents of a histogram at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// Each bound, and how many were at most that.
+    /// Each bound, with the number of sizes up to it.
     pub buckets: Vec<(u64, u64)>,
-    /// How many there were.
+    /// Number of sizes.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the sizes.
     pub sum: u64,
 }
 
@@ -67,8 +65,8 @@ impl Histogram {
         self.count(time.as_micros() as u64);
     }
 
-    /// What was counted so far. It may be one ahead in one number of what it is in
-    /// another.
+    /// Returns the present contents. A size that is being counted may be included in only some of
+    /// the numbers.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let sum = self.sum.load(Ordering::Relaxed);
         let mut count = 0;
@@ -82,7 +80,7 @@ impl Histogram {
     }
 }
 
-/// Cheaper than `fetch_add`, as no other thread writes.
+/// Cheaper than `fetch_add`. No other thread writes.
 fn add(to: &AtomicU64, value: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_counts_for_each_bound_that_it_does_not_pass() {
+    fn a_size_counts_for_each_bound_up_to_which_it_is() {
         let histogram = Histogram::new(&[1, 4]);
         for size in [0, 1, 2, 4, 5, 100] {
             histogram.count(size);

@@ -1,14 +1,14 @@
-//! Shows the packets inside the tunnel to an observer.
+//! Passes copies of the packets inside the tunnel to an observer.
 //!
 //! ```text
-//!   IP side -> outbound -----> network
-//!                 `-- show --> Observer
-//!   IP side <- inbound <------ network
-//!                 `-- show -----^
+//!   IP side -> outbound -------> network
+//!                 `-- observe --> Observer
+//!   IP side <- inbound <-------- network
+//!                 `-- observe ------^
 //! ```
 //!
-//! Each direction checks once a batch whether the observer wants to see packets, which is one
-//! relaxed load. Only then is the observer itself called.
+//! Each direction checks once a batch whether the observer wants to see packets, with one relaxed
+//! load. Only then is the observer called.
 
 use std::{
     sync::{
@@ -23,36 +23,36 @@ use wg::PublicKey;
 
 use crate::Clock;
 
-/// Sees the packets of a data plane. The data plane's threads call it, and wait until it returns.
+/// Receives the packets of a data plane. The data plane's threads call it and wait for its return.
 pub trait Observer: Send + Sync {
-    /// Whether it wants to see packets.
+    /// Whether the observer wants to see packets.
     fn wanted(&self) -> &Arc<AtomicBool>;
 
-    /// Called with packets. They are valid during the call only.
+    /// Receives packets. They are borrowed for the call.
     fn observe(&self, shown: ObservedPackets<'_>);
 }
 
 /// Consecutive packets of one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedPackets<'a> {
-    /// When their batch was handled, since the Unix epoch.
+    /// Time at which their batch was processed, since the Unix epoch.
     pub at: Duration,
-    /// Which way they went.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// The peer that sent them or receives them; `None` for messages of the data plane to the host.
+    /// The sender or receiver; `None` for packets from the data plane to the host.
     pub peer: Option<&'a PublicKey>,
-    /// From the IP header on.
+    /// The packets, from the IP header on.
     pub packets: &'a [&'a [u8]],
 }
 
-/// An observer, and whether it wants to see anything.
+/// An observer with its flag.
 pub(crate) struct Watch {
     wanted: Arc<AtomicBool>,
     observer: Arc<dyn Observer>,
     clock: Clock,
 }
 
-/// An observer that wants to see a batch.
+/// An active observer, with the time of a batch.
 pub(crate) struct View<'a> {
     observer: &'a dyn Observer,
     at: Duration,
@@ -63,7 +63,7 @@ impl Watch {
         Self { wanted: observer.wanted().clone(), observer, clock }
     }
 
-    /// `None` if the observer does not want to see packets.
+    /// Returns `None` if the observer does not want to see packets.
     pub fn look(&self) -> Option<View<'_>> {
         if self.wanted.load(Ordering::Relaxed) { Some(self.open()) } else { None }
     }
@@ -75,7 +75,7 @@ impl Watch {
 }
 
 impl View<'_> {
-    /// Shows consecutive packets of one peer.
+    /// Passes consecutive packets of one peer to the observer.
     pub fn show<'p>(
         &self,
         direction: Direction,

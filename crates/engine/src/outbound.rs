@@ -1,4 +1,4 @@
-//! From the IP side to the network.
+//! Processes packets from the IP side to the network.
 //!
 //! ```text
 //!   recv until empty -> queue -> a round of packets -> route -> runs to one peer
@@ -6,10 +6,9 @@
 //!     -> seal batch -> send
 //! ```
 //!
-//! Between two rounds the IP side is emptied again, so that what is urgent is
-//! seen. A run that has no session yet is staged. What the control half posts (a
-//! session came up, a keepalive is due) is worked on before the next round, so
-//! that staged packets leave before newer ones.
+//! The IP side is emptied again between two rounds, so that urgent packets are seen. A run without
+//! a session is staged. Notices of the control half (a session was established, a keepalive is due)
+//! are handled before the next round, so that staged packets leave before newer ones.
 
 mod fit;
 mod own_packets;
@@ -50,17 +49,17 @@ pub struct Outbound<I, U> {
     staged: StagedPackets,
     queue: Queue,
     round: Round,
-    written: Unsealed,
+    unsealed: Unsealed,
     load: Arc<Load>,
     watch: Option<Watch>,
     filter: Arc<Filter>,
     own_packets: OwnPackets,
-    exit: Stage<Sealer<U>>,
+    sealer: Stage<Sealer<U>>,
 }
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
-    /// An outbound half from `ip` to `udp`. Packets are padded up to `mtu`, the
-    /// IP side's. Answers to what is too long are returned by the inbound half.
+    /// Creates an outbound half from `ip` to `udp`. Packets are padded up to `mtu`, the IP side's
+    /// MTU. The inbound half writes the ICMP errors of this half.
     pub fn new(shared: &Shared, ip: I, udp: U, mtu: Arc<AtomicU32>) -> Self {
         Self {
             device: shared.device.clone(),
@@ -71,25 +70,25 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             staged: StagedPackets::default(),
             queue: Queue::new(),
             round: Round::new(),
-            written: Unsealed::default(),
+            unsealed: Unsealed::default(),
             load: shared.load.clone(),
             watch: shared.watch(),
             filter: shared.attached.filter.clone(),
             own_packets: shared.attached.own_packets.clone(),
-            exit: Stage::new(Sealer::new(shared, udp)),
+            sealer: Stage::new(Sealer::new(shared, udp)),
         }
     }
 
-    /// Has a second thread seal and send while this one reads and writes more.
+    /// Starts a second thread that seals and sends while this one reads and writes the next round.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start a thread.
     pub fn start_second_thread(&mut self, begin: fn()) -> io::Result<()> {
-        self.exit.start_second_thread("outbound exit", begin)
+        self.sealer.start_second_thread("outbound exit", begin)
     }
 
-    /// Reads what there is, and works on one round of what waits. Where nothing does and it is to
-    /// `wait`, it waits for a packet or a notice. Returns whether more waits.
+    /// Reads the available packets and processes one round. If `wait` is set and no packet is
+    /// queued, it waits for a packet or a notice. Returns whether more packets are queued.
     ///
     /// # Errors
     /// The IP side is gone.
@@ -104,20 +103,20 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         }
         self.queue.next_round(&mut self.round, now);
         self.handle_round(now);
-        if !self.written.lens.is_empty() {
-            self.load.outbound.count(self.written.lens.len() as u64);
+        if !self.unsealed.lens.is_empty() {
+            self.load.outbound.count(self.unsealed.lens.len() as u64);
         }
         self.queue.release(&mut self.round);
         let more = !self.queue.is_empty();
-        let exit = self.exit.get()?;
-        mem::swap(&mut exit.written, &mut self.written);
-        exit.now = now;
-        exit.wipes = wipes;
-        // Where there is a second thread, it is the one that seals.
-        self.exit.run(more || wipes);
-        if let Some(exit) = self.exit.here() {
-            // Where it was done here, one buffer does, and is in the cache.
-            mem::swap(&mut exit.written, &mut self.written);
+        let sealer = self.sealer.get()?;
+        mem::swap(&mut sealer.unsealed, &mut self.unsealed);
+        sealer.now = now;
+        sealer.wipes = wipes;
+        // The thread that seals has keys on its stack, so it must run for a wipe.
+        self.sealer.run(more || wipes);
+        if let Some(sealer) = self.sealer.on_this_thread() {
+            // The round was sent by this thread, so its buffer is free again and in the cache.
+            mem::swap(&mut sealer.unsealed, &mut self.unsealed);
         }
         Ok(more)
     }
@@ -136,7 +135,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     }
 
     fn handle_round(&mut self, now: Time) {
-        let Self { device, written, staged, queue, round, returned, .. } = self;
+        let Self { device, unsealed, staged, queue, round, returned, .. } = self;
         let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
         let mut runs: ArrayVec<PeerRun, ROUND_PACKETS> = ArrayVec::new();
@@ -161,12 +160,12 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 Fit { device, returned, now }.run(peer, run, limit);
             }
             let mtu = narrow.map_or(mtu, |limit| limit.bytes.into());
-            // Behind staged packets, so as not to overtake them.
+            // Packets must not overtake staged ones.
             let waits = staged.has(peer);
             if waits {
                 device.handle_staged(peer, now);
             }
-            if waits || !written.push(device, peer, run, mtu, now) {
+            if waits || !unsealed.push(device, peer, run, mtu, now) {
                 run.iter().for_each(|item| item.stage(device, staged, peer));
             }
         }
@@ -187,18 +186,18 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             }
             let sends_nothing = staged.is_empty() || device.is_data_withheld(&peer, now);
             if sends_nothing && notices.has(OutboundNotice::Keepalive) {
-                // Without a session it asks for one, and need not be staged: the
-                // side that begins a session sends a keepalive anyway.
-                self.written.push_keepalive(&device, &peer, now);
+                // Without a session, the call requests one. The keepalive is not staged, because
+                // the initiator sends one anyway.
+                self.unsealed.push_keepalive(&device, &peer, now);
             }
             if notices.has(OutboundNotice::Probe) {
                 for probe in device.take_probes(&peer) {
-                    self.written.push_probe(&device, &peer, probe, now);
+                    self.unsealed.push_probe(&device, &peer, probe, now);
                 }
             }
             if notices.has(OutboundNotice::Exchange) {
                 for message in device.take_exchange(&peer) {
-                    self.written.push_exchange(&device, &peer, &message, now);
+                    self.unsealed.push_exchange(&device, &peer, &message, now);
                 }
             }
             self.flush(&peer, &staged, mtu, now);
@@ -210,7 +209,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
         // They were made to fit before they were staged.
         let mtu = peer.path_limit().map_or(mtu, |limit| mtu.min(limit.bytes.into()));
-        if !self.written.push(&self.device, peer, &run, mtu, now) {
+        if !self.unsealed.push(&self.device, peer, &run, mtu, now) {
             for packet in staged {
                 self.staged.push(peer, packet);
             }
@@ -218,7 +217,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     }
 }
 
-/// Shows packets as the IP side gave them, super-packets whole.
+/// Passes packets to the observer, super-packets as one.
 #[cold]
 fn show(view: &View<'_>, items: &[Item<'_>], runs: &[PeerRun]) {
     let mut first = 0;
@@ -229,14 +228,14 @@ fn show(view: &View<'_>, items: &[Item<'_>], runs: &[PeerRun]) {
     }
 }
 
-/// Packets in a row to one peer.
+/// Consecutive packets to one peer.
 struct PeerRun {
     peer: Arc<Peer>,
-    /// Where the next run begins.
+    /// Index of the next run's first packet.
     end: usize,
 }
 
-/// The peer that a packet goes to, and what of it goes.
+/// The peer that a packet goes to, and the packet with its division into segments.
 fn route<'a, 'r>(
     device: &Device,
     routes: &'r Routes<'_>,

@@ -1,5 +1,5 @@
-//! Packets of this program's own to peers: the outbound half sends them as what the IP side gives,
-//! without filter and queue.
+//! Packets from this program to peers. The outbound half sends them like packets from the IP side,
+//! but without filter and queue.
 
 use std::{
     fmt, mem,
@@ -13,10 +13,10 @@ use packet::Waker;
 
 use crate::lock;
 
-/// How many wait at most: what is not answered is asked again.
+/// Capacity. Requests without an answer are repeated.
 const MOST: usize = 64;
 
-/// What waits to be sent. Clones are the same.
+/// The queue of packets. Clones share it.
 #[derive(Clone, Default)]
 pub struct OwnPackets(Arc<Waiting>);
 
@@ -28,8 +28,8 @@ struct Waiting {
 }
 
 impl OwnPackets {
-    /// Has a whole IP packet sent to the peer whose allowed IPs hold its destination. False where too
-    /// many wait.
+    /// Queues an IP packet for the peer with the allowed IP of its destination. Returns false if
+    /// the queue is full.
     pub fn push(&self, packet: Vec<u8>) -> bool {
         let mut packets = lock(&self.0.packets);
         if packets.len() >= MOST {
@@ -44,7 +44,7 @@ impl OwnPackets {
         true
     }
 
-    /// Takes all; `None`, at the cost of one load, where there is none.
+    /// Removes all packets. Returns `None`, after one load, if the queue is empty.
     pub(crate) fn take(&self) -> Option<Vec<Vec<u8>>> {
         if !self.0.any.load(Ordering::Acquire) {
             return None;
@@ -53,7 +53,7 @@ impl OwnPackets {
         Some(mem::take(&mut *lock(&self.0.packets)))
     }
 
-    /// Says how to wake the outbound half. Only the first call counts.
+    /// Sets the waker of the outbound half. Only the first call has an effect.
     pub(crate) fn set_waker(&self, waker: Waker) {
         let _ = self.0.waker.set(waker);
     }

@@ -1,14 +1,14 @@
-//! Peers that are reached from a socket of their own beside the data plane's.
+//! Peers that have their own socket in addition to the data plane's.
 //!
 //! ```text
-//!   outbound, slow path -- runs to such endpoints --> outlet -- that socket's UdpSend -----------> UDP
-//!   inbound <-- slots of the batch, after the socket's <- RelayQueues <- a thread of that socket <------ UDP
+//!   outbound, slow path -- runs to such endpoints --> DatagramSender -- that socket's UdpSend -------> UDP
+//!   inbound <-- slots of the batch, after the socket's <- RelayQueues <- a thread of that socket <---- UDP
 //! ```
 //!
-//! Such an endpoint is a relayed one ([`packet::Remote::Relayed`]) whose number has its second highest
-//! bit set. The inbound thread waits for its one socket as ever: what comes to another one is received
-//! by a thread of that, and handed over in the queue of the relays ([`RelayQueues::inject_batch`]), so that
-//! those who have none pay nothing.
+//! The endpoint of such a peer is a relayed one ([`packet::Remote::Relayed`]) with the second
+//! highest bit set in its number. The inbound thread waits only for the data plane's socket. Each
+//! further socket has its own receiving thread, which passes datagrams through the relays' queue
+//! ([`RelayQueues::inject_batch`]). Without such peers there is no cost.
 //!
 //! [`RelayQueues::inject_batch`]: crate::RelayQueues::inject_batch
 
@@ -22,24 +22,24 @@ use packet::{Endpoint, RelayId, Remote, UdpSend};
 
 use crate::lock;
 
-/// Sockets at most: each has a thread.
+/// The most sockets. Each has a thread.
 const MOST: usize = 16;
-/// The numbers of this table, beside those of [`crate::RelayQueues`] and below those of
-/// [`crate::PrefixTable`].
+/// Lowest number of this table. Numbers below belong to [`crate::RelayQueues`], and those from
+/// [`crate::PrefixTable`]'s bit on to that table.
 const FIRST: u32 = 1 << 30;
 
-/// A socket's sending half. The lock is held for a batch: beside the data, handshakes with the one
-/// peer alone go by it.
+/// A socket's sending half, locked for one batch. Contention is rare: only data and handshakes of
+/// one peer use it.
 type Sender = Arc<Mutex<Box<dyn UdpSend>>>;
 
-/// The table of such sockets. Clones are the same.
+/// The table of such peers. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct PeerSockets(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// How many there have been. No number is soon given again, so that the last datagrams of a peer
-    /// go nowhere, and not to another one.
+    /// Entries created so far. Numbers are not reused soon, so that late datagrams for a removed
+    /// peer are dropped instead of sent to another peer.
     count: u32,
     entries: Vec<Entry>,
 }
@@ -51,8 +51,8 @@ struct Entry {
 }
 
 impl PeerSockets {
-    /// The endpoint of a peer that is reached at `at` from the socket of `sender`; `None` if there are
-    /// too many.
+    /// Adds a peer at the address `at`, with the sending half of its socket. Returns its endpoint,
+    /// or `None` if the table is full.
     pub fn add(&self, at: SocketAddr, sender: Box<dyn UdpSend>) -> Option<Endpoint> {
         let mut table = lock(&self.0);
         if table.entries.len() >= MOST {
@@ -64,12 +64,12 @@ impl PeerSockets {
         Some(Endpoint::relayed(id))
     }
 
-    /// Removes a socket from the table.
+    /// Removes a peer from the table.
     pub fn remove(&self, endpoint: &Endpoint) {
         lock(&self.0).entries.retain(|entry| Remote::Relayed(entry.id) != endpoint.remote);
     }
 
-    /// Where the peer is that an endpoint stands for, and what sends there.
+    /// The address and the sending half of an endpoint in this table.
     pub(crate) fn place(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Sender)> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         if id.index() < FIRST as usize {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_few_and_no_number_is_given_again() {
+    fn the_table_is_bounded_and_numbers_are_not_reused() {
         let all = PeerSockets::default();
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let endpoints: Vec<_> = (0..20).filter_map(|n| all.add(at(n), Box::new(Nowhere))).collect();

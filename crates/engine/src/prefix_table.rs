@@ -1,14 +1,14 @@
-//! Peers behind a node that passes datagrams on: at its address, and with a prefix of eight bytes in
-//! front of each, by which it knows whose they are.
+//! Peers behind a peer relay. Datagrams for such a peer are sent to the relay's address with a
+//! prefix of eight bytes, which identifies the pair of peers.
 //!
 //! ```text
-//!   outbound, slow path -- runs to such endpoints --> outlet -- prefix, datagram, ... --> UDP
+//!   outbound, slow path -- runs to such endpoints --> DatagramSender -- prefix, datagram, ... --> UDP
 //!   inbound <-- the datagram, from such an endpoint -- address and prefix are in the table <-- UDP
 //! ```
 //!
-//! Such an endpoint is a relayed one ([`packet::Remote::Relayed`]) whose number has its highest bit
-//! set. Only who knows paths adds entries; what comes from elsewhere, or with another prefix, is
-//! malformed as before.
+//! The endpoint of such a peer is a relayed one ([`packet::Remote::Relayed`]) with the highest bit
+//! set in its number. Only the path discovery adds entries. A datagram from another address or with
+//! another prefix is malformed.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,23 +23,23 @@ use packet::{Endpoint, RelayId, Remote};
 
 use crate::lock;
 
-/// Bytes in front of each datagram.
+/// Bytes before each datagram.
 pub const PREFIX_LEN: usize = 8;
-/// Entries of the table at most.
+/// Capacity of the table.
 const MOST: usize = 1 << 16;
-/// The numbers of this table, beside those of [`crate::RelayQueues`].
+/// Set in all numbers of this table.
 const BIT: u32 = 1 << 31;
 
-/// Where a peer is behind a node that passes datagrams on.
+/// The address of a peer behind a peer relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixedAddr {
-    /// That node's address.
+    /// Address of the peer relay.
     pub at: SocketAddr,
-    /// What is in front of each datagram. It must not begin as a message of WireGuard does.
+    /// The bytes before each datagram. They must not begin like a WireGuard message.
     pub prefix: [u8; PREFIX_LEN],
 }
 
-/// The table of such places. Clones are the same.
+/// The table of such peers. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixTable(Arc<State>);
 
@@ -57,8 +57,8 @@ struct Table {
 }
 
 impl PrefixTable {
-    /// The endpoint of a place, which is added to the table if it is not there; `None` if that is
-    /// full.
+    /// The endpoint of an address, which is added to the table if absent. Returns `None` if the
+    /// table is full.
     pub fn endpoint(&self, place: PrefixedAddr) -> Option<Endpoint> {
         let mut table = lock(&self.0.table);
         let known = table.ids.get(&place).copied();
@@ -76,7 +76,8 @@ impl PrefixTable {
         Some(endpoint(id))
     }
 
-    /// Removes a place from the table. Its endpoint must no longer be in use: another may get it.
+    /// Removes an address from the table. Its endpoint must not be in use any more, because another
+    /// address may get it.
     pub fn remove(&self, place: &PrefixedAddr) {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.remove(place) {
@@ -86,7 +87,7 @@ impl PrefixTable {
         self.0.any.store(!table.ids.is_empty(), Ordering::Relaxed);
     }
 
-    /// The place that an endpoint stands for.
+    /// The address of an endpoint in this table.
     pub fn place(&self, endpoint: &Endpoint) -> Option<PrefixedAddr> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         let index = (id.index() as u32).checked_sub(BIT)?;
@@ -94,7 +95,8 @@ impl PrefixTable {
     }
 }
 
-/// Where datagrams came from. Those of one place come in numbers: the last one is kept.
+/// Finds the endpoint of received datagrams. The last result is cached, because datagrams of one
+/// peer arrive in bursts.
 pub(crate) struct Origins {
     prefixes: PrefixTable,
     last: Option<(PrefixedAddr, Endpoint)>,
@@ -105,19 +107,19 @@ impl Origins {
         Self { prefixes: prefixes.clone(), last: None }
     }
 
-    /// The addresses of places, each once.
+    /// The distinct addresses of the peer relays.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let table = lock(&self.prefixes.0.table);
         let all: HashSet<IpAddr> = table.ids.keys().map(|place| place.at.ip()).collect();
         all.into_iter().collect()
     }
 
-    /// The table may be another from now on.
-    pub fn forget_last(&mut self) {
+    /// Clears the cached result. The table may have changed.
+    pub fn clear_cached(&mut self) {
         self.last = None;
     }
 
-    /// The endpoint that a datagram came from, if it is of a known place.
+    /// The endpoint of a datagram, if its address and prefix are in the table.
     pub fn find(&mut self, datagram: &[u8], from: &Endpoint) -> Option<Endpoint> {
         if !self.prefixes.0.any.load(Ordering::Relaxed) {
             return None;
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_one_endpoint_as_long_as_it_is_in_the_table() {
+    fn an_address_has_one_endpoint_while_it_is_in_the_table() {
         let places = PrefixTable::default();
         let [first, second] = [1, 2].map(|number| places.endpoint(place(number)).unwrap());
         assert_ne!(first, second);
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_of_the_place_that_it_came_from() {
+    fn a_datagram_gets_the_endpoint_of_its_address_and_prefix() {
         let places = PrefixTable::default();
         let from = Endpoint::new(place(1).at);
         let datagram = [&place(1).prefix[..], b"data"].concat();
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(origins.find(&[&place(2).prefix[..], b"data"].concat(), &from), None);
         assert_eq!(origins.find(&datagram, &Endpoint::new(([192, 0, 2, 1], 8).into())), None);
         places.remove(&place(1));
-        origins.forget_last();
+        origins.clear_cached();
         assert_eq!(origins.find(&datagram, &from), None);
     }
 }

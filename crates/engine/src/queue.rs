@@ -1,20 +1,20 @@
-//! What was read from the IP side and waits for its turn: a queue for each flow,
-//! sparse flows first (FQ-CoDel, RFC 8290).
+//! Queues packets from the IP side: one queue for each flow, sparse flows first (FQ-CoDel, RFC
+//! 8290).
 //!
 //! ```text
 //!                         +- flow: | p p p |
-//!   Batch --- by hash ----+- flow: | p |          --- round --> to be sealed
+//!   Batch --- by hash ----+- flow: | p |          --- round --> sealed and sent
 //!   (read until empty)    `- flow: | p p p p p |
 //! ```
 //!
-//! The kernel's own queue in front of a TUN device is one for all flows, and
-//! tells TCP nothing of its length. So it is emptied early and often, and a lone
-//! packet need not wait behind a bulk transfer.
+//! The kernel has one queue for all flows of a TUN device, and does not report its length to TCP.
+//! This queue therefore reads from it early and often, so that a single packet does not wait behind
+//! a bulk transfer.
 //!
-//! A flow has one queue, and so keeps its order. The packets stay where they were
-//! read; a queue holds where they stand. What is kept is bounded: beyond it packets
-//! stay in the kernel's queue, which drops before anything was spent on them. So a
-//! fast machine keeps less than CoDel's 5 ms, and CoDel is for slower ones.
+//! Each flow has one queue and stays in order. Packets remain in the batch into which they were
+//! read; a queue holds their positions. The memory is bounded. Beyond the bound packets remain in
+//! the kernel's queue, which drops them at no cost. A fast machine therefore never reaches CoDel's
+//! 5 ms; CoDel is for slower ones.
 
 use std::{
     collections::VecDeque,
@@ -29,57 +29,53 @@ use wg::Time;
 
 use crate::{codel::Codel, vector::vector};
 
-/// Queues, as many as a `u8` names; flows that share one also share its turn (RFC
-/// 8290 has 1024).
+/// Number of queues, addressed by a `u8`. Flows in the same queue share its turn (RFC 8290 has
+/// 1024).
 const FLOWS: usize = 1 << u8::BITS;
-/// Bytes that a flow may send before others have their turn: about ten packets,
-/// so that what is sparse goes at once, and bulk flows take turns of a
-/// super-packet each.
+/// Bytes that a flow may send in one turn: about ten packets of the MTU. Sparse flows are sent at
+/// once, and bulk flows alternate by super-packets.
 const QUANTUM: i32 = 16 * 1024;
-/// What a packet costs beside its bytes, in bytes.
+/// Overhead of a packet, in bytes.
 const OVERHEAD: usize = 256;
-/// The wait that a flow's queue may stand at (RFC 8289 section 4.3).
+/// Acceptable wait in a flow's queue (RFC 8289 section 4.3).
 const TARGET: Duration = Duration::from_millis(5);
 /// Packets of one batch.
 const BATCH_PACKETS: usize = 128;
 /// Bytes of one batch: two of the largest packets.
 const BATCH_BYTES: usize = 2 * Batch::ROOM;
-/// Batches at most, 1 MiB: what is sent in 1.6 ms at 5 Gbit/s. With half of that a lone packet waits
-/// behind others in the TUN more often (docs/decisions/0018).
+/// The most batches, 1 MiB: they are sent in 1.6 ms at 5 Gbit/s. With half of that, a single packet
+/// waits in the TUN behind others more often (docs/decisions/0018).
 const BATCHES: usize = 8;
 
-/// Packets of one round: enough that small packets pay for their system calls.
+/// The most packets of one round: enough to amortize system calls over small packets.
 pub(crate) const ROUND_PACKETS: usize = 128;
-/// Bytes after which a round ends, and others have their turn on the core: enough that a turn
-/// is worth its switch, little enough that what arrives meanwhile does not wait long.
+/// Bytes after which a round ends and other threads may run. It is large enough to amortize a
+/// context switch, and small enough that new packets do not wait long.
 const ROUND_BYTES: usize = 4 * packet::MAX_PACKET;
 
-/// Packets that are worked on together.
+/// Packets that are processed together.
 pub(crate) type Round = ArrayVec<QueuedPacket, ROUND_PACKETS>;
 
-/// A packet that has its turn.
+/// A packet of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedPacket {
     batch: u8,
     index: u8,
-    /// Its headers; `None` where it is no IP packet.
+    /// The parsed headers; `None` if it is not an IP packet.
     pub header: Option<IpHeader>,
-    /// Whether its first segment is to be dropped, to tell the sender of
-    /// congestion.
+    /// Whether to drop its first segment, as a congestion signal.
     pub drops_first: bool,
 }
 
-/// The queues of all flows, and the memory of what stands in them.
+/// The queues of all flows, and the memory of their packets.
 pub(crate) struct Queue {
     batches: Vec<Stored>,
-    /// Batches without packets; the last used is used next, while it is in the
-    /// cache.
+    /// Empty batches. The last used is reused first, while it is in the cache.
     free: Vec<u8>,
-    /// The batch that is read into.
+    /// The batch that is being filled.
     open: Option<u8>,
     flows: Flows,
-    /// Flows that became active, and those that had their first turn: RFC 8290
-    /// section 4.2.
+    /// Queues that became active, and those that have had their first turn (RFC 8290 section 4.2).
     new: VecDeque<u8>,
     old: VecDeque<u8>,
     /// Packets in all queues.
@@ -88,11 +84,11 @@ pub(crate) struct Queue {
 
 struct Stored {
     batch: Batch,
-    /// How many of its packets were queued.
+    /// Number of its packets that were queued.
     known: usize,
-    /// How many of them were not released yet.
+    /// Number of queued packets that were not released.
     held: usize,
-    /// When the first of them came.
+    /// Arrival of its first packet.
     since: Time,
 }
 
@@ -100,7 +96,7 @@ struct Flows(Box<[Flow]>);
 
 struct Flow {
     packets: VecDeque<Waiting>,
-    /// Bytes it may still send in this turn.
+    /// Bytes that may still be sent in this turn.
     deficit: i32,
     codel: Codel,
     active: bool,
@@ -134,12 +130,11 @@ impl Queue {
         }
     }
 
-    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// A batch with room, to be read into; `None` while too much waits.
+    /// A batch with space for reading. Returns `None` if the memory is used up.
     pub fn spare(&mut self) -> Option<&mut Batch> {
         let open = match self.open.or_else(|| self.free.pop()) {
             Some(open) => open,
@@ -154,8 +149,8 @@ impl Queue {
         Some(&mut self.batches[usize::from(open)].batch)
     }
 
-    /// Queues what was read into the spare batch. Returns whether that is full:
-    /// there may be more to read.
+    /// Queues the packets that were read into the spare batch. Returns whether the batch is full,
+    /// which means that more can be read.
     pub fn enqueue_new(&mut self, now: Time) -> bool {
         let Some(open) = self.open else { return false };
         let Stored { batch, known, held, since } = &mut self.batches[usize::from(open)];
@@ -165,7 +160,7 @@ impl Queue {
         for index in *known..batch.len() {
             let (packet, _) = batch.get(index);
             let header = IpHeader::parse(packet).ok();
-            let id = header.map_or(0, |header| header.flow(packet)) as u8;
+            let id = header.map_or(0, |header| header.flow_hash(packet)) as u8;
             let flow = &mut self.flows[id];
             flow.packets.push_back(Waiting { batch: open, index: index as u8, header, since: now });
             if !flow.active {
@@ -184,14 +179,13 @@ impl Queue {
         full
     }
 
-    /// When the oldest batch came of which something waits; to be asked between two
-    /// rounds.
+    /// Arrival of the oldest batch with waiting packets. Must be called between two rounds.
     pub fn oldest(&self) -> Option<Time> {
         let waiting = self.batches.iter().filter(|stored| stored.held > 0);
         waiting.map(|stored| stored.since).min()
     }
 
-    /// Takes the packets whose turn it is.
+    /// Takes the next packets.
     pub fn next_round(&mut self, round: &mut Round, now: Time) {
         let (mut bytes, most) = (0, vector(ROUND_PACKETS));
         while round.len() < most
@@ -217,7 +211,8 @@ impl Queue {
                 continue;
             }
             let Some(Waiting { batch, index, mut header, since }) = flow.packets.pop_front() else {
-                // Once more in line, so that it does not come first again at once.
+                // Moves an empty queue to the other list, so that its next packet does not come
+                // first immediately.
                 turns.pop_front();
                 if from_new && !self.old.is_empty() {
                     self.old.push_back(id);
@@ -243,7 +238,7 @@ impl Queue {
         self.batches[usize::from(packet.batch)].batch.get(packet.index.into())
     }
 
-    /// Takes the memory of the round's packets back.
+    /// Releases the memory of the round's packets.
     pub fn release(&mut self, round: &mut Round) {
         for packet in round.drain(..) {
             let Stored { batch, known, held, .. } = &mut self.batches[usize::from(packet.batch)];

@@ -1,13 +1,13 @@
-//! Peers behind relays: the queues of datagrams to them and from them.
+//! Queues of datagrams to and from peers behind relays.
 //!
 //! ```text
-//!   outbound, slow path -- runs to relayed endpoints --> RelayQueues -- recv ---> the relays'
+//!   outbound, slow path -- runs to relayed endpoints --> RelayQueues -- recv ---> relay
 //!   inbound <-- slots of the batch, after the socket's --- RelayQueues <- inject -- client
 //! ```
 //!
-//! A relayed endpoint is an index into this table, so that endpoints stay as small as they are
-//! for sockets. Only the relays' client adds entries; datagrams from the network cannot. Both
-//! queues are bounded in bytes, and the data plane waits for neither.
+//! A relayed endpoint is an index into this table, which keeps endpoints small. Only the relay
+//! client adds entries; datagrams from the network cannot. Both queues are bounded in bytes, and
+//! the data plane waits for neither.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,47 +25,47 @@ use packet::{
 
 use crate::lock;
 
-/// Bytes in each queue at most: 50 ms at 168 Mbit/s, and for faster relays the bursts of TCP that
-/// come between two turns of a thread (256 KiB lost 4 % at 950 Mbit/s). A longer queue would only
+/// Capacity of each queue in bytes: 50 ms at 168 Mbit/s. For faster relays it must hold the TCP
+/// bursts between two turns of a thread (256 KiB lost 4 % at 950 Mbit/s). A longer queue would only
 /// drop older datagrams.
 const ROOM: usize = 1 << 20;
-/// What a run to a relay, or a datagram from one, costs beside its contents, in bytes.
+/// Overhead of a queued run, in bytes.
 const OVERHEAD: usize = 128;
-/// Entries of the table at most.
+/// Capacity of the table.
 const MOST: usize = 1 << 16;
 
 /// A peer behind a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelayPeer {
-    /// The relay's number, which both sides know.
+    /// Number of the relay's region, known to both peers.
     pub region: u16,
-    /// The peer's key, by which the relay knows it.
+    /// The peer's key, which addresses it at the relay.
     pub key: [u8; 32],
 }
 
-/// Datagrams for one peer behind a relay.
+/// A run of datagrams to one peer behind a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayRun {
-    /// Where they go.
+    /// The receiver.
     pub to: RelayPeer,
     /// The datagrams, back to back.
     pub bytes: Vec<u8>,
-    /// Length of each but the last, in bytes.
+    /// Length of each datagram except the last, in bytes.
     pub segment: usize,
 }
 
-/// Why a datagram from a relay was not accepted.
+/// Reason for which datagrams from a relay were not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectError {
-    /// Its sender is not in the table.
+    /// The sender is not in the table.
     Unknown,
-    /// It is longer than a slot of a batch.
+    /// They are longer than a slot of a batch.
     TooLong,
     /// The queue is full.
     Full,
 }
 
-/// The queues and the table between a data plane and the relays' client. Clones are the same.
+/// The queues and the table between a data plane and the relay client. Clones share them.
 #[derive(Clone)]
 pub struct RelayQueues(Arc<State>);
 
@@ -74,7 +74,7 @@ struct State {
     to_relays: Mutex<ToRelays>,
     filled: Condvar,
     from_relays: Mutex<FromRelays>,
-    /// Whether anything from a relay waits.
+    /// Whether datagrams from relays are waiting.
     any: AtomicBool,
     wake_inbound: Waker,
 }
@@ -90,7 +90,7 @@ struct Table {
 struct ToRelays {
     runs: VecDeque<RelayRun>,
     bytes: usize,
-    /// Nobody takes them any more.
+    /// Set when no client receives any more.
     closed: bool,
 }
 
@@ -98,16 +98,16 @@ struct ToRelays {
 struct FromRelays {
     runs: VecDeque<Injected>,
     bytes: usize,
-    /// How many found no room and are not reported yet.
+    /// Datagrams that did not fit and are not reported yet.
     dropped: u64,
 }
 
-/// Datagrams from one peer behind a relay.
+/// A run of datagrams from one peer behind a relay.
 struct Injected {
     from: RelayId,
     /// Back to back.
     bytes: Vec<u8>,
-    /// Length of each but the last, in bytes.
+    /// Length of each datagram except the last, in bytes.
     segment: usize,
     ecn: Ecn,
 }
@@ -123,7 +123,7 @@ impl Injected {
 }
 
 impl RelayQueues {
-    /// A table without entries; `wake_inbound` ends the wait of the inbound half.
+    /// Creates empty queues. `wake_inbound` ends the wait of the inbound half.
     pub fn new(wake_inbound: Waker) -> Self {
         Self(Arc::new(State {
             table: Mutex::default(),
@@ -135,8 +135,8 @@ impl RelayQueues {
         }))
     }
 
-    /// The endpoint of a peer behind a relay, which is added to the table if it is not there;
-    /// `None` if that is full.
+    /// The endpoint of a peer, which is added to the table if absent. Returns `None` if the table
+    /// is full.
     pub fn endpoint(&self, peer: RelayPeer) -> Option<Endpoint> {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.get(&peer) {
@@ -155,8 +155,8 @@ impl RelayQueues {
         Some(Endpoint::relayed(id))
     }
 
-    /// Removes a peer from the table. Its endpoint must no longer be in use: another peer may
-    /// get it.
+    /// Removes a peer from the table. Its endpoint must not be in use any more, because another
+    /// peer may get it.
     pub fn remove(&self, peer: &RelayPeer) {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.remove(peer) {
@@ -165,14 +165,14 @@ impl RelayQueues {
         }
     }
 
-    /// The peer behind a relay that an endpoint stands for.
+    /// The peer of an endpoint in this table.
     pub fn peer(&self, endpoint: &Endpoint) -> Option<RelayPeer> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         lock(&self.0.table).peers.get(id.index()).copied().flatten()
     }
 
-    /// Waits for datagrams to be sent through a relay; `None` if none came in time, or it is
-    /// closed.
+    /// Waits for datagrams to send through a relay. Returns `None` after the timeout, or if the
+    /// queues are closed.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<RelayRun> {
         let queue = lock(&self.0.to_relays);
         let (mut queue, _) = self
@@ -185,22 +185,21 @@ impl RelayQueues {
         Some(run)
     }
 
-    /// Ends the wait of who takes datagrams to relays, for good.
+    /// Ends the wait of the relay client permanently.
     pub fn close(&self) {
         lock(&self.0.to_relays).closed = true;
         self.0.filled.notify_all();
     }
 
-    /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         lock(&self.0.to_relays).closed
     }
 
-    /// Has the data plane receive datagrams that came through a relay, back to back and each but
-    /// the last of `segment` bytes.
+    /// Passes datagrams from a relay to the data plane, back to back. Each except the last has
+    /// `segment` bytes.
     ///
     /// # Errors
-    /// They were not accepted; the data plane counts those that found no room.
+    /// The datagrams were not accepted. The data plane counts those that did not fit.
     pub fn inject(
         &self,
         from: &RelayPeer,
@@ -220,9 +219,9 @@ impl RelayQueues {
         if fits { Ok(()) } else { Err(InjectError::Full) }
     }
 
-    /// Has the data plane receive what a peer's own socket received from `at` ([`crate::PeerSockets`]),
-    /// as if it came from the endpoint `from`; what came from elsewhere is passed over. The data plane
-    /// counts what found no room.
+    /// Passes datagrams from a peer's own socket ([`crate::PeerSockets`]) to the data plane, as if
+    /// they came from the endpoint `from`. Datagrams from other addresses than `at` are ignored.
+    /// The data plane counts those that did not fit.
     pub fn inject_batch(&self, from: &Endpoint, at: SocketAddr, batch: &RecvBatch) {
         let Remote::Relayed(from) = from.remote else { return };
         let is_its = |meta: &RecvMeta| meta.endpoint.remote == Remote::Direct(at);
@@ -241,8 +240,8 @@ impl RelayQueues {
         (self.0.wake_inbound)();
     }
 
-    /// Queues a run of a batch, as far as there is room. The error has the number of datagrams
-    /// that were not queued, and why.
+    /// Queues as many datagrams of a run as fit. The error has the number of the others, and the
+    /// reason.
     pub(crate) fn send(&self, batch: &SendBatch, run: &Transmit) -> Result<(), (usize, SendError)> {
         let all = run.datagrams();
         let to = self.peer(&run.endpoint).ok_or((all, SendError::Unreachable))?;
@@ -269,8 +268,8 @@ impl RelayQueues {
         Ok(())
     }
 
-    /// Appends datagrams from relays to a batch, as far as it has room. Returns how many were
-    /// dropped since the last call.
+    /// Appends datagrams from relays to a batch until it is full. Returns the number of dropped
+    /// datagrams since the last call.
     pub(crate) fn fill(&self, batch: &mut RecvBatch) -> u64 {
         if self.0.any.load(Ordering::Acquire) { self.fill_from_queue(batch) } else { 0 }
     }
@@ -294,7 +293,7 @@ impl RelayQueues {
         self.0.any.store(rest, Ordering::Relaxed);
         drop(queue);
         if rest {
-            // Else the next receive might wait while these are queued.
+            // The next receive must not wait while datagrams are queued.
             (self.0.wake_inbound)();
         }
         dropped
@@ -307,7 +306,7 @@ impl RelayQueues {
 }
 
 impl FromRelays {
-    /// Whether there was room.
+    /// Returns whether the run fits.
     fn push(&mut self, run: Injected) -> bool {
         let fits = self.bytes + run.cost() <= ROOM;
         if fits {
@@ -321,7 +320,7 @@ impl FromRelays {
 }
 
 impl ToRelays {
-    /// Bytes that one more run may have.
+    /// Bytes that the next run may have.
     fn room(&self) -> usize {
         ROOM.saturating_sub(self.bytes + OVERHEAD)
     }
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_one_endpoint_as_long_as_it_is_in_the_table() {
+    fn a_peer_has_one_endpoint_while_it_is_in_the_table() {
         let (relay, _) = relay();
         let first = relay.endpoint(peer(1)).unwrap();
         let second = relay.endpoint(peer(2)).unwrap();
@@ -363,7 +362,7 @@ mod tests {
         relay.remove(&peer(2));
         assert_eq!(relay.peer(&second), None);
         assert_eq!(relay.inject(&peer(2), vec![0], 1), Err(InjectError::Unknown));
-        assert_eq!(relay.endpoint(peer(3)), Some(second), "its place is free");
+        assert_eq!(relay.endpoint(peer(3)), Some(second), "its index is free");
         assert_eq!(relay.peer(&Endpoint::new(([192, 0, 2, 1], 1).into())), None);
         assert_eq!(relay.peer(&Endpoint::relayed(RelayId::new(u32::MAX))), None);
     }
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_batch_has_no_room_for_comes_with_the_next_and_wakes_for_it() {
+    fn datagrams_that_do_not_fit_a_batch_wake_for_the_next_one() {
         let (relay, wakes) = relay();
         relay.endpoint(peer(1)).unwrap();
         let mut batch = RecvBatch::new(2);
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peers_own_socket_received_wakes_where_it_is_the_peers_alone() {
+    fn injected_batches_wake_only_for_datagrams_of_the_peers_address() {
         let (relay, wakes) = relay();
         let endpoint = relay.endpoint(peer(1)).unwrap();
         let [its, other] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
@@ -428,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_of_relays_is_bounded_and_what_is_dropped_is_told_once() {
+    fn the_queue_from_relays_is_bounded_and_reports_drops_once() {
         let (relay, _) = relay();
         relay.endpoint(peer(1)).unwrap();
         assert_eq!(relay.inject(&peer(1), vec![0; 65_536], 1000), Err(InjectError::TooLong));
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_relays_is_bounded_datagram_by_datagram() {
+    fn the_queue_to_relays_is_bounded_datagram_by_datagram() {
         let (relay, _) = relay();
         let endpoint = relay.endpoint(peer(1)).unwrap();
         let mut batch = SendBatch::default();
@@ -463,7 +462,7 @@ mod tests {
                     lost
                 });
         }
-        assert_eq!(sent, 1047, "of 1 MiB, less the runs' own");
+        assert_eq!(sent, 1047, "1 MiB without the overhead of the runs");
         assert_eq!(relay.send_one(&[0; 1000], endpoint), Err(SendError::RelayFull));
         let runs: Vec<_> = std::iter::from_fn(|| relay.recv_timeout(Duration::ZERO)).collect();
         let lens: Vec<_> = runs.iter().map(|run| (run.to, run.segment, run.bytes.len())).collect();

@@ -1,4 +1,4 @@
-//! How many rounds a half has finished, whichever thread works for it.
+//! Counts the finished rounds of a half, on any thread.
 
 use std::{
     io,
@@ -10,18 +10,18 @@ use std::{
 
 use crate::take_turns;
 
-/// One thread at a time counts, any may read.
+/// One thread at a time counts, any thread may read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rounds(Arc<AtomicU64>);
 
 impl Rounds {
     pub fn count(&self) {
-        // No other thread writes: no locked instruction.
+        // A plain store suffices, because no other thread writes.
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A step of a half that has a thread to itself. Returns whether more waits, behind which others
-    /// have had their turn.
+    /// Runs a step of a half that has its own thread. Returns whether more work waits; in that case
+    /// other threads were allowed to run.
     pub fn step(&self, step: impl FnOnce() -> io::Result<bool>) -> io::Result<bool> {
         let more = step()?;
         self.count();

@@ -1,4 +1,4 @@
-//! What both directions of a data plane have in common.
+//! Values that both directions of a data plane share.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use crate::{
     PeerSockets, PrefixTable, RelayQueues, observer::Watch,
 };
 
-/// What is attached to a data plane. By default nothing is, and costs nothing.
+/// Optional parts of a data plane. By default all are absent, at no cost.
 #[derive(Clone, Default)]
 pub struct Attachments {
-    /// Sees the packets inside the tunnel, when it wants to.
+    /// Receives the packets inside the tunnel.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Gets the datagrams that are registered with it.
+    /// Receives datagrams of control protocols.
     pub control_datagrams: Option<ControlSender>,
-    /// Sends to relayed endpoints, and receives from them.
+    /// Queues to and from the relay client.
     pub relay: Option<RelayQueues>,
-    /// Peers behind nodes that pass datagrams on.
+    /// Peers behind peer relays.
     pub prefixes: PrefixTable,
-    /// Peers that are reached from sockets of their own.
+    /// Peers that have their own socket.
     pub peer_sockets: PeerSockets,
-    /// Which packets of peers may enter: all, until a policy is set.
+    /// Decides which packets of peers may enter. Accepts all until a policy is set.
     pub filter: Arc<Filter>,
-    /// Gets the packets of protocols that the filter's policy names as open.
+    /// Receives the packets of open protocols.
     pub messages: Option<MessageSender>,
-    /// Packets of this program's own to peers.
+    /// Packets from this program to peers.
     pub own_packets: OwnPackets,
 }
 
-/// Passed to the constructor of each half.
+/// Arguments that all halves share.
 pub struct Shared {
     pub(crate) device: Arc<Device>,
     pub(crate) clock: Clock,
@@ -42,7 +42,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For halves around `device`. `wake_inbound` wakes the inbound one.
+    /// For halves around `device`. `wake_inbound` wakes the inbound half.
     pub fn new(
         device: Arc<Device>,
         clock: Clock,

@@ -1,5 +1,5 @@
-//! Handshake messages, timers and what the data path asks for: everything that
-//! may take its time. It drives [`wg::Control`], which configuration shares.
+//! Handles handshake messages, timers and requests from the data path: everything that is not
+//! urgent. It drives [`wg::Control`], which it shares with the configuration.
 
 use std::{
     collections::VecDeque,
@@ -16,27 +16,25 @@ use wg::{
 
 use crate::{Clock, Shared, datagram_sender::DatagramSender, lock, outbound::count_failure};
 
-/// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
-/// 4096): less than 1 MiB.
+/// Capacity of the inbox: less than 1 MiB (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is 4096).
 const INBOX_MESSAGES: usize = 4096;
-/// With more than this waiting, the device is under load (kernel: an eighth).
+/// With more than this number waiting, the device is under load (kernel: an eighth).
 const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
-/// Messages worked on before configuration may have its turn.
+/// Messages that are processed in one turn. The configuration may take the lock between turns.
 const TURN: usize = 64;
-/// Handshakes of a crowd that are worked on together: eight at once cost what two do one by one
-/// (docs/decisions/0015), and one wake.
+/// Handshakes that are processed together under load. Eight at once cost as much as two one by one
+/// (docs/decisions/0015), and need only one wakeup.
 const TOGETHER: usize = 16;
-/// The longest wait for so many.
+/// The longest wait for this number of messages.
 const GATHER: Duration = Duration::from_millis(8);
-/// A crowd is where there was work twice within this time: several times [`GATHER`], as the thread
-/// may wait for a core, too.
+/// Messages are gathered if there was work twice within this time. It is several times [`GATHER`],
+/// because the thread may also wait for a core.
 const CROWDED: Duration = Duration::from_millis(32);
-/// The longest sleep: the wait's clock stands still while the host is suspended,
-/// the protocol's does not.
+/// The longest sleep. The clock of the wait stops while the host is suspended; the protocol's clock
+/// does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// Where the inbound half leaves handshake messages, and where the slow path
-/// sleeps.
+/// The queue of handshake messages from the inbound half. The slow path sleeps on it.
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<InboxState>,
@@ -48,12 +46,13 @@ struct InboxState {
     messages: VecDeque<(Handshake, Endpoint)>,
     woken: bool,
     asleep: bool,
-    /// How many messages end the sleep.
+    /// Number of messages that ends the sleep.
     wanted: usize,
 }
 
 impl Inbox {
-    /// Takes a datagram; false where it has no room. [`Inbox::pushed`] is to follow the last one.
+    /// Queues a datagram. Returns false if it does not fit or is malformed. [`Inbox::pushed`] must
+    /// be called after the last one.
     pub(crate) fn push(&self, datagram: &[u8], from: Endpoint) -> bool {
         let mut state = self.lock();
         let Some(message) = Handshake::copy_of(datagram) else { return false };
@@ -64,7 +63,7 @@ impl Inbox {
         true
     }
 
-    /// Ends the slow path's sleep, if it waits for no more than there is.
+    /// Ends the slow path's sleep, if enough messages are queued.
     pub(crate) fn pushed(&self) {
         let state = self.lock();
         if state.asleep && state.messages.len() >= state.wanted {
@@ -81,8 +80,8 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until there is a message, or while `gather` lasts until there are several, or a wake
-    /// comes or the time is up. Returns the next messages, and how many were waiting.
+    /// Sleeps until a message, a wakeup or a timeout. During `gather` it waits for several
+    /// messages. Returns the next messages and the number of queued ones.
     fn wait(&self, gather: Duration, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
         let mut state = self.lock();
         state.asleep = true;
@@ -110,13 +109,13 @@ pub struct SlowPath<R, U> {
     device: Arc<Device>,
     sender: DatagramSender<U>,
     out: SendBatch,
-    /// When messages were worked on last, and the time before.
+    /// Times at which messages were processed last, and before that.
     worked: [Option<Time>; 2],
     sleep: Duration,
 }
 
 impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
-    /// A slow path that answers by `udp`.
+    /// Creates a slow path that sends by `udp`.
     pub fn new(
         shared: &Shared,
         control: Arc<Mutex<Control<R>>>,
@@ -135,8 +134,8 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         }
     }
 
-    /// How long several messages are waited for. Neither a lone one waits, nor a second that belongs
-    /// to it, as where both sides begin.
+    /// Time to wait for further messages. It is zero for a single message and for a second one that
+    /// may belong to the same handshake, as when both peers initiate.
     fn gather(&self, now: Time) -> Duration {
         match self.worked {
             [Some(last), Some(before)] if now.since(before) < CROWDED => {
@@ -146,7 +145,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         }
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for work, and does it.
     pub fn step(&mut self) {
         let gather = self.gather((self.clock)().time);
         let (messages, waiting) = self.inbox.wait(gather, self.sleep);
@@ -179,8 +178,8 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
     }
 }
 
-/// Handshakes are AF41 and cookie replies are not, as of the kernel's module (`HANDSHAKE_DSCP` of
-/// messages.h, which send.c does not give to cookie replies).
+/// Handshakes have AF41 and cookie replies do not, as in the kernel module (`HANDSHAKE_DSCP` of
+/// messages.h, which send.c does not use for cookie replies).
 fn tos(message: &[u8]) -> Tos {
     match Kind::of(message) {
         Some(Kind::Initiation | Kind::Response) => Tos::AF41,
@@ -207,7 +206,7 @@ mod tests {
     fn push(inbox: &Inbox, count: usize) {
         let from = Endpoint::new(SocketAddr::from(([192, 0, 2, 1], 1)));
         for _ in 0..count {
-            // An initiation in its form.
+            // A well-formed initiation.
             let mut datagram = [0; 148];
             datagram[0] = 1;
             assert!(inbox.push(&datagram, from));
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_one_behind_another_is_worked_on_together() {
+    fn consecutive_messages_are_gathered() {
         let inbox = Inbox::default();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| inbox.wait(LONG, LONG).1);
@@ -225,7 +224,7 @@ mod tests {
             }
             for _ in 0..TOGETHER {
                 push(&inbox, 1);
-                // The system may end a wait for no reason.
+                // Condition variables may wake spuriously.
                 inbox.awake.notify_one();
                 thread::yield_now();
             }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_message_is_waited_for_and_none_waits_for_others_in_vain() {
+    fn a_single_message_ends_the_wait_after_the_gathering_time() {
         let inbox = Inbox::default();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| inbox.wait(Duration::ZERO, LONG).1);
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_behind_several_others_is_a_message_kept_waiting() {
+    fn messages_are_gathered_only_after_several_others() {
         let control = Control::new(ChaCha20Rng::seed_from_u64(1));
         let time = Arc::new(AtomicU64::new(0));
         let clock: Clock = {
@@ -264,7 +263,7 @@ mod tests {
         let shared = Shared::new(device, clock, Arc::new(|| {}), Attachments::default());
         let (control, inbox) = (Arc::new(Mutex::new(control)), Arc::new(Inbox::default()));
         let mut slow_path = SlowPath::new(&shared, control, inbox.clone(), Nowhere);
-        // What is waited for after so long, where there was so much to do.
+        // Returns the time to gather after the time `passed`, with a number of messages.
         let mut after = |passed: Duration, messages: usize| {
             let nanos = passed.as_nanos() as u64;
             let now = time.fetch_add(nanos, Ordering::Relaxed) + nanos;
@@ -278,11 +277,11 @@ mod tests {
         assert_eq!(after(GATHER, 1), Duration::ZERO, "the first");
         assert_eq!(after(quarter, 1), Duration::ZERO, "one that may belong to it");
         assert_eq!(after(Duration::ZERO, 0), all, "the third");
-        assert_eq!(after(quarter, 0), 3 * quarter, "other work is no message");
+        assert_eq!(after(quarter, 0), 3 * quarter, "other work does not count");
         assert_eq!(after(quarter, TOGETHER), 2 * quarter);
         assert_eq!(after(all, TOGETHER), Duration::ZERO, "the time is up");
-        assert_eq!(after(Duration::ZERO, TOGETHER), all, "they still come");
-        assert_eq!(after(CROWDED, 1), Duration::ZERO, "a lone one later");
+        assert_eq!(after(Duration::ZERO, TOGETHER), all, "messages still arrive");
+        assert_eq!(after(CROWDED, 1), Duration::ZERO, "a single one later");
         assert_eq!(after(quarter, 1), Duration::ZERO);
     }
 }

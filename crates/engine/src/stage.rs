@@ -1,4 +1,5 @@
-//! A stage of one direction's work, that a second thread may do beside the first.
+//! The second stage of a direction. It may run on a second thread, concurrently with the first
+//! stage.
 //!
 //! ```text
 //!   first thread    | read, write 1 | read, write 2 | wait | read, write 3 |
@@ -6,9 +7,9 @@
 //!   second thread                   | seal, send 1 |       | seal, send 2 |
 //! ```
 //!
-//! There is one such work and it is in one place at a time, so what it does keeps
-//! its order by construction. It goes to the second thread only while more waits
-//! for the first: a lone packet pays for no wake.
+//! There is one work value, and one thread at a time has it, so its output stays in order. It goes
+//! to the second thread only while more input waits for the first. A single packet does not pay for
+//! a wakeup.
 
 use std::{
     io,
@@ -16,20 +17,20 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// What a stage does with what it holds.
+/// The work of a stage, with its state.
 pub(crate) trait Work: Send + 'static {
-    /// Does it.
+    /// Processes the present state.
     fn run(&mut self);
 }
 
-/// A work, here or beside.
+/// A work value, on this thread or on the second one.
 pub(crate) struct Stage<W> {
-    /// The work, while it is here.
+    /// `None` while the second thread has it.
     here: Option<W>,
     second: Option<SecondThread<W>>,
 }
 
-/// The second thread, and the ways to it and back.
+/// The second thread, and the channels to it and back.
 struct SecondThread<W> {
     there: Option<SyncSender<W>>,
     back: Receiver<W>,
@@ -37,15 +38,15 @@ struct SecondThread<W> {
 }
 
 impl<W: Work> Stage<W> {
-    /// A stage of one thread.
+    /// Creates a stage without a second thread.
     pub fn new(work: W) -> Self {
         Self { here: Some(work), second: None }
     }
 
-    /// Starts the second thread, which does `begin` first.
+    /// Starts the second thread, which calls `begin` first.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start a thread.
     pub fn start_second_thread(&mut self, name: &str, begin: fn()) -> io::Result<()> {
         let (there, work) = sync_channel::<W>(1);
         let (done, back) = sync_channel(1);
@@ -62,7 +63,7 @@ impl<W: Work> Stage<W> {
         Ok(())
     }
 
-    /// The work, once it is back.
+    /// Waits until this thread has the work, and returns it.
     ///
     /// # Errors
     /// The second thread panicked.
@@ -74,18 +75,18 @@ impl<W: Work> Stage<W> {
         Ok(self.here.as_mut().expect("it was put here"))
     }
 
-    /// The work, where it is not away.
-    pub fn here(&mut self) -> Option<&mut W> {
+    /// The work, unless the second thread has it.
+    pub fn on_this_thread(&mut self) -> Option<&mut W> {
         self.here.as_mut()
     }
 
-    /// Does the work that [`Stage::get`] gave; beside, where `more` waits and
-    /// there is a second thread.
+    /// Runs the work that [`Stage::get`] returned. If `more` input waits, the second thread runs
+    /// it, if started.
     pub fn run(&mut self, more: bool) {
         let there = self.second.as_ref().filter(|_| more).and_then(|second| second.there.as_ref());
         match there {
             Some(there) => {
-                // Where the second thread is gone, so is the work, and `get` tells.
+                // If the second thread is gone, the work is lost and `get` reports it.
                 let _ = self.here.take().map(|work| there.send(work));
             }
             None => {
@@ -101,7 +102,7 @@ impl<W> Drop for SecondThread<W> {
     fn drop(&mut self) {
         self.there = None;
         if let Some(thread) = self.thread.take() {
-            // A panic was told by `get`, or ends with the process.
+            // `get` has reported a panic, or the process is ending.
             let _ = thread.join();
         }
     }
@@ -113,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for a number, and passes it on.
+    /// Waits for the gate, then sends its number.
     struct Pass {
         number: u32,
         gate: Receiver<()>,
@@ -128,18 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_beside_keeps_its_order_and_the_first_thread_goes_on_meanwhile() {
+    fn the_second_thread_keeps_the_order_and_does_not_block_the_first() {
         let (open, gate) = mpsc::channel();
         let (out, done) = mpsc::channel();
         let mut stage = Stage::new(Pass { number: 0, gate, out });
         stage.start_second_thread("second", || {}).unwrap();
         for number in 1..=100 {
-            // Comes back only when the one before is done.
+            // Waits until the previous work is done.
             stage.get().unwrap().number = number;
             let beside = number % 3 != 0;
             if beside {
                 stage.run(true);
-                // It waits at the gate; we do not.
+                // The second thread waits at the gate; this one does not.
                 open.send(()).unwrap();
             } else {
                 open.send(()).unwrap();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_thread_that_panicked_is_told() {
+    fn a_panic_of_the_second_thread_is_reported() {
         struct Panics;
         impl Work for Panics {
             fn run(&mut self) {

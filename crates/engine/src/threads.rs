@@ -20,37 +20,37 @@ use crate::{
     rounds::Rounds,
 };
 
-/// What a data plane is made of.
+/// The parts of a data plane.
 pub struct Parts<R, IR, IS, UR, US> {
     /// The control half, shared with configuration.
     pub control: Arc<Mutex<Control<R>>>,
     /// Both clocks.
     pub clock: Clock,
-    /// The cpu_clock time that is used.
+    /// The used CPU time.
     pub cpu_clock: CpuClock,
-    /// Packets that want to enter the tunnel.
+    /// Packets to send through the tunnel.
     pub ip_recv: IR,
-    /// Packets that left it.
+    /// Packets from the tunnel.
     pub ip_send: IS,
     /// Datagrams from peers.
     pub udp_recv: UR,
-    /// Waits for these two at once; without it each direction has a thread of its own.
+    /// Waits for both receiving halves at once. Without it each direction has its own thread.
     pub poll: Option<Box<dyn Poll>>,
     /// Sends data.
     pub data_send: US,
     /// Sends handshakes.
     pub handshake_send: US,
-    /// The IP side's MTU; may change at run time.
+    /// The IP side's MTU, which may change at run time.
     pub mtu: Arc<AtomicU32>,
     /// Called by each thread of the data plane when it starts.
     pub on_thread_start: fn(),
-    /// How many cores it may use.
+    /// Number of cores that the data plane may use.
     pub cores: usize,
-    /// Its optional parts.
+    /// The optional parts.
     pub attached: Attachments,
 }
 
-/// From so many cores on, the later half of each direction may have a thread of its own. With
+/// Number of cores from which on the second stage of each direction may have its own thread. With
 /// fewer, the other threads keep all cores busy.
 const CORES_FOR_SECONDS: usize = 4;
 
@@ -66,11 +66,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the threads. `ended` is called, by one of them, when the IP or the
-    /// UDP side is gone.
+    /// Starts the threads. One of them calls `ended` when the IP or the UDP side is gone.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start a thread.
     pub fn start<R, IR, IS, UR, US>(
         parts: Parts<R, IR, IS, UR, US>,
         ended: impl Fn(io::Error) + Send + Sync + 'static,
@@ -132,7 +131,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How large batches were, and how long packets waited.
+    /// Sizes of batches, and waits of packets.
     pub fn load(&self) -> &Load {
         &self.load
     }
@@ -142,13 +141,14 @@ impl Engine {
         self.inbox.wake();
     }
 
-    /// Ends the waits of both receiving halves, so that they notice changes.
+    /// Ends the waits of both receiving halves, so that they see changes.
     pub fn wake_receivers(&self) {
         self.wakers.iter().for_each(|waker| waker());
     }
 
-    /// How many rounds each half and the slow path have finished, by name. Unless its thread is stuck,
-    /// each finishes one soon after it was woken ([`Engine::wake`], [`Engine::wake_receivers`]).
+    /// Number of finished rounds of each half and of the slow path, by name. After a wakeup
+    /// ([`Engine::wake`], [`Engine::wake_receivers`]) each finishes a round soon, unless its thread
+    /// is stuck.
     pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
         self.rounds.iter().map(|(name, rounds)| (*name, rounds.read()))
     }
@@ -176,8 +176,8 @@ impl Engine {
     }
 }
 
-/// Reports the end of a thread, also by a panic: a peer that carries nothing must not look
-/// alive.
+/// Reports the end of a thread, also after a panic. A data plane that carries no packets must not
+/// appear to be running.
 struct End {
     ended: Arc<dyn Fn(io::Error) + Send + Sync>,
     why: Option<io::Error>,
@@ -199,7 +199,7 @@ impl Drop for Engine {
         self.wake_receivers();
         self.inbox.wake();
         for thread in self.threads.drain(..) {
-            // A panic was reported already; the other threads still have to end.
+            // A panic was already reported. The other threads must still be joined.
             let _ = thread.join();
         }
     }
@@ -224,15 +224,15 @@ pub(crate) mod tests {
     use super::*;
     use crate::CpuTime;
 
-    /// A side that nothing ever comes from. Its wait ends by its waker, where that works.
+    /// A side from which nothing arrives. `can_wake` is false for a waker without effect.
     struct Silence {
         wakes: (Sender<()>, Receiver<()>),
-        hears: bool,
+        can_wake: bool,
     }
 
     impl Silence {
-        fn new(hears: bool) -> Self {
-            Self { wakes: channel(), hears }
+        fn new(can_wake: bool) -> Self {
+            Self { wakes: channel(), can_wake }
         }
 
         fn wait(&self) -> io::Result<()> {
@@ -240,9 +240,9 @@ pub(crate) mod tests {
         }
 
         fn waker(&self) -> Waker {
-            let (wake, hears) = (Mutex::new(self.wakes.0.clone()), self.hears);
+            let (wake, can_wake) = (Mutex::new(self.wakes.0.clone()), self.can_wake);
             Arc::new(move || {
-                if hears {
+                if can_wake {
                     let _ = wake.lock().unwrap().send(());
                 }
             })
@@ -308,11 +308,11 @@ pub(crate) mod tests {
         Engine::start(parts(ip, udp), |_| {}).unwrap()
     }
 
-    /// Sides that are always ready and bring nothing. They note the name of the thread that asks.
+    /// Sides that are always ready and empty. They record the name of the calling thread.
     struct Busy(&'static str, Arc<Mutex<HashMap<&'static str, String>>>);
 
     impl Busy {
-        fn ask(&self) -> io::Result<()> {
+        fn record_thread(&self) -> io::Result<()> {
             let name = thread::current().name().unwrap_or_default().to_owned();
             lock(&self.1).insert(self.0, name);
             thread::yield_now();
@@ -322,7 +322,7 @@ pub(crate) mod tests {
 
     impl IpRecv for Busy {
         fn recv(&mut self, _: &mut Batch, _: bool) -> io::Result<()> {
-            self.ask()
+            self.record_thread()
         }
 
         fn waker(&self) -> Waker {
@@ -332,7 +332,7 @@ pub(crate) mod tests {
 
     impl UdpRecv for Busy {
         fn recv(&mut self, _: &mut RecvBatch, _: bool, _: bool) -> io::Result<()> {
-            self.ask()
+            self.record_thread()
         }
 
         fn waker(&self) -> Waker {
@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_woken_has_a_round_more_and_one_that_is_stuck_has_none() {
+    fn a_woken_thread_finishes_a_round_and_a_stuck_one_does_not() {
         let running = engine(Silence::new(true), Silence::new(true));
         let before = rounds(&running);
         assert_eq!(before.len(), 3);
@@ -367,23 +367,23 @@ pub(crate) mod tests {
             thread::yield_now();
         }
         assert_eq!(rounds(&stuck)["inbound"], 0);
-        // Its end would wait for the thread.
+        // Dropping it would wait for the stuck thread.
         std::mem::forget(stuck);
     }
 
     thread_local! {
-        /// CpuClock time at this thread's last look at the clock. Another thread may move the clock before
-        /// this one asks for its cpu_clock time.
+        /// CPU time when this thread last read the clock. Another thread may advance the clock
+        /// before this one reads its CPU time.
         static USED: Cell<u64> = const { Cell::new(0) };
     }
 
     #[test]
-    fn outbound_has_a_thread_of_its_own_while_one_core_is_not_enough() {
-        let asked: Arc<Mutex<HashMap<_, _>>> = Arc::default();
-        // In each millisecond the first thread uses so many microseconds of a core.
+    fn the_outbound_half_has_its_own_thread_while_one_core_is_not_enough() {
+        let callers: Arc<Mutex<HashMap<_, _>>> = Arc::default();
+        // Microseconds of CPU time that the first thread uses in each millisecond.
         let rate = Arc::new(AtomicU64::new(1000));
-        let mut parts = parts(Busy("ip", asked.clone()), Busy("udp", asked.clone()));
-        // Nanoseconds: the time, and the cpu_clock time until then.
+        let mut parts = parts(Busy("ip", callers.clone()), Busy("udp", callers.clone()));
+        // The time and the used CPU time, in nanoseconds.
         let (clock, current) = (Mutex::new((1, 0)), rate.clone());
         parts.clock = Arc::new(move || {
             let mut clock = lock(&clock);
@@ -397,24 +397,24 @@ pub(crate) mod tests {
             let used = Duration::from_nanos(USED.get());
             CpuTime { thread: used, process: used }
         });
-        parts.poll = Some(Box::new(Busy("poll", asked.clone())));
+        parts.poll = Some(Box::new(Busy("poll", callers.clone())));
         parts.cores = 2;
         let running = Engine::start(parts, |error| panic!("{error}")).unwrap();
         let until = |name: &str| {
             let before = rounds(&running)["outbound"];
-            while lock(&asked).get("ip").is_none_or(|thread| thread != name) {
+            while lock(&callers).get("ip").is_none_or(|thread| thread != name) {
                 let count = rounds(&running)["outbound"] - before;
-                // A thread may have many rounds before the other is scheduled at all.
-                assert!(count < 10_000_000, "it is not on the thread {name} after {count} rounds");
+                // A thread may run many rounds before the other one is scheduled at all.
+                assert!(count < 10_000_000, "still not on the thread {name} after {count} rounds");
                 thread::yield_now();
             }
-            assert_eq!(lock(&asked).get("udp").map(String::as_str), Some("data"));
+            assert_eq!(lock(&callers).get("udp").map(String::as_str), Some("data"));
         };
         for _ in 0..3 {
             until("outbound");
             rate.store(700, Ordering::Relaxed);
             until("data");
-            // Neither enough to go nor, once away, little enough to come back.
+            // Between the two thresholds, so the half stays.
             rate.store(900, Ordering::Relaxed);
             let before = rounds(&running)["outbound"];
             while rounds(&running)["outbound"] < before + 1000 {

@@ -1,11 +1,12 @@
-//! How many packets are worked on together.
+//! The number of packets that are processed together.
 
 use std::{env, sync::OnceLock};
 
-/// The most that are, to measure what vectors are worth: with 1 each packet goes alone.
+/// The largest such number. It serves to measure the gain of batches: with 1, each packet is
+/// processed alone.
 const ENV: &str = "LINERATE_VECTOR";
 
-/// `usual`, or fewer if the environment says so.
+/// Returns `usual`, or less if the environment says so.
 pub(crate) fn vector(usual: usize) -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     usual.min(*MOST.get_or_init(|| most(env::var(ENV).ok().as_deref())))
@@ -20,7 +21,7 @@ mod tests {
     use super::most;
 
     #[test]
-    fn what_is_no_number_of_packets_is_no_limit() {
+    fn an_invalid_number_of_packets_is_ignored() {
         assert_eq!(most(Some("1")), 1);
         for text in [None, Some(""), Some("0"), Some("-1"), Some("all")] {
             assert_eq!(most(text), usize::MAX);

@@ -141,7 +141,7 @@ impl Transmit {
 /// Reason for which a transmit was not sent as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The sticky source is no longer an address of this host. The datagrams *were* sent, from
+    /// The sticky source does not belong to this host any more. The datagrams *were* sent, from
     /// another source. The caller should clear the endpoint's `local`.
     StaleSource,
     /// No route, no such host, or refused by a firewall.
@@ -150,7 +150,7 @@ pub enum SendError {
     TooBig,
     /// The queues were full, also after a bounded number of retries.
     NoBuffer,
-    /// The interface is down and has no socket.
+    /// The interface is down, so its socket is closed.
     NoSocket,
     /// The queue to the relays is full.
     RelayFull,
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_break_where_length_grows_or_endpoint_or_tos_changes() {
+    fn a_run_ends_if_the_length_grows_or_endpoint_or_tos_changes() {
         let mut batch = SendBatch::default();
         for (len, port, ecn) in [
             (100, 1, Ecn::NotEct),
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_is_what_was_received_and_the_next_has_room_again() {
+    fn forwarded_datagrams_are_unchanged_and_the_buffers_can_be_reused() {
         let (mut received, mut sent) = (RecvBatch::new(2), SendBatch::default());
         for round in 1..=3 {
             let meta = RecvMeta { len: 250, stride: 100, endpoint: endpoint(1), ecn: Ecn::Ect0 };
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coalesced_slot_splits_into_its_datagrams_and_an_empty_one_stays() {
+    fn a_coalesced_slot_is_split_and_an_empty_datagram_is_returned() {
         let mut batch = RecvBatch::new(3);
         let meta = |len, stride| RecvMeta { len, stride, endpoint: endpoint(1), ecn: Ecn::Ect0 };
         batch.commit(meta(250, 100));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_full_when_a_largest_packet_no_longer_fits() {
+    fn a_batch_is_full_if_the_largest_packet_does_not_fit() {
         let mut batch = Batch::new(8, 2 * Batch::ROOM);
         batch.spare().unwrap()[..5].copy_from_slice(b"--one");
         batch.commit(2, 3, Offload::None);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_whole_and_summed_and_touches_nothing_else() {
+    fn copy_sum_copies_all_bytes_and_writes_nothing_else() {
         const CANARY: u8 = 0xc5;
         let bytes = noise(700);
         for (from, to) in (0..32).flat_map(|from| [(from, 0), (from, 1), (from, 31 - from)]) {
@@ -154,14 +154,14 @@ mod tests {
 
     #[test]
     #[should_panic]
-    fn a_copy_to_a_place_of_another_length_is_refused() {
+    fn copy_sum_with_different_lengths_panics() {
         copy_sum(&mut [0; 192], &[0; 128]);
     }
 
     /// Words at the limits of a signed word, in the longest packet and beyond the longest input of
     /// the SIMD variants.
     #[test]
-    fn no_carry_is_lost_in_the_longest_of_extreme_words() {
+    fn no_carry_is_lost_with_extreme_words_in_long_inputs() {
         for word in [[0xff, 0xff], [0, 0], [0x80, 0], [0x7f, 0xff], [0, 0x80], [0xff, 0x7f]] {
             let bytes = word.repeat(1 << 20);
             for len in [65_535, 65_536] {

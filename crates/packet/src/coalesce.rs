@@ -429,7 +429,7 @@ mod tests {
 
     /// Two such flows are easy to find, because the hash is fast and not secret.
     #[test]
-    fn flows_of_one_hash_are_kept_apart() {
+    fn flows_with_equal_hashes_are_not_coalesced() {
         let one = packet([244, 177, 101, 34, 10, 0, 0, 1], 0);
         let other = packet([39, 242, 122, 32, 29, 87, 25, 239], 1);
         let flow = |packet: &[u8]| {

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn every_codepoint_survives_its_bits() {
+    fn bits_round_trip_for_every_codepoint() {
         for bits in 0..=0xff {
             assert_eq!(Ecn::from_bits(bits).bits(), bits & 0b11);
         }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_a_network_of_ipv6_are_one_site() {
+    fn host_prefix_is_the_64_of_ipv6_and_the_address_of_ipv4() {
         for (address, expected) in [
             ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::"),
             ("2001:db8:0:1::", "2001:db8:0:1::"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_no_larger_than_without_relays() {
+    fn relay_ids_do_not_enlarge_endpoints() {
         assert_eq!(size_of::<Remote>(), size_of::<SocketAddr>());
         assert_eq!(size_of::<Endpoint>(), size_of::<SocketAddr>() + size_of::<Option<Local>>());
     }

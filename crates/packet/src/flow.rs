@@ -1,14 +1,14 @@
-//! To which flow a packet belongs, as a hash.
+//! A hash that identifies the flow of a packet.
 
 use crate::wire::IpHeader;
 
-/// The hash of [`IpHeader::flow`]. Bytes that are no IP packet have some hash; the end of a
-/// packet need not be there.
-pub fn flow(packet: &[u8]) -> u64 {
-    IpHeader::parse_truncated(packet).map_or(0, |header| header.flow(packet))
+/// Returns [`IpHeader::flow_hash`]. Bytes that are not an IP packet also have a hash, and the
+/// packet may be truncated.
+pub fn flow_hash(packet: &[u8]) -> u64 {
+    IpHeader::parse_truncated(packet).map_or(0, |header| header.flow_hash(packet))
 }
 
-/// A hash of what names a flow.
+/// A hash of the values that identify a flow.
 pub(crate) fn hash(protocol: u8, addresses: &[u8], ports: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let words = addresses.chunks_exact(4).chain(ports.chunks_exact(4));
@@ -29,28 +29,28 @@ mod tests {
     }
 
     #[test]
-    fn ports_tell_flows_apart_but_not_fragments() {
-        assert_eq!(flow(&udp(1, 0)), flow(&udp(1, 0)));
-        assert_ne!(flow(&udp(1, 0)), flow(&udp(2, 0)));
-        assert_eq!(flow(&udp(1, 9)), flow(&udp(2, 9)));
+    fn ports_distinguish_flows_but_not_fragments() {
+        assert_eq!(flow_hash(&udp(1, 0)), flow_hash(&udp(1, 0)));
+        assert_ne!(flow_hash(&udp(1, 0)), flow_hash(&udp(2, 0)));
+        assert_eq!(flow_hash(&udp(1, 9)), flow_hash(&udp(2, 9)));
     }
 
     #[test]
-    fn every_field_of_an_ipv6_flow_counts() {
+    fn every_field_of_an_ipv6_flow_is_hashed() {
         let mut packet = vec![0x60; 48];
         packet[6] = 6;
-        let whole = flow(&packet);
+        let whole = flow_hash(&packet);
         for at in [6, 8, 23, 24, 39, 40, 43] {
             let mut other = packet.clone();
             other[at] = 17;
-            assert_ne!(flow(&other), whole, "byte {at}");
+            assert_ne!(flow_hash(&other), whole, "byte {at}");
         }
     }
 
     #[test]
-    fn short_and_strange_bytes_have_a_hash() {
+    fn short_and_malformed_packets_have_a_hash() {
         for packet in [&[][..], &[0x45; 19], &[0x4f; 20], &[0x60; 39], &[0x60; 40], &[0xff; 60]] {
-            flow(packet);
+            flow_hash(packet);
         }
     }
 }

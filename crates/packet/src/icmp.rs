@@ -1,5 +1,5 @@
-//! The answer to a packet that is too long: "fragmentation needed" (RFC 1191 section 4) or
-//! "packet too big" (RFC 4443 section 3.2).
+//! The answer to a packet that is too long: "fragmentation needed" (RFC 1191 section 4) or "packet
+//! too big" (RFC 4443 section 3.2).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,20 +8,22 @@ use crate::{
     wire::{Fragment, IpHeader, icmp, ipv4, ipv6, protocol, put_u16, put_u32},
 };
 
-/// The longest answers: what every host takes (RFC 1812 section 4.3.2.3, RFC 4443 section
-/// 2.4 c).
+/// The longest answers, in bytes. Every host accepts these lengths (RFC 1812 section 4.3.2.3, RFC
+/// 4443 section 2.4 c).
 const MOST_V4: usize = 576;
 const MOST_V6: usize = 1280;
-/// Precedence "internetwork control", as a router's errors have (RFC 1812 section 4.3.2.5).
+/// Precedence "internetwork control" of a router's errors (RFC 1812 section 4.3.2.5).
 const TOS: u8 = 0xc0;
-/// Routers until an answer is dropped (RFC 1340 recommends 64).
+/// Hop limit of an answer (RFC 1340 recommends 64).
 const HOPS: u8 = 64;
 
-/// Tells the sender of `packet` that packets there may have `mtu` bytes. It comes from
-/// the packet's destination: that is behind the tunnel, so no filter by source finds it
-/// where it should not come from, and it needs no address of our own. `None` where
-/// nothing may be answered: to an error, a fragment but the first, a packet to or from
-/// other than one host (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4 e).
+/// Builds an answer to the sender of `packet`: packets to that destination may have `mtu` bytes.
+/// The answer's source is the packet's destination. That address is behind the tunnel, so source
+/// filters accept it, and this host does not need an own address.
+///
+/// Returns `None` if an answer is forbidden: to an error, to a fragment other than the first, and
+/// if source or destination is not a single host (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4
+/// e).
 pub fn packet_too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let header = IpHeader::parse(packet).ok()?;
     let (from, to) = (header.destination(packet), header.source(packet));
@@ -39,7 +41,7 @@ pub fn packet_too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether routers must not fragment `packet`: all of IPv6, IPv4 with the DF bit.
+/// Whether routers must not fragment `packet`: any IPv6 packet, and IPv4 with the DF bit.
 pub fn is_unfragmentable(packet: &[u8]) -> bool {
     packet.first().is_some_and(|first| first >> 4 == 6)
         || packet.len() >= ipv4::HEADER_LEN && ipv4::fragment(packet) & ipv4::DONT_FRAGMENT != 0
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_the_mtu_and_quotes_what_it_answers() {
+    fn an_answer_contains_the_mtu_and_quotes_the_packet() {
         for len in [28, 547, 548, 549, 1420, 60_000] {
             let packet = udp_v4(len);
             let answer = packet_too_big(&packet, 1300).unwrap();
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_fragments_and_groups_are_not_answered() {
+    fn errors_fragments_and_multicast_are_not_answered() {
         let change = |mut packet: Vec<u8>, changes: &[(usize, u8)]| {
             changes.iter().for_each(|(at, byte)| packet[*at] = *byte);
             packet_too_big(&packet, 1300)
@@ -189,7 +191,7 @@ mod tests {
             ("a later fragment", &[(7, 9)]),
             ("to a group", &[(16, 224)]),
             ("to all", &[(16, 255), (17, 255), (18, 255), (19, 255)]),
-            ("to nobody", &[(16, 0), (19, 0)]),
+            ("to the unspecified address", &[(16, 0), (19, 0)]),
             ("from a group", &[(12, 239)]),
             ("from itself", &[(12, 127)]),
         ];
@@ -214,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(v6: bool, bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        fn answering_any_bytes_does_not_panic(v6: bool, bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             let mut packet = if v6 { udp_v6(40) } else { udp_v4(20) };
             packet.extend(&bytes);
             let len = packet.len() as u16;

@@ -1,4 +1,4 @@
-//! What a tunnel changes in an inner IP header, and looks for behind it.
+//! Operations of a tunnel on inner IP packets.
 
 pub use crate::wire::{IpHeader, ParseError};
 use crate::{
@@ -6,8 +6,8 @@ use crate::{
     wire::{Fragment, Version, get_u16, ipv4, protocol, put_u16, udp},
 };
 
-/// The destination port and the payload of a packet, where that is UDP. A first fragment
-/// is; later ones, and what is behind an IPv6 extension header, are not looked into.
+/// Returns the destination port and the payload of a UDP packet. It accepts a first fragment, but
+/// no later fragment and no IPv6 extension header.
 pub fn udp_payload<'a>(header: &IpHeader, packet: &'a [u8]) -> Option<(u16, &'a [u8])> {
     if header.protocol != protocol::UDP
         || header.fragment == Fragment::Later
@@ -20,8 +20,8 @@ pub fn udp_payload<'a>(header: &IpHeader, packet: &'a [u8]) -> Option<(u16, &'a 
     Some((get_u16(datagram, udp::DESTINATION_PORT), payload))
 }
 
-/// Sets the ECN bits of a packet that [`IpHeader::parse`] accepted, and mends
-/// the IPv4 header checksum by the difference (RFC 1624 equation 3).
+/// Sets the ECN bits of a packet that [`IpHeader::parse`] accepted, and updates the IPv4 header
+/// checksum incrementally (RFC 1624 equation 3).
 pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
     if packet[0] >> 4 == 6 {
         packet[1] = packet[1] & !0x30 | ecn.bits() << 4;
@@ -38,8 +38,8 @@ pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
     put_u16(packet, ipv4::CHECKSUM, !(folded as u16));
 }
 
-/// Tells a packet's receiver of congestion, where its sender knows ECN (RFC 3168
-/// section 5). Returns whether it does.
+/// Marks a packet with "congestion experienced" if its sender supports ECN (RFC 3168 section 5).
+/// Returns whether it does.
 pub fn mark_congestion(header: &mut IpHeader, packet: &mut [u8]) -> bool {
     let capable = header.ecn != Ecn::NotEct;
     if capable {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn wrong_lengths_are_refused() {
         let mut short = ipv4(0, 0, 40);
         short[3] = 19;
         assert_eq!(IpHeader::parse(&short), Err(ParseError::Length));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_of_udp_is_found_and_of_nothing_else() {
+    fn udp_payload_is_returned_for_udp_only() {
         let udp = [&[0x10, 0, 0xca, 0x6c, 0, 11, 0, 0][..], b"abc"].concat();
         let mut v4 = ipv4(0, 0, 31);
         v4[20..].copy_from_slice(&udp);
@@ -133,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn parsing_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(header) = IpHeader::parse(&bytes) {
                 prop_assert!(header.total_len <= bytes.len());
                 prop_assert!(udp_payload(&bytes).is_none_or(|(_, data)| data.len() < bytes.len()));

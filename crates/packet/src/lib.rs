@@ -1,5 +1,5 @@
-//! Floor 0: bytes. What a packet is, how packets travel in batches, and the
-//! four half-traits through which a data plane takes and gives them.
+//! Floor 0: packets, the batches that carry them, and the four half-traits through which a data
+//! plane receives and sends them.
 //!
 //! ```text
 //!              recv                                   send
@@ -11,8 +11,7 @@
 //!   (IpSend)                                                   (UdpRecv)
 //! ```
 //!
-//! A batch is owned by the data plane and reused: nothing here allocates per
-//! packet.
+//! The data plane owns and reuses its batches. No code here allocates for a single packet.
 #![deny(unsafe_code)]
 
 mod batch;
@@ -37,11 +36,11 @@ pub use batch::{
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local, RelayId, Remote, host_prefix};
-pub use flow::flow;
+pub use flow::flow_hash;
 pub use io::{ControlSend, Flood, IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
 pub use offload::{ChecksumAt, Offload, OffloadError, SegmentProtocol, Tunnel, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};
 pub use tos::Tos;
 
-/// The largest UDP datagram or IP packet a buffer has to hold, in bytes.
+/// The largest UDP datagram or IP packet, in bytes.
 pub const MAX_PACKET: usize = 65_535;

@@ -1,8 +1,8 @@
-//! What a TUN device says of a packet beside its bytes: the virtio-net header
-//! (virtio 1.2 section 5.1.6; kernel `include/uapi/linux/virtio_net.h`).
+//! The virtio-net header: metadata of a packet that a TUN device reads or writes (virtio 1.2
+//! section 5.1.6; kernel `include/uapi/linux/virtio_net.h`).
 
-/// Bytes of the header in front of each packet: `virtio_net_hdr_v1_hash_tunnel`, of which the kernel
-/// reads and writes the first ten, but for what is in a UDP tunnel.
+/// Bytes of the header before each packet: `virtio_net_hdr_v1_hash_tunnel`. The kernel uses only
+/// the first ten bytes, except for packets in a UDP tunnel.
 pub const VNET_HEADER_LEN: usize = 24;
 
 const NEEDS_CSUM: u8 = 1;
@@ -12,30 +12,30 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Says that CWR may stand on the first segment; not a type.
+/// CWR may be set on the first segment. This bit is a flag, not a type.
 const GSO_ECN: u8 = 0x80;
-/// The type is of what a UDP tunnel carries, over IPv4 or IPv6; neither is a type.
+/// The type describes the payload of a UDP tunnel over IPv4 or IPv6. These bits are flags, not
+/// types.
 const GSO_TUNNEL_IPV4: u8 = 0x20;
 const GSO_TUNNEL_IPV6: u8 = 0x40;
 
-/// What is left to do to a packet.
+/// The work that is left to do on a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
-    /// Nothing.
     #[default]
     None,
-    /// The transport checksum holds the sum of the pseudo-header only.
+    /// The checksum field contains only the sum of the pseudo-header.
     Checksum(ChecksumAt),
-    /// The packet stands for many: segments of `size` bytes of payload. Its
-    /// checksum holds the sum of the pseudo-header.
+    /// A super-packet: segments of `size` bytes of payload. The checksum field contains the sum of
+    /// the pseudo-header.
     Segment {
-        /// Which transport.
+        /// The transport protocol.
         protocol: SegmentProtocol,
-        /// Payload of every segment but the last, in bytes; not zero.
+        /// Payload of every segment except the last, in bytes; not zero.
         size: u16,
-        /// Where the transport header and its checksum are.
+        /// Position of the transport header and its checksum.
         checksum: ChecksumAt,
-        /// Around it, where it is in a UDP tunnel: VXLAN, Geneve.
+        /// The outer headers, if the packet is in a UDP tunnel (VXLAN, Geneve).
         tunnel: Option<Tunnel>,
     },
 }
@@ -43,46 +43,46 @@ pub enum Offload {
 /// The outer headers of a super-packet in a UDP tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Where the tunnel's UDP header begins.
+    /// Offset of the tunnel's UDP header.
     pub transport: u16,
-    /// Where the IP header of what it carries begins.
+    /// Offset of the inner IP header.
     pub inner: u16,
-    /// Whether its UDP datagrams have a checksum; it holds the sum of the pseudo-header then.
+    /// Whether the tunnel's UDP datagrams have a checksum. The field then contains the sum of the
+    /// pseudo-header.
     pub checksum: bool,
-    /// Whether it goes over IPv6.
+    /// Whether the tunnel uses IPv6.
     pub ipv6: bool,
 }
 
-/// Which transport a super-packet is of.
+/// The transport of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentProtocol {
     /// TCP over IPv4.
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP over either.
+    /// UDP over IPv4 or IPv6.
     Udp,
 }
 
-/// Where a transport checksum is to be put.
+/// Position of a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumAt {
-    /// Where the summed bytes begin: the transport header.
+    /// Offset of the summed bytes: the transport header.
     pub start: u16,
-    /// From there, where the sum is stored.
+    /// Offset of the checksum, relative to `start`.
     pub offset: u16,
 }
 
-/// A header that no packet can have.
+/// The header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadError;
 
 impl Offload {
-    /// Reads the header. `hdr_len` is not believed: it is wrong on forwarded
-    /// packets.
+    /// Reads the header. `hdr_len` is ignored, because it is wrong on forwarded packets.
     ///
     /// # Errors
-    /// A type that was not asked for, or segments of no length.
+    /// The type was not enabled, or the segment size is zero.
     pub fn parse(header: &[u8; VNET_HEADER_LEN]) -> Result<Self, OffloadError> {
         let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let [flags, kind, ..] = *header;
@@ -106,13 +106,13 @@ impl Offload {
             GSO_TUNNEL_IPV6 => true,
             _ => return Err(OffloadError),
         };
-        // Little-endian, whatever the machine is.
+        // Little-endian on every machine.
         let [transport, inner] = [20, 22].map(|at| u16::from_le(word(at)));
         let tunnel = Tunnel { transport, inner, checksum: flags & TUNNEL_CSUM != 0, ipv6 };
         Ok(Self::Segment { protocol, size, checksum, tunnel: Some(tunnel) })
     }
 
-    /// The header's bytes, for a packet with `header_len` bytes of headers.
+    /// Returns the header of a packet with `header_len` bytes of headers.
     pub fn encode(&self, header_len: usize) -> [u8; VNET_HEADER_LEN] {
         let mut header = [0; VNET_HEADER_LEN];
         let (kind, size, checksum) = match *self {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_come_back_as_they_were_written() {
+    fn offload_headers_round_trip() {
         let checksum = ChecksumAt { start: 20, offset: 16 };
         let segment =
             |protocol, size, tunnel| Offload::Segment { protocol, size, checksum, tunnel };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_of_no_length_and_unknown_types_are_refused() {
+    fn empty_segments_and_unknown_types_are_refused() {
         let checksum = ChecksumAt { start: 20, offset: 16 };
         let good =
             Offload::Segment { protocol: SegmentProtocol::Tcp4, size: 9, checksum, tunnel: None };

@@ -1,12 +1,11 @@
-//! Captured packets as a pcapng section (draft-ietf-opsawg-pcapng), block by block, so that
-//! whoever has the next block writes it behind the last one.
+//! Writes captured packets as a pcapng section (draft-ietf-opsawg-pcapng), one block at a time.
 //!
 //! ```text
 //!   section | interface | packet | packet | ... | statistics
 //! ```
 //!
-//! One interface a section, its packets from the IP header on, times in nanoseconds. All is
-//! little-endian, which the section's first block says.
+//! A section has one interface. Its packets begin with the IP header, and times are in nanoseconds.
+//! All fields are little-endian, as declared in the section's first block.
 
 use std::time::Duration;
 
@@ -17,12 +16,12 @@ const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// `LINKTYPE_RAW`: IPv4 or IPv6, as the first four bits say.
+/// `LINKTYPE_RAW`: the first four bits distinguish IPv4 and IPv6.
 const LINK_TYPE: u16 = 101;
 /// A power of ten: nanoseconds.
 const RESOLUTION: u8 = 9;
 
-/// Option codes: of every block, and then each block's own.
+/// Option codes. The first is common to all blocks; the others belong to one type of block.
 const COMMENT: u16 = 1;
 const SECTION_APPLICATION: u16 = 4;
 const INTERFACE_NAME: u16 = 2;
@@ -35,21 +34,21 @@ const STATISTICS_END: u16 = 3;
 const STATISTICS_RECEIVED: u16 = 4;
 const STATISTICS_DROPPED: u16 = 5;
 
-/// Bytes of a block that are in every one: type, length, length.
+/// Bytes that every block has: type, length, length.
 const FRAME: usize = 12;
-/// Bytes of what stands in a packet's block before its bytes.
+/// Bytes of a packet's block before the packet.
 const PACKET_HEAD: usize = 20;
-/// Bytes of an option's code and length, and of the end of the options.
+/// Bytes of an option's code and length. The end of the options has the same length.
 const OPTION_HEAD: usize = 4;
-/// Bytes of a comment at most; a longer one is cut.
+/// The longest comment, in bytes. Longer comments are truncated.
 const COMMENT_MAX: usize = 1024;
 
-/// Bytes of the head of a block that [`block`] reads.
+/// Bytes that [`parse_block_header`] needs.
 pub const BLOCK_HEADER_LEN: usize = 8;
-/// Bytes of the longest block that is written here, and more.
+/// Upper bound for the length of the blocks written here, in bytes.
 pub const MAX_BLOCK_LEN: usize = 128 * 1024;
 
-/// Which way a packet passed the interface.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To the host.
@@ -58,59 +57,56 @@ pub enum Direction {
     Outbound,
 }
 
-/// A packet that was seen.
+/// A captured packet.
 #[derive(Clone, Copy, Debug)]
 pub struct CapturedPacket<'a> {
-    /// When, since the Unix epoch.
+    /// Time of the capture, since the Unix epoch.
     pub at: Duration,
-    /// Which way.
     pub direction: Direction,
-    /// All of it.
+    /// The whole packet.
     pub packet: &'a [u8],
-    /// How many packets were seen since the last block, and not kept.
+    /// Number of packets since the last block that were not captured.
     pub dropped: u64,
-    /// What else is to be said of it; nothing where it is empty.
+    /// A comment. None is written if it is empty.
     pub comment: &'a str,
 }
 
-/// How a capture went.
+/// Statistics of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// When it started, since the Unix epoch.
+    /// Start time, since the Unix epoch.
     pub started: Duration,
-    /// When it finished, since the Unix epoch.
+    /// End time, since the Unix epoch.
     pub finished: Duration,
-    /// Packets that were seen.
+    /// Number of packets that passed the interface.
     pub received: u64,
-    /// Packets of these that were not kept.
+    /// Number of these packets that were not captured.
     pub dropped: u64,
 }
 
-/// What a block is, and its length in bytes.
+/// The type of a block, and its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// A packet.
     Packet(usize),
-    /// The statistics.
     Statistics(usize),
-    /// Another.
+    /// A block of another type.
     Other(usize),
 }
 
-/// Begins a section that `application` writes.
+/// Starts a section with the name of the `application`.
 pub fn section(out: &mut Vec<u8>, application: &str) {
     block_of(out, SECTION, |out| {
         word(out, BYTE_ORDER);
         half(out, 1);
         half(out, 0);
-        // Of the section: nobody knows its length yet.
+        // The length of the section is not known yet.
         double(out, u64::MAX);
         option(out, SECTION_APPLICATION, application.as_bytes());
         end_options(out);
     });
 }
 
-/// The interface that the packets pass, of each at most `snaplen` bytes; 0 is no limit.
+/// Writes the interface. Packets are truncated to `snaplen` bytes; 0 means unlimited.
 pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snaplen: u32) {
     block_of(out, INTERFACE, |out| {
         half(out, LINK_TYPE);
@@ -123,7 +119,7 @@ pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snaplen: u32)
     });
 }
 
-/// The most that [`packet`] appends for a packet of which it keeps `kept` bytes, with a
+/// Upper bound for the bytes that [`packet`] appends for a packet truncated to `kept` bytes with a
 /// comment of `comment` bytes.
 pub fn max_packet_block_len(kept: usize, comment: usize) -> usize {
     let (flags, dropped, end) = (OPTION_HEAD + 4, OPTION_HEAD + 8, OPTION_HEAD);
@@ -131,12 +127,12 @@ pub fn max_packet_block_len(kept: usize, comment: usize) -> usize {
     FRAME + PACKET_HEAD + kept.next_multiple_of(4) + flags + dropped + comment + end
 }
 
-/// A packet, of which it keeps the first `snaplen` bytes.
+/// Writes a packet, truncated to `snaplen` bytes.
 pub fn packet(out: &mut Vec<u8>, seen: CapturedPacket<'_>, snaplen: usize) {
     let CapturedPacket { at, direction, packet, dropped, comment } = seen;
     let kept = &packet[..packet.len().min(snaplen)];
     block_of(out, PACKET, |out| {
-        // The only interface there is.
+        // The only interface of the section.
         word(out, 0);
         time(out, at);
         word(out, kept.len() as u32);
@@ -159,7 +155,7 @@ pub fn packet(out: &mut Vec<u8>, seen: CapturedPacket<'_>, snaplen: usize) {
     });
 }
 
-/// How the capture went; it stands behind the packets.
+/// Writes the statistics. They follow the packets.
 pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
     let Statistics { started, finished, received, dropped } = statistics;
     block_of(out, STATISTICS, |out| {
@@ -176,8 +172,8 @@ pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
     });
 }
 
-/// What begins here, of which at least [`BLOCK_HEADER_LEN`] bytes are given; `None` where that is
-/// no block of a section as it is written here.
+/// Reads the header of a block from at least [`BLOCK_HEADER_LEN`] bytes. Returns `None` if the
+/// length is not that of a block of this module.
 pub fn parse_block_header(head: &[u8]) -> Option<Block> {
     let len = word_at(head, 4)? as usize;
     if !(FRAME..=MAX_BLOCK_LEN).contains(&len) || !len.is_multiple_of(4) {
@@ -191,7 +187,7 @@ pub fn parse_block_header(head: &[u8]) -> Option<Block> {
 }
 
 impl Statistics {
-    /// Reads a whole block of statistics; `None` where it holds none.
+    /// Reads a complete block of statistics. Returns `None` if it is malformed.
     pub fn parse(block: &[u8]) -> Option<Self> {
         let mut read = Self::default();
         let mut options = block.get(BLOCK_HEADER_LEN + 12..block.len().checked_sub(4)?)?;
@@ -234,12 +230,12 @@ fn end_options(out: &mut Vec<u8>) {
     word(out, 0);
 }
 
-/// Blocks begin at multiples of four, and so does all within them.
+/// Blocks and their fields are aligned to four bytes.
 fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// The higher half first, whatever the byte order.
+/// The upper half comes first, whatever the byte order.
 fn time(out: &mut Vec<u8>, at: Duration) {
     let nanos = at.as_nanos() as u64;
     word(out, (nanos >> 32) as u32);
@@ -279,7 +275,7 @@ mod tests {
         CapturedPacket { at: AT, direction: Direction::Inbound, packet, dropped: 0, comment: "" }
     }
 
-    /// Each block of a section, by type and body, as the draft has them.
+    /// Splits a section into blocks, by type and body.
     fn blocks(mut section: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let mut blocks = Vec::new();
         while !section.is_empty() {
@@ -293,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_is_as_the_draft_draws_it() {
+    fn a_section_has_the_bytes_of_the_draft() {
         let mut out = Vec::new();
         section(&mut out, "linerate 1");
         interface(&mut out, "wg0", "inside", 96);
@@ -308,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_cut_at_the_snaplen_and_keeps_its_length_way_losses_and_comment() {
+    fn a_packet_is_truncated_to_the_snaplen_and_has_all_options() {
         let mut out = Vec::new();
         packet(&mut out, seen(b"12345"), 100);
         let cut = CapturedPacket {
@@ -330,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_are_read_as_they_were_written_and_what_is_cut_is_refused() {
+    fn statistics_round_trip_and_truncated_ones_are_refused() {
         let written = Statistics { started: AT, finished: AT * 2, received: u64::MAX, dropped: 3 };
         let mut out = Vec::new();
         statistics(&mut out, written);
@@ -348,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_packet_takes_more_than_its_room(
+        fn no_packet_block_exceeds_the_announced_length(
             len in 0usize..300, snaplen in 0usize..300, dropped: bool, comment in ".{0,40}",
         ) {
             let bytes = vec![1; len];
@@ -360,7 +356,7 @@ mod tests {
         }
 
         #[test]
-        fn the_longest_packet_with_the_longest_comment_is_a_block(extra in 0usize..3000) {
+        fn the_longest_packet_with_the_longest_comment_is_a_valid_block(extra in 0usize..3000) {
             let bytes = vec![1; crate::MAX_PACKET];
             let comment = "ä".repeat(extra);
             let mut out = Vec::new();
@@ -370,7 +366,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn parsing_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = (parse_block_header(&bytes), Statistics::parse(&bytes));
         }
     }

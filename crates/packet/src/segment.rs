@@ -1,5 +1,5 @@
-//! One super-packet into its segments, each written complete at its final place
-//! (TSO and USO; kernel `net/ipv4/tcp_offload.c`, `udp_offload.c`).
+//! Splits a super-packet into segments. Each is written complete at its final position (TSO and
+//! USO; kernel `net/ipv4/tcp_offload.c`, `udp_offload.c`).
 //!
 //! ```text
 //!   | IP | TCP | payload .......................... |
@@ -23,13 +23,12 @@ use crate::{
     },
 };
 
-/// Why a packet cannot be segmented: its headers do not hold what its offload
-/// says.
+/// A packet cannot be segmented, because its headers contradict its offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentError;
 
-/// A packet, and how it falls into segments. A packet without offload is its own
-/// only segment.
+/// A packet and its division into segments. A packet without segmentation offload has one segment,
+/// itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<'a> {
     packet: &'a [u8],
@@ -40,7 +39,7 @@ pub struct Segments<'a> {
 enum Work {
     /// Copy.
     None,
-    /// Copy, and finish the checksum.
+    /// Copy and finish the checksum.
     Checksum { start: usize, field: usize },
     /// Segment.
     Segment(Plan),
@@ -50,25 +49,25 @@ enum Work {
 struct Plan {
     protocol: SegmentProtocol,
     ipv6: bool,
-    /// Where the IP header begins: behind a tunnel's headers.
+    /// Offset of the IP header. It follows the headers of a tunnel.
     network: usize,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     transport: usize,
     /// Bytes of all headers.
     headers: usize,
-    /// Payload of every segment but the last.
+    /// Payload of every segment except the last, in bytes.
     size: usize,
-    /// The sum of the pseudo-header but for its length.
+    /// The sum of the pseudo-header without its length.
     pseudo: u16,
-    /// What is around it.
+    /// The outer headers of a tunnel.
     tunnel: Option<Outer>,
 }
 
 impl<'a> Segments<'a> {
-    /// Looks at a packet, which must be an IP packet as long as its header says.
+    /// Reads a packet, which must be an IP packet of the length in its header.
     ///
     /// # Errors
-    /// The headers do not hold what `offload` says.
+    /// The headers contradict `offload`.
     pub fn new(packet: &'a [u8], offload: Offload) -> Result<Self, SegmentError> {
         let work = match offload {
             Offload::None => return Ok(Self::whole(packet)),
@@ -88,17 +87,17 @@ impl<'a> Segments<'a> {
         Ok(Self { packet, work })
     }
 
-    /// A packet that is its own only segment.
+    /// A packet that is one segment.
     pub fn whole(packet: &'a [u8]) -> Self {
         Self { packet, work: Work::None }
     }
 
-    /// The packet as it is before it falls into them.
+    /// The packet before segmentation.
     pub fn packet(&self) -> &'a [u8] {
         self.packet
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     pub fn count(&self) -> usize {
         match &self.work {
             Work::None | Work::Checksum { .. } => 1,
@@ -106,7 +105,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// The length of the segment at `index`, in bytes.
+    /// Length of the segment at `index`, in bytes.
     pub fn segment_len(&self, index: usize) -> usize {
         match &self.work {
             Work::None | Work::Checksum { .. } => self.packet.len(),
@@ -117,7 +116,7 @@ impl<'a> Segments<'a> {
     /// Writes the segment at `index` to `to`.
     ///
     /// # Panics
-    /// `to` is not as long as [`Segments::segment_len`] says.
+    /// If the length of `to` is not [`Segments::segment_len`].
     pub fn write(&self, index: usize, to: &mut [u8]) {
         match &self.work {
             Work::None => to.copy_from_slice(self.packet),
@@ -125,8 +124,8 @@ impl<'a> Segments<'a> {
                 let (head, tail) = to.split_at_mut(*start);
                 head.copy_from_slice(&self.packet[..*start]);
                 let sum = copy_sum(tail, &self.packet[*start..]);
-                // TCP and UDP alike: a sum of zero is sent as all ones, which is
-                // the same number, and for UDP says that there is one.
+                // For TCP and UDP, a checksum of zero is sent as all ones. Both are the same
+                // number, and zero means no checksum in UDP.
                 let field = *field - *start;
                 put_u16(tail, field..field + 2, finish(sum));
             }
@@ -217,26 +216,27 @@ impl Plan {
         let total = add(pseudo, add(sum(transport), payload_sum));
         put_u16(transport, field, finish(total));
         if let Some(tunnel) = self.tunnel {
-            // A finished checksum makes of its segment the complement of its pseudo-header.
+            // With a finished checksum, the sum of a segment is the complement of its
+            // pseudo-header's sum.
             tunnel.write(before, transport_len, !pseudo, index as u16);
         }
     }
 }
 
-/// Whether the IP header between `network` and `transport` is IPv6's.
+/// Checks the IP header between `network` and `transport`. Returns whether it is IPv6.
 fn ip_header(packet: &[u8], network: usize, transport: usize) -> Result<bool, SegmentError> {
     let len = transport.checked_sub(network).ok_or(SegmentError)?;
     let (ipv6, fits) = match packet.get(network) {
         Some(ipv4::PLAIN..=0x4f) => (false, len == ipv4::header_len(&packet[network..])),
-        // There may be extension headers.
+        // Extension headers may be present.
         Some(0x60..=0x6f) => (true, len >= ipv6::HEADER_LEN && len.is_multiple_of(4)),
         _ => return Err(SegmentError),
     };
     if fits { Ok(ipv6) } else { Err(SegmentError) }
 }
 
-/// Sets the lengths of an IP header for `transport_len` bytes behind it; for
-/// IPv4 also the identification, `ahead` of what it is, and the header checksum.
+/// Sets the lengths of an IP header that is followed by `transport_len` bytes. For IPv4 it also
+/// adds `ahead` to the identification and sets the header checksum.
 pub(crate) fn write_ip_lengths(ip: &mut [u8], transport_len: u16, ahead: u16, ipv6: bool) {
     let behind = ip.len() as u16 + transport_len;
     if ipv6 {
@@ -251,7 +251,7 @@ pub(crate) fn write_ip_lengths(ip: &mut [u8], transport_len: u16, ahead: u16, ip
     put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
-/// The checksum of a sum; never zero, which for UDP would say that there is none.
+/// The checksum for a sum. It is never zero, because zero means no checksum in UDP.
 fn finish(sum: u16) -> u16 {
     match !sum {
         0 => 0xffff,

@@ -1,9 +1,9 @@
-//! The byte of an outer IP header that says how a packet is to be treated.
+//! The TOS byte of an outer IP header.
 
 use crate::Ecn;
 
-/// The TOS byte of an IPv4 header or the traffic class of an IPv6 one: six bits of DSCP
-/// (RFC 2474), then two of ECN.
+/// The TOS byte of an IPv4 header or the traffic class of an IPv6 header: six bits of DSCP (RFC
+/// 2474), then two bits of ECN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tos(u8);
 
@@ -16,7 +16,7 @@ impl Tos {
         self.0
     }
 
-    /// Its ECN bits.
+    /// The ECN bits.
     pub fn ecn(self) -> Ecn {
         Ecn::from_bits(self.0)
     }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_made_of_ecn_has_these_bits_alone() {
+    fn a_tos_byte_from_ecn_has_only_the_ecn_bits() {
         for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
             assert_eq!((Tos::from(ecn).bits(), Tos::from(ecn).ecn()), (ecn.bits(), ecn));
         }

@@ -1,16 +1,14 @@
-//! Headers as they stand in a packet: where each field is, in one place, for everybody who
-//! reads or writes one.
+//! Positions of the fields in packet headers, in one place for all readers and writers.
 //!
-//! [`IpHeader`] is what was read of a packet's IP headers. It is read once and goes with the
-//! packet, so that nobody on its way has to look for the transport header again:
+//! [`IpHeader`] holds the parsed IP headers of a packet. They are parsed once and stay with the packet, so that later steps do not search for the transport header again:
 //!
 //! ```text
 //!   out   queue: flow ---> route: destination, UDP that comes back to the tunnel
 //!   in    unwrap: source, ECN ---> coalesce ---> netstack
 //! ```
 //!
-//! Functions that take a header panic where it is shorter than the fixed part of its
-//! protocol's, as the ranges do.
+//! Functions that take a header panic if it is shorter than the fixed part of that header. Indexing
+//! with the ranges does the same.
 #![allow(missing_docs, reason = "a field has the name that its RFC gives it")]
 
 pub mod icmp;

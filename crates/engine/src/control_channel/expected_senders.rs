@@ -1,5 +1,5 @@
-//! Addresses that were spoken to lately, so that an answer is expected: such datagrams pass beside a
-//! flood of others, as they do at a packet filter that knows flows.
+//! Addresses that datagrams were sent to recently, so that answers are expected from there. Their
+//! datagrams have a separate rate limit, like replies at a stateful packet filter.
 
 use std::{
     net::IpAddr,
@@ -11,19 +11,19 @@ use std::{
 
 use crate::lock;
 
-/// Addresses at most: those that the latest datagrams went to.
+/// Capacity: the most recent destinations.
 const MOST: usize = 128;
 
-/// Addresses that datagrams were sent to: an answer comes from there, whatever others the host has.
+/// Addresses that datagrams were sent to. Answers are expected from exactly these addresses.
 #[derive(Debug, Default)]
 pub struct ExpectedSenders {
-    /// The latest is the last.
+    /// In order of use; the most recent is last.
     latest: Mutex<Vec<IpAddr>>,
     changes: AtomicU64,
 }
 
 impl ExpectedSenders {
-    /// A datagram goes to this address.
+    /// Records that a datagram is sent to this address.
     pub fn note(&self, to: IpAddr) {
         let (mut latest, place) = (lock(&self.latest), to.to_canonical());
         match latest.iter().rposition(|known| *known == place) {
@@ -46,7 +46,7 @@ impl ExpectedSenders {
         lock(&self.latest).iter().rev().copied().collect()
     }
 
-    /// How often another address was noted.
+    /// Number of addresses that were added.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_expected_of_the_latest() {
+    fn answers_are_expected_from_the_latest_destinations() {
         let expected = ExpectedSenders::default();
         assert!(!expected.has(v4(0)));
         for number in 0..MOST as u32 {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_of_ipv6_is_another_and_an_address_of_ipv4_has_one_form() {
+    fn ipv6_addresses_are_exact_and_ipv4_mapped_ones_are_ipv4() {
         let expected = ExpectedSenders::default();
         expected.note("2001:db8:0:1::7".parse().unwrap());
         assert!(expected.has("2001:db8:0:1::7".parse().unwrap()));

@@ -1,5 +1,5 @@
-//! How much of what arrives is handed on: a flood is shed where it costs least, and one sender takes
-//! no more than its share.
+//! Limits the rate of datagrams that are passed on. A flood is dropped early, and one sender gets
+//! only a share.
 
 use std::{
     net::IpAddr,
@@ -9,12 +9,12 @@ use std::{
 
 use wg::Time;
 
-/// From all, 1,000 datagrams a second, and at once: more than a thousand active peers send, and a
-/// few percent of a core for who reads them.
+/// For all senders: 1,000 datagrams a second, and the same as a burst. That is more than a thousand
+/// active peers send, and costs the reader a few percent of a core.
 const ALL: Limit = Limit { each: Duration::from_micros(1000), burst: 1024 };
-/// From one address, or the few that share its place.
+/// For one address, or the few addresses in its bucket.
 const ONE: Limit = Limit { each: Duration::from_micros(4000), burst: 256 };
-/// Places of addresses.
+/// Number of buckets for addresses.
 const PLACES: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ struct Limit {
     burst: u32,
 }
 
-/// What was handed on lately.
+/// Token buckets, for all senders and by address.
 #[derive(Debug)]
 pub struct RateLimit {
     all: Bucket,
@@ -37,25 +37,25 @@ impl Default for RateLimit {
 }
 
 impl RateLimit {
-    /// Whether one from this address is handed on.
+    /// Whether a datagram from this address is admitted.
     pub fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
         let place = from.map_or(0, place);
         self.places[place].admits(ONE, at) && self.all.admits(ALL, at)
     }
 }
 
-/// An address's place. Who may choose the address may choose the place, and faces [`ALL`] then.
+/// The bucket of an address. Senders that choose their address freely are limited by [`ALL`].
 fn place(ip: IpAddr) -> usize {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
-        // A host has a whole network of 64 bits.
+        // A host is assumed to own a /64.
         IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
     };
-    // Fibonacci hashing: the upper six bits of the product are spread evenly.
+    // Fibonacci hashing: the upper six bits of the product are distributed evenly.
     (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
 }
 
-/// When it would be empty: a token bucket in one word (GCRA, ITU-T I.371).
+/// A token bucket in one word: the time at which it will be empty (GCRA, ITU-T I.371).
 #[derive(Debug, Default)]
 struct Bucket(AtomicU64);
 
@@ -78,7 +78,8 @@ mod tests {
         Some(IpAddr::from((number as u32).to_be_bytes()))
     }
 
-    /// How many are handed on of those that come in one second at this pace from these.
+    /// Number of datagrams that are admitted in one second, of `pace` datagrams from these
+    /// addresses.
     fn admitted(share: &RateLimit, second: u64, pace: u64, from: impl Fn(u64) -> u64) -> u64 {
         let all = (0..pace).filter(|number| {
             let at = Time::from_nanos(second * 1_000_000_000 + number * 1_000_000_000 / pace);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_shed_to_its_share_whoever_it_says_it_is_from() {
+    fn a_flood_is_limited_for_any_source_addresses() {
         let one = RateLimit::default();
         let many = RateLimit::default();
         for second in 0..3 {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_little_is_heard_beside_a_flood_of_one_sender() {
+    fn a_slow_sender_is_admitted_during_a_flood_of_another() {
         let share = RateLimit::default();
         for number in 0..300_000_u64 {
             let at = Time::from_nanos(number * 10_000);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thousand_peers_say_is_all_handed_on() {
+    fn datagrams_of_a_thousand_peers_are_all_admitted() {
         let share = RateLimit::default();
         for second in 0..5 {
             assert_eq!(admitted(&share, second, 700, |number| number), 700);

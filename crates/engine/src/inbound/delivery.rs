@@ -1,4 +1,4 @@
-//! Delivers what was opened.
+//! Delivers the packets of an opened batch.
 
 use std::{io, sync::Arc};
 
@@ -23,9 +23,9 @@ use crate::{
     stage::Work,
 };
 
-/// A transport message on its way through the batch.
+/// A transport message of the batch.
 pub(super) struct Job {
-    /// Index into the batch's sessions.
+    /// Index of its session in the batch.
     pub session: usize,
     pub counter: u64,
     /// The whole datagram.
@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub authentic: bool,
 }
 
-/// A batch, its transport messages and their sessions.
+/// A batch with its transport messages and sessions.
 pub(super) struct InboundBatch {
     pub batch: RecvBatch,
     pub sessions: Vec<(u32, Session)>,
@@ -43,13 +43,13 @@ pub(super) struct InboundBatch {
 }
 
 impl InboundBatch {
-    /// Room for `slots` slots.
+    /// Creates a batch of `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self { batch: RecvBatch::new(slots), sessions: Vec::new(), jobs: Vec::new() }
     }
 }
 
-/// The way to the IP side, and what goes there next.
+/// The delivery stage, with its present batch.
 pub(super) struct Delivery<I> {
     device: Arc<Device>,
     ip: I,
@@ -58,12 +58,12 @@ pub(super) struct Delivery<I> {
     filter: InboundFilter,
     messages: Option<MessageSender>,
     pub received: InboundBatch,
-    /// When it was received.
+    /// Time at which the batch was received.
     pub now: Time,
-    /// Whether a sender is to be told that the socket's queue stands.
+    /// Whether to signal congestion, because the socket's queue is standing.
     pub congested: bool,
     packets: Vec<IpPacket>,
-    /// Whether the IP side is still there.
+    /// Error if the IP side is gone.
     pub result: io::Result<()>,
 }
 
@@ -87,16 +87,17 @@ impl<I: IpSend> Work for Delivery<I> {
                 let packets = packets.iter().map(|packet| batch.get(packet.span));
                 view.show(Direction::Inbound, None, packets);
             }
-            // A sender that is not told repeats what was too long.
+            // Refused answers are not counted. The sender repeats its packet and gets another
+            // answer.
             self.result = self.ip.send(&batch, &packets).map(drop);
         }
-        // An idle half keeps no keys alive.
+        // Session keys must not outlive their session while this half is idle.
         self.received.sessions.clear();
     }
 }
 
 impl<I: IpSend> Delivery<I> {
-    /// Delivers to `ip`, with room for `slots` slots.
+    /// Creates a stage that delivers to `ip`, for batches of `slots` slots.
     pub fn new(shared: &Shared, ip: I, slots: usize) -> Self {
         Self {
             device: shared.device.clone(),
@@ -113,7 +114,7 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Leaves only what is authentic and new.
+    /// Drops messages that are forged, expired or replayed.
     fn accept(&mut self) {
         let (device, now) = (&self.device, self.now);
         let InboundBatch { sessions, jobs, .. } = &mut self.received;
@@ -133,7 +134,7 @@ impl<I: IpSend> Delivery<I> {
         });
     }
 
-    /// Notes what was received, once for each run of one session and endpoint.
+    /// Records the receipt, once for each run with one session and endpoint.
     fn note(&self) {
         let same = |a: &Job, b: &Job| a.session == b.session && a.endpoint == b.endpoint;
         let InboundBatch { batch, sessions, jobs } = &self.received;
@@ -149,7 +150,7 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Finds the inner packets that may leave the tunnel.
+    /// Collects the inner packets that are valid.
     fn unwrap_packets(&mut self) {
         self.packets.clear();
         let routes = self.device.routes();
@@ -182,8 +183,8 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Leaves only what the filter accepts, where there is one. What is of an open protocol goes to
-    /// its reader, where there is one, and not to the IP side.
+    /// Drops the packets that the filter refuses. Packets of open protocols go to their receiver,
+    /// if set, instead of the IP side.
     fn filter(&mut self) {
         let Self { device, filter, messages, packets, received, .. } = self;
         if let Some(mut filter) = filter.look() {
@@ -209,9 +210,9 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Tells one sender of congestion: of a bulk transfer, as two packets of one flow are that
-    /// are as long as any here. It is what a queue is made of, and whoever sends a packet now
-    /// and then, or only answers, need not lose it.
+    /// Signals congestion to one sender, which should be a bulk transfer. It is recognized by two
+    /// packets of one flow with the maximal length in this batch. Such flows fill the queue. Flows
+    /// with occasional or short packets should not lose any.
     #[cold]
     fn signal_congestion(&mut self) {
         let batch = &mut self.received.batch;
@@ -221,7 +222,7 @@ impl<I: IpSend> Delivery<I> {
             if Some(packet.span.len) < longest {
                 return false;
             }
-            let flow = packet.header.flow(batch.get(packet.span));
+            let flow = packet.header.flow_hash(batch.get(packet.span));
             let again = flows.contains(&flow);
             flows.push(flow);
             again
@@ -238,11 +239,11 @@ impl<I: IpSend> Delivery<I> {
         self.watch.as_ref().and_then(Watch::look)
     }
 
-    /// Shows the packets that leave the tunnel, each run of one peer together.
+    /// Passes the delivered packets to the observer, each run of one peer together.
     #[cold]
     fn show(&self, view: &View<'_>) {
         let InboundBatch { batch, sessions, jobs } = &self.received;
-        // Both stand in the order of the batch, and not every job became a packet.
+        // Both are in the order of the batch, but some jobs did not yield a packet.
         let mut jobs = jobs.iter();
         let mut peer_of = |packet: &IpPacket| {
             let job = jobs.find(|job| job.span.start + DATA_HEADER_LEN == packet.span.start);
@@ -265,7 +266,7 @@ impl<I: IpSend> Delivery<I> {
     }
 }
 
-/// Takes what is a linerate's word to another one and no packet; whether it was.
+/// Handles a message from another linerate that is not an IP packet. Returns whether it was one.
 #[cold]
 fn handle_in_band_message(device: &Device, peer: &Arc<Peer>, packet: &[u8], now: Time) -> bool {
     if let Some(probe) = Probe::parse(packet) {
@@ -278,8 +279,8 @@ fn handle_in_band_message(device: &Device, peer: &Arc<Peer>, packet: &[u8], now:
     is_one
 }
 
-/// Checks an inner packet and puts the outer ECN mark on it. Returns its headers, which say how
-/// long it is without padding.
+/// Checks an inner packet and copies the outer ECN mark to it. Returns its headers, with its length
+/// without padding.
 fn unwrap_packet(
     routes: &Routes<'_>,
     peer: &Arc<Peer>,

@@ -1,40 +1,39 @@
-//! Who is served when more arrives than can be opened.
+//! Divides the inbound capacity among peers when more arrives than can be opened.
 //!
-//! The socket's queue is one for all peers: where it overflows, a peer that floods
-//! takes the place of all others. So while it does, and more than one peer sends,
-//! the queue is emptied faster than packets can be opened, and of what came each
-//! peer has the same share opened; the rest is dropped before anything was spent
-//! on it. With one peer alone the kernel drops for less.
+//! The socket has one queue for all peers. If it overflows, a peer that floods displaces the
+//! datagrams of all others. While that happens and several peers send, the queue is emptied faster
+//! than datagrams can be opened. Of each batch every peer gets the same share opened, and the rest
+//! is dropped before any work on it. With a single peer, drops in the kernel are cheaper.
 //!
-//! Nothing is authenticated yet: whoever sees a session's index can use up its share,
-//! as without shares he can fill the socket.
+//! Nothing is authenticated at this point. An attacker that sees a session's index can use up its
+//! share, and without shares it could fill the socket.
 
 use std::time::Duration;
 
 use wg::Time;
 
-/// For how long an overflow counts.
+/// Duration for which a loss counts.
 const LOST_MEMORY: Duration = Duration::from_millis(20);
-/// For how long it counts that there is more than one peer: one that hardly comes
-/// through is seldom seen.
+/// Duration for which the presence of several peers counts. Datagrams of a displaced peer are
+/// seldom seen.
 const MIXED_MEMORY: Duration = Duration::from_secs(10);
-/// What is opened of one batch in the meantime, in bytes.
+/// Bytes of one batch that are opened under contention.
 const BUDGET: usize = 512 * 1024;
-/// What a datagram costs beside its bytes, in bytes.
+/// Overhead of a datagram, in bytes.
 const OVERHEAD: usize = 256;
 
-/// Whether the socket overflows, and with the datagrams of how many peers.
+/// Records overflows of the socket and the presence of several peers.
 #[derive(Debug, Default)]
 pub(super) struct Contention {
-    /// When datagrams were last lost.
+    /// Time of the last loss.
     lost: Option<Time>,
-    /// When datagrams of several peers last came in one batch.
+    /// Time of the last batch with datagrams of several peers.
     mixed: Option<Time>,
 }
 
 impl Contention {
-    /// Notes of a batch whether datagrams were lost before it, and whether it came
-    /// from several peers, as it does where somebody shakes hands.
+    /// Records whether datagrams were lost before a batch, and whether it has several peers. A
+    /// handshake counts as several peers.
     pub fn note(&mut self, lost: bool, several: bool, now: Time) {
         if lost {
             self.lost = Some(now);
@@ -44,21 +43,21 @@ impl Contention {
         }
     }
 
-    /// Whether peers are in each other's way.
+    /// Whether peers compete for the socket.
     pub fn is_contended(&self, now: Time) -> bool {
         let within = |then: Option<Time>, memory| then.is_some_and(|then| now.since(then) < memory);
         within(self.lost, LOST_MEMORY) && within(self.mixed, MIXED_MEMORY)
     }
 }
 
-/// What a datagram of `len` bytes costs.
+/// Cost of a datagram of `len` bytes.
 pub(super) fn cost(len: usize) -> usize {
     len + OVERHEAD
 }
 
-/// How much each peer may cost, where each wants what stands in `wants`: as much
-/// as it wants where all fits the budget, else the same for all that want more
-/// (max-min fairness).
+/// The most that each peer may cost, if the peers request the costs `wants`. All requests are
+/// granted if they fit the budget. Otherwise all peers above the limit get the same (max-min
+/// fairness).
 pub(super) fn share(wants: &mut [usize]) -> usize {
     wants.sort_unstable();
     let (mut left, mut peers) = (BUDGET, wants.len());
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_wants_little_has_it_and_the_others_the_same() {
+    fn small_requests_are_granted_and_the_others_get_equal_shares() {
         assert_eq!(share(&mut []), usize::MAX);
         assert_eq!(share(&mut [BUDGET / 2, BUDGET / 2]), usize::MAX);
         assert_eq!(share(&mut [4 * BUDGET]), BUDGET);
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_a_loss_and_several_peers_and_is_over_soon() {
+    fn contention_needs_a_loss_and_several_peers_and_expires() {
         let at = |ms: u64| Time::from_nanos(1 + ms * 1_000_000);
         let mut contention = Contention::default();
         contention.note(true, false, at(0));

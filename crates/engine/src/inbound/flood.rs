@@ -1,8 +1,7 @@
-//! Has the socket leave out most of a flood of what is not WireGuard's and not expected, as long as
-//! there is one.
+//! Makes the socket shed most of a flood of unexpected datagrams that are not WireGuard messages.
 //!
 //! ```text
-//!   strangers received + what the socket left out ── FloodDetector ── a share ── FloodShedder ── the socket
+//!   unexpected datagrams received + shed ── FloodDetector ── a share ── FloodShedder ── the socket
 //! ```
 
 use std::{net::IpAddr, time::Duration};
@@ -10,37 +9,37 @@ use std::{net::IpAddr, time::Duration};
 use packet::Flood;
 use wg::Time;
 
-/// A flood has so many datagrams a second. What comes below costs a percent of a core or two.
+/// Datagrams a second at which a flood begins. Fewer cost one or two percent of a core.
 const BEGINS: f64 = 4_000.0;
-/// Below it is over.
+/// Datagrams a second below which the flood is over.
 const ENDS: f64 = 2_000.0;
-/// Of a flood so many datagrams a second are received: each may be from a peer that is not
-/// expected, and wakes all who look at it.
+/// Datagrams a second that are still received during a flood. Each may be from an unexpected peer,
+/// and each wakes the reading threads.
 const RECEIVED: f64 = 250.0;
-/// For how long is counted, before a flood and in one, where there is less to count.
+/// Measuring time before a flood, and during one, when fewer datagrams are counted.
 const BEFORE: Duration = Duration::from_millis(100);
 const WITHIN: Duration = Duration::from_secs(1);
-/// What is received is set anew where the flood is larger or smaller by this factor.
+/// The share is set again if it changes by this factor.
 const OTHER: f64 = 1.5;
-/// All datagrams.
+/// The share of all datagrams.
 const ALL: f64 = (1_u64 << 32) as f64;
 
-/// What the socket has is set anew no sooner: it costs up to a millisecond.
+/// The least time between two changes at the socket. A change costs up to a millisecond.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same where it was refused.
+/// The same after a refused change.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Counts strangers' datagrams, received or left out.
+/// Measures the rate of unexpected datagrams, received or shed.
 #[derive(Debug, Default)]
 struct FloodDetector {
     since: Option<Time>,
     counted: u64,
-    /// Which share of them, in 2^32, is to be received; all without a flood.
+    /// The share to receive, in units of 2^-32; `None` without a flood.
     share: Option<u32>,
 }
 
 impl FloodDetector {
-    /// Takes how many came so far.
+    /// Takes the number of datagrams so far.
     fn handle(&mut self, came: u64, now: Time) {
         let elapsed = now.since(*self.since.get_or_insert(now));
         if elapsed < if self.share.is_some() { WITHIN } else { BEFORE } {
@@ -60,21 +59,21 @@ impl FloodDetector {
     }
 }
 
-/// What the inbound half has left out at its socket.
+/// Controls shedding at the inbound half's socket.
 #[derive(Debug, Default)]
 pub struct FloodShedder {
     detector: FloodDetector,
     left_out: u64,
-    /// What the socket has: the share, and the changes of who is expected up to then.
+    /// The share at the socket, and the number of changes of expected senders that it includes.
     has: Option<(u32, u64)>,
-    /// When it was set, and whether that was refused.
+    /// Time of the last change, and whether it was refused.
     set: Option<(Time, bool)>,
 }
 
 impl FloodShedder {
-    /// Takes how many strangers' datagrams were received so far, how many more the socket has left
-    /// out, and how often `expected` changed. `set` has the socket leave out a flood or nothing; whether
-    /// it does.
+    /// Takes the number of unexpected datagrams received so far, the number that the socket has
+    /// shed since the last call, and the number of changes of `expected`. `set` starts or stops
+    /// shedding at the socket and returns whether that succeeded.
     pub fn handle(
         &mut self,
         (received, left_out): (u64, u64),
@@ -109,23 +108,24 @@ mod tests {
 
     use super::*;
 
-    /// A socket that leaves out what it is told, unless it refuses to.
+    /// A socket that sheds as requested, unless it refuses.
     #[derive(Default)]
     struct Socket {
         shedder: FloodShedder,
         refuses: bool,
         has: Option<Flood>,
-        /// How often it was set.
+        /// Number of changes.
         sets: usize,
         received: f64,
         left_out: f64,
-        /// Of what it is told to leave out it receives so many a second all the same.
+        /// Datagrams a second that are received although they should be shed.
         leaks: f64,
         changes: u64,
     }
 
     impl Socket {
-        /// A second of so many datagrams, in a thousand steps. How often it was set.
+        /// Simulates a second with this rate of datagrams, in a thousand steps. Returns the number
+        /// of changes.
         fn second(&mut self, number: u64, rate: f64) -> usize {
             let before = self.sets;
             for step in 0..1000 {
@@ -164,9 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_seen_within_moments_followed_and_left_when_it_ends() {
+    fn a_flood_is_detected_followed_and_its_end_detected() {
         let mut socket = Socket::default();
-        assert_eq!(socket.second(1, 3_000.0), 0, "it is none");
+        assert_eq!(socket.second(1, 3_000.0), 0, "not a flood");
         assert_eq!(socket.second(2, 100_000.0), 1);
         let share = socket.share();
         assert!((0.002..0.005).contains(&share), "{share}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_it() {
+    fn silence_ends_a_flood() {
         let mut socket = Socket::default();
         socket.second(1, 50_000.0);
         assert!(socket.has.is_some());
@@ -190,9 +190,9 @@ mod tests {
         assert_eq!(socket.has, None);
     }
 
-    /// As where datagrams are joined behind one that passes.
+    /// As if datagrams were coalesced behind an admitted one.
     #[test]
-    fn what_passes_a_filter_all_the_same_makes_it_no_narrower() {
+    fn datagrams_that_leak_through_shedding_do_not_reduce_the_share() {
         let mut socket = Socket { leaks: 6_000.0, ..Socket::default() };
         socket.seconds(1..20, 20_000.0);
         assert!((0.01..0.02).contains(&socket.share()), "{}", socket.share());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_expected_is_told_within_moments_and_not_at_each_change() {
+    fn changed_senders_reach_the_socket_soon_but_not_each_alone() {
         let mut socket = Socket::default();
         socket.second(1, 100_000.0);
         for milliseconds in 0..1000 {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_refuses_is_asked_again_later() {
+    fn shedding_is_requested_again_after_a_refusal() {
         let mut socket = Socket { refuses: true, ..Socket::default() };
         assert_eq!((socket.seconds(1..10, 50_000.0), &socket.has), (1, &None));
         socket.refuses = false;

@@ -1,11 +1,11 @@
-//! What becomes of packets that are longer than their peer's path: looked at only where
-//! that carries less than the interface sends.
+//! Handles packets that exceed their path's MTU. It is used only for paths with a smaller MTU than
+//! the interface.
 //!
 //! ```text
-//!   TCP                         in shorter segments; nobody has to be told
-//!   may be fragmented           goes; the outer packet is fragmented on its way
-//!   the search goes on          goes, for what is known so far is only a guess
-//!   else                        its sender is told, and it is dropped
+//!   TCP                           sent in shorter segments, without notifying either end
+//!   may be fragmented             sent; the outer packet is fragmented on its way
+//!   the MTU is still searched     sent, because the present value is only a guess
+//!   otherwise                     dropped, with an answer to its sender
 //! ```
 
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use wg::{Device, DropReason, PathLimit, Peer, Time};
 use super::unsealed::Item;
 use crate::IcmpErrors;
 
-/// Every IPv6 path carries this (RFC 8200 section 5), so no sender may be told less.
+/// Every IPv6 path has at least this MTU (RFC 8200 section 5). Senders must not be sent a smaller
+/// value.
 const LEAST_V6: u16 = 1280;
 
-/// What it takes to fit runs to the paths of their peers.
+/// Fits runs to the paths of their peers.
 pub(super) struct Fit<'a> {
     pub device: &'a Device,
     pub returned: &'a IcmpErrors,

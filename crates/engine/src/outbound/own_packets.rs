@@ -1,4 +1,4 @@
-//! This program's own packets.
+//! Sends the packets of this program.
 
 use std::{slice, sync::atomic::Ordering};
 
@@ -8,7 +8,7 @@ use wg::{DropReason, Time};
 use super::{Item, Outbound, Watch};
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
-    /// Sends those that wait.
+    /// Sends all queued packets.
     pub(super) fn send_own(&mut self, now: Time) {
         if let Some(packets) = self.own_packets.take() {
             packets.iter().for_each(|packet| self.send_one(packet, now));
@@ -17,7 +17,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
 
     #[cold]
     fn send_one(&mut self, packet: &[u8], now: Time) {
-        let Self { device, written, staged, watch, mtu, .. } = self;
+        let Self { device, unsealed, staged, watch, mtu, .. } = self;
         let Ok(header) = IpHeader::parse(packet) else {
             device.drops.count(DropReason::OutInvalid, 1);
             return;
@@ -32,13 +32,13 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             view.show(Direction::Outbound, Some(peer.public_key()), [packet].into_iter());
         }
         let item = Item::plain(packet, header.ecn);
-        // Behind staged packets, so as not to overtake them.
+        // Packets must not overtake staged ones.
         let waits = staged.has(&peer);
         if waits {
             device.handle_staged(&peer, now);
         }
         let mtu = mtu.load(Ordering::Relaxed) as usize;
-        if waits || !written.push(device, &peer, slice::from_ref(&item), mtu, now) {
+        if waits || !unsealed.push(device, &peer, slice::from_ref(&item), mtu, now) {
             item.stage(device, staged, &peer);
         }
     }

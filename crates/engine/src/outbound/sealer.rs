@@ -1,4 +1,4 @@
-//! Seals what was written, and sends it.
+//! Seals and sends the datagrams of a round.
 
 use std::{mem, sync::Arc};
 
@@ -9,14 +9,14 @@ use wg::{Device, DropReason, SentDatagrams, Time, message::DATA_HEADER_LEN, stac
 use super::unsealed::{InBandDatagram, Unsealed};
 use crate::{AEAD_BATCH, Shared, datagram_sender::DatagramSender, stage::Work};
 
-/// The way to the network, and what goes there next.
+/// The sealing stage, with its present round.
 pub(super) struct Sealer<U> {
     device: Arc<Device>,
     sender: DatagramSender<U>,
-    pub written: Unsealed,
-    /// When that was.
+    pub unsealed: Unsealed,
+    /// Time of the round.
     pub now: Time,
-    /// Whether sessions ended, whose keys are to be wiped from the stack.
+    /// Whether sessions ended, so that their keys must be wiped from the stack.
     pub wipes: bool,
 }
 
@@ -25,7 +25,7 @@ impl<U: UdpSend> Sealer<U> {
         Self {
             device: shared.device.clone(),
             sender: DatagramSender::new(udp, &shared.attached),
-            written: Unsealed::default(),
+            unsealed: Unsealed::default(),
             now: Time::from_nanos(0),
             wipes: false,
         }
@@ -34,12 +34,13 @@ impl<U: UdpSend> Sealer<U> {
 
 impl<U: UdpSend> Work for Sealer<U> {
     fn run(&mut self) {
-        if !self.written.out.is_empty() {
+        if !self.unsealed.out.is_empty() {
             self.send_data();
         }
-        // Behind the data: that is what confirms a session to a peer that knows no probes.
+        // Data is sent first, because only data confirms a session to a peer without support for
+        // probes.
         self.send_in_band();
-        self.written.clear();
+        self.unsealed.clear();
         if mem::take(&mut self.wipes) {
             stack::wipe();
         }
@@ -48,15 +49,15 @@ impl<U: UdpSend> Work for Sealer<U> {
 
 impl<U: UdpSend> Sealer<U> {
     fn send_data(&mut self) {
-        let Self { device, sender, written, now, .. } = self;
-        seal(written);
-        sender.send(&mut written.out);
-        for failure in written.out.failures() {
-            handle_failure(device, written, failure);
+        let Self { device, sender, unsealed, now, .. } = self;
+        seal(unsealed);
+        sender.send(&mut unsealed.out);
+        for failure in unsealed.out.failures() {
+            handle_failure(device, unsealed, failure);
         }
-        for run in &written.runs {
-            let lens = &written.lens[run.lens.clone()];
-            if went(&written.out, &run.reservation.endpoint) {
+        for run in &unsealed.runs {
+            let lens = &unsealed.lens[run.lens.clone()];
+            if was_sent(&unsealed.out, &run.reservation.endpoint) {
                 let (packets, bytes) = (lens.len() as u64, lens.iter().sum());
                 let sent = SentDatagrams { packets, bytes, longest: run.longest };
                 device.handle_sent(&run.peer, &run.reservation, sent, *now);
@@ -65,8 +66,9 @@ impl<U: UdpSend> Sealer<U> {
     }
 
     fn send_in_band(&mut self) {
-        let Self { device, sender, written, now, .. } = self;
-        for InBandDatagram { peer, reservation, probe, mut datagram } in written.in_band.drain(..) {
+        let Self { device, sender, unsealed, now, .. } = self;
+        for InBandDatagram { peer, reservation, probe, mut datagram } in unsealed.in_band.drain(..)
+        {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
             match sender.send_unfragmented(&datagram, reservation.endpoint) {
@@ -74,18 +76,19 @@ impl<U: UdpSend> Sealer<U> {
                 Err(SendError::TooBig) => {
                     probe.into_iter().for_each(|probe| device.handle_probe_refused(&peer, probe));
                 }
-                // It counts as lost, and what else is lost now is counted.
+                // The probe counts as lost. Other losses at this time are counted elsewhere.
                 Err(_) => {}
             }
         }
     }
 }
 
-fn seal(written: &mut Unsealed) {
-    let mut rest = written.out.bytes_mut();
+fn seal(unsealed: &mut Unsealed) {
+    let mut rest = unsealed.out.bytes_mut();
     let mut seals: ArrayVec<aead::Seal<'_>, AEAD_BATCH> = ArrayVec::new();
-    for run in &written.runs {
-        for (len, counter) in written.lens[run.lens.clone()].iter().zip(run.reservation.counter..) {
+    for run in &unsealed.runs {
+        for (len, counter) in unsealed.lens[run.lens.clone()].iter().zip(run.reservation.counter..)
+        {
             let (datagram, behind) = rest.split_at_mut(*len);
             rest = behind;
             if seals.is_full() {
@@ -99,20 +102,20 @@ fn seal(written: &mut Unsealed) {
     aead::seal(&mut seals);
 }
 
-fn handle_failure(device: &Device, written: &Unsealed, failure: &Failure) {
+fn handle_failure(device: &Device, unsealed: &Unsealed, failure: &Failure) {
     if failure.error == SendError::StaleSource {
-        let endpoint = written.out.transmits()[failure.transmit].endpoint;
-        for run in written.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
+        let endpoint = unsealed.out.transmits()[failure.transmit].endpoint;
+        for run in unsealed.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
             run.peer.clear_source();
         }
     }
     count_failure(device, failure);
 }
 
-/// Counts what a failed send lost.
+/// Counts the datagrams of a failed send.
 pub(crate) fn count_failure(device: &Device, failure: &Failure) {
     let reason = match failure.error {
-        // It went, from another source.
+        // The datagrams were sent, from another source.
         SendError::StaleSource => return,
         SendError::Unreachable => DropReason::OutUnreachable,
         SendError::TooBig => DropReason::OutTooBig,
@@ -124,8 +127,8 @@ pub(crate) fn count_failure(device: &Device, failure: &Failure) {
     device.drops.count(reason, failure.datagrams as u64);
 }
 
-/// Whether any datagram of the batch went to `endpoint`.
-fn went(batch: &SendBatch, endpoint: &Endpoint) -> bool {
+/// Whether any datagram of the batch was sent to `endpoint`.
+fn was_sent(batch: &SendBatch, endpoint: &Endpoint) -> bool {
     let to_it = |transmit: &&Transmit| transmit.endpoint == *endpoint;
     let all: usize = batch.transmits().iter().filter(to_it).map(Transmit::datagrams).sum();
     let lost = batch.failures().iter().filter(|failure| {

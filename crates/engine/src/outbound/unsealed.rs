@@ -1,5 +1,5 @@
-//! Datagrams at their final place: header, segment, padding, and room for the tag.
-//! They have their counters, and wait to be sealed and sent.
+//! Datagrams that are unsealed at their final position but not yet sealed: header, segment, padding
+//! and space for the tag. Their counters are reserved.
 
 use std::{ops::Range, sync::Arc};
 
@@ -11,11 +11,11 @@ use wg::{
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
 
-/// A packet on its way to a peer, and the segments it falls into.
+/// A packet to a peer, divided into segments.
 #[derive(Clone, Copy)]
 pub(super) struct Item<'a> {
     pub segments: Segments<'a>,
-    /// The first segment that goes.
+    /// Index of the first segment to send.
     pub first: usize,
     pub ecn: Ecn,
 }
@@ -46,21 +46,22 @@ pub(super) struct Unsealed {
     pub runs: Vec<Run>,
     /// The length of each datagram in `out`.
     pub lens: Vec<usize>,
-    /// What is no data, each a datagram of its own.
+    /// Messages between linerates, each in a separate datagram.
     pub in_band: Vec<InBandDatagram>,
 }
 
-/// A question or an answer about a peer's path, or a message by which a secret is agreed on.
+/// A probe of the path MTU, or a message of a key exchange.
 pub(super) struct InBandDatagram {
     pub peer: Arc<Peer>,
     pub reservation: Reservation,
-    /// Which question or answer it is.
+    /// The probe; `None` for a key exchange.
     pub probe: Option<Probe>,
     pub datagram: Vec<u8>,
 }
 
 impl InBandDatagram {
-    /// One with its header and room for a plaintext and the tag; `None` without a session.
+    /// Creates a datagram with a header and space for `len` bytes and the tag. Returns `None`
+    /// without a session.
     fn new(device: &Device, peer: &Arc<Peer>, len: usize, now: Time) -> Option<Self> {
         let reservation = device.reserve_probe(peer, now)?;
         let mut datagram = vec![0; len + DATA_OVERHEAD];
@@ -75,19 +76,19 @@ impl InBandDatagram {
     }
 }
 
-/// Datagrams to one peer with counters in a row.
+/// Datagrams to one peer with consecutive counters.
 pub(super) struct Run {
     pub peer: Arc<Peer>,
     pub reservation: Reservation,
-    /// Where its lengths stand among all.
+    /// Positions of its lengths in [`Unsealed::lens`].
     pub lens: Range<usize>,
-    /// The longest of them.
+    /// The longest of its lengths.
     pub longest: usize,
 }
 
 impl Unsealed {
-    /// Writes a run to `peer`, padded up to `mtu`. Returns false where there is no
-    /// session; the packets are still the caller's then.
+    /// Writes a run to `peer`, padded up to `mtu`. Returns false without a session; the caller must
+    /// stage the packets.
     pub fn push(
         &mut self,
         device: &Device,
@@ -110,7 +111,7 @@ impl Unsealed {
         true
     }
 
-    /// Writes a keepalive, where there is a session.
+    /// Writes a keepalive, if there is a session.
     pub fn push_keepalive(&mut self, device: &Device, peer: &Arc<Peer>, now: Time) {
         match device.reserve_keepalive(peer, now) {
             Ok(reservation) => {
@@ -140,19 +141,18 @@ impl Unsealed {
         self.runs.push(Run { peer: peer.clone(), reservation, lens, longest });
     }
 
-    /// Writes a question or an answer; not padded, for its length is what is asked about.
-    /// Without a session there is nothing to ask.
+    /// Writes a probe or its answer, without padding, because the length is what it tests. Does
+    /// nothing without a session.
     pub fn push_probe(&mut self, device: &Device, peer: &Arc<Peer>, probe: Probe, now: Time) {
-        let Some(mut datagram_in_band) =
-            InBandDatagram::new(device, peer, probe.plaintext_len(), now)
+        let Some(mut datagram) = InBandDatagram::new(device, peer, probe.plaintext_len(), now)
         else {
             return;
         };
-        probe.write(datagram_in_band.plaintext());
-        self.in_band.push(InBandDatagram { probe: Some(probe), ..datagram_in_band });
+        probe.write(datagram.plaintext());
+        self.in_band.push(InBandDatagram { probe: Some(probe), ..datagram });
     }
 
-    /// Writes a message by which a secret is agreed on.
+    /// Writes a message of a key exchange. Does nothing without a session.
     pub fn push_exchange(
         &mut self,
         device: &Device,
@@ -160,13 +160,12 @@ impl Unsealed {
         message: &ExchangeMessage,
         now: Time,
     ) {
-        let Some(mut datagram_in_band) =
-            InBandDatagram::new(device, peer, message.plaintext_len(), now)
+        let Some(mut datagram) = InBandDatagram::new(device, peer, message.plaintext_len(), now)
         else {
             return;
         };
-        message.write(datagram_in_band.plaintext());
-        self.in_band.push(datagram_in_band);
+        message.write(datagram.plaintext());
+        self.in_band.push(datagram);
     }
 
     /// Writes one datagram.
@@ -190,7 +189,7 @@ impl Unsealed {
         self.lens.push(len);
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.out.clear();
         self.runs.clear();
@@ -199,8 +198,8 @@ impl Unsealed {
     }
 }
 
-/// The length of a packet with its padding: a multiple of 16, but not above the
-/// MTU (kernel `calculate_skb_padding`).
+/// The length of a packet with padding: a multiple of 16, but not more than the MTU (kernel
+/// `calculate_skb_padding`).
 fn padded(len: usize, mtu: usize) -> usize {
     let full = len.next_multiple_of(PADDING);
     if len <= mtu { full.min(mtu) } else { full }
@@ -211,7 +210,7 @@ mod tests {
     use super::padded;
 
     #[test]
-    fn padding_goes_to_a_multiple_of_16_and_stops_at_the_mtu() {
+    fn padding_is_to_a_multiple_of_16_up_to_the_mtu() {
         for (len, mtu, expected) in [
             (0, 1420, 0),
             (1, 1420, 16),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv4 packet of `len` bytes of the flow from `port`, with `number` in it.
+/// An IPv4 packet of `len` bytes from `port`, with `number` in its payload.
 fn packet(port: u16, number: u32, len: usize, tos: u8) -> Vec<u8> {
     let mut packet = vec![0x45, tos, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet[2..4].copy_from_slice(&(len.max(32) as u16).to_be_bytes());
@@ -24,7 +24,7 @@ fn millis(millis: u64) -> Time {
     Time::from_nanos(millis * 1_000_000)
 }
 
-/// Queues packets as far as there is room; how many.
+/// Queues as many packets as fit. Returns their number.
 fn fill(queue: &mut Queue, packets: &[Vec<u8>], now: Time) -> usize {
     let mut taken = 0;
     while let Some(batch) = queue.spare() {
@@ -40,7 +40,7 @@ fn fill(queue: &mut Queue, packets: &[Vec<u8>], now: Time) -> usize {
     taken
 }
 
-/// One round: its packets, and whether each has its first segment dropped.
+/// Takes one round: its packets, and whether the first segment of each is dropped.
 fn take(queue: &mut Queue, now: Time) -> Vec<(Vec<u8>, bool)> {
     let mut round = Round::new();
     queue.next_round(&mut round, now);
@@ -51,7 +51,7 @@ fn take(queue: &mut Queue, now: Time) -> Vec<(Vec<u8>, bool)> {
 }
 
 #[test]
-fn a_lone_packet_goes_before_the_bulk_that_came_first() {
+fn a_sparse_flow_precedes_an_earlier_bulk_transfer() {
     let mut queue = Queue::new();
     let bulk: Vec<_> = (0..10).map(|n| packet(1, n, 60_000, 0)).collect();
     assert_eq!(fill(&mut queue, &bulk, millis(1)), 10);
@@ -80,7 +80,7 @@ fn bulk_flows_take_turns_by_bytes() {
 }
 
 #[test]
-fn memory_is_bounded_and_comes_back() {
+fn memory_is_bounded_and_reused() {
     let mut queue = Queue::new();
     let packets: Vec<_> = (0..100).map(|n| packet(n as u16 % 7, n, 65_000, 0)).collect();
     assert_eq!(fill(&mut queue, &packets, millis(1)), 2 * BATCHES);
@@ -94,12 +94,12 @@ fn memory_is_bounded_and_comes_back() {
 }
 
 #[test]
-fn only_the_sender_of_a_standing_queue_is_told_and_by_a_mark_where_it_knows_ecn() {
+fn only_a_standing_queue_is_signalled_with_a_mark_if_it_supports_ecn() {
     for (tos, dropped) in [(0, true), (2, false)] {
         let mut queue = Queue::new();
         let mut told = Vec::new();
         let mut number = 0;
-        // A round every fourth millisecond: a slow machine.
+        // A round every four milliseconds: a slow machine.
         for ms in (1..150).map(|n| millis(4 * n)) {
             let more: Vec<_> = (0..10).map(|n| packet(1, number + n, 60_000, tos)).collect();
             number += fill(&mut queue, &more, ms) as u32;
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_packet_has_one_turn_and_no_flow_overtakes_itself(
+    fn every_packet_is_taken_once_and_flows_stay_in_order(
         packets in proptest::collection::vec((0u16..12, 32usize..40_000), 1..600),
         reads in proptest::collection::vec(1usize..200, 1..50),
     ) {
@@ -129,7 +129,7 @@ proptest! {
         let packets: Vec<_> = (0..)
             .zip(&packets)
             .map(|(number, (port, len))| {
-                // Mostly small, as real packets are.
+                // Mostly small packets, as in real traffic.
                 let len = if number % 4 == 0 { *len } else { *len / 100 };
                 packet(*port, number, len, 0)
             })
@@ -154,13 +154,13 @@ proptest! {
 }
 
 #[test]
-fn a_flow_that_stays_keeps_its_turn_among_new_ones() {
+fn an_old_flow_is_not_starved_by_new_ones() {
     let mut queue = Queue::new();
     let bulk: Vec<_> = (0..8).map(|n| packet(1, n, 60_000, 0)).collect();
     fill(&mut queue, &bulk, millis(1));
     let mut bulk_sent = 0;
     for round in 0..12u16 {
-        // Ever new flows, each with a packet, must not starve the old one.
+        // New flows of one packet each must not starve the old flow.
         let sparse: Vec<_> = (0..20).map(|n| packet(100 + round * 20 + n, 0, 1_400, 0)).collect();
         fill(&mut queue, &sparse, millis(1) + Duration::from_micros(round.into()));
         let round = take(&mut queue, millis(2));
@@ -170,7 +170,7 @@ fn a_flow_that_stays_keeps_its_turn_among_new_ones() {
 }
 
 #[test]
-fn the_oldest_batch_is_known_until_the_last_of_it_went() {
+fn the_oldest_batch_is_reported_until_its_last_packet_leaves() {
     let mut queue = Queue::new();
     let mut round = Round::new();
     assert_eq!(queue.oldest(), None);
@@ -184,7 +184,7 @@ fn the_oldest_batch_is_known_until_the_last_of_it_went() {
         queue.release(&mut round);
         rounds += 1;
     }
-    assert!(rounds > 1, "all went at once");
+    assert!(rounds > 1, "one round took all packets");
     while !queue.is_empty() {
         queue.next_round(&mut round, millis(20));
         queue.release(&mut round);

@@ -1,5 +1,4 @@
-//! What does not belong into the tunnel is dropped, counted by its reason, and
-//! hurts nothing.
+//! Invalid input is dropped, counted by its reason, and has no other effect.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -23,7 +22,7 @@ fn connected(seed: u64) -> (Network, Host, Host) {
     (network, a, b)
 }
 
-/// Data still flows.
+/// Checks that data still flows.
 fn assert_alive(network: &Network, a: &mut Host, b: &mut Host) {
     let last = packet("10.0.0.1", "10.0.0.2", 0, 999, 64);
     a.port.push(last.clone());
@@ -32,7 +31,7 @@ fn assert_alive(network: &Network, a: &mut Host, b: &mut Host) {
 }
 
 #[test]
-fn datagrams_of_every_wrong_kind_and_length_are_counted() {
+fn datagrams_of_a_wrong_type_or_length_are_counted() {
     let (network, mut a, mut b) = connected(1);
     let data = capture(&network, &mut a, packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
     let typed = |kind: u32, len: usize| {
@@ -76,7 +75,7 @@ fn datagrams_of_every_wrong_kind_and_length_are_counted() {
 }
 
 #[test]
-fn random_datagrams_hurt_nothing() {
+fn random_datagrams_do_not_disturb_traffic() {
     let (network, mut a, mut b) = connected(2);
     let mut rng = ChaCha20Rng::seed_from_u64(2);
     let data = capture(&network, &mut a, packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
@@ -97,7 +96,7 @@ fn random_datagrams_hurt_nothing() {
 }
 
 #[test]
-fn a_peer_cannot_send_from_an_address_that_is_not_its_own() {
+fn a_peer_cannot_send_from_an_address_of_another_peer() {
     let (network, mut a, mut b) = connected(3);
     a.port.push(packet("10.0.0.77", "10.0.0.2", 0, 1, 64));
     a.port.push(packet("fd00::77", "fd00::2", 0, 2, 64));
@@ -107,13 +106,13 @@ fn a_peer_cannot_send_from_an_address_that_is_not_its_own() {
     assert_alive(&network, &mut a, &mut b);
 }
 
-/// An allowed IP inside another peer's: the longest prefix decides, both ways.
+/// An allowed IP inside another peer's network. The longest prefix decides in both directions.
 #[test]
-fn a_peer_whose_network_holds_another_peers_cannot_speak_for_it() {
+fn a_peer_with_a_wider_network_cannot_send_for_a_nested_peer() {
     let (network, mut a, mut b) = connected(4);
     let c = Host::new(&network, 3, |net| net);
     b.introduce((a.key, a.address), "10.7.0.0/16");
-    b.introduce(c.who(), "10.7.7.0/24");
+    b.introduce(c.identity(), "10.7.7.0/24");
     a.port.push(packet("10.7.7.1", "10.0.0.2", 0, 1, 64));
     a.port.push(packet("10.7.8.1", "10.0.0.2", 0, 2, 64));
     run(&network, &mut [&mut a, &mut b], SECOND);
@@ -122,7 +121,7 @@ fn a_peer_whose_network_holds_another_peers_cannot_speak_for_it() {
 }
 
 #[test]
-fn packets_that_lead_nowhere_are_counted_by_their_reason() {
+fn packets_that_cannot_be_routed_are_counted_by_reason() {
     let (network, mut a, mut b) = connected(5);
     a.port.push(b"no IP packet".as_slice());
     a.port.push(packet("10.0.0.1", "10.0.0.3", 0, 1, 64));
@@ -147,10 +146,10 @@ fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn our_own_datagrams_do_not_enter_the_tunnel_whose_they_are_and_others_to_there_do() {
+fn own_datagrams_do_not_enter_their_tunnel_but_other_traffic_does() {
     let (network, mut a, mut b) = connected(6);
     let data = capture(&network, &mut a, packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
-    a.introduce(b.who(), "192.0.2.0/24");
+    a.introduce(b.identity(), "192.0.2.0/24");
     let (own, there) = (a.address, b.address);
     for own_data in [udp(own, there, &data), udp("10.0.0.1:1".parse().unwrap(), there, &data)] {
         a.port.push(own_data);
@@ -159,8 +158,8 @@ fn our_own_datagrams_do_not_enter_the_tunnel_whose_they_are_and_others_to_there_
     assert_eq!(a.all_drops(), [(DropReason::OutLoop, 2)]);
     assert_eq!(b.port.take().len(), 0);
 
-    // Another WireGuard behind us, which has its own session with that peer, a datagram
-    // to another port or host there, and other traffic to the same port.
+    // Packets that are not our own: of another WireGuard host behind this one, which has its own
+    // session with the peer; to another port or host; and other traffic to the same port.
     let mut anothers = data.clone();
     anothers[4] ^= 1;
     let [mut port, mut host] = [there; 2];
@@ -186,9 +185,9 @@ fn our_own_datagrams_do_not_enter_the_tunnel_whose_they_are_and_others_to_there_
 }
 
 #[test]
-fn our_own_handshake_does_not_wait_for_itself() {
+fn own_handshakes_are_not_staged_for_their_own_session() {
     let (network, mut a, mut b) = pair(7, Link::CLEAN);
-    a.introduce(b.who(), "192.0.2.0/24");
+    a.introduce(b.identity(), "192.0.2.0/24");
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
     a.step();
     a.step();
@@ -198,7 +197,7 @@ fn our_own_handshake_does_not_wait_for_itself() {
     let mut anothers = initiation.clone();
     anothers[4] ^= 1;
     a.port.push(udp("10.0.0.1:51820".parse().unwrap(), b.address, &anothers));
-    // Until it is asked for again.
+    // Until the handshake is requested again.
     run(&network, &mut [&mut a, &mut b], 10 * SECOND);
     assert_eq!(a.all_drops(), [(DropReason::OutLoop, 1)]);
     assert_eq!(b.port.take().len(), 2, "what was staged, and another's handshake");

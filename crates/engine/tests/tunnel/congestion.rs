@@ -1,4 +1,4 @@
-//! A queue that stands, on a machine too slow for what is sent.
+//! Standing queues, on a machine that is too slow for its traffic.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,8 +12,7 @@ const SIZE: usize = 1000;
 const SEGMENTS: usize = 50;
 const TURN: Duration = Duration::from_millis(2);
 
-/// A UDP super-packet over IPv4 whose segments each begin with their number, from
-/// `first` on.
+/// A UDP super-packet over IPv4. Each segment begins with its number; the first is `first`.
 fn super_packet(first: u32) -> (Vec<u8>, Offload) {
     let len = (8 + SIZE * SEGMENTS) as u16;
     let mut bytes = packet("10.0.0.1", "10.0.0.2", 0, 0, len.into());
@@ -39,13 +38,13 @@ fn number(segment: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_queue_that_stands_loses_the_first_segment_of_a_super_packet_now_and_then_and_nothing_else() {
+fn a_standing_queue_occasionally_loses_the_first_segment_of_a_super_packet() {
     let (network, mut a, mut b) = pair(1, Link::CLEAN);
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
     run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
     assert_eq!(b.port.take().len(), 1);
 
-    // Six leave in three turns, and sixteen find room: each waits for six milliseconds at least.
+    // Six leave in three turns, and sixteen fit the queue, so each waits at least six milliseconds.
     let mut pushed = 0;
     let mut arrived = Vec::new();
     for turn in 0..100 {
@@ -65,13 +64,18 @@ fn a_queue_that_stands_loses_the_first_segment_of_a_super_packet_now_and_then_an
     let lost = &lost - &arrived.iter().copied().collect();
     assert!((2..40).contains(&lost.len()), "{} are lost", lost.len());
     assert!(lost.iter().all(|number| number % SEGMENTS as u32 == 0), "{lost:?}");
-    assert_eq!(arrived.len() + lost.len(), (pushed * SEGMENTS as u32) as usize, "none comes twice");
+    assert_eq!(
+        arrived.len() + lost.len(),
+        (pushed * SEGMENTS as u32) as usize,
+        "no segment arrives twice"
+    );
     assert_eq!(a.all_drops(), [(DropReason::OutCongestion, lost.len() as u64)]);
     assert_eq!(b.all_drops(), []);
 }
 
-/// What a receiver gets that takes 64 datagrams in each turn, of so many turns of this length in
-/// which as many packets of a bulk transfer come, with this type of service, and a lone packet.
+/// Returns the packets that a slow receiver accepts, and its drops. It processes 64 datagrams in
+/// each turn. `bulk` has the number of packets of a bulk transfer in each turn, for four periods of
+/// `turns` turns. Each turn has one packet of another flow, too.
 fn received_slowly(
     (turns, turn): (u32, Duration),
     bulk: [u32; 4],
@@ -93,13 +97,14 @@ fn received_slowly(
     received_in_turns(turn, packets)
 }
 
-/// What a receiver gets that takes 64 datagrams in each turn, in which these packets are sent.
+/// Returns the packets that a slow receiver accepts, and its drops. It processes 64 datagrams in
+/// each turn; `turns` has the packets that are sent.
 fn received_in_turns(
     turn: Duration,
     turns: impl Iterator<Item = Vec<Vec<u8>>>,
 ) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
     let (network, mut a, mut b) = pair(1, Link::CLEAN);
-    b.introduce(a.who(), "10.1.0.0/16");
+    b.introduce(a.identity(), "10.1.0.0/16");
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
     run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
     b.port.take();
@@ -117,8 +122,8 @@ fn is_lone(packet: &[u8]) -> bool {
 }
 
 #[test]
-fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_none_else() {
-    // The queue grows by three in each turn, stands, and is gone.
+fn a_standing_socket_queue_costs_only_the_bulk_transfer_packets() {
+    // The queue grows by three packets in each turn, stands, and is emptied.
     let (packets, drops) = received_slowly((100, TURN), [66, 63, 63, 20], 0);
     let [(DropReason::InCongestion, dropped)] = drops[..] else { panic!("{drops:?}") };
     assert!((4..40).contains(&dropped), "{dropped}");
@@ -127,9 +132,9 @@ fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_n
 }
 
 #[test]
-fn flows_of_one_long_packet_or_of_short_ones_lose_nothing_beside_a_bulk_transfer() {
-    // A third of what comes is of flows with one packet as long as the bulk transfer's, and a
-    // third of flows with two short ones.
+fn short_flows_lose_nothing_during_a_bulk_transfer() {
+    // A third of the packets are single packets of other flows, as long as the bulk transfer's.
+    // Another third are flows of two short packets.
     let mut number = 0;
     let mut other = |payload| {
         number += 1;
@@ -150,32 +155,32 @@ fn flows_of_one_long_packet_or_of_short_ones_lose_nothing_beside_a_bulk_transfer
     let (packets, drops) = received_in_turns(TURN, sent.into_iter());
     let [(DropReason::InCongestion, dropped)] = drops[..] else { panic!("{drops:?}") };
     assert!((4..40).contains(&dropped), "{dropped}");
-    assert_eq!(from_others(&packets), expected, "the bulk transfer alone is told");
+    assert_eq!(from_others(&packets), expected, "only the bulk transfer gets the signal");
 }
 
 #[test]
-fn a_bulk_transfer_that_knows_ecn_is_told_and_loses_nothing() {
+fn a_bulk_transfer_with_ecn_is_marked_and_loses_nothing() {
     let (packets, drops) = received_slowly((100, TURN), [66, 63, 63, 20], 0b10);
     assert_eq!(drops, []);
     assert_eq!(packets.len(), 100 * (66 + 63 + 63 + 20) + 400);
-    let told = packets.iter().filter(|packet| !is_lone(packet) && packet[1] & 0b11 == 0b11);
-    assert!((4..40).contains(&told.count()));
+    let marked = packets.iter().filter(|packet| !is_lone(packet) && packet[1] & 0b11 == 0b11);
+    assert!((4..40).contains(&marked.count()));
 }
 
 #[test]
-fn a_socket_whose_queue_empties_now_and_then_tells_nobody() {
+fn a_socket_queue_that_is_sometimes_empty_is_not_signalled() {
     let (packets, drops) = received_slowly((40, TURN), [66, 20, 66, 20], 0);
     assert!(drops.is_empty() && packets.len() == 40 * (66 + 20 + 66 + 20) + 160, "{drops:?}");
 }
 
 #[test]
-fn a_receiver_that_is_late_and_takes_all_tells_nobody() {
+fn a_late_receiver_that_empties_the_queue_sends_no_signal() {
     let (packets, drops) = received_slowly((100, 10 * TURN), [20, 40, 60, 20], 0);
     assert!(drops.is_empty() && packets.len() == 100 * (20 + 40 + 60 + 20) + 400, "{drops:?}");
 }
 
 #[test]
-fn bursts_that_come_now_and_then_are_not_a_queue_that_stands() {
+fn occasional_bursts_are_not_a_standing_queue() {
     let (packets, drops) = received_slowly((3, 100 * TURN), [66, 66, 66, 0], 0);
     assert!(drops.is_empty() && packets.len() > 3 * 3 * 60, "{drops:?}");
 }

@@ -1,4 +1,4 @@
-//! Datagrams beside WireGuard's on one socket.
+//! Datagrams of control protocols on the data plane's socket.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Host, make_peers, packet, run};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MAGIC: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
-/// A Binding Request (RFC 5769 section 2.1), its header alone.
+/// The header of a Binding Request (RFC 5769 section 2.1).
 const STUN: [u8; 20] =
     *b"\x00\x01\x00\x00\x21\x12\xa4\x42\xb7\xe7\xa7\x01\xbc\x34\xd6\x86\xfa\x87\xdf\xae";
 
@@ -23,7 +23,7 @@ fn host(network: &Network, number: u8) -> (Host, ControlReceiver) {
 }
 
 #[test]
-fn control_datagrams_arrive_beside_the_data_with_their_source_and_their_time() {
+fn control_datagrams_arrive_with_source_and_time() {
     let network = Network::new(1, Link::CLEAN);
     let ((mut a, from_b), (mut b, from_a)) = (host(&network, 1), host(&network, 2));
     make_peers(&a, &b);
@@ -34,7 +34,7 @@ fn control_datagrams_arrive_beside_the_data_with_their_source_and_their_time() {
     let sent = Time::from_nanos(network.now().as_nanos() as u64);
     by_b.send_control(&hello, to_a, None).unwrap();
     by_b.send_control(&STUN, to_a, Some(64)).unwrap();
-    // Its pinhole is open, and nobody hears it.
+    // It opens a pinhole in the NAT, and does not reach the peer.
     by_b.send_control(b"TS", to_a, Some(4)).unwrap();
     run(&network, &mut [&mut a, &mut b], SECOND);
     for expected in [&hello[..], &STUN] {
@@ -43,7 +43,7 @@ fn control_datagrams_arrive_beside_the_data_with_their_source_and_their_time() {
         let local = Local { addr: a.address.ip(), interface: 1 };
         assert_eq!(came.from.local, Some(local));
         assert_eq!(came.at, sent + Link::CLEAN.delay);
-        // As it came, so it is answered.
+        // It is answered to the endpoint from which it came.
         by_a.send_control(&came.bytes, came.from, None).unwrap();
     }
     assert!(from_b.try_recv().is_err());
@@ -55,7 +55,7 @@ fn control_datagrams_arrive_beside_the_data_with_their_source_and_their_time() {
 }
 
 #[test]
-fn where_nothing_is_registered_they_are_dropped_as_malformed() {
+fn without_control_protocols_datagrams_are_malformed() {
     let network = Network::new(1, Link::CLEAN);
     let mut host = Host::new(&network, 1, |net| net);
     let from = ([192, 0, 2, 9], 3478).into();
@@ -67,7 +67,7 @@ fn where_nothing_is_registered_they_are_dropped_as_malformed() {
 }
 
 #[test]
-fn what_nobody_reads_is_dropped_and_counted_and_the_data_goes_on() {
+fn unread_control_datagrams_are_dropped_and_data_continues() {
     let network = Network::new(1, Link::CLEAN);
     let (mut a, from_b) = host(&network, 1);
     let (mut b, _from_a) = host(&network, 2);
@@ -91,7 +91,7 @@ fn what_nobody_reads_is_dropped_and_counted_and_the_data_goes_on() {
 }
 
 #[test]
-fn short_and_malformed_datagrams_harm_nobody() {
+fn short_and_malformed_datagrams_do_not_disturb_traffic() {
     let network = Network::new(1, Link::CLEAN);
     let (mut a, receiver) = host(&network, 1);
     let from = ([192, 0, 2, 9], 3478).into();

@@ -1,4 +1,4 @@
-//! What enters the tunnel leaves it, unharmed and in order.
+//! Packets pass the tunnel unchanged and in order.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::support::{Host, capture, packet, pair, run};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn packets_of_both_families_and_all_lengths_arrive_unharmed_and_in_order() {
+fn packets_of_both_families_and_all_lengths_arrive_in_order() {
     let (network, mut a, mut b) = pair(1, Link::CLEAN);
     let packets: Vec<_> = (0..400u32)
         .map(|n| match n % 2 {
@@ -23,7 +23,7 @@ fn packets_of_both_families_and_all_lengths_arrive_unharmed_and_in_order() {
     run(&network, &mut [&mut a, &mut b], SECOND);
     packets[100..].iter().for_each(|packet| a.port.push(packet.clone()));
     run(&network, &mut [&mut a, &mut b], SECOND);
-    // Two flows: the order between them is not theirs.
+    // These are two flows, so the order between them is not defined.
     let received = b.port.take();
     for version in [4, 6] {
         let of = |packets: &[Vec<u8>]| -> Vec<_> {
@@ -35,7 +35,7 @@ fn packets_of_both_families_and_all_lengths_arrive_unharmed_and_in_order() {
 }
 
 #[test]
-fn second_threads_lose_nothing_and_keep_the_order() {
+fn second_threads_lose_nothing_and_preserve_the_order() {
     let (network, mut a, mut b) = pair(6, Link::CLEAN);
     a.start_seconds();
     b.start_seconds();
@@ -56,7 +56,7 @@ fn second_threads_lose_nothing_and_keep_the_order() {
 }
 
 #[test]
-fn what_is_staged_leaves_before_what_comes_later() {
+fn staged_packets_leave_before_later_ones() {
     let (network, mut a, mut b) = pair(2, Link { delay: Duration::from_millis(40), ..Link::CLEAN });
     for n in 0..100 {
         a.port.push(packet("10.0.0.1", "10.0.0.2", 0, n, 100));
@@ -68,11 +68,11 @@ fn what_is_staged_leaves_before_what_comes_later() {
 }
 
 #[test]
-fn the_packets_of_one_batch_go_each_to_its_own_peer() {
+fn packets_of_one_batch_go_to_their_peers() {
     let (network, mut a, mut b) = pair(3, Link::CLEAN);
     let mut c = Host::new(&network, 3, |net| net);
-    a.introduce(c.who(), "10.0.3.0/24");
-    c.introduce(a.who(), "10.0.0.1/32");
+    a.introduce(c.identity(), "10.0.3.0/24");
+    c.introduce(a.identity(), "10.0.0.1/32");
     for n in 0..60 {
         let to = if n % 3 == 0 { "10.0.3.7" } else { "10.0.0.2" };
         a.port.push(packet("10.0.0.1", to, 0, n, 64));
@@ -82,7 +82,7 @@ fn the_packets_of_one_batch_go_each_to_its_own_peer() {
 }
 
 #[test]
-fn loss_reordering_and_duplication_outside_never_duplicate_or_corrupt_inside() {
+fn network_faults_never_duplicate_or_corrupt_inner_packets() {
     for seed in 0..8 {
         let rough = Link {
             jitter: Duration::from_millis(30),
@@ -111,7 +111,7 @@ fn loss_reordering_and_duplication_outside_never_duplicate_or_corrupt_inside() {
 }
 
 #[test]
-fn congestion_outside_is_told_inside_and_never_lost() {
+fn outer_congestion_marks_are_copied_to_inner_packets() {
     let (network, mut a, mut b) = pair(4, Link::CLEAN);
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
     run(&network, &mut [&mut a, &mut b], SECOND);
@@ -132,7 +132,7 @@ fn congestion_outside_is_told_inside_and_never_lost() {
 }
 
 #[test]
-fn congestion_that_cannot_be_told_drops_the_packet() {
+fn an_outer_mark_on_a_packet_without_ecn_drops_it() {
     let (network, mut a, mut b) = pair(5, Link::CLEAN);
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0b10, 0, 64));
     run(&network, &mut [&mut a, &mut b], SECOND);

@@ -1,4 +1,4 @@
-//! What the UDP side and the IP side refuse.
+//! Errors of the UDP side and of the IP side.
 
 use std::{
     sync::{Arc, Mutex},
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Shared<T> = Arc<Mutex<T>>;
 
-/// A socket that refuses every transmit while it is told to.
+/// A socket that refuses every transmit while an error is set.
 struct Refusing {
     inner: NetSend,
     error: Shared<Option<SendError>>,
@@ -53,7 +53,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Two hosts with a session; `a` can be made to fail.
+    /// Two hosts with a session. Sends of `a` can be made to fail.
     fn new(seed: u64) -> Self {
         let network = Network::new(seed, Link::CLEAN);
         let (error, sources) = (Arc::default(), Arc::default());
@@ -64,8 +64,8 @@ impl Rig {
         };
         let mut a = Host::new(&network, 1, |net| refusing(net, &error, &sources));
         let mut b = Host::new(&network, 2, |net| refusing(net, &Arc::default(), &Arc::default()));
-        a.introduce(b.who(), "10.0.0.2/32");
-        b.introduce(a.who(), "10.0.0.1/32");
+        a.introduce(b.identity(), "10.0.0.2/32");
+        b.introduce(a.identity(), "10.0.0.1/32");
         a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
         run(&network, &mut [&mut a, &mut b], SECOND);
         b.port.push(packet("10.0.0.2", "10.0.0.1", 0, 0, 64));
@@ -84,7 +84,7 @@ impl Rig {
 }
 
 #[test]
-fn each_refusal_of_the_socket_is_counted_by_its_reason() {
+fn each_error_of_the_socket_is_counted_by_reason() {
     for (error, reason) in [
         (SendError::Unreachable, DropReason::OutUnreachable),
         (SendError::TooBig, DropReason::OutTooBig),
@@ -102,7 +102,7 @@ fn each_refusal_of_the_socket_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_stale_source_is_forgotten_and_nothing_is_lost() {
+fn a_stale_source_is_cleared_and_nothing_is_lost() {
     let mut rig = Rig::new(2);
     rig.sources.lock().unwrap().clear();
     *rig.error.lock().unwrap() = Some(SendError::StaleSource);
@@ -123,11 +123,11 @@ fn a_device_that_vanishes_ends_the_step_with_its_error() {
 }
 
 #[test]
-fn a_keepalive_that_the_socket_refused_is_sent_ten_seconds_later_if_more_data_came() {
+fn a_refused_keepalive_is_sent_ten_seconds_later_if_more_data_arrives() {
     for (packets, keepalives) in [(1, 0), (2, 1)] {
         let mut rig = Rig::new(7);
         let pass = |rig: &mut Rig, time| run(&rig.network, &mut [&mut rig.a, &mut rig.b], time);
-        // What the handshake and its data left to be done is over.
+        // After the timers of the handshake and its data.
         pass(&mut rig, 30 * SECOND);
         for number in 0..packets {
             rig.b.port.push(packet("10.0.0.2", "10.0.0.1", 0, number, 64));
@@ -138,7 +138,7 @@ fn a_keepalive_that_the_socket_refused_is_sent_ten_seconds_later_if_more_data_ca
         assert_eq!(rig.a.drops(DropReason::OutUnreachable), 1, "the keepalive");
         *rig.error.lock().unwrap() = None;
         rig.sources.lock().unwrap().clear();
-        // The other asks for a handshake meanwhile, which would do in its place.
+        // The other peer requests a handshake in the meantime, which would replace the keepalive.
         rig.network.set_link(Link { loss: 10_000, ..Link::CLEAN });
         pass(&mut rig, 7 * SECOND);
         assert_eq!(rig.sources.lock().unwrap().len(), 0);

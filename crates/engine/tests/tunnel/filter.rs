@@ -1,4 +1,4 @@
-//! What the filter does not accept stays outside.
+//! The filter drops packets that it does not accept.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ fn policy(port: u16) -> Policy {
     }
 }
 
-/// Two hosts, the second with a filter that is off so far.
+/// Two hosts. The second one's filter is off.
 fn filtered(seed: u64) -> (Network, Host, Host, Arc<Filter>) {
     let (network, mut a, mut b) = pair(seed, Link::CLEAN);
     let filter = b.filter.clone();
@@ -45,7 +45,7 @@ fn filtered(seed: u64) -> (Network, Host, Host, Arc<Filter>) {
     (network, a, b, filter)
 }
 
-/// Which of these reach the second host.
+/// The packets that reach the second host.
 fn carried(network: &Network, a: &mut Host, b: &mut Host, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     packets.iter().for_each(|packet| a.port.push(packet.clone()));
     run(network, &mut [a, b], Duration::from_millis(20));
@@ -64,7 +64,7 @@ fn a_denied_flow_is_dropped_and_counted_and_an_allowed_one_is_carried() {
 }
 
 #[test]
-fn a_new_policy_is_in_force_at_once_also_for_old_flows() {
+fn a_new_policy_takes_effect_at_once_also_for_existing_flows() {
     let (network, mut a, mut b, filter) = filtered(2);
     let packets = [udp((A, 7), (B, 80), 1), udp((A, 7), (B, 81), 2)];
     for (port, expected) in [(80, &packets[..1]), (81, &packets[1..]), (80, &packets[..1])] {
@@ -79,7 +79,7 @@ fn a_new_policy_is_in_force_at_once_also_for_old_flows() {
 }
 
 #[test]
-fn replies_to_what_the_host_sends_are_accepted_and_forgotten_when_shields_go_up() {
+fn replies_to_opened_flows_are_accepted_until_shields_go_up() {
     let (network, mut a, mut b, filter) = filtered(3);
     filter.set(&policy(80));
     let (asked, reply) = (udp((B, 5000), (A, 53), 1), udp((A, 53), (B, 5000), 2));
@@ -116,7 +116,7 @@ fn packets_of_one_flow_in_a_batch_are_judged_once() {
 }
 
 #[test]
-fn second_threads_have_the_filter_too() {
+fn second_threads_use_the_filter() {
     let (network, mut a, mut b) = pair(5, Link::CLEAN);
     let filter = b.filter.clone();
     filter.set(&policy(80));

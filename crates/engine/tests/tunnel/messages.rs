@@ -1,4 +1,4 @@
-//! Packets that are for the program and not for the host.
+//! Packets for this program instead of the host.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use wg::DropReason;
 use crate::support::{Host, make_peers, packet, run};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The protocol of [`packet`].
+/// The IP protocol of [`packet`].
 const OPEN: u8 = 253;
 
 fn host(network: &Network, number: u8) -> (Host, MessageReceiver, OwnPackets) {
@@ -31,13 +31,13 @@ fn all(receiver: &MessageReceiver) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_one_program_sends_another_reads_and_neither_host_sees() {
+fn packets_between_programs_do_not_reach_the_hosts() {
     let network = Network::new(1, Link::CLEAN);
     let ((mut a, to_a, by_a), (mut b, to_b, by_b)) = (host(&network, 1), host(&network, 2));
     make_peers(&a, &b);
     let asked = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")]
         .map(|(from, to)| packet(from, to, 0, 1, 50));
-    // There is no session yet: they wait for it, in their order.
+    // Without a session, the packets are staged in order.
     for question in &asked {
         assert!(by_a.push(question.clone()));
     }
@@ -52,7 +52,7 @@ fn what_one_program_sends_another_reads_and_neither_host_sees() {
 }
 
 #[test]
-fn what_is_not_taken_or_not_read_or_goes_nowhere_is_counted() {
+fn unaccepted_unread_and_unroutable_messages_are_counted() {
     let network = Network::new(1, Link::CLEAN);
     let ((mut a, _to_a, by_a), (mut b, to_b, _by_b)) = (host(&network, 1), host(&network, 2));
     make_peers(&a, &b);
@@ -77,7 +77,7 @@ fn what_is_not_taken_or_not_read_or_goes_nowhere_is_counted() {
 }
 
 #[test]
-fn where_no_program_reads_them_the_host_has_them() {
+fn without_a_receiver_open_packets_go_to_the_host() {
     let network = Network::new(1, Link::CLEAN);
     let (mut a, mut b) = (Host::new(&network, 1, |net| net), Host::new(&network, 2, |net| net));
     make_peers(&a, &b);

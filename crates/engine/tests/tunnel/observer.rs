@@ -1,4 +1,4 @@
-//! What an observer sees inside the tunnel.
+//! Packets that an observer receives.
 
 use std::{
     sync::{
@@ -17,14 +17,14 @@ use crate::support::{Host, make_peers, packet, run};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Notes what it is shown.
+/// Records the packets that it receives.
 #[derive(Default)]
 struct Witness {
     wanted: Arc<AtomicBool>,
     frames: Mutex<Vec<Frame>>,
 }
 
-/// A packet that was shown.
+/// An observed packet.
 #[derive(Clone, Debug, PartialEq)]
 struct Frame {
     at: Duration,
@@ -55,7 +55,7 @@ impl Observer for Witness {
     }
 }
 
-/// A host, and who sees its packets.
+/// A host with an observer.
 fn observed(network: &Network, number: u8) -> (Host, Arc<Witness>) {
     let witness = Arc::<Witness>::default();
     let attached = Attachments { observer: Some(witness.clone()), ..Attachments::default() };
@@ -72,7 +72,7 @@ fn observed_pair() -> (Network, [(Host, Arc<Witness>); 2]) {
 }
 
 #[test]
-fn both_hosts_see_each_packet_once_its_way_and_its_peer() {
+fn both_observers_get_each_packet_once_with_direction_and_peer() {
     let (network, [(mut a, by_a), (mut b, by_b)]) = observed_pair();
     let began = network.now();
     let forth = packet("10.0.0.1", "10.0.0.2", 0, 1, 500);
@@ -95,7 +95,7 @@ fn both_hosts_see_each_packet_once_its_way_and_its_peer() {
 }
 
 #[test]
-fn an_observer_that_wants_to_see_nothing_is_shown_nothing() {
+fn an_inactive_observer_is_not_called() {
     let (network, [(mut a, by_a), (mut b, by_b)]) = observed_pair();
     for (round, wanted) in [true, false, true].into_iter().enumerate() {
         for witness in [&by_a, &by_b] {
@@ -109,7 +109,7 @@ fn an_observer_that_wants_to_see_nothing_is_shown_nothing() {
 }
 
 #[test]
-fn a_super_packet_is_seen_whole_where_it_enters_and_in_its_segments_where_it_leaves() {
+fn a_super_packet_is_observed_whole_by_its_sender_and_in_segments_by_its_receiver() {
     let (network, [(mut a, by_a), (mut b, by_b)]) = observed_pair();
     let mut whole = packet("10.0.0.1", "10.0.0.2", 0, 0, 20 + 20_000);
     whole[9] = 6;
@@ -128,20 +128,20 @@ fn a_super_packet_is_seen_whole_where_it_enters_and_in_its_segments_where_it_lea
 }
 
 #[test]
-fn among_several_peers_each_packet_has_the_name_of_its_own() {
+fn observed_packets_of_several_peers_have_the_right_key() {
     let network = Network::new(1, Link::CLEAN);
     let (mut hub, witness) = observed(&network, 1);
     let mut others = [2, 3].map(|number| Host::new(&network, number, |net| net));
     for (number, other) in (2..).zip(&others) {
-        hub.introduce(other.who(), &format!("10.0.0.{number}/32"));
-        other.introduce(hub.who(), "10.0.0.1/32");
+        hub.introduce(other.identity(), &format!("10.0.0.{number}/32"));
+        other.introduce(hub.identity(), "10.0.0.1/32");
     }
     hub.start_seconds();
     for round in 0..20 {
         for (number, other) in (2..).zip(&others) {
             let address = format!("10.0.0.{number}");
             other.port.push(packet(&address, "10.0.0.1", 0, round, 10 * number));
-            // Somebody else's address: it does not leave the tunnel.
+            // The address of another peer, so the packet does not leave the tunnel.
             other.port.push(packet("10.0.0.77", "10.0.0.1", 0, round, 5));
             hub.port.push(packet("10.0.0.1", &address, 0, round, 100 * number));
         }

@@ -1,4 +1,4 @@
-//! More arrives than can be opened.
+//! More datagrams arrive than can be opened.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use wg::DropReason;
 
 use crate::support::{Host, packet, run};
 
-/// A hub, and two peers that have shaken hands with it.
+/// A hub, and two peers that have completed a handshake with it.
 fn star() -> (Network, Host, [Host; 2]) {
     let network = Network::new(7, Link::CLEAN);
     let mut hub = Host::new(&network, 1, |net| net);
     let mut peers = [2, 3].map(|number| Host::new(&network, number, |net| net));
     for (peer, address) in peers.iter_mut().zip(["10.0.0.2", "10.0.0.3"]) {
-        hub.introduce(peer.who(), &format!("{address}/32"));
-        peer.introduce(hub.who(), "10.0.0.1/32");
+        hub.introduce(peer.identity(), &format!("{address}/32"));
+        peer.introduce(hub.identity(), "10.0.0.1/32");
         peer.port.push(packet(address, "10.0.0.1", 0, 0, 64));
         run(&network, &mut [&mut hub, peer], Duration::from_secs(1));
     }
@@ -22,8 +22,8 @@ fn star() -> (Network, Host, [Host; 2]) {
     (network, hub, peers)
 }
 
-/// Ten times a burst of both peers that is longer than the hub's socket holds;
-/// how many of each arrive.
+/// Sends ten bursts of both peers, each longer than the hub's socket can hold. Returns the number
+/// of packets that arrive of each peer.
 fn burst(senders: [usize; 2]) -> ([usize; 2], Host) {
     let (network, mut hub, mut peers) = star();
     network.set_room(60);
@@ -43,17 +43,17 @@ fn burst(senders: [usize; 2]) -> ([usize; 2], Host) {
 }
 
 #[test]
-fn where_the_socket_overflows_a_peer_that_floods_has_its_share_and_another_all_it_sent() {
+fn on_overflow_a_flooding_peer_gets_its_share_and_others_lose_nothing() {
     let ([light, flood], hub) = burst([5, 80]);
     assert_eq!(light, 50);
-    // All that fitted of the first burst, then a share of 512 KiB.
+    // All of the first burst that fits the socket, then a share of 512 KiB.
     assert!((55 + 9 * 10..=55 + 9 * 14).contains(&flood), "{flood}");
     assert!(hub.drops(DropReason::InCrowded) > 300);
 }
 
 #[test]
-fn in_a_crowd_every_peer_has_at_least_a_datagram() {
-    // Either could fill the share alone, and neither leaves the other without.
+fn under_contention_every_peer_gets_at_least_one_datagram() {
+    // Each peer alone could fill the budget, and both get a part.
     let ([one, other], hub) = burst([25, 35]);
     assert!(one >= 25 + 9 && other >= 35 + 9, "{one} {other}");
     assert_eq!(hub.drops(DropReason::InCrowded), 0, "nothing is lost, so nothing is shed");
@@ -63,7 +63,7 @@ fn in_a_crowd_every_peer_has_at_least_a_datagram() {
 }
 
 #[test]
-fn one_peer_alone_is_never_cut_short() {
+fn a_single_peer_is_never_limited() {
     let ([_, flood], hub) = burst([0, 80]);
     assert_eq!(flood, 600);
     assert_eq!(hub.drops(DropReason::InCrowded), 0);

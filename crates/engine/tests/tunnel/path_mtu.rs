@@ -1,4 +1,4 @@
-//! A network that loses what is too long for it, and what becomes of packets then.
+//! Packets that exceed the MTU of their path.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::support::{Host, packet, pair, run};
 const SECOND: Duration = Duration::from_secs(1);
 const MTU: u16 = 1420;
 
-/// A link that loses what holds a longer inner packet.
+/// A link that loses datagrams with a longer inner packet.
 fn narrow(inner: usize) -> Link {
     Link { longest: inner + DATA_OVERHEAD, ..Link::CLEAN }
 }
 
-/// Two hosts that have found what the link carries; it carries all from then on, as by
-/// outer fragments.
+/// Two hosts that have found the link's MTU. Afterwards the link accepts all lengths, as with outer
+/// fragments.
 fn found(carries: usize) -> (Network, Host, Host) {
     let (network, mut a, mut b) = pair(1, narrow(carries));
     for host in [&a, &b] {
@@ -29,7 +29,7 @@ fn found(carries: usize) -> (Network, Host, Host) {
     assert_eq!((a.port.take().len(), b.port.take().len()), (1, 1));
     for host in [&a, &b] {
         assert_eq!(host.path_mtu(), Some(carries as u16));
-        assert_eq!(host.all_drops(), [], "questions and answers are no packets");
+        assert_eq!(host.all_drops(), [], "probes are not counted as packets");
     }
     network.set_link(Link::CLEAN);
     (network, a, b)
@@ -40,7 +40,7 @@ fn df(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// A TCP packet over IPv4 and what is to be done to it: segments of `size` bytes.
+/// A TCP packet over IPv4, with an offload for segments of `size` bytes.
 fn tcp(payload: usize, size: u16) -> (Vec<u8>, Offload) {
     let mut packet = df(packet("10.0.0.1", "10.0.0.2", 0, 0, 20 + payload));
     packet[9] = 6;
@@ -55,7 +55,7 @@ fn sequence(segment: &[u8]) -> usize {
 }
 
 #[test]
-fn tcp_goes_in_segments_that_the_path_carries() {
+fn tcp_is_sent_in_segments_of_the_path_mtu() {
     let (network, mut a, mut b) = found(1340);
     network.set_link(narrow(1340));
     let (whole, offload) = tcp(20_000, MTU - 40);
@@ -74,7 +74,7 @@ fn tcp_goes_in_segments_that_the_path_carries() {
 }
 
 #[test]
-fn what_must_not_be_fragmented_is_returned_with_the_paths_mtu() {
+fn unfragmentable_packets_are_answered_with_the_path_mtu() {
     let (network, mut a, mut b) = found(1340);
     let fits = df(packet("10.0.0.1", "10.0.0.2", 0, 1, 1320));
     let over = df(packet("10.0.0.1", "10.0.0.2", 0, 2, 1321));
@@ -94,7 +94,7 @@ fn what_must_not_be_fragmented_is_returned_with_the_paths_mtu() {
 }
 
 #[test]
-fn what_may_be_fragmented_goes_whole_and_what_every_ipv6_path_carries() {
+fn fragmentable_packets_and_ipv6_up_to_1280_bytes_are_sent_unchanged() {
     let (network, mut a, mut b) = found(1200);
     let packets =
         [packet("10.0.0.1", "10.0.0.2", 0, 1, 1400), packet("fd00::1", "fd00::2", 0, 2, 1240)];
@@ -107,11 +107,11 @@ fn what_may_be_fragmented_goes_whole_and_what_every_ipv6_path_carries() {
     run(&network, &mut [&mut a, &mut b], SECOND);
     assert_eq!(b.port.take().len(), 0);
     let answers = a.port.take();
-    assert_eq!(answers[0][44..48], 1280u32.to_be_bytes(), "no less than IPv6's least");
+    assert_eq!(answers[0][44..48], 1280u32.to_be_bytes(), "not less than the minimum of IPv6");
 }
 
 #[test]
-fn senders_are_told_at_a_bounded_rate() {
+fn answers_about_the_path_mtu_are_rate_limited() {
     let (network, mut a, mut b) = found(1340);
     for round in 0..100 {
         for number in 0..20 {
@@ -125,7 +125,7 @@ fn senders_are_told_at_a_bounded_rate() {
 }
 
 #[test]
-fn a_network_that_carries_less_under_way_is_noticed_and_tcp_goes_on() {
+fn a_smaller_path_mtu_is_detected_and_tcp_continues() {
     let (network, mut a, mut b) = pair(3, Link::CLEAN);
     for host in [&a, &b] {
         host.probe_paths(&network, MTU);
@@ -141,15 +141,15 @@ fn a_network_that_carries_less_under_way_is_noticed_and_tcp_goes_on() {
     };
     assert!(send(None, 200) >= 800);
     send(Some(narrow(1300)), 100);
-    // Each in four or five segments.
+    // Each super-packet becomes four or five segments.
     let later = send(None, 100);
     assert!(later >= 399, "a second later they are shorter: {later} arrived");
 }
 
 #[test]
-fn what_waited_for_the_session_fits_too() {
+fn staged_packets_are_fitted_to_the_path_mtu() {
     let (network, mut a, mut b) = found(1340);
-    // Sessions die after 180 s without traffic.
+    // Sessions expire after 180 s without traffic.
     run(&network, &mut [&mut a, &mut b], 200 * SECOND);
     network.set_link(narrow(1340));
     let (mut whole, _) = tcp(1_380, 1);
@@ -165,13 +165,13 @@ fn what_waited_for_the_session_fits_too() {
 }
 
 #[test]
-fn questions_about_the_path_and_their_answers_are_answered_by_no_keepalive() {
+fn path_probes_and_their_answers_do_not_cause_keepalives() {
     let (network, mut a, mut b) = pair(1, narrow(1340));
     a.probe_paths(&network, MTU);
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 1000));
     run(&network, &mut [&mut a, &mut b], 5 * SECOND);
     assert_eq!(a.path_mtu(), Some(1340), "the search is over");
-    // B's answers stand for the keepalive to A's data, and A had nothing but answers.
+    // B's probe answers replace the keepalive to A's data. A received only probe answers.
     let said = [&a, &b].map(Host::sent_bytes);
     run(&network, &mut [&mut a, &mut b], 60 * SECOND);
     assert_eq!([&a, &b].map(Host::sent_bytes), said);

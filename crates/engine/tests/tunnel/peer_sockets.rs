@@ -1,4 +1,4 @@
-//! Peers that are reached from a socket of their own.
+//! Peers that have their own socket.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::support::{Host, make_peers, packet, run};
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A host that has such a socket for a peer, which knows nothing of that.
+/// A host with a socket for one peer. The peer has an ordinary socket.
 struct World {
     network: Network,
     a: Host,
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// Packets both ways; how many arrived.
+    /// Sends packets in both directions. Returns those that arrived.
     fn talk(&mut self, tos: u8) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         for number in 0..100 {
             self.a.port.push(packet("10.0.0.1", "10.0.0.2", tos, number, 500));
@@ -69,14 +69,14 @@ impl World {
 }
 
 #[test]
-fn a_peer_that_has_a_socket_of_its_own_shakes_hands_and_carries_data_by_that_alone() {
+fn handshake_and_data_use_only_the_peers_own_socket() {
     let mut world = World::new();
     let (at_a, at_b) = world.talk(0);
     assert_eq!((at_a.len(), at_b.len()), (100, 100));
     assert_eq!(world.seen_by_b(), Some(world.own));
     assert_eq!((world.a.all_drops(), world.b.all_drops()), (vec![], vec![]));
 
-    // When it is gone, the usual one has the data.
+    // After its removal, data is sent by the data plane's socket.
     world.a.set_endpoint("10.0.0.2", Endpoint::new(world.b.address));
     world.peer_sockets.remove(&world.endpoint);
     let (at_a, at_b) = world.talk(0);
@@ -85,7 +85,7 @@ fn a_peer_that_has_a_socket_of_its_own_shakes_hands_and_carries_data_by_that_alo
 }
 
 #[test]
-fn what_comes_to_that_socket_from_elsewhere_is_nothing() {
+fn datagrams_from_other_addresses_to_a_peers_socket_are_ignored() {
     let mut world = World::new();
     world.talk(0);
     let before = world.a.all_drops();
@@ -98,7 +98,7 @@ fn what_comes_to_that_socket_from_elsewhere_is_nothing() {
 }
 
 #[test]
-fn a_mark_of_congestion_on_its_datagrams_reaches_the_packets_within() {
+fn congestion_marks_at_a_peers_socket_reach_the_inner_packets() {
     let mut world = World::new();
     world.talk(0);
     world.network.set_link(Link { congested: true, ..Link::CLEAN });

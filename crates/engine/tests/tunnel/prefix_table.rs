@@ -1,4 +1,4 @@
-//! Peers behind a node that passes datagrams on.
+//! Peers behind a peer relay.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const PREFIX: [u8; PREFIX_LEN] = [0, 0, 0x7a, 0x12, 0, 0, 5, 0];
 
 #[test]
-fn a_peer_behind_another_node_shakes_hands_and_carries_data_with_a_prefix() {
+fn a_peer_behind_a_peer_relay_exchanges_handshake_and_data_with_a_prefix() {
     let network = Network::new(1, Link::CLEAN);
     let node = network.bind(Realm::INTERNET, "192.0.2.77:7000".parse().unwrap());
     let host = |number| {
@@ -43,7 +43,7 @@ fn a_peer_behind_another_node_shakes_hands_and_carries_data_with_a_prefix() {
     assert!(passed >= 202, "{passed}");
     assert_eq!((a.all_drops(), b.all_drops()), (vec![], vec![]));
 
-    // From elsewhere the same is nothing.
+    // From another address, the same datagram is malformed.
     let stranger = network.bind(Realm::INTERNET, "192.0.2.78:7000".parse().unwrap());
     stranger.send(a.address, &[&PREFIX[..], &[4, 0, 0, 0], &[0; 40]].concat());
     run(&network, &mut [&mut a, &mut b], MILLISECOND * 50);

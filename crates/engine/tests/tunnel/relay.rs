@@ -12,7 +12,7 @@ use crate::support::{Host, make_peers, packet, run};
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A host, and its door to the relay.
+/// A host with its queues to the relay.
 fn host(network: &Network, number: u8) -> (Host, RelayQueues) {
     let relay = RelayQueues::new(Arc::new(|| {}));
     let attached = Attachments { relay: Some(relay.clone()), ..Attachments::default() };
@@ -23,7 +23,7 @@ fn at(key: &PublicKey) -> RelayPeer {
     RelayPeer { region: 7, key: *key.as_bytes() }
 }
 
-/// Two hosts that reach each other through a relay alone, and what that carried.
+/// Two hosts that are connected only through a relay, and the datagrams that it carried.
 struct World {
     network: Network,
     a: Host,
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Packets both ways, `count` each; how many arrived.
+    /// Sends `count` packets in each direction. Returns the numbers that arrived.
     fn talk(&mut self, count: u32) -> (usize, usize) {
         for number in 0..count {
             self.a.port.push(packet("10.0.0.1", "10.0.0.2", 0, number, 500));
@@ -77,7 +77,7 @@ impl World {
 }
 
 #[test]
-fn a_relayed_peer_shakes_hands_and_carries_data_both_ways_until_it_is_direct() {
+fn a_relayed_peer_exchanges_data_until_it_is_direct() {
     let mut world = World::new();
     assert_eq!(world.talk(100), (100, 100));
     assert!(world.carried.len() >= 202);
@@ -88,7 +88,7 @@ fn a_relayed_peer_shakes_hands_and_carries_data_both_ways_until_it_is_direct() {
     world.carried.clear();
     let address = world.b.address;
     world.a.set_endpoint("10.0.0.2", Endpoint::new(address));
-    // By what comes from there, the other one knows.
+    // The other host learns the endpoint from these datagrams.
     world.a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 500));
     run(&world.network, &mut [&mut world.a, &mut world.b], SECOND / 10);
     assert_eq!(world.b.port.take().len(), 1);
@@ -99,7 +99,7 @@ fn a_relayed_peer_shakes_hands_and_carries_data_both_ways_until_it_is_direct() {
 }
 
 #[test]
-fn what_comes_through_a_relay_again_or_forged_is_dropped_as_from_a_socket() {
+fn replayed_and_forged_datagrams_from_a_relay_are_dropped() {
     let mut world = World::new();
     world.talk(3);
     let data = world.carried.iter().rfind(|datagram| datagram[0] == 4 && datagram.len() > 500);
@@ -112,7 +112,7 @@ fn what_comes_through_a_relay_again_or_forged_is_dropped_as_from_a_socket() {
         to_a += 1;
         to_b += 1;
     }
-    // It is for one of the two, and no session of the other one.
+    // The datagram belongs to a session of one host, so the other does not know it.
     let (at_a, at_b) = (&world.at_a, &world.at_b);
     at_a.inject(&at(&world.b.key), data.clone(), data.len()).unwrap();
     at_b.inject(&at(&world.a.key), data.clone(), data.len()).unwrap();
@@ -141,10 +141,10 @@ fn without_a_relay_or_out_of_its_table_a_relayed_peer_is_unreachable() {
 }
 
 #[test]
-fn full_queues_drop_and_count_both_ways() {
+fn full_relay_queues_drop_and_count_in_both_directions() {
     let mut world = World::new();
     assert_eq!(world.talk(1), (1, 1));
-    // Nobody takes what waits for the relay.
+    // The queue to the relay is not read.
     for number in 0..2000 {
         world.a.port.push(packet("10.0.0.1", "10.0.0.2", 0, number, 1000));
     }
@@ -156,7 +156,7 @@ fn full_queues_drop_and_count_both_ways() {
         datagrams.extend(run.bytes.chunks(run.segment).map(<[u8]>::to_vec));
     }
     assert_eq!(datagrams.len() as u64, 2000 - lost);
-    // Nor what came from it.
+    // The queue from the relay is not read, either.
     let from = at(&world.a.key);
     let mut refused = 0;
     for datagram in datagrams.iter().chain(&datagrams) {
@@ -173,7 +173,7 @@ fn full_queues_drop_and_count_both_ways() {
 }
 
 #[test]
-fn a_socket_that_fills_every_batch_leaves_the_relay_its_turn() {
+fn a_socket_that_fills_every_batch_does_not_starve_the_relay() {
     let mut world = World::new();
     assert_eq!(world.talk(1), (1, 1));
     let from = ([192, 0, 2, 99], 9).into();
@@ -184,19 +184,19 @@ fn a_socket_that_fills_every_batch_leaves_the_relay_its_turn() {
         }
         world.run(3 * MILLISECOND);
     }
-    // Far more junk came than was worked on.
+    // Much more junk arrived than was processed.
     assert!(world.b.drops(DropReason::InMalformed) < 10_000);
     assert_eq!(world.b.port.take().len(), 20);
 }
 
 #[test]
-fn direct_and_relayed_peers_of_one_batch_each_get_theirs() {
+fn direct_and_relayed_peers_of_one_batch_get_their_packets() {
     let network = Network::new(1, Link::CLEAN);
     let ((mut hub, at_hub), mut direct) = (host(&network, 1), Host::new(&network, 2, |net| net));
     let (mut relayed, at_relayed) = host(&network, 3);
     for (number, other) in [(2, &direct), (3, &relayed)] {
-        hub.introduce(other.who(), &format!("10.0.0.{number}/32"));
-        other.introduce(hub.who(), "10.0.0.1/32");
+        hub.introduce(other.identity(), &format!("10.0.0.{number}/32"));
+        other.introduce(hub.identity(), "10.0.0.1/32");
     }
     hub.set_endpoint("10.0.0.3", at_hub.endpoint(at(&relayed.key)).unwrap());
     at_relayed.endpoint(at(&hub.key)).unwrap();
@@ -232,7 +232,7 @@ fn direct_and_relayed_peers_of_one_batch_each_get_theirs() {
 }
 
 #[test]
-fn a_relay_carries_what_the_interface_sends_at_any_length() {
+fn a_relay_carries_packets_of_any_length() {
     let mut world = World::new();
     world.network.set_link(Link { longest: 1300, ..Link::CLEAN });
     for host in [&world.a, &world.b] {

@@ -1,4 +1,4 @@
-//! Two or more hosts, and packets to send between them.
+//! Hosts with a data plane each, and packets to send between them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -32,13 +32,13 @@ pub struct Host<U = NetSend> {
 }
 
 impl<U: UdpSend> Host<U> {
-    /// Host number `number` at 192.0.2.`number`, whose data leaves by what `wrap`
-    /// makes of its socket.
+    /// Creates the host at 192.0.2.`number`. Its data is sent by the result of `wrap` on its
+    /// socket.
     pub fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
         Self::with(network, number, wrap, Attachments::default())
     }
 
-    /// The same, with what is `attached`.
+    /// Creates a host with optional parts.
     pub fn with(
         network: &Network,
         number: u8,
@@ -81,7 +81,7 @@ impl<U: UdpSend> Host<U> {
         }
     }
 
-    /// Makes `peer` a peer, to which `net` leads.
+    /// Adds a peer with the allowed IPs `net`.
     pub fn introduce(&self, (key, address): (PublicKey, SocketAddr), net: &str) {
         let net = AllowedIpChange { net: net.parse().unwrap(), remove: false };
         let peer =
@@ -90,11 +90,11 @@ impl<U: UdpSend> Host<U> {
         self.control.lock().unwrap().apply(change).unwrap();
     }
 
-    pub fn who(&self) -> (PublicKey, SocketAddr) {
+    pub fn identity(&self) -> (PublicKey, SocketAddr) {
         (self.key, self.address)
     }
 
-    /// Where the peer is reached whose allowed IPs hold `address`.
+    /// Sets the endpoint of the peer with the allowed IP `address`.
     pub fn set_endpoint(&self, address: &str, endpoint: Endpoint) {
         let mut control = self.control.lock().unwrap();
         let peer = *control.device().route(address.parse().unwrap()).unwrap().public_key();
@@ -105,13 +105,13 @@ impl<U: UdpSend> Host<U> {
         self.control.lock().unwrap().device().drops.get(reason)
     }
 
-    /// Every drop that was counted.
+    /// All counted drops.
     pub fn all_drops(&self) -> Vec<(DropReason, u64)> {
         let counted = |reason: &DropReason| (*reason, self.drops(*reason));
         DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
     }
 
-    /// Has second threads work beside, as on a machine with many cores.
+    /// Starts the second threads, as on a machine with many cores.
     pub fn start_seconds(&mut self) {
         self.outbound.start_second_thread(|| {}).unwrap();
         self.inbound.start_second_thread(|| {}).unwrap();
@@ -124,20 +124,19 @@ impl<U: UdpSend> Host<U> {
         self.slow_path.step();
     }
 
-    /// Searches for the path MTU of every peer, up to the interface's MTU, which becomes
-    /// `mtu`.
+    /// Probes the path MTU of every peer, up to `mtu`, which becomes the interface's MTU.
     pub fn probe_paths(&self, network: &Network, mtu: u16) {
         self.mtu.store(mtu.into(), Ordering::Relaxed);
         let now = Time::from_nanos(network.now().as_nanos() as u64);
         self.control.lock().unwrap().probe_paths(Some(mtu), now);
     }
 
-    /// The longest inner packet that was seen to arrive at the first peer.
+    /// The path MTU of the first peer, as far as it is known.
     pub fn path_mtu(&self) -> Option<u16> {
         self.control.lock().unwrap().peers().next().and_then(|peer| peer.path_mtu)
     }
 
-    /// Bytes of all datagrams to the first peer, but for handshakes.
+    /// Bytes of all datagrams to the first peer, without handshakes.
     pub fn sent_bytes(&self) -> Option<u64> {
         self.control.lock().unwrap().peers().next().map(|peer| peer.tx_bytes)
     }
@@ -147,8 +146,8 @@ impl<U: UdpSend> Host<U> {
     }
 }
 
-/// Two hosts that are each other's peers: 10.0.0.1 and fd00::1 at the first, 2 at
-/// the second.
+/// Two hosts that are peers: 10.0.0.1 and fd00::1 are at the first one, 10.0.0.2 and fd00::2 at the
+/// second.
 pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
     let network = Network::new(seed, link);
     let (a, b) = (Host::new(&network, 1, |net| net), Host::new(&network, 2, |net| net));
@@ -156,17 +155,17 @@ pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
     (network, a, b)
 }
 
-/// Makes two hosts each other's peers, with the addresses of [`pair`].
+/// Makes two hosts peers, with the addresses of [`pair`].
 pub fn make_peers(a: &Host, b: &Host) {
     for net in ["10.0.0.2/32", "fd00::2/128"] {
-        a.introduce(b.who(), net);
+        a.introduce(b.identity(), net);
     }
     for net in ["10.0.0.1/32", "fd00::1/128"] {
-        b.introduce(a.who(), net);
+        b.introduce(a.identity(), net);
     }
 }
 
-/// Lets time pass in steps of a millisecond.
+/// Runs the hosts for `duration`, in steps of a millisecond.
 pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: Duration) {
     let end = network.now() + duration;
     while network.now() < end {
@@ -177,8 +176,8 @@ pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: 
     }
 }
 
-/// A valid IP packet of an experimental protocol (RFC 3692: a protocol without
-/// ports, so that a pair of addresses is one flow) with a payload of `payload` bytes that `number` tells apart.
+/// A valid IP packet of an experimental protocol (RFC 3692) with `payload` bytes, which identify it
+/// by `number`. The protocol has no ports, so each pair of addresses is one flow.
 pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec<u8> {
     let mut packet = match (from.parse().unwrap(), to.parse().unwrap()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -205,7 +204,7 @@ pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec
     packet
 }
 
-/// The datagram that `host` makes of `packet`, taken off the network.
+/// Sends `packet` and takes its datagram off the network.
 pub fn capture(network: &Network, host: &mut Host, packet: Vec<u8>) -> Vec<u8> {
     host.port.push(packet);
     host.step();

@@ -6,7 +6,7 @@ use crate::measure::{Times, table, work};
 
 const LENGTHS: [usize; 10] = [64, 128, 256, 512, 576, 1024, 1420, 1500, 4096, 9001];
 
-/// What is to be beaten: four bytes a step.
+/// The baseline: four bytes a step.
 fn scalar(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<4>();
     let mut sum = 0u64;

@@ -11,7 +11,7 @@ const BOTH: Coalesce = Coalesce { tcp: true, udp: true };
 const TCP_PAYLOAD: usize = 1420 - 20 - packets::TCP;
 const UDP_PAYLOAD: usize = 1420 - 20 - packets::UDP;
 
-/// A batch of packets, as they stand in a receive buffer.
+/// Coalesces a batch of packets in a receive buffer.
 pub fn coalesce() {
     let batches: [(&str, Vec<Vec<u8>>); 6] = [
         ("46 of a TCP flow", (0..46).map(|n| tcp(false, 1, n, TCP_PAYLOAD)).collect()),
@@ -47,7 +47,7 @@ fn run(coalescer: &mut Coalescer, buf: &[u8], packets: &[IpPacket]) -> usize {
     coalescer.finish().len()
 }
 
-/// The packets with the WireGuard header before and the tag behind each.
+/// Each packet has a WireGuard header before it and a tag after it.
 fn buffer(packets: &[Vec<u8>]) -> (Vec<u8>, Vec<IpPacket>) {
     let mut buf = Vec::new();
     let mut spans = Vec::new();

@@ -1,4 +1,4 @@
-//! What a filter of 1,000 rules costs, where the last one accepts.
+//! Measures a filter of 1,000 rules. The last rule accepts.
 
 use std::{hint::black_box, net::Ipv4Addr, sync::Arc};
 
@@ -13,7 +13,7 @@ const RULES: u32 = 1_000;
 const LOCAL: u32 = 0x6440_0001;
 const PEER: u32 = 0x6450_0000;
 
-/// Each rule has a source and a port of its own.
+/// Each rule has a different source and port.
 fn policy() -> Policy {
     let range = |bits| AddressRange::from(std::net::IpAddr::from(Ipv4Addr::from_bits(bits)));
     let rule = |number: u32| Rule {
@@ -32,7 +32,7 @@ fn port(rule: u32) -> u16 {
     8_000 + rule as u16
 }
 
-/// A UDP packet that rule `rule` accepts.
+/// A UDP packet that the rule at index `rule` accepts.
 fn udp(rule: u32, source_port: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0x05, 0x78, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend((PEER + 2 * rule).to_be_bytes());
@@ -42,7 +42,7 @@ fn udp(rule: u32, source_port: u16) -> Vec<u8> {
     packet
 }
 
-/// What a look-up without tables does: rule by rule.
+/// The baseline without tables: a walk over the rules.
 fn walk(policy: &Policy, source: Ipv4Addr, destination: Ipv4Addr, port: u16) -> bool {
     let holds = |range: &AddressRange, address: Ipv4Addr| {
         range.first() <= address && range.last() >= address
@@ -57,13 +57,13 @@ fn walk(policy: &Policy, source: Ipv4Addr, destination: Ipv4Addr, port: u16) -> 
     })
 }
 
-/// One packet at a time.
+/// Measures one packet at a time.
 pub fn filter() {
     let policy = policy();
     let rules = Arc::new(Rules::new(&policy));
     let last = RULES - 1;
     let run = udp(last, 1);
-    // All have the same: unwrapping has read it.
+    // All packets have the same header. Unwrapping has parsed it.
     let header = IpHeader::parse(&run).expect("an IP packet");
     let flows: Vec<_> = (0..64).map(|source_port| udp(last, source_port)).collect();
     let count = if measuring() { 60_000 } else { 10 };

@@ -1,4 +1,4 @@
-//! What the steps on bytes cost: `cargo bench -p linerate-packet [-- PART...]`.
+//! Measures the operations on packets: `cargo bench -p linerate-packet [-- PART...]`.
 
 mod checksum;
 mod coalesce;

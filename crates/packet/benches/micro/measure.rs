@@ -1,21 +1,21 @@
-//! Pieces of work timed in turns, so that what disturbs the machine disturbs all
-//! of them alike, and a table of what came out.
+//! Times pieces of work alternately, so that disturbances of the machine affect all of them alike,
+//! and prints tables.
 
 use std::{
     env,
     time::{Duration, Instant},
 };
 
-/// Rounds of which the median counts.
+/// Number of rounds. Results are medians.
 const ROUNDS: usize = 31;
-/// How long a piece of work runs in a round, that one reading of the clock says
-/// little.
+/// Duration of one piece of work in a round: long enough that the cost of reading the clock is
+/// negligible.
 const ROUND: Duration = Duration::from_micros(200);
 
-/// Something to time, run as often as it is told.
+/// Runs a piece of work the given number of times, and returns the time.
 pub type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
 
-/// Work that is the same each time.
+/// Work that is the same in each run.
 pub fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
     Box::new(move |times| {
         let start = now();
@@ -26,13 +26,12 @@ pub fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
     })
 }
 
-/// The clock.
 #[expect(clippy::disallowed_methods, reason = "a bench measures")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Whether to measure: `cargo test --benches` only tries.
+/// Whether to measure. `cargo test --benches` runs each piece of work once.
 pub fn measuring() -> bool {
     env::args().any(|arg| arg == "--bench")
 }
@@ -41,7 +40,7 @@ pub fn measuring() -> bool {
 pub struct Times(Vec<Vec<f64>>);
 
 impl Times {
-    /// Measures, or runs everything once to see that it does.
+    /// Measures the works, or runs each once.
     pub fn of<const N: usize>(mut works: [Work; N]) -> Self {
         let rounds = if measuring() { ROUNDS } else { 1 };
         let times: Vec<u64> = works.iter_mut().map(|work| enough(work, rounds)).collect();
@@ -57,14 +56,13 @@ impl Times {
         median(self.0.iter().map(|round| round[index]))
     }
 
-    /// How many times as long as the work at `index` that at `other` takes: the
-    /// median of the rounds' ratios.
+    /// Ratio of the time at `other` to the time at `index`: the median of the rounds' ratios.
     pub fn faster(&self, index: usize, other: usize) -> f64 {
         median(self.0.iter().map(|round| round[other] / round[index]))
     }
 }
 
-/// How often to run the work in a round.
+/// Returns the number of runs of the work in a round.
 fn enough(work: &mut Work, rounds: usize) -> u64 {
     let mut times = 1;
     while rounds > 1 && work(times) < ROUND {
@@ -79,7 +77,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Runs the parts of a bench that the command line names, or all.
+/// Runs the parts of a bench that the command line names, or all parts.
 pub fn run(parts: &[(&str, fn())]) {
     let named: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     for (name, part) in parts {
@@ -89,7 +87,7 @@ pub fn run(parts: &[(&str, fn())]) {
     }
 }
 
-/// Prints rows under headings; the first column stands left, figures stand right.
+/// Prints a table. The first column is left-aligned, figures are right-aligned.
 pub fn table<const N: usize>(title: &str, headings: [&str; N], rows: &[[String; N]]) {
     let headings = headings.map(str::to_owned);
     let widths: [usize; N] = std::array::from_fn(|column| {

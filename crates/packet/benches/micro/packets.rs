@@ -1,5 +1,4 @@
-//! Packets to work on. Their checksums are of no account here: nothing that is
-//! timed looks at them.
+//! Packets for the measurements. Their checksums are not valid; no measured code reads them.
 
 use std::ops::Range;
 
@@ -7,7 +6,7 @@ use std::ops::Range;
 pub const TCP: usize = 32;
 pub const UDP: usize = 8;
 
-/// The next `len` bytes of a TCP stream; `number` says which packet of it this is.
+/// Packet `number` of a TCP stream, with `len` bytes of payload.
 pub fn tcp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
     let mut packet = ip(ipv6, 6, number, TCP + len);
     let at = packet.len();

@@ -8,11 +8,11 @@ use crate::{
 };
 
 const MTU: usize = 1420;
-/// What stands around a packet in the batch it is sealed in: header and tag.
+/// Bytes of the header before a packet in a sealed batch, and of the tag after it.
 const AROUND: usize = 16;
 
-/// One super-packet, as large as can be, into packets of the MTU, each at its place
-/// in a batch; beside it, the same bytes copied without a look at them.
+/// Segments a super-packet of maximal length into packets of the MTU, each at its position in a
+/// batch. The baseline is a plain copy of the same bytes.
 pub fn segment() {
     let rows = [
         ("TCP, IPv4", SegmentProtocol::Tcp4, false),

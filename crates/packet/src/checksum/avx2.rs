@@ -57,10 +57,10 @@ fn copy_sum_avx2(to: &mut [u8], from: &[u8]) -> u16 {
         store(place, low, high);
         sums.add(low, high);
     }
-    // The last 64 bytes are copied once more where they overlap the last step. This saves a call
+    // The last 64 bytes are copied again, overlapping the last step. This saves a call
     // for the tail.
-    let last = from.last_chunk::<STEP>().expect("it is worth it from one step on");
-    *to.last_chunk_mut().expect("both are as long") = *last;
+    let last = from.last_chunk::<STEP>().expect("WORTH_IT starts at one step");
+    *to.last_chunk_mut().expect("both have the same length") = *last;
     add(sums.total(steps.len()), scalar::sum(tail))
 }
 
@@ -68,7 +68,7 @@ fn copy_sum_avx2(to: &mut [u8], from: &[u8]) -> u16 {
 #[target_feature(enable = "avx2")]
 fn load(step: &[u8; STEP]) -> (__m256i, __m256i) {
     let at = step.as_ptr().cast::<__m256i>();
-    // SAFETY: the array is 64 bytes long; the load needs no alignment.
+    // SAFETY: the array is 64 bytes long; the load may be unaligned.
     let low = unsafe { _mm256_loadu_si256(at) };
     // SAFETY: 32 bytes of the array follow this offset.
     let next = unsafe { at.add(1) };
@@ -81,7 +81,7 @@ fn load(step: &[u8; STEP]) -> (__m256i, __m256i) {
 #[target_feature(enable = "avx2")]
 fn store(place: &mut [u8; STEP], low: __m256i, high: __m256i) {
     let at = place.as_mut_ptr().cast::<__m256i>();
-    // SAFETY: the array is 64 bytes long; the store needs no alignment.
+    // SAFETY: the array is 64 bytes long; the store may be unaligned.
     unsafe { _mm256_storeu_si256(at, low) };
     // SAFETY: 32 bytes of the array follow this offset.
     let next = unsafe { at.add(1) };
@@ -116,7 +116,7 @@ impl Sums {
         let [a, b] = self.0;
         let sum = _mm256_add_epi32(a, b);
         let mut lanes = [0i32; 8];
-        // SAFETY: the array is 32 bytes long; the store needs no alignment.
+        // SAFETY: the array is 32 bytes long; the store may be unaligned.
         unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum) };
         // At most 2^15 words, each from -2^15 to below 2^15: the absolute value is at most 2^30.
         let sum = i64::from(lanes.iter().sum::<i32>());

@@ -68,14 +68,14 @@ fn copy_sum_neon(to: &mut [u8], from: &[u8]) -> u16 {
 #[inline]
 #[target_feature(enable = "neon")]
 fn load(piece: &[u8; 16]) -> uint16x8_t {
-    // SAFETY: the array is 16 bytes long; the load needs no alignment.
+    // SAFETY: the array is 16 bytes long; the load may be unaligned.
     unsafe { vld1q_u16(piece.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
 fn store(place: &mut [u8; 16], words: uint16x8_t) {
-    // SAFETY: the array is 16 bytes long; the store needs no alignment.
+    // SAFETY: the array is 16 bytes long; the store may be unaligned.
     unsafe { vst1q_u16(place.as_mut_ptr().cast(), words) }
 }
 

@@ -55,7 +55,7 @@ pub(super) enum Kind {
     Answer,
     /// Any other ICMP message.
     Request,
-    /// A protocol whose ports are not examined.
+    /// Any other protocol. Its ports are not examined.
     Portless,
 }
 
@@ -89,7 +89,7 @@ impl Flow {
     }
 }
 
-/// Classifies a packet whose IPv6 header is followed by an extension header.
+/// Classifies an IPv6 packet with an extension header.
 #[cold]
 fn parse_extension(header: IpHeader, packet: &[u8]) -> Reading {
     use ipv6::extension::{FRAGMENT, FRAGMENT_LEN, NEXT_HEADER, OFFSET};

@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// An IPv6 UDP packet whose addresses and destination port are zero.
+    /// An IPv6 UDP packet with zeros as addresses and destination port.
     fn packet(source_port: u16) -> [u8; 52] {
         let mut packet = [0; 52];
         [packet[0], packet[5], packet[6]] = [0x60, 12, 17];
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_forgets_the_flow_that_was_unused_for_longest() {
+    fn a_full_set_evicts_the_least_recently_used_flow() {
         let mut table = FlowTable::new(7);
         let flows: Vec<Flow> = neighbours(7).take(WAYS + 2).collect();
         flows[..WAYS].iter().for_each(|flow| table.insert(*flow, 1));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_flow_counts_and_so_does_the_seed() {
+    fn every_field_of_a_flow_and_the_seed_are_hashed() {
         let flows = [
             flow(1),
             with(23, 1),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn half_as_many_flows_as_there_is_room_for_hardly_lose_any() {
+    fn a_half_full_table_evicts_few_flows() {
         let mut table = FlowTable::new(3);
         let flows = || (0..(SETS * WAYS / 2) as u16).map(flow);
         flows().for_each(|flow| table.insert(flow, ()));

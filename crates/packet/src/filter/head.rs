@@ -82,7 +82,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn packets_with_the_same_head_are_read_alike(
+        fn packets_with_equal_heads_have_equal_flows(
             v4: bool,
             tcp: bool,
             common in vec((any::<Index>(), any::<u8>()), 0..3),

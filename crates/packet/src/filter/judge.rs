@@ -10,7 +10,7 @@ use crate::wire::IpHeader;
 pub enum Verdict {
     /// The packet may enter.
     Accepted,
-    /// The packet may enter. It has an open protocol, whose ports are not examined.
+    /// The packet may enter. Its protocol is open, and ports are not examined.
     Open,
     /// The packet is dropped.
     Refused,

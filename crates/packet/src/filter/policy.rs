@@ -1,46 +1,43 @@
-//! What is to be accepted, as its author says it.
+//! The filter's configuration, before it is compiled.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
-/// What is accepted. Everything else is dropped.
+/// The accepted packets. Everything else is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The destinations that packets may have at all: the host's own addresses, and the
-    /// networks that it routes.
+    /// The allowed destinations: the addresses of this host and the networks that it routes.
     pub local: Vec<AddressRange>,
-    /// Each accepts what it matches.
+    /// A packet is accepted if one rule matches it.
     pub rules: Vec<Rule>,
     /// IP protocols that are accepted without a rule, to local addresses.
     pub open_protocols: Vec<u8>,
-    /// Accept nothing that was not begun here: no rule counts.
+    /// Ignores all rules. Only replies to flows that this host opened are accepted.
     pub shields_up: bool,
 }
 
 /// Matches packets from one of its sources to one of its destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// IP protocols. A rule without any matches no protocol but ICMP, for which this is not
-    /// looked at.
+    /// IP protocols. A rule without protocols matches only ICMP, for which this field is ignored.
     pub protocols: Vec<u8>,
-    /// From where.
+    /// Source addresses.
     pub sources: Vec<AddressRange>,
-    /// To where.
+    /// Destination addresses and ports.
     pub destinations: Vec<Destination>,
 }
 
-/// Addresses, and ports of theirs.
+/// Addresses with ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The addresses.
     pub addresses: AddressRange,
-    /// The ports, of protocols that have any.
+    /// The ports, for protocols that have ports.
     pub ports: RangeInclusive<u16>,
 }
 
-/// All addresses of one family from a first to a last.
+/// All addresses of one family between two bounds, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: IpAddr,
@@ -57,14 +54,15 @@ impl AddressRange {
         last: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
     };
 
-    /// From `first` to `last`, both in it; `None` where they are of two families, or in the
-    /// wrong order.
+    /// Creates the range from `first` to `last`, inclusive. Returns `None` if the families differ
+    /// or the order is wrong.
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         let ordered = first.is_ipv4() == last.is_ipv4() && first <= last;
         ordered.then_some(Self { first, last })
     }
 
-    /// The network of the first `len` bits of `address`; `None` where it has fewer.
+    /// Returns the network of the first `len` bits of `address`. Returns `None` if `len` is too
+    /// large.
     pub fn prefix(address: IpAddr, len: u8) -> Option<Self> {
         match address {
             IpAddr::V4(ip) => {
@@ -92,7 +90,7 @@ impl AddressRange {
         self.last
     }
 
-    /// Its bounds as numbers, if it is of this family.
+    /// The bounds as numbers; `None` for the other family.
     pub(super) fn bits(self, v4: bool) -> Option<(u128, u128)> {
         (self.first.is_ipv4() == v4).then(|| (bits(self.first), bits(self.last)))
     }

@@ -1,10 +1,10 @@
-//! A policy, made ready for looking flows up.
+//! A policy, compiled for lookups.
 //!
-//! Each destination of a rule is a bit. A flow's source, destination, port and protocol are
-//! looked up each in a table of [`Intervals`], which gives the bits that hold it; a bit that
-//! all four have accepts. So a look-up is four binary searches and an AND over the bits,
-//! where a walk looks at every rule. A table takes one bit for each destination of a rule
-//! that is local, in each distinct set; neighbours in the same rules share theirs.
+//! Each destination of a rule is one bit. The source, destination, port and protocol of a flow are
+//! each looked up in a table of [`Intervals`], which returns the bits that contain the value. The
+//! flow is accepted if one bit is in all four results. A lookup is four binary searches and an AND
+//! over the bits, instead of a walk over all rules. Each distinct set of a table has one bit for
+//! each local destination of a rule. Neighbouring intervals in the same rules share a set.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::wire::Version;
 
-/// A policy, compiled.
+/// A compiled policy.
 #[derive(Debug)]
 pub struct Rules {
     v4: Family,
@@ -37,18 +37,18 @@ impl Rules {
         }
     }
 
-    /// Whether only what was begun here is accepted.
+    /// Whether only replies to flows that this host opened are accepted.
     pub fn shields_up(&self) -> bool {
         self.shields_up
     }
 
-    /// Whether a flow goes where packets may go at all.
+    /// Whether the destination of a flow is allowed at all.
     pub fn is_local(&self, flow: &Flow) -> bool {
         self.family(flow).is_local(flow.tuple.destination())
     }
 
-    /// Whether a flow is of an open protocol, of which no ports are looked at, and goes where packets
-    /// may go at all.
+    /// Whether a flow has an open protocol and an allowed
+    /// destination.
     #[inline]
     pub fn is_open(&self, flow: &Flow) -> bool {
         flow.kind == Kind::Portless
@@ -56,7 +56,7 @@ impl Rules {
             && self.is_local(flow)
     }
 
-    /// Whether packets of a flow are accepted, wherever it began.
+    /// Whether the rules accept packets of a flow, apart from replies to flows of this host.
     pub fn accept(&self, flow: &Flow) -> bool {
         let family = self.family(flow);
         family.is_local(flow.tuple.destination())
@@ -76,17 +76,17 @@ impl Rules {
 /// The rules for one address family.
 #[derive(Debug)]
 struct Family {
-    /// Ranges, in order, with a gap between any two.
+    /// Disjoint ranges in ascending order, with a gap between any two.
     local: Vec<(u128, u128)>,
     sources: Intervals,
     destinations: Intervals,
     ports: Intervals,
     protocols: Intervals,
-    /// The bits of destinations with every port.
+    /// The bits of destinations that allow every port.
     every_port: Vec<u64>,
 }
 
-/// A destination of a rule: one bit.
+/// A destination of a rule. It owns one bit.
 struct Atom {
     first: u128,
     last: u128,
@@ -152,7 +152,7 @@ impl Family {
     }
 }
 
-/// The destinations of a rule that a local address may be in.
+/// The destinations of a rule that contain a local address.
 fn local_atoms(rule: &Rule, local: &[(u128, u128)], v4: bool) -> impl Iterator<Item = Atom> {
     rule.destinations.iter().filter_map(move |destination| {
         let (first, last) = destination.addresses.bits(v4)?;
@@ -162,7 +162,7 @@ fn local_atoms(rule: &Rule, local: &[(u128, u128)], v4: bool) -> impl Iterator<I
     })
 }
 
-/// The same numbers in as few ranges as there can be, in order.
+/// Merges the ranges into as few as possible, in ascending order.
 fn merged(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {

@@ -1,5 +1,5 @@
-//! Shorter segments than the sender thought of, for a path that it does not know to be
-//! narrow. A TCP receiver sees bytes, not segments, so that nobody has to be told.
+//! Makes segments shorter than the sender intended, for a path with a smaller MTU. A TCP receiver
+//! processes bytes, not segments, so neither end must be notified.
 
 use super::{Plan, Segments, Work};
 use crate::{
@@ -12,10 +12,12 @@ use crate::{
 };
 
 impl Segments<'_> {
-    /// The same bytes in segments of at most `most` bytes, headers included, and none
-    /// longer than it would be. `None` where that cannot be done: it is no TCP, or a
-    /// fragment, or one of the packets that stand for more than their bytes (SYN, RST,
-    /// urgent data), or signed, or its checksum is wrong, which would be mended.
+    /// Returns the same bytes in segments of at most `most` bytes including headers. No segment
+    /// becomes longer.
+    ///
+    /// Returns `None` if that is impossible: for other protocols than TCP, fragments, signed
+    /// segments, segments with SYN, RST or urgent data, and a wrong checksum, which would be
+    /// corrected.
     pub fn within(&self, most: usize) -> Option<Self> {
         let plan = match self.work {
             Work::Segment(plan) => Some(plan)
@@ -37,8 +39,8 @@ impl Segments<'_> {
     }
 }
 
-/// Whether TCP's options hold a digest of the segment (RFC 2385, RFC 5925), which no part of it
-/// would have.
+/// Whether the TCP options contain a digest of the segment (RFC 2385, RFC 5925). It would not match
+/// the parts.
 fn is_signed(mut options: &[u8]) -> bool {
     const END: u8 = 0;
     const NOTHING: u8 = 1;
@@ -56,7 +58,8 @@ fn is_signed(mut options: &[u8]) -> bool {
 }
 
 impl Plan {
-    /// One segment, of a TCP packet whose checksum holds the sum of the pseudo-header.
+    /// A plan with one segment, for a TCP packet with a checksum field that contains the sum of the
+    /// pseudo-header.
     fn of_packet(packet: &[u8]) -> Option<Self> {
         let header = IpHeader::parse(packet).ok()?;
         let protocol = match header.version {
@@ -71,7 +74,7 @@ impl Plan {
         Self::new(packet, protocol, u16::MAX, checksum, None).ok()
     }
 
-    /// The same, where the checksum is finished already, and right.
+    /// The plan for a packet with a finished checksum. Returns `None` if the checksum is wrong.
     fn summed(self, packet: &[u8]) -> Option<Self> {
         let addresses = if self.ipv6 { ipv6::ADDRESSES } else { ipv4::ADDRESSES };
         let pseudo = add(sum(&packet[addresses]), protocol::TCP.into());
@@ -86,7 +89,7 @@ mod tests {
     use super::is_signed;
 
     #[test]
-    fn a_digest_is_found_among_the_options_and_bad_options_end_the_search() {
+    fn a_digest_is_found_and_malformed_options_end_the_search() {
         for signed in
             [&[19, 18][..], &[1, 1, 29, 4, 0, 0], &[8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 19, 18]]
         {

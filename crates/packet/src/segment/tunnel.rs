@@ -1,5 +1,6 @@
-//! The headers of a UDP tunnel, VXLAN or Geneve, around each segment of what it carries (kernel
-//! `skb_udp_tunnel_segment`). What is between UDP and the inner IP header is the same in all.
+//! Writes the headers of a UDP tunnel, VXLAN or Geneve, around each inner segment (kernel
+//! `skb_udp_tunnel_segment`). The bytes between UDP and the inner IP header are the same in all
+//! segments.
 //!
 //! ```text
 //!   | IP | UDP | VXLAN, Ethernet | IP | TCP | payload ............... |
@@ -14,24 +15,23 @@ use crate::{
     wire::{get_u16, put_u16, udp},
 };
 
-/// The headers outside.
+/// The outer headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     ipv6: bool,
-    /// Where the UDP header begins.
+    /// Offset of the UDP header.
     transport: usize,
-    /// The sum of the pseudo-header but for its length, where there is a checksum.
+    /// The sum of the pseudo-header without its length; `None` without a checksum.
     pseudo: Option<u16>,
 }
 
 impl Outer {
-    /// Looks at them in a packet with the inner transport header at `inner`, which is behind
-    /// the inner IP header.
+    /// Reads the outer headers of a packet. `inner` is the offset of the inner transport header.
     pub fn new(packet: &[u8], tunnel: Tunnel, inner: usize) -> Result<Self, SegmentError> {
         let transport = usize::from(tunnel.transport);
         let ipv6 = ip_header(packet, 0, transport)?;
         let has_room = transport + udp::HEADER_LEN <= usize::from(tunnel.inner);
-        // What is summed before the inner transport must be whole words.
+        // The bytes that are summed before the inner transport header must be whole words.
         if ipv6 != tunnel.ipv6 || !has_room || !(inner - transport).is_multiple_of(2) {
             return Err(SegmentError);
         }
@@ -41,8 +41,9 @@ impl Outer {
         Ok(Self { ipv6, transport, pseudo })
     }
 
-    /// Finishes the outer headers in `before`, the bytes in front of an inner transport that has
-    /// `len` bytes and the sum `inner_sum`. The identification is `ahead` of the first.
+    /// Finishes the outer headers in `before`, the bytes before the inner transport header. The
+    /// inner transport has `len` bytes and the sum `inner_sum`. `ahead` is added to the
+    /// identification.
     pub fn write(self, before: &mut [u8], len: u16, inner_sum: u16, ahead: u16) {
         let (ip, udp) = before.split_at_mut(self.transport);
         let len = udp.len() as u16 + len;

@@ -1,16 +1,16 @@
-//! Messages of ICMP (RFC 792) and ICMPv6 (RFC 4443), whose first eight bytes are alike.
+//! Messages of ICMP (RFC 792) and ICMPv6 (RFC 4443). Their first eight bytes have the same layout.
 
 use std::ops::Range;
 
-/// Bytes of a message before what it quotes or echoes.
+/// Bytes of a message before the quoted or echoed data.
 pub const HEADER_LEN: usize = 8;
 
 pub const TYPE: usize = 0;
 pub const CODE: usize = 1;
 pub const CHECKSUM: Range<usize> = 2..4;
-/// Of an echo and its reply.
+/// In an echo request and its reply.
 pub const IDENTIFIER: Range<usize> = 4..6;
-/// Of an echo and its reply.
+/// In an echo request and its reply.
 pub const SEQUENCE: Range<usize> = 6..8;
 
 /// Types, codes and fields of ICMP.
@@ -30,15 +30,15 @@ pub mod v4 {
     pub const PORT_UNREACHABLE: u8 = 3;
     pub const FRAGMENTATION_NEEDED: u8 = 4;
 
-    /// Of [`FRAGMENTATION_NEEDED`] (RFC 1191 section 4).
+    /// In [`FRAGMENTATION_NEEDED`] (RFC 1191 section 4).
     pub const MTU: Range<usize> = 6..8;
 
-    /// Whether a message of this type is an echo or its reply.
+    /// Whether a message type is an echo request or reply.
     pub const fn is_echo(kind: u8) -> bool {
         matches!(kind, ECHO | ECHO_REPLY)
     }
 
-    /// Whether a message of this type tells of an error (RFC 1122 section 3.2.2).
+    /// Whether a message type is an error (RFC 1122 section 3.2.2).
     pub const fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
@@ -58,15 +58,15 @@ pub mod v6 {
     /// A code of [`UNREACHABLE`].
     pub const PORT_UNREACHABLE: u8 = 4;
 
-    /// Of [`PACKET_TOO_BIG`].
+    /// In [`PACKET_TOO_BIG`].
     pub const MTU: Range<usize> = 4..8;
 
-    /// Whether a message of this type is an echo or its reply.
+    /// Whether a message type is an echo request or reply.
     pub const fn is_echo(kind: u8) -> bool {
         matches!(kind, ECHO | ECHO_REPLY)
     }
 
-    /// Whether a message of this type tells of an error (RFC 4443 section 2.1).
+    /// Whether a message type is an error (RFC 4443 section 2.1).
     pub const fn is_error(kind: u8) -> bool {
         kind < 128
     }

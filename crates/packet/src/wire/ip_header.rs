@@ -1,4 +1,4 @@
-//! What is read of a packet's IP headers.
+//! The parsed IP headers of a packet.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -8,49 +8,49 @@ use std::{
 use super::{get, get_u16, ipv4, ipv6, protocol};
 use crate::{Ecn, flow};
 
-/// Extension headers that are walked over. Each costs eight bytes to send, and senders have
-/// no use for more; without a bound one packet had us read thousands.
+/// The most extension headers that are skipped. Senders never need more, and each costs only
+/// eight bytes to send. Without a bound, one packet would cost thousands of reads.
 const MAX_EXTENSIONS: usize = 8;
 
-/// The IP headers of a packet: all that was read, and where the rest stands. Methods that
-/// take a packet take the one that it was read of, or its headers alone.
+/// The parsed IP headers of a packet. Methods with a `packet` argument take the packet that was
+/// parsed, or only its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// Length of the whole packet by its header, in bytes.
+    /// Length of the whole packet according to its header, in bytes.
     pub total_len: usize,
-    /// Where the header of `protocol` begins, or would, in bytes. The packet may end before.
+    /// Offset of the header of `protocol`, in bytes. It may be after the end of a truncated packet.
     pub transport: u16,
     pub version: Version,
-    /// What stands behind options and extension headers. It is the number of an extension
-    /// header where that is cut off, or where there are too many.
+    /// The protocol after options and extension headers. It is the number of an extension header if
+    /// that one is truncated or if there are too many.
     pub protocol: u8,
     pub fragment: Fragment,
     /// The ECN bits.
     pub ecn: Ecn,
-    /// Whether `protocol` stands right behind a header without options and extensions, of a
-    /// packet that is no fragment; for IPv4 also, that the reserved flag is not set.
+    /// Whether the header of `protocol` directly follows an IP header without options and
+    /// extensions, and the packet is not a fragment. For IPv4, the reserved flag must be clear,
+    /// too.
     pub plain: bool,
 }
 
-/// The version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     V4,
     V6,
 }
 
-/// What part of a packet it is.
+/// Whether a packet is a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// All of it.
+    /// Not a fragment.
     Whole,
-    /// The beginning, with the transport header.
+    /// The first fragment, with the transport header.
     First,
-    /// What has no transport header: its ports, its type are unknown.
+    /// A later fragment. It lacks the transport header, so its ports are unknown.
     Later,
 }
 
-/// Why bytes are no IP packet.
+/// Reason for which bytes are not an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter than the header of its version.
@@ -62,11 +62,11 @@ pub enum ParseError {
 }
 
 impl IpHeader {
-    /// Reads the headers of the packet that `bytes` start with. Bytes behind
-    /// the packet are allowed: a tunnel pads.
+    /// Reads the headers of the packet at the beginning of `bytes`. Bytes after the packet are
+    /// allowed, because tunnels pad packets.
     ///
     /// # Errors
-    /// The bytes are no IP packet.
+    /// The bytes are not an IP packet.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let header = Self::parse_truncated(bytes)?;
@@ -76,11 +76,11 @@ impl IpHeader {
         Ok(header)
     }
 
-    /// The same of a packet whose end need not be there, and whose length field is not
-    /// believed, as of what ICMP quotes.
+    /// Reads the headers of a packet that may be truncated, as in an ICMP error. The length field
+    /// is not checked.
     ///
     /// # Errors
-    /// The bytes begin no IP packet.
+    /// The bytes are not the beginning of an IP packet.
     #[inline(always)]
     pub fn parse_truncated(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
@@ -142,7 +142,7 @@ impl IpHeader {
         }
     }
 
-    /// Where source and destination stand, one behind the other.
+    /// Position of source and destination address, back to back.
     pub fn addresses(&self) -> Range<usize> {
         match self.version {
             Version::V4 => ipv4::ADDRESSES,
@@ -150,14 +150,14 @@ impl IpHeader {
         }
     }
 
-    /// What stands behind the IP headers and belongs to the packet, as far as it is there.
-    /// Of a later fragment that is data without a header.
+    /// The bytes of the packet after the IP headers. In a later fragment these are data without a
+    /// header.
     pub fn transport<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         let end = packet.len().min(self.total_len);
         packet.get(usize::from(self.transport)..end).unwrap_or_default()
     }
 
-    /// Whether the header of `protocol` stands where [`IpHeader::transport`] begins.
+    /// Whether [`IpHeader::transport`] begins with the header of `protocol`.
     pub fn has_transport(&self) -> bool {
         let reached = match self.version {
             Version::V4 => usize::from(self.transport) >= ipv4::HEADER_LEN,
@@ -166,28 +166,28 @@ impl IpHeader {
         reached && self.fragment != Fragment::Later
     }
 
-    /// Source and destination port, as they stand one behind the other, where the packet
-    /// says them.
+    /// Source and destination port, back to back, if the packet contains them.
     #[inline(always)]
     pub fn ports(&self, packet: &[u8]) -> Option<[u8; 4]> {
         let at = usize::from(self.transport);
-        // No extension header has ports, so that the protocol was reached.
+        // A protocol with ports is not an extension header, so the search has reached the transport
+        // header.
         let say = protocol::has_ports(self.protocol)
             && self.fragment != Fragment::Later
             && (ipv4::HEADER_LEN..self.total_len.saturating_sub(3)).contains(&at);
         packet.get(at..)?.first_chunk().copied().filter(|_| say)
     }
 
-    /// A hash of the packet's addresses, protocol and ports; of a fragment, which may lack
-    /// ports, of addresses and protocol, as in the kernel's flow dissector.
+    /// A hash of addresses, protocol and ports. For fragments, which may lack ports, it covers
+    /// addresses and protocol, like the kernel's flow dissector.
     #[inline]
-    pub fn flow(&self, packet: &[u8]) -> u64 {
+    pub fn flow_hash(&self, packet: &[u8]) -> u64 {
         let addresses = &packet[self.addresses()];
         if self.fragment == Fragment::Whole {
             let ports = self.ports(packet).unwrap_or_default();
             return flow::hash(self.protocol, addresses, &ports);
         }
-        // Later ones of IPv6 do not say what is behind further extension headers.
+        // A later IPv6 fragment does not contain the protocol after further extension headers.
         let protocol = match self.version {
             Version::V4 => self.protocol,
             Version::V6 => ipv6::extension::FRAGMENT,
@@ -196,7 +196,7 @@ impl IpHeader {
     }
 }
 
-/// What stands behind an IPv6 header and its extensions; as small as a register.
+/// Result of skipping the extension headers of an IPv6 packet. It fits a register.
 #[derive(Clone, Copy)]
 struct Behind {
     transport: u16,
@@ -209,7 +209,7 @@ impl Behind {
         Self { transport: ipv6::HEADER_LEN as u16, protocol, fragment: Fragment::Whole }
     }
 
-    /// Walks over the extension headers that a packet begins with.
+    /// Skips the extension headers.
     #[cold]
     fn find(bytes: &[u8], total_len: usize, next: u8) -> Self {
         use ipv6::extension::{FRAGMENT, FRAGMENT_LEN, LEN, NEXT_HEADER, OFFSET, OFFSET_MASK};
@@ -220,7 +220,7 @@ impl Behind {
                 break;
             }
             let rest = bytes.get(usize::from(found.transport)..).unwrap_or_default();
-            // The shortest has eight bytes.
+            // The shortest extension header has eight bytes.
             let Some(header) = rest.first_chunk::<8>() else { break };
             let len = if found.protocol == FRAGMENT {
                 let is_first = get_u16(header, OFFSET) & OFFSET_MASK == 0;

@@ -4,27 +4,27 @@ use std::ops::Range;
 
 use super::get_u16;
 
-/// Bytes without options.
+/// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
 
 /// The version, and the header's length in words of four bytes.
 pub const VERSION_IHL: usize = 0;
-/// Six bits of DSCP, two of ECN.
+/// Six bits of DSCP and two bits of ECN.
 pub const TOS: usize = 1;
-/// Of the whole packet.
+/// Length of the whole packet.
 pub const TOTAL_LEN: Range<usize> = 2..4;
 pub const ID: Range<usize> = 4..6;
-/// Three flags, and the fragment's offset in words of eight bytes.
+/// Three flags, and the fragment offset in units of eight bytes.
 pub const FRAGMENT: Range<usize> = 6..8;
 pub const TTL: usize = 8;
 pub const PROTOCOL: usize = 9;
 pub const CHECKSUM: Range<usize> = 10..12;
 pub const SOURCE: Range<usize> = 12..16;
 pub const DESTINATION: Range<usize> = 16..20;
-/// Both of them.
+/// Source and destination address.
 pub const ADDRESSES: Range<usize> = SOURCE.start..DESTINATION.end;
 
-/// Of [`FRAGMENT`].
+/// Flags and mask of [`FRAGMENT`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 pub const FRAGMENT_OFFSET: u16 = 0x1fff;
@@ -32,12 +32,12 @@ pub const FRAGMENT_OFFSET: u16 = 0x1fff;
 /// The first byte of a header without options.
 pub const PLAIN: u8 = 0x45;
 
-/// Bytes of the header with its options, as it says.
+/// Bytes of the header with its options.
 pub fn header_len(header: &[u8]) -> usize {
     usize::from(header[VERSION_IHL] & 0x0f) * 4
 }
 
-/// Flags and offset.
+/// Flags and fragment offset.
 pub fn fragment(header: &[u8]) -> u16 {
     get_u16(header, FRAGMENT)
 }

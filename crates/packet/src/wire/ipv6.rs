@@ -6,19 +6,18 @@ use super::get_u16;
 
 pub const HEADER_LEN: usize = 40;
 
-/// The version, the traffic class across two bytes, and the flow label.
+/// The version, the traffic class (in two bytes), and the flow label.
 pub const VERSION_CLASS_LABEL: Range<usize> = 0..4;
-/// Of all that stands behind this header.
+/// Length of everything after this header.
 pub const PAYLOAD_LEN: Range<usize> = 4..6;
 pub const NEXT_HEADER: usize = 6;
 pub const HOP_LIMIT: usize = 7;
 pub const SOURCE: Range<usize> = 8..24;
 pub const DESTINATION: Range<usize> = 24..40;
-/// Both of them.
+/// Source and destination address.
 pub const ADDRESSES: Range<usize> = SOURCE.start..DESTINATION.end;
 
-/// The extension headers that stand between the IPv6 header and the protocol's, and that
-/// everybody may read.
+/// The extension headers that may precede the transport header. Those of IPsec are not included.
 pub mod extension {
     use std::ops::Range;
 
@@ -28,17 +27,17 @@ pub mod extension {
     pub const DESTINATION: u8 = 60;
 
     pub const NEXT_HEADER: usize = 0;
-    /// In words of eight bytes, the first not counted.
+    /// In units of eight bytes, without the first eight.
     pub const LEN: usize = 1;
 
-    /// A fragment header has this length.
+    /// Length of a fragment header.
     pub const FRAGMENT_LEN: usize = 8;
-    /// Of a fragment header: the offset in words of eight bytes, and three bits.
+    /// In a fragment header: the offset in units of eight bytes, and three flag bits.
     pub const OFFSET: Range<usize> = 2..4;
     pub const OFFSET_MASK: u16 = 0xfff8;
 }
 
-/// Six bits of DSCP, two of ECN.
+/// Six bits of DSCP and two bits of ECN.
 pub fn traffic_class(header: &[u8]) -> u8 {
     (get_u16(header, 0..2) >> 4) as u8
 }

@@ -1,4 +1,4 @@
-//! Numbers of the protocols behind an IP header (IANA, "Assigned Internet Protocol Numbers").
+//! IP protocol numbers (IANA, "Assigned Internet Protocol Numbers").
 
 pub const ICMP: u8 = 1;
 pub const IGMP: u8 = 2;

@@ -1,26 +1,25 @@
-//! Protocol, addresses and ports as one key.
+//! Protocol, addresses and ports as one hashable key.
 
 use super::{IpHeader, Version, get, ipv4, ipv6};
 
 /// Words of an IPv6 address.
 const WORDS_V6: usize = 2;
-/// In the last word, of a key of IPv6. It keeps IPv4 apart from an IPv6 address of zeros
-/// before four bytes.
+/// Set in the last word of an IPv6 key. It distinguishes an IPv4 address from an IPv6 address with
+/// the same low four bytes and zeros elsewhere.
 const V6: u64 = 1;
 
-/// What names a flow in one direction: five words, compared as they are. The ports are 0 where
-/// [`IpHeader::ports`] gives none.
+/// Identifies a flow in one direction: five words that are compared without decoding. Ports are 0
+/// if [`IpHeader::ports`] returns `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FiveTuple {
     source: [u64; WORDS_V6],
     destination: [u64; WORDS_V6],
-    /// From the low byte on: version, protocol, two bytes of zeros, destination port, source
-    /// port.
+    /// From the lowest byte: version, protocol, two zero bytes, destination port, source port.
     rest: u64,
 }
 
 impl FiveTuple {
-    /// Reads the key of `packet`, whose IP headers are `header`.
+    /// Reads the key of a packet with parsed IP headers.
     #[inline(always)]
     pub fn parse(header: &IpHeader, packet: &[u8]) -> Self {
         let ports = u32::from_be_bytes(header.ports(packet).unwrap_or_default());
@@ -39,7 +38,7 @@ impl FiveTuple {
         }
     }
 
-    /// The key of what is sent back.
+    /// The key of the replies.
     pub fn reversed(self) -> Self {
         let ports = ((self.rest >> 32) as u32).rotate_left(16);
         Self {
@@ -57,12 +56,12 @@ impl FiveTuple {
         (self.rest >> 8) as u8
     }
 
-    /// The bits of the source address; of an IPv4 address they are the low ones.
+    /// The source address as a number. An IPv4 address is in the low 32 bits.
     pub fn source(&self) -> u128 {
         bits(self.source)
     }
 
-    /// The bits of the destination address; of an IPv4 address they are the low ones.
+    /// The destination address as a number. An IPv4 address is in the low 32 bits.
     pub fn destination(&self) -> u128 {
         bits(self.destination)
     }
@@ -75,7 +74,7 @@ impl FiveTuple {
         (self.rest >> 32) as u16
     }
 
-    /// All of it, to be hashed.
+    /// All words, for hashing.
     pub fn words(&self) -> [u64; 5] {
         let ([a, b], [c, d]) = (self.source, self.destination);
         [a, b, c, d, self.rest]

@@ -6,7 +6,7 @@ pub const HEADER_LEN: usize = 8;
 
 pub const SOURCE_PORT: Range<usize> = 0..2;
 pub const DESTINATION_PORT: Range<usize> = 2..4;
-/// Of header and payload.
+/// Length of header and payload.
 pub const LENGTH: Range<usize> = 4..6;
-/// Zero where there is none.
+/// Zero means no checksum.
 pub const CHECKSUM: Range<usize> = 6..8;

@@ -1,4 +1,4 @@
-//! Policies and packets that often meet.
+//! Strategies for policies and packets that often match.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -19,7 +19,7 @@ const SPECIAL_V4: [Ipv4Addr; 6] = [
     Ipv4Addr::new(169, 254, 169, 254),
 ];
 
-/// Addresses of one family; most are near each other.
+/// Addresses of one family. Most of them are close to each other.
 pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     if v4 {
         let near = (0u32..24).prop_map(|low| Ipv4Addr::from_bits(0x6440_0000 | low));

@@ -1,8 +1,7 @@
-//! Packets, told by what a filter looks at, and their bytes.
+//! Packets, described by the fields that a filter examines, and their bytes.
 
 use std::net::IpAddr;
 
-/// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub from: IpAddr,
@@ -23,7 +22,7 @@ pub enum Transport {
     Sctp {
         ports: (u16, u16),
     },
-    /// ICMP of the packet's family.
+    /// ICMP or ICMPv6, by the packet's family.
     Icmp {
         kind: u8,
         code: u8,
@@ -65,7 +64,7 @@ impl Packet {
         }
     }
 
-    /// How long its transport header is.
+    /// Length of the transport header.
     pub fn least(&self) -> usize {
         match (self.transport, self.protocol()) {
             (Transport::Tcp { .. }, _) => 20,

@@ -1,4 +1,4 @@
-//! The judge, with all that it remembers, against the oracle.
+//! Compares the judge, with its caches, with the oracle.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     oracle,
 };
 
-/// A judge and what this host began.
+/// A judge, and the flows that this host opened.
 struct Host {
     judge: Judge,
     begun: RefCell<OpenedFlows>,
@@ -35,12 +35,12 @@ impl Host {
     }
 }
 
-/// What happens to a host.
+/// An event at a host.
 #[derive(Clone, Debug)]
 enum Step {
     Policy(Policy),
     Send(Packet),
-    /// Which of the packets arrives, and how often.
+    /// The index of a packet, and how often it arrives.
     Receive(prop::sample::Index, usize),
     Batch,
 }
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Packets of the same bytes, but for the fragment: only what is whole, or first, begins.
+/// A packet with the same bytes that opens a flow: it must be whole or a first fragment.
 fn begins(packet: &Packet) -> Option<Packet> {
     let has_flow = matches!(packet.transport, Transport::Udp { .. } | Transport::Sctp { .. });
     let first = packet.fragment.is_none_or(|fragment| fragment.offset == 0);
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn rules_agree_with_a_walk_through_all_of_them(
+    fn compiled_rules_agree_with_a_walk_over_all_rules(
         policy in any::policy(),
         packets in vec(any::packet(), 100),
     ) {
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_is_remembered_outlives_its_policy_or_hides_a_flow_that_began(
+    fn cached_verdicts_end_with_their_policy_and_do_not_hide_opened_flows(
         first in any::policy(),
         packets in vec(any::packet(), 20),
         steps in vec(step(), 1..120),
@@ -93,7 +93,7 @@ proptest! {
                 Step::Send(packet) => {
                     host.send(&packet);
                     begun.extend(begins(&packet).filter(|packet| {
-                        // What goes where nothing may come from is not known.
+                        // Flows to addresses that may not send are not recorded.
                         !matches!(Flow::read(&packet.bytes()), Reading::Refused)
                     }));
                     host.judge.begin();
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn truncated_and_broken_bytes_never_panic_and_what_is_cut_off_is_refused(
+    fn malformed_packets_do_not_panic_and_truncated_ones_are_refused(
         packet in any::packet(),
         breaks in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(),
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes in vec(any::<u8>(), 0..100)) {
+    fn any_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..100)) {
         Flow::read(&bytes);
     }
 

@@ -1,5 +1,5 @@
-//! The filter against a naive reading of its semantics: every rule is walked, nothing is
-//! remembered but the flows that were begun.
+//! Compares the filter with a naive implementation of its semantics. It walks over every rule and
+//! caches nothing except the flows that the host opened.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod any;

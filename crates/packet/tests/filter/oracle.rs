@@ -1,4 +1,4 @@
-//! The specification: what the table in `packet::filter` says, packet by packet.
+//! The specification: the table in `packet::filter`, applied packet by packet.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,7 +6,7 @@ use packet::filter::{AddressRange, Policy, Rule};
 
 use crate::bytes::{ACK, Packet, SYN, Transport};
 
-/// Whether a packet enters, where this host has sent `begun`.
+/// Whether a packet enters after this host has sent the packets `begun`.
 pub fn accepts(policy: &Policy, begun: &[Packet], packet: &Packet) -> bool {
     if matches!(packet.protocol(), 0 | 255) && packet.fragment.is_none_or(|f| f.offset == 0)
         || is_nobodys(packet.to)

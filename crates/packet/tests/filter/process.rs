@@ -1,4 +1,4 @@
-//! Tailscale's own filter, which `tests/filter-oracle` runs.
+//! Runs Tailscale's own filter by `tests/filter-oracle`.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use crate::{
     bytes::{Packet, Transport},
 };
 
-/// Tailscale's filter in a process of its own.
+/// Tailscale's filter in a separate process.
 pub struct Oracle {
     process: Child,
     questions: ChildStdin,
@@ -23,7 +23,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// It, where `tests/netns/peers` built it.
+    /// Starts the process. Returns `None` if `tests/netns/peers` did not build it.
     pub fn start() -> Option<Self> {
         let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
         let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
@@ -41,29 +41,29 @@ impl Oracle {
         Some(Self { process, questions, answers })
     }
 
-    pub fn ask(&mut self, verb: &str, rest: &str) -> String {
+    pub fn request(&mut self, verb: &str, rest: &str) -> String {
         writeln!(self.questions, "{verb} {rest}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
         answer.trim_end().to_owned()
     }
 
-    /// From now on by this policy, which is JSON.
+    /// Sets the policy, in JSON.
     pub fn set(&mut self, policy: &str) {
-        assert_eq!(self.ask("policy", policy), "ok");
+        assert_eq!(self.request("policy", policy), "ok");
     }
 
     pub fn send(&mut self, packet: &[u8]) {
-        assert_eq!(self.ask("out", &hex(packet)), "ok");
+        assert_eq!(self.request("out", &hex(packet)), "ok");
     }
 
     pub fn accepts(&mut self, packet: &[u8]) -> bool {
         self.receives("in", packet)
     }
 
-    /// Whether it accepts a packet, of a peer that may begin something (`in`) or not (`jailed`).
+    /// Whether it accepts a packet from a peer that may open flows (`in`) or may not (`jailed`).
     pub fn receives(&mut self, verb: &str, packet: &[u8]) -> bool {
-        match &*self.ask(verb, &hex(packet)) {
+        match &*self.request(verb, &hex(packet)) {
             "accept" => true,
             "drop" => false,
             other => panic!("unknown answer {other:?}"),
@@ -85,9 +85,9 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A packet on which both mean to agree: not of IPv4's type 12, which is a parameter problem
-/// that Tailscale takes for another, nor of 18, which it takes for that; and no fragment of
-/// its own protocol.
+/// Packets on which both filters must agree. Excluded are fragments of Tailscale's own protocol and
+/// IPv4 ICMP of type 12 and type 18: type 12 is the parameter problem, and Tailscale's filter has
+/// the wrong number 18.
 pub fn packet() -> impl Strategy<Value = Packet> {
     any::packet().prop_map(|mut packet| {
         match packet.transport {

@@ -1,4 +1,4 @@
-//! What is accepted, by example.
+//! Examples of the filter's semantics.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -33,7 +33,7 @@ fn accepts(policy: &Policy, packet: &Packet) -> bool {
 }
 
 #[test]
-fn a_connection_is_judged_by_its_first_segment_alone() {
+fn only_the_first_segment_of_a_connection_needs_a_rule() {
     let to = |port, flags| accepts(&policy(), &tcp(PEER, SELF, (4000, port), flags));
     assert!(to(80, SYN) && to(90, SYN));
     assert!(!to(79, SYN) && !to(91, SYN));
@@ -43,7 +43,7 @@ fn a_connection_is_judged_by_its_first_segment_alone() {
 }
 
 #[test]
-fn replies_to_what_this_host_began_are_accepted_also_with_shields_up() {
+fn replies_to_opened_flows_are_accepted_also_with_shields_up() {
     let shielded = Policy { shields_up: true, ..policy() };
     let (asked, reply) = (udp(SELF, PEER, (5000, 53)), udp(PEER, SELF, (53, 5000)));
     let mut begun = OpenedFlows::new(1);
@@ -59,7 +59,7 @@ fn replies_to_what_this_host_began_are_accepted_also_with_shields_up() {
 }
 
 #[test]
-fn of_icmp_answers_are_accepted_and_the_rest_by_addresses() {
+fn icmp_errors_and_replies_are_accepted_and_others_by_address() {
     let icmp =
         |from, kind| accepts(&policy(), &packet(from, SELF, Transport::Icmp { kind, code: 0 }));
     for answer in [0, 3, 11, 12] {
@@ -74,7 +74,7 @@ fn of_icmp_answers_are_accepted_and_the_rest_by_addresses() {
 }
 
 #[test]
-fn later_fragments_pass_where_they_cannot_overwrite_a_header() {
+fn later_fragments_are_accepted_if_they_cannot_overwrite_a_header() {
     let at = |offset, to: &str| {
         let fragment = Some(Fragment { offset, more: true });
         accepts(&policy(), &Packet { fragment, ..udp("100.64.0.2", to, (1, 1)) })
@@ -86,7 +86,7 @@ fn later_fragments_pass_where_they_cannot_overwrite_a_header() {
 }
 
 #[test]
-fn nothing_enters_for_multicast_and_link_local_addresses_also_where_they_are_mapped_to_ipv6() {
+fn multicast_and_link_local_destinations_are_refused_also_if_ipv4_mapped() {
     let all = [AddressRange::V4, AddressRange::V6];
     let destinations = all.map(|addresses| Destination { addresses, ports: 0..=65535 });
     let rule = Rule { protocols: vec![17], sources: all.into(), destinations: destinations.into() };
@@ -128,7 +128,7 @@ fn other_protocols_need_a_rule_for_every_port_or_are_open() {
 }
 
 #[test]
-fn packets_of_one_flow_in_a_row_are_judged_once() {
+fn consecutive_packets_of_one_flow_are_judged_once() {
     let mut judge = judge(&policy());
     let asked = Cell::new(0);
     let mut accepts = |packet: &Packet| {
@@ -142,18 +142,18 @@ fn packets_of_one_flow_in_a_row_are_judged_once() {
     assert!((0..40).all(|_| !accepts(&bad)));
     assert!(accepts(&good));
     assert_eq!(judge.judged(), 3);
-    assert_eq!(asked.get(), 1, "only what no rule accepts may be a reply");
+    assert_eq!(asked.get(), 1, "called only if no rule accepts the flow");
 }
 
 #[test]
-fn a_header_length_below_its_least_is_refused() {
+fn a_header_length_below_the_minimum_is_refused() {
     let mut bytes = udp(PEER, SELF, (1, 80)).bytes();
     assert!(judge(&policy()).accepts(&bytes, |_| false));
     bytes[0] = 0x44;
     assert!(!judge(&policy()).accepts(&bytes, |_| false));
 }
 
-/// A packet of IPv6 with an extension header, eight bytes long, in front of all others.
+/// An IPv6 packet with an extension header of eight bytes before all others.
 fn behind(number: u8, offset: u16, packet: &[u8]) -> Vec<u8> {
     let place = (offset << 3).to_be_bytes();
     let extension = [packet[6], 0, place[0], place[1], 0, 0, 0, 0];
@@ -164,7 +164,7 @@ fn behind(number: u8, offset: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn of_extension_headers_the_fragment_header_right_behind_the_first_alone_is_read() {
+fn only_a_fragment_header_directly_after_the_ipv6_header_is_read() {
     const FRAGMENT: u8 = 44;
     const DESTINATION: u8 = 60;
     let (from, to) = ("fd00::1", "fd00::9");

@@ -1,4 +1,4 @@
-//! The judge against Tailscale's own filter, which `tests/filter-oracle` runs.
+//! Compares the judge with Tailscale's own filter, which `tests/filter-oracle` runs.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     process::{Oracle, packet},
 };
 
-/// The policy with its rules as a coordinator sends them.
+/// The policy, with its rules in the format of a coordinator.
 fn json(policy: &Policy) -> String {
     let rules = policy.rules.iter().map(rule_json);
     let local = policy.local.iter().map(|range| format!("\"{}\"", text(*range)));
@@ -46,7 +46,7 @@ fn joined(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(",")
 }
 
-/// A policy as the coordinator's rules can say it.
+/// Policies that a coordinator's rules can express.
 fn policy() -> impl Strategy<Value = Policy> {
     any::policy().prop_map(|mut policy| {
         policy.open_protocols = vec![99];
@@ -62,7 +62,7 @@ enum Step {
     Policy(Policy),
     Send(Packet),
     Receive(Packet),
-    /// The answer to what was sent last.
+    /// The reply to the last packet that was sent.
     Reply,
 }
 
@@ -85,13 +85,13 @@ fn reply(packet: Packet) -> Packet {
 }
 
 #[test]
-fn random_rules_and_packets_have_the_verdicts_of_tailscales_filter() {
+fn verdicts_on_random_rules_and_packets_equal_tailscales() {
     let Some(oracle) = Oracle::start() else { return };
     let (oracle, accepted) = (RefCell::new(oracle), RefCell::new([0u32; 2]));
     let mut runner = TestRunner::new(ProptestConfig::with_cases(100));
     let tested = runner.run(&(policy(), vec(step(), 1..120)), |(first, steps)| {
         let mut oracle = oracle.borrow_mut();
-        // What was begun before is another case's: shields that go up forget it.
+        // The flows of the previous case must be removed; a policy with shields up does so.
         oracle.set(&json(&Policy::default()));
         oracle.set(&json(&Policy { shields_up: true, ..Policy::default() }));
         oracle.set(&json(&first));

@@ -5,8 +5,7 @@ use proptest::prelude::*;
 
 use super::{BOTH, coalesce, same, segment, spec::*};
 
-/// Packets of a few flows, with everything that may stand in a header: mostly what
-/// the others have, too.
+/// Packets of a few flows with any header fields. Most fields are equal in all packets.
 fn spec() -> impl Strategy<Value = Spec> {
     let header = (any::<bool>(), any::<bool>(), 0u8..3, rarely(0u8..4), rarely(63u8..65));
     let fragment = prop_oneof![9 => Just(0u16), 3 => Just(DF), 1 => any::<u16>()];
@@ -48,14 +47,14 @@ fn spec() -> impl Strategy<Value = Spec> {
     })
 }
 
-/// Mostly nothing special.
+/// Mostly the default.
 fn rarely<T: Default + Clone + std::fmt::Debug>(
     strategy: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = T> {
     prop_oneof![9 => Just(T::default()), 1 => strategy]
 }
 
-/// Nearly always nothing special.
+/// Nearly always the default.
 fn seldom<T: Default + Clone + std::fmt::Debug>(
     strategy: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = T> {
@@ -63,10 +62,9 @@ fn seldom<T: Default + Clone + std::fmt::Debug>(
 }
 
 proptest! {
-    /// Streams of several flows: the sequence numbers mostly go on, the
-    /// identifications too.
+    /// Streams of several flows. Most sequence numbers and identifications are consecutive.
     #[test]
-    fn any_packets_come_back_each_flow_in_order(
+    fn any_packets_round_trip_with_each_flow_in_order(
         specs in proptest::collection::vec((spec(), prop::bool::weighted(0.9)), 1..60),
         which in (prop::bool::weighted(0.9), prop::bool::weighted(0.9)),
     ) {
@@ -90,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_and_no_header_make_them_panic(
+    fn any_bytes_with_any_header_do_not_panic(
         packet in proptest::collection::vec(any::<u8>(), 1..200),
         version in prop_oneof![Just(0x45u8), Just(0x60), any::<u8>()],
         header: [u8; VNET_HEADER_LEN],
@@ -103,7 +101,7 @@ proptest! {
             let (at, len) = if version == 0x60 { (4, len - 40) } else { (2, len) };
             packet[at..at + 2].copy_from_slice(&len.to_be_bytes());
         }
-        // What is no IP packet does not leave the tunnel.
+        // Other bytes than IP packets do not leave the tunnel.
         if let Ok(header) = IpHeader::parse(&packet) {
             let whole = packet[..header.total_len].to_vec();
             coalesce(&[whole.clone(), whole], BOTH);

@@ -1,9 +1,9 @@
-//! Packets through a coalescer.
+//! Passes packets through a coalescer.
 
 use packet::{Coalesce, Coalescer, IpPacket, Span, SuperPacket};
 
-/// Coalesces packets as they would stand in a receive buffer. Returns what would
-/// be written to the TUN, header and packet, and how many packets each carries.
+/// Coalesces packets in a receive buffer. Returns the bytes that would be written to the TUN
+/// device, header and packet, with the number of packets in each.
 pub fn coalesced(
     coalescer: &mut Coalescer,
     packets: &[Vec<u8>],

@@ -1,12 +1,12 @@
-//! The cases of the kernel's selftest `net/gro.c` (6.18), for both families: what
-//! must coalesce and what must not, by the number of packets in each super-packet.
+//! The cases of the kernel's selftest `net/gro.c` (6.18) for both families. Each case has the
+//! expected number of packets in each super-packet.
 
 use super::{carried, counts, round_trip, spec::*, stream};
 
 struct Case {
-    /// As the selftest calls it.
+    /// Name of the case in the selftest.
     name: &'static str,
-    /// Payloads of the stream.
+    /// Payload lengths of the stream.
     lens: &'static [usize],
     change: fn(&mut [Spec]),
     carried: &'static [usize],
@@ -21,9 +21,9 @@ const fn case(
     Case { name, lens, change, carried }
 }
 
-/// The length of every packet but one that is another.
+/// Length of every packet, except for at most one.
 const LEN: usize = 100;
-/// Packets of the "large" case, as the selftest makes them.
+/// Segment size of the selftest's "large" case.
 const MSS: usize = 4096 - 40 - 20;
 
 const BOTH_FAMILIES: [Case; 16] = [
@@ -35,8 +35,8 @@ const BOTH_FAMILIES: [Case; 16] = [
     case("flags: SYN ends coalescing", &[LEN, LEN, 0, LEN, LEN], |p| p[2].flags |= SYN, &[2, 1, 2]),
     case("flags: RST ends coalescing", &[LEN, LEN, 0, LEN, LEN], |p| p[2].flags |= RST, &[2, 1, 2]),
     case("flags: URG ends coalescing", &[LEN, LEN, 0, LEN, LEN], |p| p[2].flags |= URG, &[2, 1, 2]),
-    // The kernel makes one of the two with CWR. Here each stands alone: only the
-    // first segment of a super-packet has CWR.
+    // The kernel makes one super-packet of the two with CWR. This crate does not: only the first
+    // segment of a super-packet may have CWR.
     case(
         "flags: CWR ends coalescing",
         &[LEN; 5],
@@ -71,11 +71,11 @@ const IPV4: [Case; 7] = [
     case("ip: DF, incrementing", &[LEN; 2], |p| identify(p, DF, &[8, 9]), &[2]),
     case("ip: DF, fixed", &[LEN; 2], |p| identify(p, DF, &[8, 8]), &[2]),
     case("ip: no DF, incrementing", &[LEN; 2], |p| identify(p, 0, &[8, 9]), &[2]),
-    // 6.18 makes one of them, and marks that the identification is fixed. A TUN is
-    // not told so, and would number them.
+    // 6.18 coalesces them and marks the identification as fixed. The header of a TUN device lacks
+    // this mark, so the device would count the identification up.
     case("ip: no DF, fixed", &[LEN; 2], |p| identify(p, 0, &[8, 8]), &[1, 1]),
-    // The kernel leaves the third alone. Here an identification with DF says nothing
-    // (RFC 6864 section 4.1).
+    // The kernel does not coalesce the third. Here an identification with DF is meaningless (RFC
+    // 6864 section 4.1).
     case("ip: DF, two incrementing, one fixed", &[LEN; 3], |p| identify(p, DF, &[8, 9, 9]), &[3]),
     case("ip: DF, two fixed, one incrementing", &[LEN; 3], |p| identify(p, DF, &[8, 8, 9]), &[3]),
 ];
@@ -109,9 +109,9 @@ fn the_cases_of_ipv4() {
     }
 }
 
-/// The kernel takes extension headers that agree; here none is taken.
+/// The kernel coalesces equal extension headers. This crate does not coalesce any.
 #[test]
-fn extension_headers_agree_or_not() {
+fn extension_headers_are_never_coalesced() {
     for flow_label in [0, 1] {
         let mut specs = stream(true, &[LEN; 2]);
         specs.iter_mut().for_each(|spec| spec.ip_options = true);
@@ -120,7 +120,7 @@ fn extension_headers_agree_or_not() {
     }
 }
 
-/// The one case in which the outcome differs: see the crate's `coalesce`.
+/// The one case with a different outcome: see the crate's `coalesce`.
 #[test]
 fn a_changed_checksum_coalesces_and_is_repaired() {
     for ipv6 in [false, true] {
@@ -134,7 +134,7 @@ fn a_changed_checksum_coalesces_and_is_repaired() {
 }
 
 #[test]
-fn large_is_as_much_as_an_ip_packet_holds() {
+fn a_super_packet_may_have_the_length_of_the_longest_ip_packet() {
     for ipv6 in [false, true] {
         let most = 65_535 - if ipv6 { 40 } else { 20 } - 20;
         let (count, remainder) = (most / MSS, most % MSS);
@@ -143,7 +143,7 @@ fn large_is_as_much_as_an_ip_packet_holds() {
             lens.extend([last, last]);
             let mut specs = stream(ipv6, &lens);
             specs.iter_mut().for_each(|spec| spec.tcp_options.clear());
-            // The last but one is short, and the last goes on as if it were not.
+            // The second to last packet is short. The last one continues as if it were not.
             let next = specs[count].sequence.wrapping_add(MSS as u32);
             specs[count + 1].sequence = next;
             assert_eq!(carried(&specs), expected, "IPv6: {ipv6}");

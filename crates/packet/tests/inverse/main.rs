@@ -1,7 +1,6 @@
-//! Coalescing and segmenting are each other's inverse: whatever packets go in,
-//! the same packets come out, each flow in order. What the kernel would make of a
-//! super-packet, a slow oracle says, which shares nothing with the code under
-//! test.
+//! Coalescing and segmenting are inverse operations: the same packets come out, with each flow in
+//! order. A slow oracle computes the packets that the kernel would make of a super-packet. It
+//! shares no code with the crate.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod any;
@@ -25,7 +24,8 @@ fn coalesce(packets: &[Vec<u8>], which: Coalesce) -> Vec<(Vec<u8>, usize)> {
     coalesced(&mut Coalescer::default(), packets, which)
 }
 
-/// What the kernel makes of it, by our own segmenter and by the oracle.
+/// The packets that the kernel would make of it, computed by the crate's segmenter and by the
+/// oracle.
 fn segment(written: &[u8]) -> Vec<Vec<u8>> {
     let (header, packet) = written.split_first_chunk::<VNET_HEADER_LEN>().unwrap();
     let segments = Segments::new(packet, Offload::parse(header).unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn round_trip(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     coalesce(packets, BOTH).iter().flat_map(|(written, _)| segment(written)).collect()
 }
 
-/// How many packets each super-packet carries; they come back as they were.
+/// Number of packets in each super-packet. Checks that the packets come back unchanged.
 fn carried(specs: &[Spec]) -> Vec<usize> {
     let packets: Vec<_> = specs.iter().map(Spec::build).collect();
     assert_eq!(round_trip(&packets), packets);
@@ -55,8 +55,7 @@ fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     coalesce(packets, BOTH).iter().map(|(_, count)| *count).collect()
 }
 
-/// `lens.len()` packets of a TCP stream, across the wrap of sequence numbers and
-/// identifications.
+/// Creates `lens.len()` packets of a TCP stream. Sequence numbers and identifications wrap.
 fn stream(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
     let mut specs = Vec::new();
     let mut sequence = u32::MAX - 100;
@@ -69,7 +68,7 @@ fn stream(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
     specs
 }
 
-/// `lens.len()` datagrams of a UDP flow.
+/// Creates `lens.len()` datagrams of a UDP flow.
 fn datagrams(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
     let datagram = |(number, len): (usize, &usize)| Spec {
         id: 65_534u16.wrapping_add(number as u16),

@@ -1,7 +1,7 @@
-//! What a TUN device and the kernel behind it make of a packet with its
-//! virtio-net header: slow, straight from the rules, and with nothing of the code
-//! under test. Sources: virtio 1.2 section 5.1.6, RFC 791, 768, 8200 and 9293,
-//! kernel `net/ipv4/tcp_offload.c` and `udp_offload.c`.
+//! Computes the packets that a TUN device and the kernel make of a packet with a virtio-net header.
+//! The code is slow, follows the rules literally, and shares nothing with the code under test.
+//! Sources: virtio 1.2 section 5.1.6, RFC 791, 768, 8200 and 9293, kernel `net/ipv4/tcp_offload.c`
+//! and `udp_offload.c`.
 
 use super::spec::{CWR, FIN, PSH, Spec, slow_checksum};
 
@@ -9,7 +9,7 @@ const NEEDS_CSUM: u8 = 1;
 const TCP_IPV4: u8 = 1;
 const TCP_IPV6: u8 = 4;
 const UDP: u8 = 5;
-/// Beside a type: it is of what a UDP tunnel carries, over IPv4 or IPv6.
+/// Flags of a type: it describes the payload of a UDP tunnel over IPv4 or IPv6.
 pub const TUNNEL_IPV4: u8 = 0x20;
 pub const TUNNEL_IPV6: u8 = 0x40;
 /// The tunnel's UDP datagrams have a checksum.
@@ -24,7 +24,7 @@ pub struct Vnet {
     pub size: u16,
     pub start: u16,
     pub offset: u16,
-    /// Where a tunnel's UDP header begins, and the IP header of what it carries.
+    /// Offsets of a tunnel's UDP header and of the inner IP header.
     pub outer: u16,
     pub inner: u16,
 }
@@ -47,7 +47,7 @@ impl Vnet {
         header
     }
 
-    /// The same of what a tunnel carries; `None` where it is in none.
+    /// The header of the inner packet; `None` without a tunnel.
     fn carried(&self) -> Option<Self> {
         let tunnel = self.kind & (TUNNEL_IPV4 | TUNNEL_IPV6);
         let start = self.start.checked_sub(self.inner)?;
@@ -59,8 +59,8 @@ impl Vnet {
     }
 }
 
-/// The packets that `packet` stands for; `None` where it is not what its header
-/// says. The field of the transport's checksum is not believed but computed.
+/// The segments of `packet`; `None` if it contradicts its header. The transport checksum is
+/// computed, not read.
 pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     if vnet.kind & (TUNNEL_IPV4 | TUNNEL_IPV6) != 0 {
         return split_tunnel(vnet, packet);
@@ -104,7 +104,7 @@ pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(pieces.into_iter().enumerate().map(segment).collect())
 }
 
-/// Each packet that it carries behind a copy of the tunnel's headers.
+/// The segments of a tunnel's payload, each after a copy of the tunnel's headers.
 fn split_tunnel(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (outer, inner) = (usize::from(vnet.outer), usize::from(vnet.inner));
     let version = match vnet.kind & (TUNNEL_IPV4 | TUNNEL_IPV6) {
@@ -136,7 +136,8 @@ fn split_tunnel(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(carried.into_iter().enumerate().map(around).collect())
 }
 
-/// `carried`, of which `vnet` is said, within a tunnel: behind the headers of `outer` and `between`.
+/// Puts `carried`, which `vnet` describes, into a tunnel: after the headers of `outer` and the
+/// bytes `between`.
 pub fn tunnelled(
     outer: &Spec,
     between: &[u8],
@@ -159,8 +160,8 @@ pub fn tunnelled(
     (vnet, packet)
 }
 
-/// Leaves the sum of the pseudo-header in the checksum of a super-packet, and of the tunnel
-/// around it, as its sender does.
+/// Sets the checksum fields of a super-packet and of its tunnel to the sum of the pseudo-header, as
+/// its sender does.
 pub fn prepare(vnet: Vnet, packet: &mut [u8]) {
     if let Some(carried) = vnet.carried() {
         if let Some(packet) = packet.get_mut(vnet.inner.into()..) {
@@ -182,13 +183,13 @@ pub fn prepare(vnet: Vnet, packet: &mut [u8]) {
     }
 }
 
-/// Where the IP header ends, and where the transport's does, of a super-packet.
+/// Offsets of the ends of the IP header and of the transport header of a super-packet.
 fn headers(vnet: Vnet, packet: &[u8]) -> Option<(usize, usize)> {
     let start = usize::from(vnet.start);
     let version = packet.first()? >> 4;
     let ip_len = match version {
         4 => usize::from(packet[0] & 0xf) * 4,
-        // There may be extension headers, of four-byte words.
+        // Extension headers may be present; they consist of four-byte words.
         6 if start.is_multiple_of(4) => start.max(40),
         _ => return None,
     };
@@ -227,16 +228,14 @@ fn tcp_header(header: &mut [u8], ahead: u32, first: bool, last: bool) {
     }
 }
 
-/// The sum of the pseudo-header, for the transport from `start` to the packet's
-/// end.
+/// The sum of the pseudo-header for a transport from `start` to the end of the packet.
 pub fn pseudo(packet: &[u8], start: usize, udp: bool) -> u16 {
     let addresses = if packet[0] >> 4 == 6 { &packet[8..40] } else { &packet[12..20] };
     let len = ((packet.len() - start) as u32).to_be_bytes();
     !slow_checksum(&[addresses, &[0, if udp { 17 } else { 6 }], &len].concat())
 }
 
-/// Puts the checksum of what begins at `start` into `field`; a sum of zero becomes
-/// all ones.
+/// Writes the checksum of the bytes from `start` to `field`. A sum of zero becomes all ones.
 fn finish(packet: &mut [u8], start: usize, field: usize, pseudo: u16) {
     put(packet, field, pseudo);
     let checksum = match slow_checksum(&packet[start..]) {
@@ -246,7 +245,7 @@ fn finish(packet: &mut [u8], start: usize, field: usize, pseudo: u16) {
     put(packet, field, checksum);
 }
 
-/// A packet whose transport's checksum is right; for UDP never zero.
+/// A packet with a correct transport checksum, which is never zero for UDP.
 pub fn repaired(packet: &[u8], start: usize, udp: bool) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let pseudo = pseudo(&packet, start, udp);

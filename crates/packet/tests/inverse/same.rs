@@ -1,5 +1,5 @@
-//! Whether what was coalesced and split again is what went in: nothing lost, no
-//! flow out of order, every byte the same but for what a super-packet cannot keep.
+//! Checks that packets that were coalesced and segmented are unchanged: none is lost, each flow is
+//! in order, and all bytes are equal except those that a super-packet cannot preserve.
 
 use std::collections::HashSet;
 
@@ -8,11 +8,11 @@ use super::{
     spec::slow_checksum,
 };
 
-/// A packet that came out, and whether it shared its super-packet with others.
+/// An output packet, and whether it shared a super-packet with others.
 type Out = (Vec<u8>, bool);
 
-/// Holds what was written to a TUN, each with the number of packets it carries,
-/// against the packets that were sent.
+/// Compares the bytes written to a TUN device, each with its number of packets, with the packets
+/// that were sent.
 pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
     let mut came: Vec<Out> = Vec::new();
     for (written, count) in written {
@@ -38,7 +38,7 @@ pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
             assert_eq!(came[came_at].0, expected(&sent[sent_at], &came[came_at]), "of {flow:?}");
         }
     }
-    // What is of no flow keeps its order among its like.
+    // Packets without a flow stay in order among each other.
     let alone = |packets: &[Conversation]| -> Vec<usize> {
         (0..packets.len()).filter(|at| packets[*at].ports.is_none()).collect()
     };
@@ -48,7 +48,7 @@ pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
     assert_eq!(came_alone, sent_alone, "of no flow");
 }
 
-/// What the kernel asks of a packet with work left to do.
+/// The kernel's requirements for a packet with an offload.
 fn check_header(vnet: Vnet, packet: &[u8], count: usize) {
     let (start, udp) = plain(packet).expect("only TCP and UDP are marked");
     let header = if udp { 8 } else { usize::from(packet[start + 12] >> 4) * 4 };
@@ -71,7 +71,7 @@ fn check_header(vnet: Vnet, packet: &[u8], count: usize) {
     assert_eq!(given % 0xffff, pseudo(packet, start, udp) % 0xffff, "the pseudo-header's sum");
 }
 
-/// Who talks to whom: transport and ports where they are known.
+/// The addresses of a packet, with transport and ports if they are known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Conversation {
     version: u8,
@@ -88,8 +88,8 @@ impl Conversation {
         Self { version: packet[0] >> 4, addresses: addresses(packet).to_vec(), ports }
     }
 
-    /// Where the packets are that must stay in order with this flow's: its own, and
-    /// between the same addresses those of which the flow is not known.
+    /// Indices of the packets that must stay in order: those of this flow, and those with the
+    /// same addresses and an unknown flow.
     fn among(&self, packets: &[Self]) -> Vec<usize> {
         let same = |other: &Self| other.ports.is_none() || other.ports == self.ports;
         let with = |other: &Self| other.version == self.version && same(other);
@@ -103,9 +103,9 @@ fn addresses(packet: &[u8]) -> &[u8] {
     packet.get(range).unwrap_or_default()
 }
 
-/// Where the transport of a packet begins that may be coalesced, and whether it is
-/// UDP: whole, without IPv4 options or extension headers, lengths and the IPv4
-/// header's checksum right.
+/// Offset of the transport header of a packet that may be coalesced, and whether it is UDP. The
+/// packet must be whole, without IPv4 options or extension headers, with correct lengths and a
+/// correct IPv4 header checksum.
 pub fn plain(packet: &[u8]) -> Option<(usize, bool)> {
     let (start, protocol) = match packet[0] >> 4 {
         4 => {
@@ -131,9 +131,9 @@ pub fn plain(packet: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// What a packet is to come out as. Transport checksums are right afterwards; UDP
-/// without checksum has one if it came with others; where there is no
-/// fragmentation the identification says nothing (RFC 6864 section 4.1).
+/// The expected output for a packet. Transport checksums are correct. UDP without a checksum gets
+/// one if it was coalesced. Without fragmentation the identification is meaningless (RFC 6864
+/// section 4.1).
 fn expected(sent: &[u8], (came, merged): &Out) -> Vec<u8> {
     let Some((start, udp)) = plain(sent) else { return sent.to_vec() };
     if udp && !merged && sent[start + 6..start + 8] == [0, 0] {

@@ -1,4 +1,4 @@
-//! What a packet is made of: every field anything, every length right.
+//! The fields of a packet: every field may have any value, and every length is correct.
 
 pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
@@ -18,16 +18,16 @@ pub const MF: u16 = 0x2000;
 pub struct Spec {
     pub ipv6: bool,
     pub tcp: bool,
-    /// Names the flow: last byte of the source address, and source port.
+    /// Identifies the flow: last byte of the source address, and source port.
     pub host: u8,
     pub tos: u8,
     pub ttl: u8,
     /// IPv6 only.
     pub flow_label: u16,
-    /// IPv4 only, like what follows.
+    /// IPv4 only, like the next fields.
     pub id: u16,
     pub fragment: u16,
-    /// Says whether the header's checksum is right, by what is added to it.
+    /// Added to the header's checksum. Zero leaves it correct.
     pub ip_checksum_off_by: u16,
     /// IPv4 options, or a destination options header of IPv6.
     pub ip_options: bool,
@@ -36,14 +36,14 @@ pub struct Spec {
     pub window: u16,
     pub urgent: u16,
     pub flags: u8,
-    /// The four bits beside the data offset.
+    /// The four bits next to the data offset.
     pub reserved: u8,
     pub tcp_options: Vec<u8>,
     pub payload: Vec<u8>,
     pub checksum: Checksum,
 }
 
-/// What stands in the transport's checksum.
+/// State of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     Right,

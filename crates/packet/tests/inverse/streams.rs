@@ -13,7 +13,7 @@ fn a_stream_becomes_one_super_packet_across_the_wrap_of_sequence_and_id() {
 }
 
 #[test]
-fn a_super_packet_is_at_most_as_long_as_a_packet_can_be_and_carries_at_most_128() {
+fn a_super_packet_has_at_most_65535_bytes_and_128_packets() {
     for ipv6 in [false, true] {
         let room = 65_535 - stream(ipv6, &[1])[0].headers();
         for (last, expected) in [(room % 9_000, vec![8]), (room % 9_000 + 1, vec![7, 1])] {
@@ -28,7 +28,7 @@ fn a_super_packet_is_at_most_as_long_as_a_packet_can_be_and_carries_at_most_128(
 }
 
 #[test]
-fn push_and_fin_end_a_super_packet_and_stand_on_its_last_segment() {
+fn push_and_fin_end_a_super_packet_and_are_set_on_its_last_segment() {
     for ipv6 in [false, true] {
         for flag in [PSH, FIN, PSH | FIN] {
             let mut specs = stream(ipv6, &[100; 4]);
@@ -42,7 +42,7 @@ fn push_and_fin_end_a_super_packet_and_stand_on_its_last_segment() {
 
 type Change = fn(&mut Spec);
 
-/// What may differ in TCP.
+/// Changes of a TCP packet.
 const TCP_CHANGES: [(&str, Change); 13] = [
     ("SYN", |s| s.flags |= SYN),
     ("RST", |s| s.flags |= RST),
@@ -59,7 +59,7 @@ const TCP_CHANGES: [(&str, Change); 13] = [
     ("a gap", |s| s.sequence = s.sequence.wrapping_add(1)),
 ];
 
-/// What may differ in either transport.
+/// Changes of a packet of either transport.
 const CHANGES: [(&str, Change); 6] = [
     ("TOS", |s| s.tos = 0x10),
     ("ECN", |s| s.tos = 0x03),
@@ -80,7 +80,7 @@ const IPV4_CHANGES: [(&str, Change); 7] = [
 ];
 
 #[test]
-fn what_differs_is_not_merged() {
+fn packets_with_different_headers_are_not_coalesced() {
     let same_family = |change: &(&'static str, Change), specs: [Vec<Spec>; 2], which: usize| {
         for mut specs in specs {
             change.1(&mut specs[which]);
@@ -97,7 +97,7 @@ fn what_differs_is_not_merged() {
     for change in &CHANGES {
         same_family(change, udp(), 1);
     }
-    // A header that is longer by options comes first, too.
+    // Also with the longer header first.
     let options: (&str, Change) = ("IP options, or an extension header", |s| s.ip_options = true);
     for which in [0, 1] {
         same_family(&options, tcp(), which);
@@ -114,10 +114,9 @@ fn what_differs_is_not_merged() {
     }
 }
 
-/// Options and extension headers may say anything; nothing is made of them, even
-/// where they agree.
+/// Options and extension headers are never coalesced, not even if they are equal.
 #[test]
-fn options_fragments_and_extension_headers_pass_as_they_are() {
+fn packets_with_options_or_extension_headers_and_fragments_are_unchanged() {
     for change in
         [|s: &mut Spec| s.ip_options = true, |s: &mut Spec| s.fragment = MF] as [Change; 2]
     {
@@ -133,7 +132,7 @@ fn options_fragments_and_extension_headers_pass_as_they_are() {
 }
 
 #[test]
-fn flags_that_end_coalescing_do_so_even_where_all_packets_carry_them() {
+fn flags_that_end_coalescing_do_so_even_if_all_packets_have_them() {
     for flag in [SYN, RST, URG, CWR] {
         for ipv6 in [false, true] {
             let mut specs = stream(ipv6, &[100; 2]);
@@ -143,15 +142,15 @@ fn flags_that_end_coalescing_do_so_even_where_all_packets_carry_them() {
     }
 }
 
-/// Each lie is one that hides where the payload begins or ends.
+/// Each wrong field hides the beginning or the end of the payload.
 #[test]
-fn headers_that_lie_pass_as_they_are() {
+fn packets_with_wrong_headers_are_unchanged() {
     type Lie = fn(&mut [u8]);
     let lies: [(&str, bool, Lie); 4] = [
         ("a TCP header shorter than it can be", true, |packet| packet[20 + 12] = 0x40),
         ("a TCP header longer than the packet", true, |packet| packet[20 + 12] = 0xf0),
         ("a UDP length below the packet's", false, |packet| packet[20 + 5] -= 4),
-        // With a checksum that is right for 20 bytes, which is one word too few.
+        // The checksum is correct for 20 bytes, which is one word too few.
         ("IPv4 options in place of the transport", true, |packet| {
             packet[0] = 0x46;
             packet[10..12].fill(0);
@@ -180,7 +179,7 @@ fn a_fragment_in_between_is_not_overtaken() {
 }
 
 #[test]
-fn marks_that_all_packets_carry_are_kept() {
+fn marks_of_all_packets_are_preserved() {
     for ipv6 in [false, true] {
         for ecn in 0..4 {
             for mut specs in [stream(ipv6, &[100; 3]), datagrams(ipv6, &[100; 3])] {
@@ -228,7 +227,7 @@ fn interleaved_flows_each_become_one() {
 }
 
 #[test]
-fn each_transport_can_be_left_out() {
+fn coalescing_can_be_disabled_for_each_transport() {
     let packets: Vec<_> = datagrams(false, &[200; 5]).iter().map(Spec::build).collect();
     assert_eq!(coalesce(&packets, Coalesce { tcp: true, udp: false }).len(), 5);
     let packets: Vec<_> = stream(true, &[50; 5]).iter().map(Spec::build).collect();
@@ -237,7 +236,7 @@ fn each_transport_can_be_left_out() {
 
 /// VXLAN and other overlays send UDP over IPv4 without checksum.
 #[test]
-fn udp_without_checksum_coalesces_and_one_alone_stays_without() {
+fn udp_without_checksum_coalesces_and_a_single_one_is_unchanged() {
     for ipv6 in [false, true] {
         let right = datagrams(ipv6, &[300; 4]);
         let none = |spec: &Spec| Spec { checksum: Checksum::Zero, ..spec.clone() };
@@ -252,7 +251,7 @@ fn udp_without_checksum_coalesces_and_one_alone_stays_without() {
     }
 }
 
-/// All ones is the same number, and for UDP zero says that there is none.
+/// All ones is the same number, and zero means no checksum in UDP.
 #[test]
 fn a_udp_checksum_that_computes_to_zero_is_all_ones() {
     for ipv6 in [false, true] {
@@ -267,10 +266,9 @@ fn a_udp_checksum_that_computes_to_zero_is_all_ones() {
     }
 }
 
-/// Documented: the AEAD has authenticated what came, right or wrong, and nothing
-/// is summed on the way.
+/// As documented: the AEAD has authenticated all bytes, and no sum is computed.
 #[test]
-fn a_transport_checksum_that_was_wrong_is_right_afterwards() {
+fn a_wrong_transport_checksum_is_corrected() {
     for ipv6 in [false, true] {
         for right in [stream(ipv6, &[100; 3]), datagrams(ipv6, &[100; 3])] {
             let mut wrong = right.clone();

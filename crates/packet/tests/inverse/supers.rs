@@ -1,5 +1,5 @@
-//! The other direction: a super-packet as the kernel gives it, in segments, which
-//! coalesce to what it was.
+//! The reverse direction: a super-packet from the kernel is segmented, and its segments coalesce to
+//! the same super-packet.
 
 use packet::{Offload, SegmentError, Segments, VNET_HEADER_LEN};
 use proptest::prelude::*;
@@ -12,8 +12,7 @@ use super::{
     stream,
 };
 
-/// A packet, and how a TUN device says that it is a super-packet with segments of
-/// `size` bytes.
+/// A packet with the virtio-net header of a super-packet with segments of `size` bytes.
 pub fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
     let mut packet = spec.build();
     let header = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
@@ -42,7 +41,7 @@ fn new(written: &[u8]) -> Result<usize, SegmentError> {
 }
 
 #[test]
-fn congestion_window_reduced_stands_on_the_first_segment_only() {
+fn cwr_is_set_on_the_first_segment_only() {
     for ipv6 in [false, true] {
         let mut spec = stream(ipv6, &[3_000]).remove(0);
         spec.flags |= CWR | ECE | PSH | FIN;
@@ -55,7 +54,7 @@ fn congestion_window_reduced_stands_on_the_first_segment_only() {
 }
 
 #[test]
-fn ip_options_and_extension_headers_stand_on_each_segment() {
+fn ip_options_and_extension_headers_are_in_each_segment() {
     for (tcp, ipv6) in [(true, false), (true, true), (false, false), (false, true)] {
         let whole = Spec { ip_options: true, ..Spec::new(tcp, ipv6, vec![7; 2_500]) };
         let segments = segment(&super_packet(&whole, 1_000));
@@ -73,14 +72,14 @@ fn ip_options_and_extension_headers_stand_on_each_segment() {
 }
 
 #[test]
-fn headers_that_are_not_what_the_offload_says_are_refused() {
+fn headers_that_contradict_the_offload_are_refused() {
     let written = |tcp, ipv6| super_packet(&Spec::new(tcp, ipv6, vec![1; 300]), 100);
     type Change = fn(&mut [u8]);
     let changes: [(&str, Vec<u8>, Change); 9] = [
         ("TCP over IPv4, with an IPv6 header", written(true, true), |w| w[1] = 1),
         ("TCP over IPv6, with an IPv4 header", written(true, false), |w| w[1] = 4),
         ("no version", written(true, false), |w| w[VNET_HEADER_LEN] = 0x55),
-        ("options where the transport is said to begin", written(true, false), |w| {
+        ("options at the given transport offset", written(true, false), |w| {
             w[VNET_HEADER_LEN] = 0x46
         }),
         ("an IPv4 header too short", written(false, false), |w| w[VNET_HEADER_LEN] = 0x44),
@@ -114,7 +113,7 @@ fn narrowed(written: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
     Some((0..segments.count()).map(write).collect())
 }
 
-/// A packet of which nothing is left to do, or the checksum.
+/// A packet without an offload, or with a checksum offload.
 fn lone(spec: &Spec, finished: bool) -> Vec<u8> {
     let mut written = super_packet(spec, u16::MAX);
     written[1] = 0;
@@ -127,7 +126,7 @@ fn lone(spec: &Spec, finished: bool) -> Vec<u8> {
 }
 
 #[test]
-fn what_stands_for_more_than_its_bytes_is_not_narrowed() {
+fn signed_urgent_and_connection_segments_are_not_narrowed() {
     let tcp = Spec::new(true, false, vec![7; 1_300]);
     assert_eq!(narrowed(&lone(&tcp, true), 1_000).map(|segments| segments.len()), Some(2));
     let others = [
@@ -151,7 +150,7 @@ fn what_stands_for_more_than_its_bytes_is_not_narrowed() {
 
 proptest! {
     #[test]
-    fn narrowed_tcp_is_what_the_kernel_would_have_made_of_it(
+    fn narrowed_tcp_equals_the_kernels_segments(
         (ipv6, finished, super_sized, ip_options, cwr) in any::<(bool, bool, bool, bool, bool)>(),
         (size, len, most) in (600usize..9_000, 1usize..30_000, 200usize..9_000),
         flags in prop_oneof![Just(0), Just(PSH), Just(FIN), Just(PSH | FIN)],
@@ -169,10 +168,9 @@ proptest! {
         prop_assert_eq!(narrowed(&written, most), Some(expected));
     }
 
-    /// Nothing may be lost by coalescing what was segmented, as far as one
-    /// super-packet may carry it.
+    /// Coalescing the segments restores the super-packet, up to the limits of one super-packet.
     #[test]
-    fn any_super_packet_comes_back_from_its_segments(
+    fn segments_of_any_super_packet_coalesce_to_it(
         (tcp, ipv6, host, tos, ttl) in any::<(bool, bool, u8, u8, u8)>(),
         (id, df, flow_label) in any::<(u16, bool, u16)>(),
         (sequence, ack, window, urgent, reserved) in any::<(u32, u32, u16, u16, u8)>(),

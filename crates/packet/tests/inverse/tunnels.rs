@@ -1,4 +1,4 @@
-//! Super-packets that a UDP tunnel carries, VXLAN or Geneve: each segment has the tunnel's headers.
+//! Super-packets in a UDP tunnel, VXLAN or Geneve: each segment has the tunnel's headers.
 
 use packet::{Offload, SegmentError, Segments, VNET_HEADER_LEN};
 use proptest::prelude::*;
@@ -10,10 +10,10 @@ use super::{
     supers::super_packet,
 };
 
-/// Of VXLAN with the Ethernet header that it carries (RFC 7348 section 5).
+/// Bytes of a VXLAN header and the inner Ethernet header (RFC 7348 section 5).
 const VXLAN: usize = 8 + 14;
 
-/// The super-packet `carried` in a tunnel, with `between` bytes behind the tunnel's UDP header.
+/// Puts the super-packet `carried` in a tunnel, with `between` bytes after the tunnel's UDP header.
 fn in_tunnel(outer: &Spec, carried: &Spec, size: u16, between: usize, checksum: bool) -> Vec<u8> {
     let inside = super_packet(carried, size);
     let (header, inside) = inside.split_at(VNET_HEADER_LEN);
@@ -30,7 +30,7 @@ fn new(written: &[u8]) -> Result<usize, SegmentError> {
 }
 
 #[test]
-fn what_the_headers_do_not_hold_is_refused() {
+fn contradicting_tunnel_headers_are_refused() {
     let (outer, carried) =
         (Spec::new(false, false, vec![]), Spec::new(true, false, vec![7; 3_000]));
     let good = in_tunnel(&outer, &carried, 1_000, VXLAN, true);
@@ -55,7 +55,7 @@ fn what_the_headers_do_not_hold_is_refused() {
 }
 
 #[test]
-fn it_is_not_narrowed() {
+fn super_packets_in_a_tunnel_are_not_narrowed() {
     let (outer, carried) =
         (Spec::new(false, false, vec![]), Spec::new(true, false, vec![7; 3_000]));
     let written = in_tunnel(&outer, &carried, 1_000, VXLAN, true);
@@ -65,9 +65,9 @@ fn it_is_not_narrowed() {
 }
 
 proptest! {
-    /// The oracle says what they are, and each checksum is right.
+    /// The oracle computes the segments, and all checksums must be correct.
     #[test]
-    fn each_segment_has_its_tunnel(
+    fn each_segment_has_the_tunnel_headers(
         (tcp, ipv6, outer_ipv6, checksum) in any::<(bool, bool, bool, bool)>(),
         (ip_options, outer_options) in any::<(bool, bool)>(),
         (id, outer_id, sequence) in any::<(u16, u16, u32)>(),

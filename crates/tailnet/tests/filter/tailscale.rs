@@ -182,7 +182,7 @@ fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
             let verdict = judge.accepts(&bytes, |_| false);
             prop_assert_eq!(verdict, expected, "{:?}, jailed: {}", packet, jailed);
             verdicts.borrow_mut()[usize::from(verdict) + 2 * usize::from(jailed)] += 1;
-            let grants = oracle.ask("grants", &format!("{} {}", packet.from, packet.to));
+            let grants = oracle.request("grants", &format!("{} {}", packet.from, packet.to));
             let is_local = policy.local.iter().any(|range| {
                 range.first().is_ipv4() == packet.to.is_ipv4()
                     && range.first() <= packet.to

@@ -5,17 +5,17 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::wire::FiveTuple;
 
-/// A packet by its parts, written field by field.
+/// The fields of a packet.
 #[derive(Clone, Debug)]
 struct Parts {
     addresses: (IpAddr, IpAddr),
     tos: u8,
-    /// IPv4: the flags and the offset.
+    /// IPv4: flags and offset.
     fragment: u16,
     /// IPv4: words of options.
     options: usize,
-    /// IPv6: the numbers of extension headers, and of each its words of eight bytes behind
-    /// the first; of a fragment header its offset and flag instead.
+    /// IPv6: the number of each extension header, with its length in words of eight bytes after the
+    /// first. A fragment header has its offset and flag instead.
     extensions: Vec<(u8, u16)>,
     protocol: u8,
     transport: Vec<u8>,
@@ -66,7 +66,7 @@ impl Parts {
         }
     }
 
-    /// The first number, and the headers.
+    /// The first protocol number, and the headers.
     fn extension_headers(&self) -> (u8, Vec<u8>) {
         self.extensions.iter().rfold(
             (self.protocol, Vec::new()),
@@ -82,7 +82,7 @@ impl Parts {
         )
     }
 
-    /// Bytes in front of the transport header.
+    /// Bytes before the transport header.
     fn headers(&self) -> usize {
         match self.addresses.0 {
             IpAddr::V4(_) => 20 + 4 * self.options,
@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-/// What a packet's five-tuple has to be.
+/// The expected five-tuple of a packet.
 fn tuple(protocol: u8, from: &str, to: &str) -> (u8, SocketAddr, SocketAddr) {
     (protocol, from.parse().unwrap(), to.parse().unwrap())
 }
@@ -111,7 +111,7 @@ fn parts_of(tuple: FiveTuple) -> (u8, SocketAddr, SocketAddr) {
 }
 
 #[test]
-fn the_protocol_is_found_behind_extension_headers() {
+fn the_protocol_after_extension_headers_is_found() {
     for (extensions, at) in [
         (&[][..], 40),
         (&[(0, 0)], 48),
@@ -128,7 +128,7 @@ fn the_protocol_is_found_behind_extension_headers() {
 }
 
 #[test]
-fn extension_headers_without_an_end_hide_the_protocol() {
+fn truncated_or_too_many_extension_headers_hide_the_protocol() {
     let too_many = Parts::udp_v6(&[(0, 0); 9]).write();
     let mut cut_off = Parts::udp_v6(&[(60, 0)]).write();
     cut_off.truncate(47);
@@ -166,8 +166,8 @@ fn only_the_first_fragment_has_ports() {
     for (offset, part, ports) in
         [(0, Fragment::First, true), (1, Fragment::First, true), (8, Fragment::Later, false)]
     {
-        // What looks like ports behind a later fragment's header is data, and so is what looks
-        // like a further extension header.
+        // The bytes after a later fragment's header are data. Bytes that look like ports or a
+        // further extension header must be ignored.
         for extensions in [&[(44, offset)][..], &[(0, 0), (44, offset), (60, 0)]] {
             let packet = Parts::udp_v6(extensions).write();
             let header = IpHeader::parse(&packet).unwrap();
@@ -179,13 +179,14 @@ fn only_the_first_fragment_has_ports() {
 }
 
 #[test]
-fn all_fragments_of_a_packet_are_of_one_flow() {
+fn all_fragments_of_a_packet_have_one_flow_hash() {
     let flow = |parts: &Parts| {
         let packet = parts.write();
-        IpHeader::parse(&packet).unwrap().flow(&packet)
+        IpHeader::parse(&packet).unwrap().flow_hash(&packet)
     };
     let first = Parts::udp_v6(&[(44, 1), (60, 0)]);
-    // It has the number of what its first fragment begins with, and cannot look behind.
+    // A later fragment has the protocol number at which its first fragment begins. Further headers
+    // are unknown.
     let later = Parts { protocol: 60, transport: vec![7; 40], ..Parts::udp_v6(&[(44, 8)]) };
     assert_eq!(flow(&first), flow(&later));
     let v4 = Parts::new("10.0.0.1", "10.0.0.2", 17, &[0x10, 0, 0, 53, 0, 8, 0, 0]);
@@ -195,7 +196,7 @@ fn all_fragments_of_a_packet_are_of_one_flow() {
 }
 
 #[test]
-fn a_tuple_of_a_protocol_without_ports_has_zeros_for_them() {
+fn a_tuple_without_ports_has_zero_ports() {
     let echo = [8, 0, 0, 0, 0x12, 0x34, 0, 1];
     let v4 = |protocol| tuple_of(&Parts::new("10.0.0.1", "10.0.0.2", protocol, &echo).write());
     assert_eq!(v4(1), tuple(1, "10.0.0.1:0", "10.0.0.2:0"));
@@ -205,7 +206,7 @@ fn a_tuple_of_a_protocol_without_ports_has_zeros_for_them() {
 }
 
 #[test]
-fn every_field_of_a_tuple_counts_and_ipv4_is_not_ipv6() {
+fn every_field_of_a_tuple_is_compared_and_ipv4_differs_from_ipv6() {
     let key = |from: &str, to: &str, protocol, ports: [u8; 4]| {
         let packet = Parts::new(from, to, protocol, &ports).write();
         FiveTuple::parse(&IpHeader::parse(&packet).unwrap(), &packet)
@@ -227,7 +228,7 @@ fn every_field_of_a_tuple_counts_and_ipv4_is_not_ipv6() {
 }
 
 #[test]
-fn a_header_shorter_than_it_can_be_leads_to_no_ports() {
+fn a_too_short_header_length_yields_no_ports() {
     let mut packet = Parts::new("10.0.0.1", "10.0.0.2", 6, &[0, 1, 0, 2]).write();
     packet[0] = 0x44;
     let header = IpHeader::parse(&packet).unwrap();
@@ -267,7 +268,7 @@ fn parts() -> impl Strategy<Value = Parts> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(parts in parts(), padding in 0usize..20) {
+    fn written_packets_are_parsed(parts in parts(), padding in 0usize..20) {
         let mut packet = parts.write();
         let len = packet.len();
         packet.resize(len + padding, 0xee);
@@ -301,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_and_nothing_behind_the_packet_counts(
+    fn any_bytes_are_parsed_without_panic_and_trailing_bytes_are_ignored(
         first in prop_oneof![Just(0x45u8), Just(0x4f), Just(0x60), any::<u8>()],
         next in prop_oneof![Just(0u8), Just(43), Just(44), Just(60), Just(6), Just(1), Just(58)],
         len in 0u8..100,
@@ -320,7 +321,7 @@ proptest! {
             let bytes = &packet[..cut];
             let Ok(beginning) = IpHeader::parse_truncated(bytes) else { continue };
             let looks = |bytes: &[u8]| (
-                beginning.flow(bytes),
+                beginning.flow_hash(bytes),
                 beginning.ports(bytes),
                 FiveTuple::parse(&beginning, bytes),
                 beginning.transport(bytes).to_vec(),
