@@ -1,5 +1,5 @@
-//! What TCP carries between the stack and the kernel's TCP, through two engines in this
-//! process, in Gbit/s. Needs the right to make network namespaces:
+//! Measures TCP between the stack and the kernel's TCP, through two engines in this process, in
+//! Gbit/s. It needs the permission to create network namespaces:
 //!
 //! ```text
 //!   cargo run --release -p linerate-netstack --example throughput \
@@ -32,10 +32,10 @@ use tokio::{
 
 /// Bytes of one read or write, on either side.
 const BUFFER: usize = 128 * 1024;
-/// Until windows have grown.
+/// Time in which the windows grow.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What is counted, and whether it goes on.
+/// Counts bytes, and whether to continue.
 #[derive(Default)]
 struct Meter {
     bytes: AtomicU64,
@@ -78,7 +78,7 @@ fn main() {
     }
 }
 
-/// Gbit/s, and processor seconds a gigabyte of everything together.
+/// Returns Gbit/s, and CPU seconds per gigabyte of all threads.
 async fn measure(meter: &Meter, duration: Duration) -> (f64, f64) {
     sleep(WARM_UP).await;
     let (bytes, begin, cpu) = (meter.bytes.load(Ordering::Relaxed), Instant::now(), cpu());

@@ -1,14 +1,13 @@
-//! The memory of all buffers together.
+//! A memory limit for all buffers together.
 //!
-//! Every byte counts: what a buffer holds, and [`FIRST`] bytes of each buffer that holds
-//! less, which are set aside for it. So a buffer that holds nothing waits for no other, and
-//! all of them stay within the limit for as long as [`Budget::has_room_for`] is asked first.
-//! A buffer that holds more may have to wait until it is read. A receiver that has nothing
-//! to be read, as the next bytes are missing, gives up what came early when these get no
-//! memory.
+//! It counts the bytes in buffers, and [`FIRST`] bytes for each buffer that holds less; these are
+//! reserved. An empty buffer therefore never waits for another one, and all buffers stay within the
+//! limit if [`Budget::has_room_for`] is checked before a buffer is created. A buffer with more data
+//! may have to wait until it is read. A receiver with out-of-order data but without the next bytes
+//! drops that data if the next bytes get no memory.
 //!
 //! ```text
-//!   | held, or set aside | left: 1/16 for buffers below their share | 1/16 for those to come |
+//!   | held, or reserved | left: 1/16 for buffers below their share | 1/16 for new buffers |
 //! ```
 
 use std::sync::{
@@ -16,63 +15,62 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Bytes of a whole chunk: what large buffers grow and shrink by.
+/// Bytes of a whole chunk. Large buffers grow and shrink by chunks.
 pub const CHUNK: usize = 16 * 1024;
-/// Bytes of the least chunk, and what each buffer may have in any case.
+/// Bytes of the smallest chunk, reserved for each buffer.
 pub const FIRST: usize = 512;
-/// Free chunks that are kept, 1 MiB: fresh memory has to be zeroed, and is not in the cache.
-const KEPT: usize = 64;
+/// The most free chunks that are cached, 1 MiB. New memory must be zeroed and is not in the cache.
+const MAX_FREE_CHUNKS: usize = 64;
 
 /// A piece of a buffer: a power of two from [`FIRST`] to [`CHUNK`] bytes.
 pub type Chunk = Box<[u8]>;
 
-/// A bound for the memory of many buffers. Clones are the same one.
+/// A memory limit for many buffers. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     limit: usize,
-    /// Bytes that buffers hold.
+    /// Bytes in buffers.
     used: AtomicUsize,
-    /// The same, and what is set aside for buffers that hold less.
-    taken: AtomicUsize,
+    /// Bytes in buffers, and bytes that are reserved for buffers that hold less.
+    reserved: AtomicUsize,
     buffers: AtomicUsize,
-    kept: Mutex<Vec<Chunk>>,
+    free_chunks: Mutex<Vec<Chunk>>,
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Shared {
             limit,
             used: AtomicUsize::new(0),
-            taken: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
-            kept: Mutex::new(Vec::new()),
+            free_chunks: Mutex::new(Vec::new()),
         }))
     }
 
-    /// Whether so many buffers can begin.
+    /// Whether this number of buffers can be created.
     pub fn has_room_for(&self, buffers: usize) -> bool {
         self.left() >= buffers * FIRST
     }
 
-    /// A buffer begins.
+    /// Adds a buffer.
     pub fn begin(&self) {
         self.0.buffers.fetch_add(1, Ordering::Relaxed);
-        self.0.taken.fetch_add(FIRST, Ordering::Relaxed);
+        self.0.reserved.fetch_add(FIRST, Ordering::Relaxed);
     }
 
-    /// A buffer that holds nothing ends.
+    /// Removes an empty buffer.
     pub fn end(&self) {
         self.0.buffers.fetch_sub(1, Ordering::Relaxed);
-        self.0.taken.fetch_sub(FIRST, Ordering::Relaxed);
+        self.0.reserved.fetch_sub(FIRST, Ordering::Relaxed);
     }
 
-    /// How many bytes a buffer that holds `held` may hold now. All but an eighth of the
-    /// limit is first come, first served; half of the eighth is for buffers below their even
-    /// share, and the rest for new buffers.
+    /// The bytes that a buffer with `held` bytes may hold now. Seven eighths of the limit are first
+    /// come, first served. Half of the last eighth is for buffers below their even share, and the
+    /// rest for new buffers.
     pub fn allowance(&self, held: usize) -> usize {
         let (limit, left) = (self.0.limit, self.left());
         let own = held.max(FIRST);
@@ -82,56 +80,57 @@ impl Budget {
         first_come.max(shared.min(share))
     }
 
-    /// A chunk of `len` bytes for a buffer that holds `held`, within its allowance, in the
-    /// place of one of `old` bytes.
+    /// Returns a chunk of `len` bytes, within the allowance, to a buffer that holds `held` bytes.
+    /// It replaces a chunk of `old` bytes.
     pub fn take(&self, held: usize, old: usize, len: usize) -> Chunk {
         self.account(held, held - old + len);
-        let kept = || self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let kept = if len == CHUNK { kept() } else { None };
-        kept.unwrap_or_else(|| vec![0; len].into_boxed_slice())
+        let free_chunks =
+            || self.0.free_chunks.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free_chunks = if len == CHUNK { free_chunks() } else { None };
+        free_chunks.unwrap_or_else(|| vec![0; len].into_boxed_slice())
     }
 
-    /// Takes a chunk back of a buffer that held `held` bytes.
+    /// Takes back a chunk from a buffer that held `held` bytes.
     pub fn give(&self, held: usize, chunk: Chunk) {
         self.account(held, held - chunk.len());
         if chunk.len() < CHUNK {
             return;
         }
-        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < KEPT {
-            kept.push(chunk);
+        let mut free_chunks = self.0.free_chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if free_chunks.len() < MAX_FREE_CHUNKS {
+            free_chunks.push(chunk);
         }
     }
 
-    /// Counts bytes of something that has no chunks.
+    /// Adds bytes that are not in chunks.
     pub fn charge(&self, len: usize) {
         self.0.used.fetch_add(len, Ordering::Relaxed);
-        self.0.taken.fetch_add(len, Ordering::Relaxed);
+        self.0.reserved.fetch_add(len, Ordering::Relaxed);
     }
 
-    /// Counts them no more.
+    /// Subtracts bytes that are not in chunks.
     pub fn refund(&self, len: usize) {
         self.0.used.fetch_sub(len, Ordering::Relaxed);
-        self.0.taken.fetch_sub(len, Ordering::Relaxed);
+        self.0.reserved.fetch_sub(len, Ordering::Relaxed);
     }
 
-    /// A buffer holds `to` bytes that held `from`.
+    /// Accounts for a buffer that changes from `from` to `to` bytes.
     fn account(&self, from: usize, to: usize) {
         change(&self.0.used, from, to);
-        change(&self.0.taken, from.max(FIRST), to.max(FIRST));
+        change(&self.0.reserved, from.max(FIRST), to.max(FIRST));
     }
 
-    /// Bytes that buffers hold.
+    /// Bytes in buffers.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that are left.
+    /// Bytes that are neither used nor reserved.
     pub fn left(&self) -> usize {
-        self.0.limit.saturating_sub(self.0.taken.load(Ordering::Relaxed))
+        self.0.limit.saturating_sub(self.0.reserved.load(Ordering::Relaxed))
     }
 
-    /// Whether no buffer should grow now: three quarters are taken.
+    /// Whether buffers should not grow: more than three quarters are used or reserved.
     pub fn is_short(&self) -> bool {
         self.left() < self.0.limit / 4
     }
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_eighth_is_for_buffers_below_their_share() {
+    fn the_last_eighth_is_for_small_buffers() {
         let budget = Budget::new(64 * CHUNK);
         (0..4).for_each(|_| budget.begin());
         let mut held = 0;

@@ -1,4 +1,4 @@
-//! The IP header: read where packets arrive, written where they leave.
+//! Reads and writes IP headers.
 
 use std::net::IpAddr;
 
@@ -10,49 +10,49 @@ use packet::{
 
 use crate::tcp::Payload;
 
-/// Routers until a packet is dropped (RFC 1340 recommends 64).
+/// Hop limit of sent packets (RFC 1340 recommends 64).
 const HOPS: u8 = 64;
 
-/// A packet that arrived, cut into its headers and its payload.
+/// A received packet, split into headers and payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
-    /// The transport header, and behind it the payload where that is not apart.
+    /// The transport header, followed by the payload unless that is in separate pieces.
     pub transport: &'a [u8],
-    /// The buffer and the pieces of the payload, where it is apart.
+    /// The buffer and the pieces of a separate payload.
     pieces: Option<(&'a [u8], &'a [Span])>,
 }
 
-/// Why a packet is not worked on.
+/// Reason for which a packet is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPacket {
+pub enum PacketError {
     /// A fragment.
     Fragment,
-    /// Its header cannot be.
+    /// Its header is invalid.
     Malformed,
 }
 
 impl<'a> Packet<'a> {
-    /// A packet in one piece, and what was read of it.
-    pub fn whole(bytes: &'a [u8], header: &IpHeader) -> Result<Self, NoPacket> {
+    /// A packet in one piece, with its parsed headers.
+    pub fn whole(bytes: &'a [u8], header: &IpHeader) -> Result<Self, PacketError> {
         let (protocol, start) = match header.version {
             Version::V4 => {
                 let len = usize::from(header.transport);
                 let sound = (ipv4::HEADER_LEN..=header.total_len).contains(&len)
                     && checksum::sum(&bytes[..len]) == 0xffff;
                 if !sound {
-                    return Err(NoPacket::Malformed);
+                    return Err(PacketError::Malformed);
                 }
                 if ipv4::fragment(bytes) & !ipv4::DONT_FRAGMENT != 0 {
-                    return Err(NoPacket::Fragment);
+                    return Err(PacketError::Fragment);
                 }
                 (header.protocol, len)
             }
-            // No extension header is worked on.
+            // Other extension headers are not supported.
             Version::V6 => match bytes[ipv6::NEXT_HEADER] {
-                ipv6::extension::FRAGMENT => return Err(NoPacket::Fragment),
+                ipv6::extension::FRAGMENT => return Err(PacketError::Fragment),
                 next => (next, ipv6::HEADER_LEN),
             },
         };
@@ -60,13 +60,13 @@ impl<'a> Packet<'a> {
         Ok(Self::new(bytes, header, (protocol, transport), None))
     }
 
-    /// A packet that was put together from its fragments.
+    /// A reassembled packet.
     pub fn reassembled(addresses: (IpAddr, IpAddr), protocol: u8, transport: &'a [u8]) -> Self {
         let (source, destination) = addresses;
         Self { source, destination, protocol, transport, pieces: None }
     }
 
-    /// A packet whose headers were copied out: they are sound, and without options.
+    /// A coalesced packet. Its headers are a valid copy without options.
     pub fn coalesced(headers: &'a [u8], header: &IpHeader, pieces: (&'a [u8], &'a [Span])) -> Self {
         let transport = &headers[usize::from(header.transport)..];
         Self::new(headers, header, (header.protocol, transport), Some(pieces))
@@ -82,12 +82,12 @@ impl<'a> Packet<'a> {
         Self { source, destination, protocol, transport, pieces }
     }
 
-    /// Bytes of the payload that stand elsewhere.
-    pub fn payload_apart(&self) -> usize {
+    /// Bytes of a separate payload.
+    pub fn separate_payload_len(&self) -> usize {
         self.pieces.map_or(0, |(_, spans)| spans.iter().map(|span| span.len).sum())
     }
 
-    /// What stands behind `header` bytes of transport header.
+    /// The payload after `header` bytes of transport header.
     pub fn payload(&self, header: usize) -> Payload<'a> {
         match self.pieces {
             Some((buf, spans)) => Payload::pieces(buf, spans),
@@ -101,7 +101,7 @@ impl<'a> Packet<'a> {
 pub struct Fragment<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// The packet's protocol. In IPv6 the first fragment decides (RFC 8200 section 4.5).
+    /// The packet's protocol. In IPv6 the first fragment determines it (RFC 8200 section 4.5).
     pub protocol: u8,
     pub id: u32,
     /// The offset of the data after the packet's IP header, in bytes.
@@ -111,9 +111,9 @@ pub struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// Reads a packet that [`Packet::whole`] takes for a fragment. Returns `None` if it cannot be
-    /// part of a packet: the end of its data is not a multiple of eight bytes, or exceeds the
-    /// longest packet.
+    /// Reads a packet for which [`Packet::whole`] returned [`PacketError::Fragment`]. Returns
+    /// `None` if it cannot be part of a packet: the end of its data is not a multiple of eight
+    /// bytes, or exceeds the longest packet.
     pub fn parse(bytes: &'a [u8], header: &IpHeader) -> Option<Self> {
         let (protocol, id, start, is_last, data) = match header.version {
             Version::V4 => {
@@ -137,7 +137,7 @@ impl<'a> Fragment<'a> {
         };
         let (source, destination) = (header.source(bytes), header.destination(bytes));
         let ends = !data.is_empty() && (is_last || data.len().is_multiple_of(8));
-        let fits = ends && start + data.len() <= longest(source);
+        let fits = ends && start + data.len() <= max_payload_len(source);
         fits.then_some(Self { source, destination, protocol, id, start, is_last, data })
     }
 }
@@ -146,21 +146,21 @@ impl<'a> Fragment<'a> {
 const FRAGMENT_ID_V6: std::ops::Range<usize> = 4..8;
 const MORE_FRAGMENTS_V6: u16 = 1;
 
-/// Addresses, protocol and ports that an ICMP message quotes; the packet may end early.
+/// Addresses, protocol and transport header that an ICMP message quotes. The packet may be
+/// truncated.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
-    /// Bytes that the packet had, by its header.
+    /// Length of the packet according to its header, in bytes.
     pub total_len: usize,
     pub transport: &'a [u8],
 }
 
 impl<'a> Quoted<'a> {
-    /// Reads the quoted part of a packet that this stack may have sent. Returns `None` if it has an
-    /// extension header other than that of a fragment, or is not the first fragment: the others
-    /// lack the ports.
+    /// Reads the quoted part of a packet that this stack may have sent. Returns `None` for other
+    /// extension headers than a fragment header, and for a later fragment, which has no ports.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header = IpHeader::parse_truncated(bytes).ok()?;
         let is_cut = header.fragment != packet::wire::Fragment::Whole;
@@ -180,7 +180,7 @@ impl<'a> Quoted<'a> {
     }
 }
 
-/// Bytes of the header to an address.
+/// Bytes of the IP header of packets to an address.
 pub fn header_len(to: IpAddr) -> usize {
     if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
 }
@@ -193,7 +193,7 @@ pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8,
             to.fill(0);
             to[ipv4::VERSION_IHL] = ipv4::PLAIN;
             put_u16(to, ipv4::TOTAL_LEN, (ipv4::HEADER_LEN + len) as u16);
-            // RFC 6864: what is never fragmented needs no identification.
+            // RFC 6864: packets that are never fragmented need no identification.
             put_u16(to, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
             to[ipv4::TTL] = HOPS;
             to[ipv4::PROTOCOL] = protocol;
@@ -215,14 +215,14 @@ pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8,
     }
 }
 
-/// Bytes after the IP header of the longest packet of a family.
-pub fn longest(of: IpAddr) -> usize {
+/// The longest payload of a family, in bytes.
+pub fn max_payload_len(of: IpAddr) -> usize {
     usize::from(u16::MAX) - if of.is_ipv4() { ipv4::HEADER_LEN } else { 0 }
 }
 
 /// Data bytes of each fragment except the last, in a packet to this address with an MTU of `mtu`
 /// bytes.
-pub fn fragment_room(to: IpAddr, mtu: usize) -> usize {
+pub fn fragment_data_len(to: IpAddr, mtu: usize) -> usize {
     let extension = if to.is_ipv4() { 0 } else { ipv6::extension::FRAGMENT_LEN };
     (mtu - header_len(to) - extension) & !7
 }

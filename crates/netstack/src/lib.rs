@@ -1,16 +1,15 @@
-//! Floor 1: TCP, UDP and ICMP in the process, as an IP side of the data plane, for where
-//! there is no TUN device.
+//! Floor 1: TCP, UDP and ICMP in the process, as an IP side of the data plane without a TUN device.
 //!
 //! ```text
-//!   TcpStream, TcpListener, UdpSocket      tokio's traits, no runtime of its own
+//!   TcpStream, TcpListener, UdpSocket      tokio's traits, without a runtime
 //!        Stack                             flows, listeners, turns, timers
 //!         | tcp::Connection                a state machine without clock and I/O
 //!   StackRecv, StackSend                   packet's half-traits, for the engine
 //! ```
 //!
-//! What leaves are super-packets of up to 64 KiB with the offload that a TUN device
-//! would give; what arrives is coalesced first. So both cost once what else is paid for
-//! each of 47 segments.
+//! The stack sends super-packets of up to 64 KiB with the offload of a TUN device, and coalesces
+//! received packets first. Both directions then pay once for work that otherwise is done for each
+//! of 47 segments.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Sockets over the stack, named as tokio's.
+//! Sockets of the stack, with the names of tokio's.
 
 mod halves;
 mod tcp_listener;

@@ -1,9 +1,9 @@
-//! The stack: which socket gets a packet that arrives, and which sends next.
+//! Dispatches received packets to sockets, and decides which socket sends next.
 //!
 //! ```text
 //!   engine's outbound thread            any task              engine's inbound thread
 //!     StackRecv::recv                TcpStream, ...             StackSend::send
-//!        | polls what is ready           |  read, write            | coalesces
+//!        | polls ready sockets           |  read, write            | coalesces
 //!        v                               v                         v
 //!     +---------------------- State, behind one mutex -----------------------+
 //!     | flows -> sockets: Connection, wakers   listeners   datagrams   pings |
@@ -11,20 +11,20 @@
 //!     +-----------------------------------------------------------------------+
 //! ```
 //!
-//! There is no thread and no queue of packets: a segment is written where the engine
-//! reads it, out of its connection's buffer, when the engine asks for it. What the
-//! engine has no room for waits there, and so does, in the end, the application.
+//! The stack does without threads and packet queues. The engine requests packets, and each segment is
+//! then written directly from its connection's buffer to the engine's. If the engine has no space,
+//! data waits in the connection's buffer and finally in the application.
 
 mod config;
 mod datagrams;
-mod echo;
 mod fragments;
-mod line;
+mod icmp;
 mod paths;
 mod reassembly;
 mod recv;
 mod segments;
 mod send;
+mod socket_queue;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -53,26 +53,26 @@ use crate::{
     time::Time,
 };
 
-/// A TCP/IP stack. Clones are the same one.
+/// A TCP/IP stack. Clones share it.
 #[derive(Clone)]
 pub struct Stack(Arc<Shared>);
 
 pub(crate) struct Shared {
     clock: Clock,
     state: Mutex<State>,
-    /// Where [`StackRecv`] waits.
+    /// [`StackRecv`] waits for this.
     ready: Condvar,
-    /// Where closing the stack waits until everything has been sent.
+    /// Closing the stack waits for this until all packets have left.
     flushed: Condvar,
-    /// Whether what arrives is coalesced.
+    /// Whether received packets are coalesced.
     gro: AtomicBool,
 }
 
-/// How long the last packets of a stack that is closed have to leave.
-const FAREWELL: Duration = Duration::from_millis(100);
+/// Time in which the last packets of a closed stack may leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Stack {
-    /// A stack, and the engine's halves of it.
+    /// Creates a stack and its halves for the engine.
     pub fn new(config: Config) -> (Self, StackRecv, StackSend) {
         let shared = Arc::new(Shared {
             clock: config.clock.clone(),
@@ -89,8 +89,8 @@ impl Stack {
     /// Opens a connection.
     ///
     /// # Errors
-    /// The peer refused or did not answer, there is no way to it, there is no address of
-    /// its family here, or no memory is left for one connection more.
+    /// The peer refused or did not answer, the stack lacks a route or an address of its family, or
+    /// there is not enough memory for another connection.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.0.lock().dial(to, self.0.now())?;
         let stream = TcpStream::new(self.0.clone(), stream);
@@ -98,92 +98,92 @@ impl Stack {
         Ok(stream)
     }
 
-    /// Listens at an address of ours, or at all where it is unspecified; at a free port
-    /// where that is 0.
+    /// Listens at a local address, or at all of them if it is unspecified. Port 0 selects a free
+    /// port.
     ///
     /// # Errors
-    /// The address is not ours, or in use.
+    /// The address is not local, or in use.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let at = self.0.lock().listen(at)?;
         Ok(TcpListener::new(self.0.clone(), at))
     }
 
-    /// Binds a UDP socket to an address of ours, or to all where it is unspecified; to a
-    /// free port where that is 0.
+    /// Binds a UDP socket to a local address, or to all of them if it is unspecified. Port 0
+    /// selects a free port.
     ///
     /// # Errors
-    /// The address is not ours, or in use.
+    /// The address is not local, or in use.
     pub fn bind_udp(&self, at: SocketAddr) -> io::Result<UdpSocket> {
         let at = self.0.lock().bind(at)?;
         Ok(UdpSocket::new(self.0.clone(), at))
     }
 
-    /// Sends an echo request and waits for its answer; how long that took. It waits
-    /// for ever: a caller has its own patience.
+    /// Sends an echo request, waits for the answer and returns the round trip time. It never times out.
     ///
     /// # Errors
-    /// There is no address of its family here.
+    /// The stack lacks an address of that family.
     pub async fn ping(&self, to: IpAddr) -> io::Result<Duration> {
         let number = self.0.lock().send_ping(to, self.0.now())?;
         let ping = Ping { shared: &self.0, number };
         poll_fn(|context| ping.shared.lock().poll_ping(ping.number, context)).await
     }
 
-    /// Waits until the peers have what was written to streams that were dropped since, or
-    /// will never have it.
+    /// Waits until peers have acknowledged all data of dropped streams, or until those connections
+    /// have failed.
     pub async fn drained(&self) {
         poll_fn(|context| self.0.lock().poll_drained(context)).await;
     }
 
-    /// Ends it: connections are reset, their peers told, and whatever waits for
-    /// something fails, now and later. Waits for the resets to leave, at most 100 ms.
+    /// Closes the stack. Connections are reset with a notification of their peers, and all present
+    /// and later operations fail. Waits for the resets to leave, at most 100 ms.
     pub fn close(&self) {
-        self.0.lock().abandon(true);
+        self.0.lock().shut_down(true);
         let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = |state: &mut State| !state.has_nothing_to_send();
-        // Whether they left or not, they had their time.
-        drop(self.0.flushed.wait_timeout_while(state, FAREWELL, waiting));
+        // Resets that have not left after the timeout are lost.
+        drop(self.0.flushed.wait_timeout_while(state, CLOSE_TIMEOUT, waiting));
     }
 
-    /// Whether TCP leaves in super-packets from now on, and whether what arrives is
-    /// coalesced. Both are, at first; the plain ways are for measurements and doubts.
+    /// Sets whether TCP sends super-packets, and whether received packets are coalesced. Both are
+    /// on by default. Turning them off serves measurements and debugging.
     pub fn set_offloads(&self, gso: bool, gro: bool) {
         self.0.lock().set_gso(gso);
         self.0.gro.store(gro, Ordering::Relaxed);
     }
 
-    /// What [`Stack::set_offloads`] set.
+    /// The values of [`Stack::set_offloads`].
     pub fn offloads(&self) -> (bool, bool) {
         (self.0.lock().gso, self.0.gro.load(Ordering::Relaxed))
     }
 
-    /// Its own addresses from now on. Connections from others stay until their peers are silent.
+    /// Replaces the local addresses. Connections from removed addresses remain until their peers
+    /// time out.
     pub fn set_addresses(&self, addresses: Vec<IpAddr>) {
         self.0.lock().addresses = addresses;
     }
 
-    /// The MTU from now on, for connections to come.
+    /// Sets the MTU for new connections.
     pub fn set_mtu(&self, mtu: u16) {
         self.0.lock().set_mtu(mtu);
     }
 
-    /// What was dropped.
+    /// Counters of dropped packets.
     pub fn counters(&self) -> Counters {
         self.0.lock().counters()
     }
 
-    /// How many connections there are, those that end too.
+    /// Number of connections, including those that are closing.
     pub fn connections(&self) -> usize {
         self.0.lock().sockets.len()
     }
 
-    /// Bytes that all buffers hold.
+    /// Bytes in buffers.
     pub fn memory_used(&self) -> usize {
         self.0.lock().budget().used()
     }
 }
 
-/// An echo request that waits for its answer.
+/// An echo request without an answer.
 struct Ping<'a> {
     shared: &'a Shared,
     number: u16,
@@ -191,7 +191,7 @@ struct Ping<'a> {
 
 impl Drop for Ping<'_> {
     fn drop(&mut self) {
-        self.shared.lock().forget_ping(self.number);
+        self.shared.lock().remove_ping(self.number);
     }
 }
 
@@ -206,14 +206,14 @@ impl Shared {
     }
 }
 
-/// The state while it is locked. On release, all tasks are woken that have something to do.
+/// The locked state. Releasing it wakes all tasks that have work.
 pub(crate) struct Locked<'a> {
     shared: &'a Shared,
     state: Option<MutexGuard<'a, State>>,
 }
 
 impl<'a> Locked<'a> {
-    /// Waits for somebody to have something to send, or for `at_most`.
+    /// Waits until a socket has something to send, for `at_most` this time.
     pub fn wait(mut self, at_most: Option<Duration>) -> Self {
         let shared = self.shared;
         if let Some(state) = self.state.take() {
@@ -250,7 +250,7 @@ impl Drop for Locked<'_> {
         let Some(mut state) = self.state.take() else { return };
         let wakers = state.take_wakers();
         let sender_sleeps = state.must_wake_sender();
-        let flushed = state.gone && state.has_nothing_to_send();
+        let flushed = state.closed && state.has_nothing_to_send();
         drop(state);
         if flushed {
             self.shared.flushed.notify_all();
@@ -262,12 +262,12 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Adds a task to those that wait, unless it is there already.
-fn note_waiting(wakers: &mut Vec<Waker>, context: &Context<'_>) {
+/// Adds a task to those that wait, unless it is one of them.
+fn add_waker(wakers: &mut Vec<Waker>, context: &Context<'_>) {
     if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
         wakers.push(context.waker().clone());
     }
 }
 
-/// What a future returns that waits for the state to change.
+/// Result of polling for a change of the state.
 pub(crate) type Polled<T> = Poll<io::Result<T>>;

@@ -1,19 +1,18 @@
-//! One TCP connection as a state machine: RFC 9293, with window scale and timestamps
-//! (7323), selective acknowledgements (2018, 2883, 6675), RACK-TLP (8985), BBR
-//! (draft-ietf-ccwg-bbr) with pacing, or CUBIC (9438) with proportional rate reduction
-//! (6937). No clock, no I/O.
+//! One TCP connection as a state machine: RFC 9293, with window scale and timestamps (7323),
+//! selective acknowledgements (2018, 2883, 6675), RACK-TLP (8985), BBR (draft-ietf-ccwg-bbr) with
+//! pacing, or CUBIC (9438) with proportional rate reduction (6937). No clock, no I/O.
 //!
 //! ```text
 //!   write -> Sender   -- poll_transmit --> segments and super-packets
 //!              | Flight: scoreboard, RACK, RTT, delivery rate, BBR or CUBIC, pacer
-//!   read  <- Receiver <-- handle_segment -- segments and what was coalesced of them
-//!              | window, early stretches
+//!   read  <- Receiver <-- handle_segment -- segments, coalesced or not
+//!              | window, out-of-order ranges
 //!            poll_timeout, handle_timeout
 //! ```
 //!
-//! Call `handle_segment` for what came, `handle_timeout` when [`Connection::poll_timeout`]
-//! says so, and after each of both, and after `write`, `read` and `shutdown`,
-//! `poll_transmit` until it has nothing more.
+//! Call `handle_segment` for received segments, and `handle_timeout` at the time of
+//! [`Connection::poll_timeout`]. After these two, and after `write`, `read` and `shutdown`, call
+//! `poll_transmit` until it returns `None`.
 
 mod application;
 mod control;
@@ -49,84 +48,81 @@ pub use seq::Seq;
 
 use crate::{budget::Budget, time::Time};
 
-/// What a peer is taken to accept that says nothing of it (RFC 9293 section 3.7.1).
+/// The MSS of a peer that does not send one (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u32 = 536;
-/// The least payload of a segment that a peer or a path may ask for, in bytes: less
-/// would cost more than it carries.
+/// The smallest segment payload that a peer or a path may request, in bytes. Smaller segments would
+/// cost more than they carry.
 const MIN_MSS: u32 = 48;
-/// How long both ends' old segments may be under way: twice RFC 9293's MSL as it is in
-/// Linux (`TCP_TIMEWAIT_LEN`).
+/// Duration of TIME-WAIT: twice the MSL of RFC 9293, with Linux' value (`TCP_TIMEWAIT_LEN`).
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// How long a peer may leave its half open when ours is gone altogether (Linux
-/// `tcp_fin_timeout`).
+/// Time for which an orphaned connection waits for the peer's FIN (Linux `tcp_fin_timeout`).
 const ORPHANED: Duration = Duration::from_secs(60);
-/// How long it may take nothing of what we still have to say when ours is gone, whatever
-/// it answers (RFC 9293 section 3.8.3 asks for at least 100 s).
+/// Time for which an orphaned connection with unacknowledged data waits for progress, even if the
+/// peer answers (RFC 9293 section 3.8.3 requires at least 100 s).
 const LINGER: Duration = Duration::from_secs(100);
-/// Time-outs in a row after which a peer is taken to be gone (Linux `tcp_retries2`: a
-/// quarter of an hour).
+/// Consecutive timeouts after which the peer is considered gone (Linux `tcp_retries2`: a quarter of
+/// an hour).
 const RETRIES: u32 = 15;
-/// The same of SYN: two minutes (Linux `tcp_syn_retries`).
+/// The same for a SYN: two minutes (Linux `tcp_syn_retries`).
 const SYN_RETRIES: u32 = 6;
 
-/// Buffers of a connection, each with bytes of the budget that are set aside for it.
+/// Number of buffers of a connection. Budget is reserved for each.
 pub const BUFFERS: usize = 2;
 
-/// What a connection is made with.
+/// The parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Payload of a segment at most that this end can receive, in bytes: what the MTU
-    /// leaves.
+    /// The largest segment payload that this end can receive, in bytes, as the MTU allows.
     pub mss: u16,
-    /// Bytes that may wait to be read, at most.
+    /// Capacity of the receive buffer, in bytes.
     pub receive_buffer: usize,
-    /// Bytes that may wait to be sent and acknowledged, at most.
+    /// Capacity of the send buffer, in bytes. It includes unacknowledged data.
     pub send_buffer: usize,
-    /// The memory of all connections.
+    /// The memory limit of all connections.
     pub budget: Budget,
-    /// How it finds out how much may fly.
+    /// The congestion control.
     pub control: CongestionControl,
-    /// The first sequence number, which nobody can guess (RFC 6528).
+    /// The initial sequence number, which must be unpredictable (RFC 6528).
     pub initial: Seq,
-    /// What is added to the clock in timestamps (RFC 7323 section 5.4).
+    /// Offset of the clock in timestamps (RFC 7323 section 5.4).
     pub timestamp_offset: u32,
 }
 
-/// The states of RFC 9293 section 3.3.2; listening is the stack's.
+/// The states of RFC 9293 section 3.3.2, except LISTEN, which the stack handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// SYN was or is to be sent.
+    /// Our SYN is or will be sent.
     SynSent,
-    /// A SYN came, ours is not acknowledged.
+    /// A SYN was received, and ours is not acknowledged.
     SynReceived,
-    /// Data both ways.
+    /// Data may be sent in both directions.
     Established,
-    /// We ended our half.
+    /// We sent FIN.
     FinWait1,
-    /// The same, and it was acknowledged.
+    /// Our FIN is acknowledged.
     FinWait2,
-    /// The peer ended its half.
+    /// The peer sent FIN.
     CloseWait,
-    /// Both ended theirs, and ours is not acknowledged.
+    /// Both sent FIN, and ours is not acknowledged.
     Closing,
-    /// The peer did, then we, and ours is not acknowledged.
+    /// The peer sent FIN first, and our FIN is not acknowledged.
     LastAck,
-    /// All was said; old segments may be on their way.
+    /// Both FINs are acknowledged. Old segments may still arrive.
     TimeWait,
-    /// There is no connection.
+    /// The connection is closed.
     Closed,
 }
 
-/// Why a connection ended other than by both ends' will.
+/// Reason for an abnormal end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Nothing listens at the peer's port.
     Refused,
-    /// The peer reset it.
+    /// The peer sent a reset.
     Reset,
     /// The peer did not answer.
     TimedOut,
-    /// A router said that there is no way.
+    /// A router reported that the peer is unreachable.
     Unreachable,
 }
 
@@ -136,55 +132,55 @@ pub struct Connection {
     state: State,
     ports: Ports,
     settings: Settings,
-    agreed: Agreed,
+    negotiated: Negotiated,
     tx: Sender,
     rx: Receiver,
     replies: Replies,
     clocks: Clocks,
     failure: Option<Failure>,
     nagle: bool,
-    /// Whether nobody reads any more: what comes is answered by a reset.
-    deaf: bool,
-    pulse: Option<keepalive::Pulse>,
+    /// Whether the application has dropped the stream. Received data is then answered by a reset.
+    is_orphan: bool,
+    keepalive_state: Option<keepalive::KeepaliveState>,
 }
 
-/// Both ends' ports.
+/// The ports of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// Ours.
+    /// The local port.
     pub local: u16,
-    /// The peer's.
+    /// The peer's port.
     pub remote: u16,
 }
 
-/// What both ends agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug)]
-struct Agreed {
-    /// Payload of a segment with its options, by the peer's word.
+struct Negotiated {
+    /// The peer's MSS: segment payload including TCP options, in bytes.
     mss: u32,
-    /// The same by what the path lets through.
+    /// The same limit by the path MTU.
     path: u32,
-    /// Whether windows are shifted, and the peer's by how many bits.
+    /// Whether window scaling is used, and the peer's shift.
     scales: bool,
     scale: u8,
     selective: bool,
     timestamps: bool,
 }
 
-/// What is to be answered.
+/// The replies to send.
 #[derive(Debug, Default)]
 struct Replies {
-    /// SYN, or SYN with an acknowledgement.
+    /// A SYN, or a SYN with an acknowledgement.
     syn: bool,
     reset: bool,
-    /// A question whether the peer is there.
+    /// A keepalive probe.
     probe: bool,
     ack: Acknowledge,
-    /// Bytes that came since the last acknowledgement.
+    /// Bytes received since the last acknowledgement.
     unacknowledged: u32,
-    /// Acknowledgements that are still sent at once at the beginning.
+    /// Remaining segments to acknowledge at once at the start of the connection.
     quick: u8,
-    /// Challenges in this second (RFC 5961 section 7).
+    /// Start of the present second, and challenges sent in it (RFC 5961 section 7).
     challenges: (Time, u8),
 }
 
@@ -192,7 +188,7 @@ struct Replies {
 enum Acknowledge {
     #[default]
     Nothing,
-    /// When nothing else carries it until then.
+    /// Send an acknowledgement at this time, unless another segment carries it before.
     Later(Time),
     Now,
 }
@@ -200,30 +196,30 @@ enum Acknowledge {
 /// Deadlines and timestamps.
 #[derive(Debug, Default)]
 struct Clocks {
-    /// When a SYN is repeated, and how often it was.
+    /// Time of the next SYN, and number of repetitions so far.
     syn: Option<(Time, u32)>,
-    /// When the first SYN was sent.
+    /// Time of the first SYN.
     begun: Time,
-    /// When the connection is over at last.
+    /// Time at which the connection ends.
     end: Option<Time>,
-    /// The peer's timestamp to echo, and when it came (RFC 7323 section 4.3).
+    /// The peer's timestamp to echo, and its time of arrival (RFC 7323 section 4.3).
     recent: (u32, Time),
-    /// What was acknowledged last.
+    /// The last acknowledgement that was sent.
     last_ack: Seq,
 }
 
-/// Segments that are acknowledged at once at the beginning: the peer is in slow start.
+/// Segments that are acknowledged at once at the start, while the peer is in slow start.
 const QUICK: u8 = 16;
 
 impl Connection {
-    /// Asks a peer for a connection.
+    /// Opens a connection to a peer.
     pub fn connect(settings: Settings, ports: Ports, now: Time) -> Self {
         let mut connection = Self::new(settings, ports, State::SynSent);
         connection.begin(now);
         connection
     }
 
-    /// Answers a SYN.
+    /// Accepts a SYN.
     pub fn accept(settings: Settings, ports: Ports, syn: &Header, now: Time) -> Self {
         let mut connection = Self::new(settings, ports, State::SynReceived);
         connection.take_syn(syn, now);
@@ -235,20 +231,26 @@ impl Connection {
         let Settings { mss, receive_buffer, initial, ref budget, control, .. } = settings;
         let mss = u32::from(mss);
         let control = control::Settings { algorithm: control, mss, seed: initial.0 };
-        let agreed =
-            Agreed { mss, path: mss, scales: false, scale: 0, selective: false, timestamps: false };
+        let negotiated = Negotiated {
+            mss,
+            path: mss,
+            scales: false,
+            scale: 0,
+            selective: false,
+            timestamps: false,
+        };
         Self {
             state,
             ports,
-            agreed,
+            negotiated,
             tx: Sender::new(initial, control, budget.clone()),
             rx: Receiver::new(receive_buffer, budget.clone()),
             replies: Replies { quick: QUICK, ..Replies::default() },
             clocks: Clocks::default(),
             failure: None,
             nagle: false,
-            deaf: false,
-            pulse: None,
+            is_orphan: false,
+            keepalive_state: None,
             settings,
         }
     }
@@ -259,66 +261,65 @@ impl Connection {
         self.clocks.syn = Some((now + self.tx.flight.rtt.timeout(0), 0));
     }
 
-    /// The state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Why it ended; the answer is given once.
+    /// Returns the reason for an abnormal end, once.
     pub fn take_failure(&mut self) -> Option<Failure> {
         self.failure.take()
     }
 
-    /// Whether there is nothing left to do: it can be forgotten.
+    /// Whether the connection can be removed, because nothing is left to send.
     pub fn is_over(&self) -> bool {
         self.state == State::Closed && !self.replies.reset
     }
 
-    /// Whether data can go both ways, or could once.
+    /// Whether the connection is or was established.
     pub fn is_connected(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived)
     }
 
-    /// Whether there is a stream to look after.
+    /// Whether the connection is established and not closed.
     fn has_stream(&self) -> bool {
         self.is_connected() && self.state != State::Closed
     }
 
-    /// Whether a sequence number is of something that is on its way: an ICMP message
-    /// that quotes another is none of this connection (RFC 5927 section 4.1).
-    pub fn is_flying(&self, seq: Seq) -> bool {
+    /// Whether a sequence number is in flight. ICMP messages that quote other sequence numbers are
+    /// ignored (RFC 5927 section 4.1).
+    pub fn is_in_flight(&self, seq: Seq) -> bool {
         match self.state {
             State::SynSent | State::SynReceived => seq == self.settings.initial,
             _ => !seq.before(self.tx.una()) && seq.before(self.tx.next()),
         }
     }
 
-    /// Payload of a segment without options that neither the peer nor the path refuses.
+    /// The largest segment payload, without TCP options, that peer and path allow.
     pub fn segment_limit(&self) -> u32 {
-        self.agreed.mss.min(self.agreed.path)
+        self.negotiated.mss.min(self.negotiated.path)
     }
 
-    /// The path lets through segments of `mss` bytes only (RFC 1191, RFC 8201).
+    /// Lowers the largest segment payload of the path to `mss` bytes (RFC 1191, RFC 8201).
     pub fn lower_path(&mut self, mss: u32) {
         let mss = mss.max(MIN_MSS);
-        if mss >= self.agreed.path {
+        if mss >= self.negotiated.path {
             return;
         }
-        self.agreed.path = mss;
+        self.negotiated.path = mss;
         self.tx.flight.set_mss(self.segment_limit());
-        // What is longer was dropped on the way, and is sent again at once.
+        // Longer segments were dropped on their way and are retransmitted at once.
         self.tx.flight.board.mark_lost(|_| true);
     }
 
-    /// A router says that there is no way to the peer. That counts before there is a
-    /// connection; later it may be a passing trouble (RFC 5461).
+    /// Handles an ICMP "unreachable". It is fatal only before the connection is established; later
+    /// it may be temporary (RFC 5461).
     pub fn unreachable(&mut self, refused: bool) {
         if self.state == State::SynSent {
             self.fail(if refused { Failure::Refused } else { Failure::Unreachable });
         }
     }
 
-    /// It ended, and nobody need be told.
+    /// Closes the connection with a failure, without a segment to the peer.
     pub fn fail(&mut self, failure: Failure) {
         self.failure = Some(failure);
         self.enter_closed();
@@ -327,8 +328,8 @@ impl Connection {
     fn enter_closed(&mut self) {
         self.state = State::Closed;
         self.tx.clear();
-        // What is missing before that will not come.
-        self.rx.forget_early();
+        // The missing bytes before this data will not arrive.
+        self.rx.drop_out_of_order();
         self.clocks.syn = None;
         self.clocks.end = None;
         self.replies.syn = false;
@@ -341,13 +342,12 @@ impl Connection {
         self.clocks.end = Some(now + TIME_WAIT);
     }
 
-    /// Payload that a full segment of the peer's has at least: what both sides' links
-    /// carry, without all options.
+    /// Least payload of a full segment from the peer: the smaller MSS, without all options.
     fn full_segment(&self) -> u32 {
-        self.agreed.mss.min(self.settings.mss.into()).saturating_sub(40).max(1)
+        self.negotiated.mss.min(self.settings.mss.into()).saturating_sub(40).max(1)
     }
 
-    /// When `handle_timeout` is to be called.
+    /// Time at which `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         let ack = match self.replies.ack {
             Acknowledge::Later(due) => Some(due),
@@ -358,7 +358,7 @@ impl Connection {
         others.into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.clocks.end.is_some_and(|due| due <= now) {
             match self.state {
@@ -377,13 +377,13 @@ impl Connection {
         {
             self.repeat_syn(count + 1, now);
         }
-        if self.has_stream() && self.tx.handle_timeout(self.agreed.selective, now) > RETRIES {
+        if self.has_stream() && self.tx.handle_timeout(self.negotiated.selective, now) > RETRIES {
             self.fail(Failure::TimedOut);
         }
         self.handle_keepalive(now);
-        // The pace may have been all that it waited for, and the window is full behind it.
+        // Pacing may have been the only reason to wait, and the window may be full now.
         if self.has_stream() && !self.wants_transmit(usize::from(u16::MAX)) {
-            self.tx.note_rest(now);
+            self.tx.note_idle(now);
         }
     }
 
@@ -396,7 +396,7 @@ impl Connection {
         self.clocks.syn = Some((now + self.tx.flight.rtt.timeout(count), count));
     }
 
-    /// This end's clock in timestamps: milliseconds from somewhere.
+    /// The local clock in timestamps: milliseconds since an arbitrary time.
     fn timestamp(&self, now: Time) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.settings.timestamp_offset)
     }

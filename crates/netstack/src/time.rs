@@ -1,24 +1,24 @@
-//! Time, as a parameter: the stack's protocols read no clock.
+//! Time is a parameter: the stack's protocols read no clock.
 
 use std::{
     ops::{Add, Sub},
     time::Duration,
 };
 
-/// A moment on a clock that never steps back, in nanoseconds.
+/// An instant of a monotonic clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(u64);
 
 impl Time {
-    /// Later than all others.
+    /// Later than all other instants.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `since` the clock's start.
+    /// The instant `since` the clock's start.
     pub fn new(since: Duration) -> Self {
         Self(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The time from `earlier` to here; zero where it is not earlier.
+    /// Time from `earlier` to this instant, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -46,7 +46,7 @@ impl Add<Duration> for Time {
 impl Sub<Duration> for Time {
     type Output = Self;
 
-    /// Not before the clock's start.
+    /// Saturates at the clock's start.
     fn sub(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(nanos))

@@ -1,5 +1,5 @@
-//! What an idle connection costs. It stands alone in its process, whose memory is
-//! looked at.
+//! Measures the memory of an idle connection. The test has its own process, because it measures the
+//! process's memory.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 #[path = "stacks/wire.rs"]
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::{A, B, Wire, config, soon};
 
 const CONNECTIONS: usize = 10_000;
-/// Of one end.
+/// Limit for one end.
 const MOST: usize = 4096;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,7 +38,7 @@ async fn ten_thousand_idle_connections_cost_less_than_four_kibibytes_each() {
     assert!(each < MOST, "{each} bytes for each end of a connection");
 }
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();

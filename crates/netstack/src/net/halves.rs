@@ -1,4 +1,4 @@
-//! The two directions of a connection, each for an owner of its own.
+//! The two directions of a connection, with one owner each.
 
 use std::{
     error::Error,
@@ -18,21 +18,20 @@ use super::TcpStream;
 #[derive(Debug)]
 pub struct OwnedReadHalf(Arc<TcpStream>);
 
-/// The writing half of a [`TcpStream`]. Dropping it ends our half of the connection
-/// behind what was written.
+/// The writing half of a [`TcpStream`]. Dropping it sends FIN after the written data.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     stream: Arc<TcpStream>,
     ends: bool,
 }
 
-/// Two halves that are not of one stream.
+/// The halves belong to two streams.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 impl TcpStream {
-    /// Its two halves, without a lock between them. The connection is dropped with the
-    /// second of them.
+    /// Splits the stream into two halves without a lock. The connection is dropped with the second
+    /// half.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let stream = Arc::new(self);
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, ends: true })
@@ -40,10 +39,10 @@ impl TcpStream {
 }
 
 impl OwnedReadHalf {
-    /// The whole again.
+    /// Joins the halves.
     ///
     /// # Errors
-    /// The halves are of two streams.
+    /// The halves belong to two streams.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
@@ -53,10 +52,10 @@ impl OwnedReadHalf {
         Ok(Arc::into_inner(self.0).expect("there are only two halves"))
     }
 
-    /// Our address.
+    /// Local address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -64,25 +63,25 @@ impl OwnedReadHalf {
     /// The peer's address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.0.peer_addr()
     }
 }
 
 impl OwnedWriteHalf {
-    /// The whole again.
+    /// Joins the halves.
     ///
     /// # Errors
-    /// The halves are of two streams.
+    /// The halves belong to two streams.
     pub fn reunite(self, other: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
         other.reunite(self)
     }
 
-    /// Our address.
+    /// Local address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
@@ -90,7 +89,7 @@ impl OwnedWriteHalf {
     /// The peer's address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

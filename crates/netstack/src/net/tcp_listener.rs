@@ -1,11 +1,11 @@
-//! Where connections are accepted.
+//! Listening sockets.
 
 use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc, task::Poll};
 
 use super::TcpStream;
 use crate::stack::Shared;
 
-/// Accepts TCP connections of a [`Stack`](crate::Stack). Dropping it resets what was
+/// Accepts TCP connections of a [`Stack`](crate::Stack). Dropping it resets connections that were
 /// not accepted.
 pub struct TcpListener {
     shared: Arc<Shared>,
@@ -31,10 +31,10 @@ impl TcpListener {
         Ok((stream, peer))
     }
 
-    /// Where it listens.
+    /// The local address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.at)
     }

@@ -1,4 +1,4 @@
-//! A connection.
+//! TCP connections.
 
 use std::{
     fmt,
@@ -17,9 +17,8 @@ use crate::{
     tcp::{Failure, Keepalive},
 };
 
-/// A TCP connection of a [`Stack`](crate::Stack). Shutting it down ends our half behind
-/// what was written; dropping it does so too, and resets it where something was not
-/// read.
+/// A TCP connection of a [`Stack`](crate::Stack). Shutdown sends FIN after the written data.
+/// Dropping the stream does the same, and resets the connection if received data was not read.
 pub struct TcpStream {
     shared: Arc<Shared>,
     id: usize,
@@ -32,7 +31,7 @@ impl TcpStream {
         Self { shared, id, flow }
     }
 
-    /// Waits until there is a connection.
+    /// Waits until the connection is established.
     pub(crate) async fn connected(&self) -> io::Result<()> {
         poll_fn(|context| {
             let mut state = self.shared.lock();
@@ -49,10 +48,10 @@ impl TcpStream {
         .await
     }
 
-    /// Our address.
+    /// Local address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.flow.local)
     }
@@ -60,36 +59,36 @@ impl TcpStream {
     /// The peer's address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.flow.remote)
     }
 
-    /// Has the connection end by a reset when it is dropped, whatever was not sent.
+    /// Makes the connection end with a reset when it is dropped, even if data was not sent.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.shared.lock().sockets[self.id].resets = true;
         Ok(())
     }
 
-    /// Whether short segments leave at once, as they do at first, or wait for what is on
-    /// its way.
+    /// Sets whether short segments are sent at once (the default) or wait until all data in flight
+    /// is acknowledged.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         let mut state = self.shared.lock();
         state.with(self.id, |socket| socket.tcp.set_nagle(!nodelay));
         Ok(())
     }
 
-    /// Has the peer asked, from now on, whether it is there when it is silent; or not, as
-    /// at first. A connection whose peer does not answer fails with `TimedOut`.
+    /// Enables or disables keepalive probes to a silent peer. They are off by default. If the peer
+    /// does not answer, the connection fails with `TimedOut`.
     ///
     /// # Errors
-    /// None; it is one of the signatures of sockets.
+    /// Never; other sockets have this signature.
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         let now = self.shared.now();
         let mut state = self.shared.lock();
@@ -97,25 +96,25 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Whether and when the peer is asked.
+    /// The settings of keepalive probes; `None` if they are off.
     ///
     /// # Errors
-    /// None; it is one of the signatures of sockets.
+    /// Never; other sockets have this signature.
     pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
         Ok(self.shared.lock().sockets[self.id].tcp.keepalive())
     }
 
-    /// Whether short segments leave at once.
+    /// Whether short segments are sent at once.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(!self.shared.lock().sockets[self.id].tcp.nagle())
     }
 }
 
 impl TcpStream {
-    /// Reads what came; waits for it where nothing did.
+    /// Reads the available data, or waits for data.
     pub(super) fn poll_read_to(
         &self,
         context: &Context<'_>,
@@ -132,8 +131,8 @@ impl TcpStream {
                 buf.advance(len);
                 return Poll::Ready(Ok(()));
             }
-            // An error after the peer's FIN concerns the writer.
-            if socket.tcp.has_heard_all() {
+            // After the peer's FIN, an error concerns only the writer.
+            if socket.tcp.has_received_fin() {
                 return Poll::Ready(Ok(()));
             }
             if let Some(failure) = socket.tcp.take_failure() {
@@ -147,8 +146,7 @@ impl TcpStream {
         })
     }
 
-    /// Writes one buffer after the other as far as there is room; waits where there is
-    /// none.
+    /// Writes as much of the buffers as fits, or waits for space.
     pub(super) fn poll_write_all_of(
         &self,
         context: &Context<'_>,
@@ -162,8 +160,9 @@ impl TcpStream {
                     Some(len) => written += len,
                     None => {
                         return Poll::Ready(Err(match socket.tcp.take_failure() {
-                            // The peer had ended its half, and is gone now: as with the kernel's.
-                            Some(Failure::Reset) if socket.tcp.has_heard_all() => {
+                            // The peer had sent FIN and is gone now. The kernel's sockets return
+                            // the same error.
+                            Some(Failure::Reset) if socket.tcp.has_received_fin() => {
                                 io::ErrorKind::BrokenPipe.into()
                             }
                             Some(failure) => error(failure),
@@ -180,7 +179,7 @@ impl TcpStream {
         })
     }
 
-    /// Ends our half behind what was written.
+    /// Sends FIN after the written data.
     pub(super) fn end(&self) {
         let now = self.shared.now();
         self.shared.lock().with(self.id, |socket| socket.tcp.shutdown(now));
@@ -231,7 +230,7 @@ impl AsyncWrite for TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let now = self.shared.now();
-        self.shared.lock().disown(self.id, now);
+        self.shared.lock().drop_stream(self.id, now);
     }
 }
 

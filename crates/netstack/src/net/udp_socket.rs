@@ -1,4 +1,4 @@
-//! Datagrams.
+//! UDP sockets.
 
 use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc, task::Context};
 
@@ -15,12 +15,12 @@ impl UdpSocket {
         Self { shared, at }
     }
 
-    /// Has it hear one peer only, to which [`UdpSocket::send`] sends, and of what is said of
-    /// datagrams to that one: the next call then fails with `ConnectionRefused` or
-    /// `HostUnreachable`.
+    /// Connects the socket to one peer. It then receives only from that peer, and
+    /// [`UdpSocket::send`] sends there. After an ICMP error to its datagrams the next call fails
+    /// with `ConnectionRefused` or `HostUnreachable`.
     ///
     /// # Errors
-    /// There is no address of its family here, or the stack is closed.
+    /// The stack lacks an address of that family, or is closed.
     pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
         self.shared.lock().connect_datagrams(self.at, to)
     }
@@ -40,7 +40,7 @@ impl UdpSocket {
         Ok(bytes.len())
     }
 
-    /// Waits for a datagram. Returns its length, cut to what `to` holds, and the sender.
+    /// Waits for a datagram. Returns its length, truncated to `to`, and the sender.
     ///
     /// # Errors
     /// The engine's half of the stack is gone. See [`UdpSocket::connect`] for others.
@@ -56,29 +56,28 @@ impl UdpSocket {
         self.send_to(bytes, self.peer_addr()?).await
     }
 
-    /// Waits for a datagram from the connected peer. Returns its length, cut to what `to`
-    /// holds.
+    /// Waits for a datagram from the connected peer. Returns its length, truncated to `to`.
     ///
     /// # Errors
-    /// It is connected to nobody, or the engine's half of the stack is gone.
+    /// The socket is not connected, or the engine's half of the stack is gone.
     pub async fn recv(&self, to: &mut [u8]) -> io::Result<usize> {
         self.peer_addr()?;
         Ok(self.recv_from(to).await?.0)
     }
 
-    /// Whom it is connected to.
+    /// The address of the connected peer.
     ///
     /// # Errors
-    /// Nobody.
+    /// The socket is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.shared.lock().peer_of(self.at);
         peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Where it is bound.
+    /// The local address.
     ///
     /// # Errors
-    /// None; it is one of tokio's signatures.
+    /// Never; tokio has this signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.at)
     }

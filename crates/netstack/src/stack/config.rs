@@ -1,55 +1,54 @@
-//! What a stack is made with, and what it counts.
+//! The configuration of a stack, and its counters.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 pub use crate::tcp::CongestionControl;
 
-/// Reads a clock that never steps back.
+/// Reads a monotonic clock.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What a stack is made with.
+/// The configuration of a stack.
 #[derive(Clone)]
 pub struct Config {
-    /// Its own addresses. Packets to others are dropped.
+    /// The local addresses. Packets to others are dropped.
     pub addresses: Vec<IpAddr>,
-    /// The longest packet, in bytes; at least 1280.
+    /// The longest packet, in bytes. At least 1280.
     pub mtu: u16,
-    /// What all buffers together may hold, in bytes. Each connection has 1 KiB of it set
-    /// aside, so this also bounds how many connections there can be.
+    /// Memory limit of all buffers together, in bytes. 1 KiB is reserved for each connection, so
+    /// this also limits the number of connections.
     pub memory: usize,
-    /// How connections find out how much their paths carry.
+    /// The congestion control of connections.
     pub control: CongestionControl,
-    /// Makes sequence numbers and ports hard to guess: from a good source of
-    /// randomness.
+    /// Key for unpredictable sequence numbers and ports. It must be random.
     pub secret: u128,
-    /// The clock.
+    /// The clock of all timers.
     pub clock: Clock,
 }
 
-/// The least MTU of a stack: IPv6's (RFC 8200 section 5).
+/// The smallest MTU of a stack, that of IPv6 (RFC 8200 section 5).
 pub(super) const MIN_MTU: u16 = 1280;
 
-/// What was dropped, and why.
+/// Counters of dropped packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets of which fragments overlapped, or contradicted each other.
+    /// Packets with overlapping or contradicting fragments.
     pub fragments_overlap: u64,
-    /// Packets of which a fragment was missing when they timed out.
+    /// Packets with a missing fragment that timed out.
     pub fragments_late: u64,
-    /// Packets with fragments that found no room, or that made room for others.
+    /// Fragmented packets that were dropped for lack of memory.
     pub fragments_full: u64,
     /// Reassembled packets with a wrong checksum.
     pub fragments_checksum: u64,
-    /// Packets to addresses that are not ours.
+    /// Packets to addresses that are not local.
     pub not_ours: u64,
-    /// Packets whose headers cannot be, or of protocols that are not spoken.
+    /// Packets with an invalid header or an unsupported protocol.
     pub malformed: u64,
-    /// Segments of no connection; they were answered by a reset.
+    /// Segments without a connection. They were answered by a reset.
     pub stray: u64,
-    /// Requests for a connection that found no place, or no memory.
+    /// Connection requests that exceeded the backlog or the memory.
     pub backlog_full: u64,
-    /// Datagrams that found their socket full, connected to somebody else, or none.
+    /// Datagrams without a socket, or with a socket that is full or connected to another peer.
     pub datagrams: u64,
-    /// Answers (resets, echoes, errors) that found no room.
+    /// Answers (resets, echoes, errors) that did not fit the send queue.
     pub answers: u64,
 }

@@ -1,4 +1,4 @@
-//! UDP: sockets, each with a queue both ways.
+//! UDP sockets, with a queue for each direction.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,7 @@ use packet::{
 };
 
 use super::{
-    Polled, note_waiting,
+    Polled, add_waker,
     segments::{Flow, PathError},
     state::State,
 };
@@ -23,18 +23,19 @@ use crate::{
     time::Time,
 };
 
-/// Bytes that wait in one direction of one socket at most, as Linux' `rmem_default`.
-/// What arrives beyond it is dropped, what is sent waits.
+/// Capacity of a socket's queue in one direction, in bytes, as Linux' `rmem_default`. Received
+/// datagrams beyond it are dropped, and senders wait.
 const QUEUE: usize = 208 * 1024;
-/// Destinations of a socket without a peer for which routers are believed, each of 32 bytes.
+/// Recent destinations of an unconnected socket for which ICMP errors are accepted, each of 32
+/// bytes.
 const RECENT: usize = 64;
-/// What a datagram costs beside its bytes.
+/// Overhead of a datagram, in bytes.
 const OVERHEAD: usize = 128;
 
 #[derive(Default)]
 pub(crate) struct Datagrams {
     sockets: HashMap<SocketAddr, Socket>,
-    /// Those that have something to send.
+    /// Sockets with something to send.
     pub ready: VecDeque<SocketAddr>,
 }
 
@@ -42,32 +43,32 @@ pub(crate) struct Datagrams {
 struct Socket {
     received: Queue,
     to_send: Queue,
-    /// The only one that it speaks with.
+    /// The connected peer.
     peer: Option<SocketAddr>,
-    /// What was said of what it sent to that one, and was not told yet.
+    /// An ICMP error to a datagram for that peer that was not reported yet.
     error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
-    /// The last destinations of a socket without a peer.
+    /// The last destinations of an unconnected socket.
     recent: VecDeque<SocketAddr>,
     /// The progress of the next datagram, if it is sent in fragments.
-    cut: Option<Cut>,
+    fragmentation: Option<Fragmentation>,
 }
 
 /// A datagram that is sent in fragments.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct Fragmentation {
     source: IpAddr,
     id: u32,
-    /// Bytes of each fragment but the last.
+    /// Data bytes of each fragment except the last.
     room: usize,
-    /// Bytes that were sent, with the UDP header.
+    /// Bytes that were sent, including the UDP header.
     sent: usize,
 }
 
-impl Cut {
-    /// Writes the next fragment of a datagram with this payload. Returns its length, and whether it is
-    /// the last.
+impl Fragmentation {
+    /// Writes the next fragment of a datagram with this payload. Returns its length, and whether it
+    /// is the last.
     fn write(&self, (from, dest): (u16, SocketAddr), bytes: &[u8], to: &mut [u8]) -> (usize, bool) {
         let addresses = (self.source, dest.ip());
         let whole = udp::HEADER_LEN + bytes.len();
@@ -93,7 +94,7 @@ impl Cut {
     }
 }
 
-/// Datagrams with the other side's address.
+/// Datagrams with the address of their sender or receiver.
 #[derive(Default)]
 struct Queue {
     datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
@@ -101,7 +102,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// One datagram has room whatever memory is left.
+    /// An empty queue always accepts one datagram.
     fn has_room(&self, len: usize, budget: &Budget) -> bool {
         let fits = self.bytes + len + OVERHEAD <= QUEUE && !budget.is_short();
         self.bytes == 0 || fits
@@ -124,7 +125,7 @@ impl Queue {
 }
 
 impl Socket {
-    /// Notes that a datagram leaves.
+    /// Records the destination of a datagram.
     fn note_destination(&mut self, to: SocketAddr) {
         if self.peer.is_some() || self.recent.contains(&to) {
             return;
@@ -135,17 +136,17 @@ impl Socket {
         self.recent.push_back(to);
     }
 
-    /// Whether it may have sent the datagram to this destination that an error quotes.
-    fn has_sent_to(&self, to: SocketAddr) -> bool {
+    /// Whether the socket may have sent the quoted datagram to this destination.
+    fn may_have_sent_to(&self, to: SocketAddr) -> bool {
         self.peer.is_some() || self.recent.contains(&to)
     }
 }
 
 impl Datagrams {
-    /// Whom a datagram of a flow is for.
+    /// The socket that receives datagrams of a flow.
     fn socket_at(&mut self, flow: Flow) -> Option<&mut Socket> {
         let hears = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
-        let mut places = State::places(flow.local).into_iter();
+        let mut places = State::bound_addresses(flow.local).into_iter();
         let place = places.find(|place| self.sockets.get(place).is_some_and(hears))?;
         self.sockets.get_mut(&place)
     }
@@ -158,7 +159,7 @@ impl State {
         let is_free = |state: &Self, port| {
             !state.datagrams.sockets.contains_key(&SocketAddr::new(at.ip(), port))
         };
-        let port = if at.port() == 0 { self.draw_port(is_free)? } else { at.port() };
+        let port = if at.port() == 0 { self.choose_port(is_free)? } else { at.port() };
         if !is_free(self, port) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -167,7 +168,7 @@ impl State {
         Ok(at)
     }
 
-    /// Has a socket speak with one peer only, and hear of its errors.
+    /// Connects a socket to one peer.
     pub fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
         self.source_for(to.ip())?;
         let socket = self.datagrams.sockets.get_mut(&at).ok_or(io::ErrorKind::NotConnected)?;
@@ -175,19 +176,19 @@ impl State {
         Ok(())
     }
 
-    /// Drops a socket, and what waits in it.
+    /// Removes a socket and its queues.
     pub fn unbind(&mut self, at: SocketAddr) {
         if let Some(socket) = self.datagrams.sockets.remove(&at) {
             self.budget.refund(socket.received.bytes + socket.to_send.bytes);
         }
     }
 
-    /// Whom a socket is connected to.
+    /// The peer that a socket is connected to.
     pub fn peer_of(&self, at: SocketAddr) -> Option<SocketAddr> {
         self.datagrams.sockets.get(&at)?.peer
     }
 
-    /// Takes a datagram.
+    /// Handles a received datagram.
     pub fn handle_udp(&mut self, packet: &Packet<'_>) {
         let Some(header) = packet.transport.first_chunk::<{ udp::HEADER_LEN }>() else {
             self.counters.malformed += 1;
@@ -212,17 +213,18 @@ impl State {
         payload.each(0..len, |at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
         socket.received.push(remote, bytes, &self.budget);
         let mut readers = std::mem::take(&mut socket.readers);
-        self.turns.wakers.append(&mut readers);
+        self.schedule.wakers.append(&mut readers);
     }
 
-    /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
-    /// quotes none of ours is not believed (RFC 5927 section 4.1): of a datagram nothing
-    /// else is known any more. Only a connected socket is told: another could not tell
-    /// which peer it concerns. For that one, a path becomes narrower if it is to a recent
-    /// destination.
+    /// Handles an ICMP error to a packet of `len` bytes. Errors that do not quote a datagram of a
+    /// socket are ignored (RFC 5927 section 4.1); a datagram has no sequence number that could be
+    /// checked. Only a connected socket gets the error, because others could not tell which peer it
+    /// concerns. A path MTU is lowered for any recent destination.
     pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
         let socket = self.datagrams.socket_at(flow);
-        let Some(socket) = socket.filter(|socket| socket.has_sent_to(flow.remote)) else { return };
+        let Some(socket) = socket.filter(|socket| socket.may_have_sent_to(flow.remote)) else {
+            return;
+        };
         let kind = match error {
             PathError::Refused => io::ErrorKind::ConnectionRefused,
             PathError::Unreachable => io::ErrorKind::HostUnreachable,
@@ -239,7 +241,7 @@ impl State {
         }
         socket.error = Some(kind);
         let mut readers = std::mem::take(&mut socket.readers);
-        self.turns.wakers.append(&mut readers);
+        self.schedule.wakers.append(&mut readers);
     }
 
     /// Queues a datagram.
@@ -249,9 +251,9 @@ impl State {
         (bytes, to): (&[u8], SocketAddr),
         context: &Context<'_>,
     ) -> Polled<()> {
-        if bytes.len() > ip::longest(to.ip()) - udp::HEADER_LEN {
-            // It is EMSGSIZE elsewhere.
-            let why = "longer than a datagram can be";
+        if bytes.len() > ip::max_payload_len(to.ip()) - udp::HEADER_LEN {
+            // The kernel returns EMSGSIZE.
+            let why = "the datagram exceeds the longest length";
             return Polled::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, why)));
         }
         if let Err(error) = self.source_for(to.ip()) {
@@ -264,7 +266,7 @@ impl State {
             return Polled::Ready(Err(error.into()));
         }
         if !socket.to_send.has_room(bytes.len(), &self.budget) {
-            note_waiting(&mut socket.writers, context);
+            add_waker(&mut socket.writers, context);
             return Polled::Pending;
         }
         if socket.to_send.datagrams.is_empty() {
@@ -274,14 +276,14 @@ impl State {
         Polled::Ready(Ok(()))
     }
 
-    /// The next datagram that came, as far as `to` holds it.
+    /// Returns the next received datagram, truncated to `to`.
     pub fn poll_recv_from(
         &mut self,
         at: SocketAddr,
         to: &mut [u8],
         context: &Context<'_>,
     ) -> Polled<(usize, SocketAddr)> {
-        let gone = self.gone;
+        let closed = self.closed;
         let Some(socket) = self.datagrams.sockets.get_mut(&at) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
@@ -289,10 +291,10 @@ impl State {
             if let Some(error) = socket.error.take() {
                 return Polled::Ready(Err(error.into()));
             }
-            if gone {
+            if closed {
                 return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
             }
-            note_waiting(&mut socket.readers, context);
+            add_waker(&mut socket.readers, context);
             return Polled::Pending;
         };
         let len = bytes.len().min(to.len());
@@ -305,8 +307,8 @@ impl State {
     pub fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
         let at = self.datagrams.ready.pop_front()?;
         let socket = self.datagrams.sockets.get_mut(&at)?;
-        if let Some(cut) = socket.cut {
-            return self.write_fragment(at, cut, to);
+        if let Some(fragmentation) = socket.fragmentation {
+            return self.write_fragment(at, fragmentation, to);
         }
         let (dest, bytes) = socket.to_send.datagrams.front()?;
         let (dest, len) = (*dest, udp::HEADER_LEN + bytes.len());
@@ -315,7 +317,7 @@ impl State {
         let own = usize::from(self.mtu);
         let mtu = self.paths.mtu(dest.ip(), now).map_or(own, |mtu| mtu.min(own));
         if start + len > mtu {
-            return self.begin_cut(at, dest, mtu, to);
+            return self.start_fragmentation(at, dest, mtu, to);
         }
         let (_, bytes) = self.take_datagram(at)?;
         let addresses = (self.source_from(at, dest)?, dest.ip());
@@ -335,7 +337,7 @@ impl State {
     }
 
     /// Writes the first fragment of a socket's next datagram.
-    fn begin_cut(
+    fn start_fragmentation(
         &mut self,
         at: SocketAddr,
         dest: SocketAddr,
@@ -347,51 +349,55 @@ impl State {
             return None;
         };
         let id = self.fragment_id((source, dest.ip()));
-        let room = ip::fragment_room(dest.ip(), mtu);
-        self.write_fragment(at, Cut { source, id, room, sent: 0 }, to)
+        let room = ip::fragment_data_len(dest.ip(), mtu);
+        self.write_fragment(at, Fragmentation { source, id, room, sent: 0 }, to)
     }
 
-    /// Writes the next fragment of a socket's next datagram. All fragments of it are sent in a row.
+    /// Writes the next fragment of a socket's next datagram. All fragments of a datagram are sent
+    /// consecutively.
     fn write_fragment(
         &mut self,
         at: SocketAddr,
-        cut: Cut,
+        fragmentation: Fragmentation,
         to: &mut [u8],
     ) -> Option<(usize, Offload)> {
         let socket = self.datagrams.sockets.get_mut(&at)?;
         let (dest, bytes) = socket.to_send.datagrams.front()?;
-        let (len, is_last) = cut.write((at.port(), *dest), bytes, to);
+        let (len, is_last) = fragmentation.write((at.port(), *dest), bytes, to);
         if is_last {
             self.take_datagram(at);
         } else {
-            socket.cut = Some(Cut { sent: cut.sent + cut.room, ..cut });
+            socket.fragmentation = Some(Fragmentation {
+                sent: fragmentation.sent + fragmentation.room,
+                ..fragmentation
+            });
             self.datagrams.ready.push_front(at);
         }
         Some((len, Offload::None))
     }
 
-    /// Removes a socket's next datagram, of which all was sent or nothing can be, from the queue.
+    /// Removes a socket's next datagram from the queue, after it was sent or failed.
     fn take_datagram(&mut self, at: SocketAddr) -> Option<(SocketAddr, Vec<u8>)> {
         let Datagrams { sockets, ready } = &mut self.datagrams;
         let socket = sockets.get_mut(&at)?;
-        socket.cut = None;
+        socket.fragmentation = None;
         let taken = socket.to_send.pop(&self.budget);
-        self.turns.wakers.append(&mut socket.writers);
+        self.schedule.wakers.append(&mut socket.writers);
         if !socket.to_send.datagrams.is_empty() {
             ready.push_back(at);
         }
         taken
     }
 
-    pub fn abandon_datagrams(&mut self) {
+    pub fn wake_datagram_tasks(&mut self) {
         for socket in self.datagrams.sockets.values_mut() {
-            self.turns.wakers.append(&mut socket.readers);
-            self.turns.wakers.append(&mut socket.writers);
+            self.schedule.wakers.append(&mut socket.readers);
+            self.schedule.wakers.append(&mut socket.writers);
         }
     }
 }
 
-/// Writes a header with this in the place of its checksum.
+/// Writes a UDP header. `sum` goes to the checksum field.
 fn write_udp(to: &mut [u8], (from, dest): (u16, u16), len: usize, sum: u16) {
     let header = &mut to[..udp::HEADER_LEN];
     put_u16(header, udp::SOURCE_PORT, from);

@@ -1,5 +1,4 @@
-//! Packets that arrive in fragments, until they are whole (RFC 791 section 3.2, RFC 815, RFC 8200
-//! section 4.5).
+//! Reassembles received fragments (RFC 791 section 3.2, RFC 815, RFC 8200 section 4.5).
 //!
 //! ```text
 //!   fragment ─► Fragments::take ─┬─ Whole, with all data in order
@@ -7,8 +6,8 @@
 //!                                └─ Dropped: it overlaps (RFC 5722), or memory is full
 //! ```
 //!
-//! All waiting packets together have a bound in bytes, and so have those of one source. The packet
-//! that has waited longest makes way.
+//! The memory of all waiting packets is bounded, in total and for each source. The packet that has
+//! waited longest is evicted.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,46 +19,47 @@ use packet::host_prefix;
 
 use crate::{ip::Fragment, time::Time};
 
-/// How long a packet waits for its fragments (RFC 1122 section 3.3.2, RFC 8200 section 4.5).
+/// Time in which all fragments of a packet must arrive (RFC 1122 section 3.3.2, RFC 8200 section
+/// 4.5).
 const LIFE: Duration = Duration::from_mins(1);
-/// Bytes that all packets hold, as Linux' `ipfrag_high_thresh`.
+/// Memory limit of all packets, in bytes, as Linux' `ipfrag_high_thresh`.
 const MEMORY: usize = 4 << 20;
-/// Bytes that those of one source hold.
+/// Memory limit of one source, in bytes.
 const SHARE: usize = MEMORY / 4;
-/// The overhead of a packet without its fragments, in bytes: its entries in three maps, which are
-/// half full or more, and the first vector of its pieces.
+/// Overhead of a packet without its fragments, in bytes: its entries in three maps, which are at
+/// least half full, and the first allocation of its pieces.
 const PACKET: usize = 2 * (size_of::<(Key, Partial)>() + size_of::<(u64, (Time, Key))>())
     + 2 * size_of::<(u64, Key)>()
     + 4 * size_of::<Piece>();
-/// The overhead of a source, in bytes: an entry of a map, and the first node of another.
+/// Overhead of a source, in bytes: an entry of a map, and the first node of another.
 const SOURCE: usize = 2 * size_of::<(IpAddr, Share)>() + NODE * size_of::<(u64, Key)>();
 /// Entries of a node of a `BTreeMap`.
 const NODE: usize = 11;
-/// The overhead of a fragment, in bytes: its place in the vector, which may be half full, and the
+/// Overhead of a fragment, in bytes: its entry in the vector, which may be half full, and the
 /// allocator's header.
 const PIECE: usize = 2 * size_of::<Piece>() + 16;
-/// Fragments of one packet: those of 65,535 bytes in packets of 552 bytes, the least MTU of a path.
+/// The most fragments of a packet: those of 65,535 bytes at 552 bytes, the smallest path MTU.
 const PIECES: usize = 128;
 
-/// Packets that are not whole yet.
+/// Incomplete packets.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     packets: HashMap<Key, Partial>,
-    /// All of them, the oldest first, with the times at which they time out.
+    /// All packets, the oldest first, with their timeouts.
     order: BTreeMap<u64, (Time, Key)>,
     sources: HashMap<IpAddr, Share>,
     used: usize,
-    /// Numbers packets.
+    /// Number of the next packet.
     next: u64,
 }
 
-/// The values that all fragments of a packet share.
+/// Values that are equal in all fragments of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// Only in IPv4.
+    /// For IPv4 only.
     protocol: u8,
 }
 
@@ -73,18 +73,19 @@ struct Share {
 #[derive(Debug)]
 struct Partial {
     number: u64,
-    /// By their start; none overlap.
+    /// In order of their start, without overlap.
     pieces: Vec<Piece>,
-    /// Bytes of all of them.
+    /// Bytes of all pieces.
     len: usize,
-    /// The offset of the packet's end, once it is known.
+    /// Offset of the packet's end, once the last fragment has arrived.
     end: Option<usize>,
-    /// The protocol, as the first fragment says.
+    /// The protocol in the first fragment.
     protocol: u8,
-    /// What it holds, in bytes.
+    /// Memory of the packet, in bytes.
     used: usize,
-    /// Whether it was dropped: all further fragments are, too, and nothing of it is counted again.
-    is_dead: bool,
+    /// Whether the packet was dropped. Its further fragments are dropped, too, and not counted
+    /// again.
+    is_dropped: bool,
 }
 
 #[derive(Debug)]
@@ -93,14 +94,14 @@ struct Piece {
     data: Box<[u8]>,
 }
 
-/// The result of [`Fragments::take`].
+/// Result of [`Fragments::take`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// The packet is not whole yet.
+pub(super) enum Outcome {
+    /// The packet is incomplete.
     Waiting,
     /// The packet's protocol, and all its data after the IP header.
     Whole(u8, Vec<u8>),
-    /// The packet is dropped, as fragments overlap.
+    /// The packet is dropped, because fragments overlap.
     Overlap,
 }
 
@@ -113,7 +114,7 @@ pub(super) struct Expired {
 }
 
 impl Fragments {
-    /// Bytes that packets hold.
+    /// Memory of all packets, in bytes.
     pub fn used(&self) -> usize {
         self.used
     }
@@ -123,17 +124,17 @@ impl Fragments {
         self.order.first_key_value().map(|(_, (due, _))| *due)
     }
 
-    /// Takes a fragment. Returns its result, and the number of packets dropped for lack of room.
-    pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Taken, u64) {
+    /// Adds a fragment. Returns the result, and the number of packets dropped for lack of memory.
+    pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Outcome, u64) {
         let key = Key::of(fragment);
         let dropped = self.make_room(key, PIECE + fragment.data.len());
         match self.change(key, now, |partial| partial.take(fragment)) {
-            Step::Waiting => (Taken::Waiting, dropped),
-            Step::Overlap => (Taken::Overlap, dropped),
-            Step::TooMany => (Taken::Waiting, dropped + 1),
+            Step::Waiting => (Outcome::Waiting, dropped),
+            Step::Overlap => (Outcome::Overlap, dropped),
+            Step::TooMany => (Outcome::Waiting, dropped + 1),
             Step::Whole => match self.remove(key) {
-                Some(whole) => (Taken::Whole(whole.protocol, whole.join()), dropped),
-                None => (Taken::Waiting, dropped),
+                Some(whole) => (Outcome::Whole(whole.protocol, whole.join()), dropped),
+                None => (Outcome::Waiting, dropped),
             },
         }
     }
@@ -167,8 +168,8 @@ impl Fragments {
         changed
     }
 
-    /// Drops the oldest packet if it timed out, and returns its first fragment if that came.
-    /// Returns `None` if no packet timed out. Those that were dropped before are not returned.
+    /// Drops the oldest packet if it timed out, and returns its first fragment, if that arrived.
+    /// Returns `None` if no packet timed out. Packets that were dropped before are skipped.
     pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
         let (key, partial) = loop {
             let (_, &(due, key)) = self.order.first_key_value()?;
@@ -176,7 +177,7 @@ impl Fragments {
                 return None;
             }
             let partial = self.remove(key)?;
-            if !partial.is_dead {
+            if !partial.is_dropped {
                 break (key, partial);
             }
         };
@@ -190,8 +191,8 @@ impl Fragments {
         }))
     }
 
-    /// Drops packets until there is room for `cost` bytes of a packet. Returns the number of those
-    /// that were not dropped before.
+    /// Drops packets until `cost` bytes of a packet fit. Returns the number of packets that were
+    /// not dropped before.
     fn make_room(&mut self, newcomer: Key, cost: usize) -> u64 {
         let mut dropped = 0;
         let source = host_prefix(newcomer.source);
@@ -214,7 +215,7 @@ impl Fragments {
 
     /// Removes a packet. Returns 1 if it was not dropped before.
     fn evict(&mut self, key: Key) -> u64 {
-        self.remove(key).map_or(0, |partial| u64::from(!partial.is_dead))
+        self.remove(key).map_or(0, |partial| u64::from(!partial.is_dropped))
     }
 
     fn remove(&mut self, key: Key) -> Option<Partial> {
@@ -258,12 +259,12 @@ impl Partial {
             end: None,
             protocol: 0,
             used: PACKET,
-            is_dead: false,
+            is_dropped: false,
         }
     }
 
     fn take(&mut self, fragment: &Fragment<'_>) -> Step {
-        if self.is_dead {
+        if self.is_dropped {
             return Step::Waiting;
         }
         let Fragment { start, data, is_last, .. } = *fragment;
@@ -274,7 +275,7 @@ impl Partial {
             && *same.data == *data
             && is_last == (self.end == Some(end))
         {
-            // It came twice (RFC 8200 section 4.5).
+            // A duplicate (RFC 8200 section 4.5).
             return Step::Waiting;
         }
         if !self.fits(at, (start, end), is_last) {
@@ -299,10 +300,10 @@ impl Partial {
     fn drop_data(&mut self) -> bool {
         self.pieces = Vec::new();
         self.used = PACKET;
-        !std::mem::replace(&mut self.is_dead, true)
+        !std::mem::replace(&mut self.is_dropped, true)
     }
 
-    /// Whether data fits between the pieces before `at` and from `at` on, and before the end.
+    /// Whether data fits between the pieces around index `at`, and before the end.
     fn fits(&self, at: usize, (start, end): (usize, usize), is_last: bool) -> bool {
         let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
         let behind = self.pieces.get(at);

@@ -1,36 +1,35 @@
-//! What paths let through, as routers said of datagrams (RFC 1191, RFC 8201). A
-//! connection knows its own.
+//! Path MTUs of datagrams, as reported by routers (RFC 1191, RFC 8201). TCP connections have their
+//! own.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use crate::time::Time;
 
-/// Paths that are remembered, each of some 50 bytes.
-const REMEMBERED: usize = 1024;
-/// For how long: afterwards the path may have become wider (RFC 1191 section 6.3, RFC 8201
+/// Capacity. Each entry has about 50 bytes.
+const MAX_PATHS: usize = 1024;
+/// Lifetime of an entry. The path MTU may have grown afterwards (RFC 1191 section 6.3, RFC 8201
 /// section 4).
 const AGE: Duration = Duration::from_mins(10);
 
-/// The paths that are narrower than our MTU.
+/// Paths with a smaller MTU than the local one.
 #[derive(Default)]
 pub(super) struct Paths(HashMap<IpAddr, (usize, Time)>);
 
 impl Paths {
-    /// A router let no more than `mtu` bytes through on the way to an address. Who says
-    /// more than was said before is not believed.
+    /// Lowers the path MTU to an address. A larger value than the present one is ignored.
     pub fn lower(&mut self, to: IpAddr, mtu: usize, now: Time) {
         if self.mtu(to, now).is_some_and(|known| known <= mtu) {
             return;
         }
-        if self.0.len() >= REMEMBERED {
+        if self.0.len() >= MAX_PATHS {
             self.0.retain(|_, (_, until)| now < *until);
         }
-        if self.0.len() < REMEMBERED || self.0.contains_key(&to) {
+        if self.0.len() < MAX_PATHS || self.0.contains_key(&to) {
             self.0.insert(to, (mtu, now + AGE));
         }
     }
 
-    /// The longest packet to an address, in bytes, where it is known.
+    /// The path MTU to an address, in bytes, if one was reported.
     pub fn mtu(&self, to: IpAddr, now: Time) -> Option<usize> {
         self.0.get(&to).filter(|(_, until)| now < *until).map(|(mtu, _)| *mtu)
     }
@@ -47,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_only_becomes_narrower_until_that_is_forgotten() {
+    fn a_path_mtu_only_decreases_until_it_expires() {
         let (mut paths, now) = (Paths::default(), Time::default());
         for (said, known) in [(1400, 1400), (1300, 1300), (1350, 1300)] {
             paths.lower(address(1), said, now);
@@ -61,18 +60,18 @@ mod tests {
     }
 
     #[test]
-    fn no_more_paths_are_remembered_than_the_bound_and_old_ones_make_room() {
+    fn the_table_of_path_mtus_is_bounded_and_expired_entries_are_replaced() {
         let (mut paths, now) = (Paths::default(), Time::default());
-        for number in 0..REMEMBERED + 10 {
+        for number in 0..MAX_PATHS + 10 {
             paths.lower(address(number), 1400, now);
         }
-        assert_eq!(paths.0.len(), REMEMBERED);
-        assert_eq!(paths.mtu(address(REMEMBERED), now), None);
+        assert_eq!(paths.0.len(), MAX_PATHS);
+        assert_eq!(paths.mtu(address(MAX_PATHS), now), None);
         paths.lower(address(0), 1300, now);
         assert_eq!(paths.mtu(address(0), now), Some(1300), "a known one is still heard of");
         let later = now + AGE;
-        paths.lower(address(REMEMBERED), 1400, later);
-        assert_eq!(paths.mtu(address(REMEMBERED), later), Some(1400));
+        paths.lower(address(MAX_PATHS), 1400, later);
+        assert_eq!(paths.mtu(address(MAX_PATHS), later), Some(1400));
         assert_eq!(paths.0.len(), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! Fragments in both directions: received ones become packets, and long answers are sent in
-//! fragments.
+//! Fragments in both directions: received fragments are reassembled, and long answers are
+//! fragmented.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use packet::{
 };
 
 use super::{
-    fragments::{Expired, Taken},
+    fragments::{Expired, Outcome},
     state::State,
 };
 use crate::{
@@ -18,39 +18,39 @@ use crate::{
 };
 
 impl State {
-    /// Takes a fragment, and handles the packet that it completes.
+    /// Handles a fragment, and the packet that it completes.
     pub fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
         if !self.addresses.contains(&header.destination(bytes)) {
             self.counters.not_ours += 1;
             return;
         }
-        let fragment = Fragment::parse(bytes, header).filter(begins_whole);
+        let fragment = Fragment::parse(bytes, header).filter(has_whole_header);
         let Some(fragment) = fragment else {
             self.counters.malformed += 1;
             return;
         };
         let addresses = (fragment.source, fragment.destination);
         if fragment.start == 0 && fragment.is_last {
-            // It is a whole packet, independent of others with the same number (RFC 6946).
+            // A complete packet, independent of others with the same identification (RFC 6946).
             return self.handle_whole(addresses, fragment.protocol, (fragment.data, now));
         }
         self.expire_fragments(now);
         let before = self.fragments.used();
         let (taken, dropped) = if self.budget.is_short() {
-            (Taken::Waiting, self.fragments.refuse(&fragment, now))
+            (Outcome::Waiting, self.fragments.refuse(&fragment, now))
         } else {
             self.fragments.take(&fragment, now)
         };
         self.account_fragments(before);
         self.counters.fragments_full += dropped;
         match taken {
-            Taken::Waiting => {}
-            Taken::Overlap => self.counters.fragments_overlap += 1,
-            Taken::Whole(protocol, data) => self.handle_whole(addresses, protocol, (&data, now)),
+            Outcome::Waiting => {}
+            Outcome::Overlap => self.counters.fragments_overlap += 1,
+            Outcome::Whole(protocol, data) => self.handle_whole(addresses, protocol, (&data, now)),
         }
     }
 
-    /// Drops packets that were not complete in time.
+    /// Drops incomplete packets that timed out.
     pub fn expire_fragments(&mut self, now: Time) {
         if self.fragments.poll_timeout().is_none_or(|due| due > now) {
             return;
@@ -60,7 +60,7 @@ impl State {
             self.counters.fragments_late += 1;
             if let Some(Expired { source, destination, protocol, first }) = expired {
                 let packet = Packet::reassembled((source, destination), protocol, &first);
-                self.answer_late(&packet);
+                self.answer_reassembly_timeout(&packet);
             }
         }
         self.account_fragments(before);
@@ -75,7 +75,8 @@ impl State {
         }
     }
 
-    /// Fragments of two packets may have the same number (RFC 4963). The checksum reveals that.
+    /// Handles a reassembled packet. Fragments of two packets may have the same identification (RFC
+    /// 4963); a wrong checksum reveals that.
     fn handle_whole(
         &mut self,
         addresses: (IpAddr, IpAddr),
@@ -83,14 +84,14 @@ impl State {
         (data, now): (&[u8], Time),
     ) {
         let packet = Packet::reassembled(addresses, protocol, data);
-        if is_sound(&packet) {
+        if has_valid_checksum(&packet) {
             self.handle(&packet, now);
         } else {
             self.counters.fragments_checksum += 1;
         }
     }
 
-    /// Sends a message that is longer than the MTU.
+    /// Sends a message that exceeds the MTU.
     pub fn answer_in_fragments(
         &mut self,
         addresses: (IpAddr, IpAddr),
@@ -98,7 +99,7 @@ impl State {
         message: &[u8],
     ) {
         let id = self.fragment_id(addresses);
-        let room = ip::fragment_room(addresses.1, usize::from(self.mtu));
+        let room = ip::fragment_data_len(addresses.1, usize::from(self.mtu));
         let part = |(number, data): (usize, &[u8])| {
             let start = number * room;
             let place = (start, data.len(), start + data.len() == message.len());
@@ -109,12 +110,12 @@ impl State {
             bytes
         };
         let parts = message.chunks(room).enumerate().map(part).collect();
-        self.answer_all(parts);
+        self.queue_answers(parts);
     }
 }
 
-/// Whether a first fragment has the whole header of its protocol (RFC 7112).
-fn begins_whole(fragment: &Fragment<'_>) -> bool {
+/// Whether a first fragment contains the whole header of its protocol (RFC 7112).
+fn has_whole_header(fragment: &Fragment<'_>) -> bool {
     let header = match fragment.protocol {
         ip::TCP => tcp::HEADER_LEN,
         _ => udp::HEADER_LEN,
@@ -122,9 +123,8 @@ fn begins_whole(fragment: &Fragment<'_>) -> bool {
     fragment.start > 0 || fragment.data.len() >= header
 }
 
-/// Whether the checksum of a protocol that has one for its addresses is right. ICMP's is checked with
-/// each message.
-fn is_sound(packet: &Packet<'_>) -> bool {
+/// Whether the TCP or UDP checksum is correct. ICMP checksums are verified with each message.
+fn has_valid_checksum(packet: &Packet<'_>) -> bool {
     let data = packet.transport;
     if packet.protocol == ip::UDP {
         let Some(header) = data.first_chunk::<{ udp::HEADER_LEN }>() else { return false };

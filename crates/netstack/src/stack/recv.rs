@@ -7,13 +7,13 @@ use packet::{Batch, IpRecv, Waker};
 use super::{Locked, Shared};
 use crate::time::Time;
 
-/// Bytes after which a round ends: so many that a super-packet is one, and so few that
-/// the batch has room for another. A full batch has the engine come again at once; else
-/// it sends what it has, and what waits does so here, where nothing drops it, and not in
-/// the engine's queue.
+/// Bytes after which a round ends. One super-packet fills most of a round, and the batch has space
+/// for another one. The engine calls again at once only after a full batch. Otherwise it sends the
+/// batch first, so waiting data stays in the connections, where nothing is dropped, and not in the
+/// engine's queue.
 const ROUND: usize = 48 * 1024;
-/// How much of a round may be answers: a host that provokes many must not keep others from
-/// sending.
+/// The most bytes of answers in a round. A host that provokes many answers must not keep others
+/// from sending.
 const ANSWERS: usize = ROUND / 4;
 
 /// Packets that leave the stack, for the engine to send.
@@ -33,12 +33,12 @@ impl IpRecv for StackRecv {
             state.handle_timeouts(now);
             let before = batch.len();
             state.fill(batch, now);
-            if batch.len() > before || !wait || std::mem::take(&mut state.turns.woken) {
-                state.turns.woken = false;
+            if batch.len() > before || !wait || std::mem::take(&mut state.schedule.woken) {
+                state.schedule.woken = false;
                 return Ok(());
             }
-            if !state.turns.wakers.is_empty() {
-                // They may have something to send; and nobody is to wait for us.
+            if !state.schedule.wakers.is_empty() {
+                // The woken tasks may have something to send. They must not wait for this thread.
                 drop(state);
                 state = self.0.lock();
                 continue;
@@ -49,26 +49,26 @@ impl IpRecv for StackRecv {
 
     fn waker(&self) -> Waker {
         let shared = self.0.clone();
-        Arc::new(move || shared.lock().turns.woken = true)
+        Arc::new(move || shared.lock().schedule.woken = true)
     }
 }
 
 impl Drop for StackRecv {
     fn drop(&mut self) {
-        self.0.lock().abandon(false);
+        self.0.lock().shut_down(false);
     }
 }
 
 fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
     let due = state.due();
-    state.turns.sleeps = Some(due.unwrap_or(Time::NEVER));
+    state.schedule.sleeps = Some(due.unwrap_or(Time::NEVER));
     let mut state = state.wait(due.map(|due| due.since(now)));
-    state.turns.sleeps = None;
+    state.schedule.sleeps = None;
     state
 }
 
 impl super::State {
-    /// Polls all sockets that have something to send, in turn, until the round is full.
+    /// Polls all sockets with something to send, in turn, until the round is full.
     fn fill(&mut self, batch: &mut Batch, now: Time) {
         let mut left = ROUND;
         while left > ROUND - ANSWERS
@@ -79,8 +79,8 @@ impl super::State {
             batch.commit(0, sent.0, sent.1);
         }
         loop {
-            let turns = self.turns.ready.len() + self.datagrams.ready.len();
-            if turns == 0 {
+            let schedule = self.schedule.ready.len() + self.datagrams.ready.len();
+            if schedule == 0 {
                 break;
             }
             if left == 0 {
@@ -93,21 +93,21 @@ impl super::State {
                     batch.commit(0, len, offload);
                 }
             }
-            let Some(id) = self.turns.ready.pop_front() else { continue };
+            let Some(id) = self.schedule.ready.pop_front() else { continue };
             let Some(spare) = batch.spare() else {
-                self.turns.ready.push_front(id);
+                self.schedule.ready.push_front(id);
                 return;
             };
             match self.poll_socket(id, now, spare) {
                 Some((len, offload)) => {
                     left = left.saturating_sub(len);
                     batch.commit(0, len, offload);
-                    self.turns.ready.push_back(id);
+                    self.schedule.ready.push_back(id);
                 }
                 None => {
                     let Some(socket) = self.sockets.get_mut(id) else { continue };
                     socket.queued = false;
-                    self.look_after(id);
+                    self.update_timers(id);
                 }
             }
         }

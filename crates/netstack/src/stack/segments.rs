@@ -1,4 +1,4 @@
-//! TCP: connections by their flow, and listeners.
+//! TCP connections by their flow, and listeners.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use packet::{
     wire::{self, put_u16},
 };
 
-use super::{Polled, note_waiting, state::State};
+use super::{Polled, add_waker, state::State};
 use crate::{
     ip::{self, Packet},
     tcp::{
@@ -21,13 +21,13 @@ use crate::{
     time::Time,
 };
 
-/// Connections that are asked for or not accepted yet, at most, of one listener.
+/// The most connections of a listener that are not accepted yet.
 pub(super) const BACKLOG: usize = 1024;
-/// Bytes that one direction of a connection may hold: what 16 Gbit/s need at 8 ms, and
-/// 1.3 Gbit/s at 100 ms.
+/// Capacity of one direction of a connection, in bytes: for 16 Gbit/s at 8 ms, or 1.3 Gbit/s at 100
+/// ms.
 const MAX_BUFFER: usize = 16 << 20;
 
-/// A connection's two addresses.
+/// The two addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub local: SocketAddr,
@@ -37,36 +37,36 @@ pub(crate) struct Flow {
 pub(crate) struct TcpSocket {
     pub tcp: Connection,
     pub flow: Flow,
-    /// Whether it stands in line to send.
+    /// Whether it is in the queue of ready sockets.
     pub queued: bool,
-    /// When it will be looked at.
+    /// Time of its next timer.
     pub scheduled: Option<Time>,
-    /// Whether a stream of the application is its.
+    /// Whether the application has a stream for it.
     pub owned: bool,
-    /// Whether it ends by a reset when the application drops it.
+    /// Whether it is reset when the application drops it.
     pub resets: bool,
-    /// Its number among those in TIME-WAIT.
+    /// Its number in the queue of connections in TIME-WAIT.
     pub waits: Option<u64>,
-    /// Its number among those that nobody owns any more.
+    /// Its number in the queue of orphans.
     pub orphan: Option<u64>,
-    /// The listener that has not handed it out yet.
+    /// The listener that has not returned it yet.
     listener: Option<SocketAddr>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// Who waits for connections.
+/// A listening socket.
 #[derive(Default)]
 pub(crate) struct Listener {
-    /// Connections that are asked for, the oldest first.
-    asked: VecDeque<usize>,
-    /// Those that are established and that nobody accepted yet.
+    /// Connections in the handshake, the oldest first.
+    pending: VecDeque<usize>,
+    /// Established connections that were not accepted yet.
     established: VecDeque<usize>,
     acceptors: Vec<Waker>,
 }
 
 impl TcpSocket {
-    /// What is left for TCP of a packet of `most` bytes.
+    /// Space for a TCP segment in a packet of `most` bytes.
     pub fn room(&self, most: usize) -> usize {
         most - ip::header_len(self.flow.remote.ip())
     }
@@ -83,14 +83,14 @@ impl TcpSocket {
 }
 
 impl State {
-    /// Asks for a connection.
+    /// Opens a connection.
     pub fn dial(&mut self, to: SocketAddr, now: Time) -> io::Result<usize> {
         let source = self.source_for(to.ip())?;
         if !self.budget.has_room_for(tcp::BUFFERS) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let flow = |port| Flow { local: (source, port).into(), remote: to };
-        let port = self.draw_port(|state, port| {
+        let port = self.choose_port(|state, port| {
             let listens = state.listener_at((source, port).into()).is_some();
             !listens && !state.flows.contains_key(&flow(port))
         })?;
@@ -99,16 +99,16 @@ impl State {
         let tcp = Connection::connect(settings, ports(flow), now);
         let id = self.insert(tcp, flow, None);
         self.sockets[id].owned = true;
-        self.touch(id);
+        self.update(id);
         Ok(id)
     }
 
-    /// Listens.
+    /// Starts to listen.
     pub fn listen(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
         self.check_local(at)?;
         let is_free =
             |state: &Self, port| !state.listeners.contains_key(&SocketAddr::new(at.ip(), port));
-        let port = if at.port() == 0 { self.draw_port(is_free)? } else { at.port() };
+        let port = if at.port() == 0 { self.choose_port(is_free)? } else { at.port() };
         if !is_free(self, port) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -117,7 +117,7 @@ impl State {
         Ok(at)
     }
 
-    /// Ends listening: what was not accepted is reset.
+    /// Stops listening, and resets connections that were not accepted.
     pub fn stop_listening(&mut self, at: SocketAddr) {
         self.listeners.remove(&at);
         let of_it = self.sockets.iter().filter(|(_, socket)| socket.listener == Some(at));
@@ -125,17 +125,17 @@ impl State {
         for id in waiting {
             self.sockets[id].listener = None;
             self.sockets[id].tcp.abort();
-            self.touch(id);
+            self.update(id);
         }
     }
 
-    /// The next connection of a listener.
+    /// Returns the next connection of a listener.
     pub fn poll_accept(&mut self, at: SocketAddr, context: &Context<'_>) -> Polled<usize> {
-        let Some(listener) = self.listeners.get_mut(&at).filter(|_| !self.gone) else {
+        let Some(listener) = self.listeners.get_mut(&at).filter(|_| !self.closed) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let Some(id) = listener.established.pop_front() else {
-            note_waiting(&mut listener.acceptors, context);
+            add_waker(&mut listener.acceptors, context);
             return Polled::Pending;
         };
         let socket = &mut self.sockets[id];
@@ -163,7 +163,7 @@ impl State {
     }
 
     fn settings(&self, flow: Flow, now: Time) -> Settings {
-        // RFC 6528: a clock of 4 microseconds and what only we know of the flow.
+        // RFC 6528: a clock with a period of 4 microseconds, and a keyed hash of the flow.
         let clock = (now.as_nanos() / 4000) as u32;
         Settings {
             mss: self.mss(flow.remote.ip()),
@@ -171,12 +171,12 @@ impl State {
             send_buffer: MAX_BUFFER,
             budget: self.budget.clone(),
             control: self.control,
-            initial: Seq(self.keyed(&("sequence", flow)) as u32) + clock,
-            timestamp_offset: self.keyed(&("timestamp", flow)) as u32,
+            initial: Seq(self.keyed_hash(&("sequence", flow)) as u32) + clock,
+            timestamp_offset: self.keyed_hash(&("timestamp", flow)) as u32,
         }
     }
 
-    /// Takes a segment.
+    /// Handles a received segment.
     pub fn handle_tcp(&mut self, packet: &Packet<'_>, now: Time) {
         let Some((header, len)) = Header::parse(packet.transport) else {
             self.counters.malformed += 1;
@@ -188,16 +188,16 @@ impl State {
         };
         let segment = Segment { header, payload: packet.payload(len) };
         if let Some(id) = self.flows.get(&flow).copied() {
-            let makes_way = self.sockets[id].tcp.makes_way(&segment.header);
-            if !makes_way || self.listener_at(flow.local).is_none() {
+            let can_be_replaced = self.sockets[id].tcp.can_be_replaced(&segment.header);
+            if !can_be_replaced || self.listener_at(flow.local).is_none() {
                 let verdict = self.sockets[id].tcp.handle_segment(now, &segment);
-                self.touch(id);
+                self.update(id);
                 if verdict == Verdict::Stray {
                     self.reset(flow, &segment);
                 }
                 return;
             }
-            // Its owner may still hold it.
+            // The application may still have a stream for it.
             self.flows.remove(&flow);
             if !self.sockets[id].owned {
                 self.remove(id);
@@ -211,20 +211,20 @@ impl State {
         }
     }
 
-    /// Who listens at an address of ours.
+    /// The listener for a local address.
     fn listener_at(&self, local: SocketAddr) -> Option<SocketAddr> {
-        Self::places(local).into_iter().find(|place| self.listeners.contains_key(place))
+        Self::bound_addresses(local).into_iter().find(|place| self.listeners.contains_key(place))
     }
 
     fn handle_syn(&mut self, at: SocketAddr, flow: Flow, syn: &Header, now: Time) {
         let settings = self.settings(flow, now);
         let Some(listener) = self.listeners.get_mut(&at) else { return };
-        let is_full = listener.asked.len() + listener.established.len() >= BACKLOG
+        let is_full = listener.pending.len() + listener.established.len() >= BACKLOG
             || !self.budget.has_room_for(tcp::BUFFERS);
-        let oldest = if is_full { listener.asked.pop_front() } else { None };
+        let oldest = if is_full { listener.pending.pop_front() } else { None };
         self.counters.backlog_full += u64::from(is_full);
         if let Some(oldest) = oldest {
-            // A SYN alone must not keep others out; a real client sends it again.
+            // Clients with only a SYN must not keep others out. A real client repeats its SYN.
             self.remove(oldest);
         } else if is_full {
             return;
@@ -232,12 +232,12 @@ impl State {
         let tcp = Connection::accept(settings, ports(flow), syn, now);
         let id = self.insert(tcp, flow, Some(at));
         if let Some(listener) = self.listeners.get_mut(&at) {
-            listener.asked.push_back(id);
+            listener.pending.push_back(id);
         }
-        self.touch(id);
+        self.update(id);
     }
 
-    /// Answers a segment of no connection (RFC 9293 section 3.5.2).
+    /// Answers a segment without a connection (RFC 9293 section 3.5.2).
     fn reset(&mut self, flow: Flow, segment: &Segment<'_>) {
         self.counters.stray += 1;
         let header = &segment.header;
@@ -258,24 +258,24 @@ impl State {
         let mut bytes = vec![0; start + reset.len()];
         reset.write(&mut bytes[start..]);
         let offload = finish(&mut bytes, flow, (reset.len(), 0), 1);
-        self.answer(bytes, offload);
+        self.queue_answer(bytes, offload);
     }
 
-    /// After a socket changed: tells its listener, and removes it if it is closed and no
-    /// handle to it is left.
-    pub fn settle(&mut self, id: usize) {
+    /// Updates the listener after a change of a socket, and removes the socket if it is closed and
+    /// has no stream.
+    pub fn update_listener(&mut self, id: usize) {
         let socket = &mut self.sockets[id];
         if let Some(at) = socket.listener
             && let Some(listener) = self.listeners.get_mut(&at)
         {
             let known = listener.established.contains(&id);
             if socket.tcp.is_over() {
-                listener.asked.retain(|other| *other != id);
+                listener.pending.retain(|other| *other != id);
                 listener.established.retain(|other| *other != id);
             } else if socket.tcp.is_connected() && !known {
-                listener.asked.retain(|other| *other != id);
+                listener.pending.retain(|other| *other != id);
                 listener.established.push_back(id);
-                self.turns.wakers.append(&mut listener.acceptors);
+                self.schedule.wakers.append(&mut listener.acceptors);
             }
         }
         if socket.tcp.is_over() && !socket.owned {
@@ -283,7 +283,7 @@ impl State {
         }
     }
 
-    /// Forgets a socket.
+    /// Removes a socket.
     pub fn remove(&mut self, id: usize) {
         let socket = self.sockets.remove(id);
         self.orphans.remove(socket.orphan);
@@ -293,9 +293,9 @@ impl State {
         }
     }
 
-    /// Writes what is next of a socket, an IP packet, to `to`.
+    /// Writes the next packet of a socket to `to`.
     pub fn poll_socket(&mut self, id: usize, now: Time, to: &mut [u8]) -> Option<(usize, Offload)> {
-        let (mtu, most) = (usize::from(self.mtu), self.most());
+        let (mtu, most) = (usize::from(self.mtu), self.max_packet_len());
         let socket = self.sockets.get_mut(id)?;
         let flow = socket.flow;
         let start = ip::header_len(flow.remote.ip());
@@ -305,7 +305,7 @@ impl State {
             socket.room(most),
         )?;
         let len = start + outgoing.header + outgoing.payload;
-        // Neither the peer nor the tunnel takes more, whoever is wrong.
+        // Never exceeds the limits of peer and tunnel, even after an error in this code.
         let limit = (socket.tcp.segment_limit() as usize + 20).min(mtu - start) - outgoing.header;
         debug_assert!(outgoing.segment <= limit, "a segment above the peer's MSS");
         let segment = outgoing.segment.min(limit);
@@ -313,11 +313,11 @@ impl State {
         Some((len, finish(&mut to[..len], flow, parts, segment)))
     }
 
-    /// A router says something of a segment that we sent.
+    /// Handles an ICMP error to a sent segment.
     pub fn handle_tcp_error(&mut self, flow: Flow, seq: Seq, error: PathError) {
         let Some(id) = self.flows.get(&flow).copied() else { return };
         let socket = &mut self.sockets[id];
-        if !socket.tcp.is_flying(seq) {
+        if !socket.tcp.is_in_flight(seq) {
             return;
         }
         match error {
@@ -328,18 +328,18 @@ impl State {
             PathError::Refused => socket.tcp.unreachable(true),
             PathError::Unreachable => socket.tcp.unreachable(false),
         }
-        self.touch(id);
+        self.update(id);
     }
 
-    /// Calls `then` with a stream's connection, and looks at it afterwards.
+    /// Calls `then` with a socket, and updates it afterwards.
     pub fn with<T>(&mut self, id: usize, then: impl FnOnce(&mut TcpSocket) -> T) -> T {
         let result = then(&mut self.sockets[id]);
-        self.touch(id);
+        self.update(id);
         result
     }
 
-    /// The application dropped its stream.
-    pub fn disown(&mut self, id: usize, now: Time) {
+    /// Handles that the application dropped its stream.
+    pub fn drop_stream(&mut self, id: usize, now: Time) {
         let socket = &mut self.sockets[id];
         (socket.owned, socket.reader, socket.writer) = (false, None, None);
         if socket.resets {
@@ -348,19 +348,19 @@ impl State {
             socket.tcp.close(now);
         }
         self.note_orphan(id);
-        self.touch(id);
+        self.update(id);
     }
 
-    /// Nothing will come any more, and nothing be sent but, where the peers are to be
-    /// told, resets.
-    pub fn abandon(&mut self, tell: bool) {
-        self.gone = true;
+    /// Fails all connections and operations, and optionally sends resets to the peers. Nothing else
+    /// is sent or received afterwards.
+    pub fn shut_down(&mut self, tell: bool) {
+        self.closed = true;
         let ids: Vec<usize> = self.sockets.iter().map(|(id, _)| id).collect();
         for id in ids {
             let socket = &mut self.sockets[id];
-            // A reset would take from the peer what it has and did not read yet.
+            // A reset would discard data that the peer has not read yet.
             let is_done = !socket.owned && socket.tcp.state() == tcp::State::FinWait2;
-            // What has failed already has told why, once.
+            // A closed connection has already reported its failure.
             let is_closed = socket.tcp.state() == tcp::State::Closed;
             if tell && !is_done {
                 socket.tcp.abort();
@@ -368,47 +368,47 @@ impl State {
             if !is_closed {
                 socket.tcp.fail(Failure::Reset);
             }
-            self.turns.wakers.extend(socket.reader.take());
-            self.turns.wakers.extend(socket.writer.take());
-            self.touch(id);
+            self.schedule.wakers.extend(socket.reader.take());
+            self.schedule.wakers.extend(socket.writer.take());
+            self.update(id);
         }
         for listener in self.listeners.values_mut() {
-            self.turns.wakers.append(&mut listener.acceptors);
+            self.schedule.wakers.append(&mut listener.acceptors);
         }
-        self.abandon_datagrams();
-        self.abandon_pings();
+        self.wake_datagram_tasks();
+        self.wake_ping_tasks();
         if !tell {
-            self.turns.ready.clear();
-            self.turns.answers.clear();
+            self.schedule.ready.clear();
+            self.schedule.answers.clear();
             self.datagrams.ready.clear();
         }
     }
 }
 
 impl TcpSocket {
-    /// Waits until something can be read, or never will be.
+    /// Registers a task to be woken when data can be read or the stream has ended.
     pub fn wait_readable(&mut self, context: &Context<'_>) {
-        keep(&mut self.reader, context);
+        store_waker(&mut self.reader, context);
     }
 
-    /// Waits until something can be written, or never will be.
+    /// Registers a task to be woken when data can be written or the stream has ended.
     pub fn wait_writable(&mut self, context: &Context<'_>) {
-        keep(&mut self.writer, context);
+        store_waker(&mut self.writer, context);
     }
 }
 
-/// What a router may say of a packet.
+/// An ICMP error to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// It is longer than the path allows: so many bytes.
+    /// The packet exceeds the path MTU, in bytes.
     TooBig(u32),
-    /// Nobody is there.
+    /// The port is closed.
     Refused,
-    /// There is no way.
+    /// The destination is unreachable.
     Unreachable,
 }
 
-fn keep(place: &mut Option<Waker>, context: &Context<'_>) {
+fn store_waker(place: &mut Option<Waker>, context: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(context.waker()),
         None => *place = Some(context.waker().clone()),
@@ -419,8 +419,8 @@ fn ports(flow: Flow) -> Ports {
     Ports { local: flow.local.port(), remote: flow.remote.port() }
 }
 
-/// Writes the IP header and the pseudo-header's sum of a packet that is TCP already;
-/// what is left to do to it.
+/// Writes the IP header and the sum of the pseudo-header of a packet that contains a TCP segment.
+/// Returns its offload.
 fn finish(
     packet: &mut [u8],
     flow: Flow,

@@ -9,11 +9,11 @@ use packet::{Coalesce, Coalescer, IpPacket, IpSend, RecvBatch, SuperPacket, VNET
 
 use super::{Shared, State};
 use crate::{
-    ip::{self, NoPacket, Packet},
+    ip::{self, Packet, PacketError},
     time::Time,
 };
 
-/// Packets that arrive at the stack, which the engine received.
+/// Passes packets from the engine to the stack.
 pub struct StackSend {
     shared: Arc<Shared>,
     coalescer: Coalescer,
@@ -51,8 +51,8 @@ impl State {
                 let bytes = batch.get(*span);
                 match Packet::whole(bytes, header) {
                     Ok(packet) => self.handle(&packet, now),
-                    Err(NoPacket::Fragment) => self.handle_fragment(bytes, header, now),
-                    Err(NoPacket::Malformed) => self.counters.malformed += 1,
+                    Err(PacketError::Fragment) => self.handle_fragment(bytes, header, now),
+                    Err(PacketError::Malformed) => self.counters.malformed += 1,
                 }
             }
             spans => {

@@ -1,4 +1,4 @@
-//! What the stack knows, and whose turn it is.
+//! The state of the stack, and the order in which sockets are served.
 
 use std::{
     cmp::Reverse,
@@ -13,31 +13,31 @@ use packet::{Offload, wire};
 use slab::Slab;
 
 use super::{
+    add_waker,
     config::{Config, CongestionControl, Counters, MIN_MTU},
     datagrams::Datagrams,
-    echo::Pings,
     fragments::Fragments,
-    line::Line,
-    note_waiting,
+    icmp::Pings,
     paths::Paths,
     segments::{Flow, Listener, TcpSocket},
+    socket_queue::SocketQueue,
 };
 use crate::{budget::Budget, ip, tcp, time::Time};
 
-/// Bytes of answers that wait to be sent, at most: a flood gets fewer answers.
+/// The most bytes of queued answers. In a flood, further answers are dropped.
 const ANSWERS: usize = 256 * 1024;
-/// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
+/// The most connections in TIME-WAIT: about 4 MiB. The oldest is removed for a new one.
 pub(super) const TIME_WAITS: usize = 4096;
-/// Timers that are out of date are dropped when there are more than one of each connection
-/// and so many.
+/// Stale timers are removed when there are more than two timers for each connection and this
+/// number.
 const TIMERS_KEPT: usize = 64;
-/// Connections at most that nobody owns and that are not over. More reset the oldest.
+/// The most orphaned connections. The oldest is reset for a new one.
 pub(super) const ORPHANS: usize = 4096;
 
 pub(crate) struct State {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) mtu: u16,
-    /// Whether super-packets leave.
+    /// Whether super-packets are sent.
     pub(super) gso: bool,
     pub(super) control: CongestionControl,
     pub(super) secret: u128,
@@ -50,36 +50,36 @@ pub(crate) struct State {
     pub(super) pings: Pings,
     pub(super) paths: Paths,
     pub(super) fragments: Fragments,
-    /// Counts packets that were sent in fragments.
-    pub(super) cut: u32,
-    pub(super) turns: Turns,
-    /// Ports and numbers that were handed out.
-    pub(super) drawn: u32,
+    /// Number of packets that were sent in fragments.
+    pub(super) fragmented: u32,
+    pub(super) schedule: Schedule,
+    /// Number of chosen ports and identifiers.
+    pub(super) choices: u32,
     /// Connections in TIME-WAIT, the oldest first.
-    pub(super) time_waits: Line,
-    /// Connections whose application is gone and that are not over.
-    pub(super) orphans: Line,
-    /// Who waits for what those wrote to be through.
-    pub(super) drainers: Vec<Waker>,
-    /// Whether the engine's half is gone, or the stack closed.
-    pub(super) gone: bool,
+    pub(super) time_waits: SocketQueue,
+    /// Connections whose stream was dropped and that are not closed.
+    pub(super) orphans: SocketQueue,
+    /// Tasks that wait until orphans have sent their data.
+    pub(super) drain_wakers: Vec<Waker>,
+    /// Whether the engine's half is gone or the stack was closed.
+    pub(super) closed: bool,
 }
 
-/// Who has something to do.
+/// Sockets and tasks with work to do.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct Schedule {
     /// Sockets that may have something to send.
     pub ready: VecDeque<usize>,
-    /// When to look at a socket again; some of it is out of date.
+    /// Timers of sockets. Some are stale.
     pub timers: BinaryHeap<Reverse<(Time, usize)>>,
-    /// Packets that nobody in particular sends.
+    /// Packets that do not belong to a socket.
     pub answers: VecDeque<(Vec<u8>, Offload)>,
     answer_bytes: usize,
-    /// Whom to wake when the state is released.
+    /// Tasks to wake when the state is unlocked.
     pub wakers: Vec<Waker>,
-    /// Until when the sending thread sleeps; `None` while it does not.
+    /// Time until which the sending thread sleeps; `None` while it is awake.
     pub sleeps: Option<Time>,
-    /// Whether it is to return to the engine.
+    /// Whether the sending thread must return to the engine.
     pub woken: bool,
 }
 
@@ -100,13 +100,13 @@ impl State {
             pings: Pings::default(),
             paths: Paths::default(),
             fragments: Fragments::default(),
-            cut: 0,
-            turns: Turns::default(),
-            drawn: 0,
-            time_waits: Line::default(),
-            orphans: Line::default(),
-            drainers: Vec::new(),
-            gone: false,
+            fragmented: 0,
+            schedule: Schedule::default(),
+            choices: 0,
+            time_waits: SocketQueue::default(),
+            orphans: SocketQueue::default(),
+            drain_wakers: Vec::new(),
+            closed: false,
         }
     }
 
@@ -118,8 +118,8 @@ impl State {
         self.gso = gso;
     }
 
-    /// The longest packet that may leave, in bytes.
-    pub fn most(&self) -> usize {
+    /// The longest packet that may be sent, in bytes.
+    pub fn max_packet_len(&self) -> usize {
         usize::from(if self.gso { u16::MAX } else { self.mtu })
     }
 
@@ -132,102 +132,102 @@ impl State {
     }
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
-        if !self.drainers.is_empty() && self.is_drained() {
-            self.turns.wakers.append(&mut self.drainers);
+        if !self.drain_wakers.is_empty() && self.is_drained() {
+            self.schedule.wakers.append(&mut self.drain_wakers);
         }
-        mem::take(&mut self.turns.wakers)
+        mem::take(&mut self.schedule.wakers)
     }
 
-    /// Whether the peers have all that was written to connections that nobody owns.
+    /// Whether the peers have acknowledged all data of orphans.
     fn is_drained(&self) -> bool {
-        // What is missing in these is the peer's half.
+        // In this state only the peer's FIN is missing.
         let done = |id| matches!(self.sockets[id].tcp.state(), tcp::State::FinWait2);
-        self.gone || self.orphans.iter().all(done)
+        self.closed || self.orphans.iter().all(done)
     }
 
-    /// Waits until it is so.
+    /// Waits until all orphans have sent their data.
     pub fn poll_drained(&mut self, context: &Context<'_>) -> Poll<()> {
         if self.is_drained() {
             return Poll::Ready(());
         }
-        note_waiting(&mut self.drainers, context);
+        add_waker(&mut self.drain_wakers, context);
         Poll::Pending
     }
 
-    /// Whether there is nothing that could leave now.
+    /// Whether no packet can be sent now.
     pub fn has_nothing_to_send(&self) -> bool {
-        let turns = &self.turns;
-        turns.ready.is_empty() && turns.answers.is_empty() && self.datagrams.ready.is_empty()
+        let schedule = &self.schedule;
+        schedule.ready.is_empty() && schedule.answers.is_empty() && self.datagrams.ready.is_empty()
     }
 
-    /// When something is due next.
+    /// Time of the next timer.
     pub fn due(&self) -> Option<Time> {
-        let timer = self.turns.timers.peek().map(|Reverse((due, _))| *due);
+        let timer = self.schedule.timers.peek().map(|Reverse((due, _))| *due);
         timer.into_iter().chain(self.fragments.poll_timeout()).min()
     }
 
-    /// Whether the sending thread sleeps though it has something to do.
+    /// Whether to wake the sending thread, because it sleeps although it has work.
     pub fn must_wake_sender(&mut self) -> bool {
-        let Some(until) = self.turns.sleeps else { return false };
+        let Some(until) = self.schedule.sleeps else { return false };
         let due = self.due().is_some_and(|due| due < until);
-        let wakes = self.turns.woken || due || !self.has_nothing_to_send();
+        let wakes = self.schedule.woken || due || !self.has_nothing_to_send();
         if wakes {
-            // Once is enough.
-            self.turns.sleeps = None;
+            // One wakeup is enough.
+            self.schedule.sleeps = None;
         }
         wakes
     }
 
-    /// Updates a socket after an event: whether it has something to send, when to poll it
-    /// again, which tasks to wake, and whether it is closed.
-    pub fn touch(&mut self, id: usize) {
-        let most = self.most();
+    /// Updates a socket after an event: the queue of ready sockets, its timers, the tasks to wake,
+    /// and its removal.
+    pub fn update(&mut self, id: usize) {
+        let most = self.max_packet_len();
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if !socket.queued && socket.tcp.wants_transmit(socket.room(most)) {
             socket.queued = true;
-            self.turns.ready.push_back(id);
+            self.schedule.ready.push_back(id);
         }
-        self.look_after(id);
+        self.update_timers(id);
     }
 
-    /// The same, but that it had its turn just now.
-    pub fn look_after(&mut self, id: usize) {
+    /// The same without the queue of ready sockets, after the socket was polled.
+    pub fn update_timers(&mut self, id: usize) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if let Some(due) = socket.tcp.poll_timeout()
             && socket.scheduled.is_none_or(|scheduled| due < scheduled)
         {
             socket.scheduled = Some(due);
-            self.turns.timers.push(Reverse((due, id)));
-            if self.turns.timers.len() > 2 * self.sockets.len() + TIMERS_KEPT {
+            self.schedule.timers.push(Reverse((due, id)));
+            if self.schedule.timers.len() > 2 * self.sockets.len() + TIMERS_KEPT {
                 self.drop_old_timers();
             }
         }
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        socket.wake(&mut self.turns.wakers);
+        socket.wake(&mut self.schedule.wakers);
         if socket.tcp.state() == tcp::State::TimeWait && socket.waits.is_none() {
             socket.waits = Some(self.time_waits.push(id));
             if self.time_waits.len() > TIME_WAITS {
                 self.end_oldest_time_wait();
             }
         }
-        self.settle_orphan(id);
-        self.settle(id);
+        self.update_orphan(id);
+        self.update_listener(id);
     }
 
-    /// Notes that nobody owns a socket any more.
+    /// Records that a socket's stream was dropped.
     pub fn note_orphan(&mut self, id: usize) {
         self.sockets[id].orphan = Some(self.orphans.push(id));
-        self.settle_orphan(id);
+        self.update_orphan(id);
         if self.orphans.len() > ORPHANS
             && let Some(oldest) = self.orphans.pop()
         {
             self.sockets[oldest].tcp.abort();
-            self.touch(oldest);
+            self.update(oldest);
         }
     }
 
-    /// Counts a socket no more that has nothing more to say or to hear.
-    fn settle_orphan(&mut self, id: usize) {
+    /// Removes a socket from the orphans if it has nothing more to send or receive.
+    fn update_orphan(&mut self, id: usize) {
         let socket = &mut self.sockets[id];
         if matches!(socket.tcp.state(), tcp::State::TimeWait | tcp::State::Closed) {
             self.orphans.remove(socket.orphan.take());
@@ -236,7 +236,7 @@ impl State {
 
     fn drop_old_timers(&mut self) {
         let timer = |(id, socket): (usize, &TcpSocket)| Some(Reverse((socket.scheduled?, id)));
-        self.turns.timers = self.sockets.iter().filter_map(timer).collect();
+        self.schedule.timers = self.sockets.iter().filter_map(timer).collect();
     }
 
     fn end_oldest_time_wait(&mut self) {
@@ -246,13 +246,13 @@ impl State {
         }
     }
 
-    /// Runs the timers of sockets that are due, and drops packets that were not complete in time.
+    /// Runs the timers that are due, and drops incomplete packets that timed out.
     pub fn handle_timeouts(&mut self, now: Time) {
         self.expire_fragments(now);
-        while let Some(Reverse((due, id))) = self.turns.timers.peek().copied()
+        while let Some(Reverse((due, id))) = self.schedule.timers.peek().copied()
             && due <= now
         {
-            self.turns.timers.pop();
+            self.schedule.timers.pop();
             let Some(socket) = self.sockets.get_mut(id) else { continue };
             if socket.scheduled != Some(due) {
                 continue;
@@ -261,49 +261,49 @@ impl State {
             if socket.tcp.poll_timeout().is_some_and(|due| due <= now) {
                 socket.tcp.handle_timeout(now);
             }
-            self.touch(id);
+            self.update(id);
         }
     }
 
-    /// Has a packet sent that nobody waits for.
-    pub fn answer(&mut self, packet: Vec<u8>, offload: Offload) {
-        let turns = &mut self.turns;
-        if turns.answer_bytes + packet.len() > ANSWERS {
+    /// Queues a packet that does not belong to a socket.
+    pub fn queue_answer(&mut self, packet: Vec<u8>, offload: Offload) {
+        let schedule = &mut self.schedule;
+        if schedule.answer_bytes + packet.len() > ANSWERS {
             self.counters.answers += 1;
             return;
         }
-        turns.answer_bytes += packet.len();
-        turns.answers.push_back((packet, offload));
+        schedule.answer_bytes += packet.len();
+        schedule.answers.push_back((packet, offload));
     }
 
-    /// The same with several packets, all of them or none.
-    pub fn answer_all(&mut self, packets: Vec<Vec<u8>>) {
+    /// Queues several packets, all of them or none.
+    pub fn queue_answers(&mut self, packets: Vec<Vec<u8>>) {
         let len: usize = packets.iter().map(Vec::len).sum();
-        if self.turns.answer_bytes + len > ANSWERS {
+        if self.schedule.answer_bytes + len > ANSWERS {
             self.counters.answers += 1;
             return;
         }
-        packets.into_iter().for_each(|packet| self.answer(packet, Offload::None));
+        packets.into_iter().for_each(|packet| self.queue_answer(packet, Offload::None));
     }
 
-    /// An identification for the fragments of one packet. Other hosts cannot predict it (RFC 7739
-    /// section 5.3).
+    /// Returns an identification for the fragments of one packet, which other hosts cannot predict
+    /// (RFC 7739 section 5.3).
     pub fn fragment_id(&mut self, addresses: (IpAddr, IpAddr)) -> u32 {
-        self.cut = self.cut.wrapping_add(1);
-        (self.keyed(&("fragment", addresses)) as u32).wrapping_add(self.cut)
+        self.fragmented = self.fragmented.wrapping_add(1);
+        (self.keyed_hash(&("fragment", addresses)) as u32).wrapping_add(self.fragmented)
     }
 
-    /// The next of the answers.
+    /// Removes the next queued answer.
     pub fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
-        let answer = self.turns.answers.pop_front()?;
-        self.turns.answer_bytes -= answer.0.len();
+        let answer = self.schedule.answers.pop_front()?;
+        self.schedule.answer_bytes -= answer.0.len();
         Some(answer)
     }
 
-    /// An address of ours from which to send to `to`. From us to us there is no way: the
-    /// engine would have it for a peer.
+    /// Returns the local address from which to send to `to`. Packets between local addresses are
+    /// not supported, because the engine would route them to a peer.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        if self.gone {
+        if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
         if self.addresses.contains(&to) {
@@ -314,9 +314,9 @@ impl State {
         source.ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
     }
 
-    /// Whether one may listen there.
+    /// Whether a socket may be bound to this address.
     pub fn check_local(&self, at: SocketAddr) -> io::Result<()> {
-        if self.gone {
+        if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
         if at.ip().is_unspecified() || self.addresses.contains(&at.ip()) {
@@ -326,7 +326,7 @@ impl State {
     }
 
     /// The bound addresses that match a packet to `local`, the most specific first.
-    pub fn places(local: SocketAddr) -> [SocketAddr; 3] {
+    pub fn bound_addresses(local: SocketAddr) -> [SocketAddr; 3] {
         let family: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -335,13 +335,13 @@ impl State {
         [local.ip(), family, all].map(|ip| SocketAddr::new(ip, local.port()))
     }
 
-    /// A free port, the first of an unpredictable row for which `is_free`.
-    pub fn draw_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> io::Result<u16> {
+    /// Returns a free port: the first in an unpredictable sequence for which `is_free` is true.
+    pub fn choose_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> io::Result<u16> {
         /// The ports of RFC 6335 section 6 and some more, as in Linux.
         const FIRST: u16 = 32_768;
         const COUNT: u16 = 28_232;
-        self.drawn = self.drawn.wrapping_add(1);
-        let begin = self.keyed(&("port", self.drawn)) as u32;
+        self.choices = self.choices.wrapping_add(1);
+        let begin = self.keyed_hash(&("port", self.choices)) as u32;
         for step in 0..u32::from(COUNT) {
             let port = FIRST + (begin.wrapping_add(step) % u32::from(COUNT)) as u16;
             if is_free(self, port) {
@@ -351,14 +351,14 @@ impl State {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    /// A number that follows from `of` and the secret.
-    pub fn keyed(&self, of: &impl Hash) -> u64 {
+    /// A hash of `of` with the secret as the key.
+    pub fn keyed_hash(&self, of: &impl Hash) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.secret, of).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Payload of a segment to or from an address, by our MTU.
+    /// The largest TCP payload for an address, by the local MTU.
     pub fn mss(&self, peer: IpAddr) -> u16 {
         self.mtu - ip::header_len(peer) as u16 - wire::tcp::HEADER_LEN as u16
     }

@@ -1,4 +1,4 @@
-//! One stack's state by hand: packets in, packets out, and no thread.
+//! Drives the state of one stack directly with packets, without threads.
 
 mod errors;
 mod fragments;
@@ -29,7 +29,7 @@ use crate::{
 
 const US: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const THEM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-/// Where the scenarios listen.
+/// Port of the listener in all scenarios.
 const PORT: u16 = 80;
 
 fn config(memory: usize) -> Config {
@@ -52,7 +52,7 @@ fn flow(port: u16) -> Flow {
     Flow { local: (US, PORT).into(), remote: (THEM, port).into() }
 }
 
-/// A segment of a peer that has no options but the window scale's absence.
+/// A segment of a peer without options.
 fn segment(port: u16, flags: u8, (seq, ack): (Seq, Seq), window: u16) -> Header {
     let options = Default::default();
     Header { source: port, destination: PORT, seq, ack, flags, window, options }
@@ -71,22 +71,22 @@ fn arrive(state: &mut State, header: &Header, payload: &[u8], now: Time) {
     state.handle_tcp(&packet(&bytes), now);
 }
 
-/// Has a peer ask for a connection, whose answer tells the first sequence number.
-fn ask(state: &mut State, port: u16) -> usize {
+/// Sends a SYN from a peer. Returns the id of its socket.
+fn send_syn(state: &mut State, port: u16) -> usize {
     arrive(state, &segment(port, flags::SYN, (Seq(0), Seq(0)), 0), &[], now());
     state.flows[&flow(port)]
 }
 
-/// Has it complete the handshake, with a window of `window` bytes; what is accepted,
-/// and what it is to acknowledge.
+/// Completes the handshake from a peer with a window of `window` bytes. Returns the accepted socket
+/// and the next sequence number to acknowledge.
 fn establish(state: &mut State, port: u16, window: u16) -> (usize, Seq) {
-    let id = ask(state, port);
+    let id = send_syn(state, port);
     let ack = answered(state, id);
     arrive(state, &segment(port, flags::ACK, (Seq(1), ack), window), &[], now());
     (id, ack)
 }
 
-/// Has a SYN answered; what acknowledges that.
+/// Takes the SYN-ACK of a socket. Returns the sequence number that acknowledges it.
 fn answered(state: &mut State, id: usize) -> Seq {
     let mut to = vec![0; usize::from(u16::MAX)];
     let (len, _) = state.poll_socket(id, now(), &mut to).unwrap();
@@ -102,18 +102,18 @@ fn accept(state: &mut State) -> Option<usize> {
     }
 }
 
-/// Has everything leave.
+/// Takes all packets that the stack sends.
 fn drain(state: &mut State, now: Time) {
     let mut to = vec![0; usize::from(u16::MAX)];
-    while let Some(id) = state.turns.ready.pop_front() {
+    while let Some(id) = state.schedule.ready.pop_front() {
         while state.poll_socket(id, now, &mut to).is_some() {}
         let Some(socket) = state.sockets.get_mut(id) else { continue };
         socket.queued = false;
-        state.look_after(id);
+        state.update_timers(id);
     }
 }
 
-/// The datagrams that leave, as packets.
+/// Takes the datagrams that the stack sends, as packets.
 fn leaving(state: &mut State, now: Time) -> Vec<Vec<u8>> {
     let mut to = vec![0; usize::from(u16::MAX)];
     let mut packets = Vec::new();
@@ -123,7 +123,7 @@ fn leaving(state: &mut State, now: Time) -> Vec<Vec<u8>> {
     packets
 }
 
-/// A task that waits.
+/// A waiting task.
 #[derive(Default)]
 struct Waiter(AtomicUsize);
 
@@ -134,7 +134,7 @@ impl Wake for Waiter {
 }
 
 #[test]
-fn of_too_many_orphans_the_oldest_are_reset() {
+fn the_oldest_orphans_are_reset_beyond_the_limit() {
     const MORE: u16 = 100;
     let mut state = listening(64 << 20);
     let mut oldest = None;
@@ -142,23 +142,23 @@ fn of_too_many_orphans_the_oldest_are_reset() {
         establish(&mut state, port, 0);
         let id = accept(&mut state).unwrap();
         oldest.get_or_insert(state.sockets[id].flow);
-        state.disown(id, now());
+        state.drop_stream(id, now());
         drain(&mut state, now());
     }
     assert_eq!(state.sockets.len(), ORPHANS);
     assert!(!state.flows.contains_key(&oldest.unwrap()));
-    assert!(state.flows.contains_key(&flow(MORE + 1)), "younger ones stay");
+    assert!(state.flows.contains_key(&flow(MORE + 1)), "newer ones remain");
 }
 
-/// A slot that is reused does not wake the task that waited there before.
+/// A reused slot does not wake the task that waited there before.
 #[test]
-fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
+fn time_wait_connections_are_evicted_without_limit() {
     let mut state = listening(64 << 20);
     let mut now = now();
     for _ in 0..TIME_WAITS + 10 {
         let (_, una) = establish(&mut state, 9, 1000);
         let id = accept(&mut state).unwrap();
-        state.disown(id, now);
+        state.drop_stream(id, now);
         drain(&mut state, now);
         let numbers = (Seq(1), una + 1);
         arrive(&mut state, &segment(9, flags::FIN | flags::ACK, numbers, 0), &[], now);
@@ -169,7 +169,8 @@ fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
     }
 }
 
-/// A connection in TIME-WAIT whose peer's numbers ended at 2, and its timestamps at `stamp`.
+/// A connection in TIME-WAIT. The peer's last sequence number is 2, and its last timestamp is
+/// `stamp`.
 fn parted(state: &mut State, stamp: Option<u32>) -> usize {
     let stamped = |mut header: Header| {
         header.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
@@ -180,7 +181,7 @@ fn parted(state: &mut State, stamp: Option<u32>) -> usize {
     let una = answered(state, id);
     arrive(state, &stamped(segment(9, flags::ACK, (Seq(1), una), 9)), &[], now());
     assert_eq!(accept(state), Some(id));
-    state.disown(id, now());
+    state.drop_stream(id, now());
     drain(state, now());
     let fin = segment(9, flags::FIN | flags::ACK, (Seq(1), una + 1), 9);
     arrive(state, &stamped(fin), &[], now());
@@ -188,10 +189,10 @@ fn parted(state: &mut State, stamp: Option<u32>) -> usize {
     id
 }
 
-/// RFC 9293 section 3.6.1, RFC 6191: behind all that was said, by timestamps where there
-/// are any, by sequence numbers else.
+/// RFC 9293 section 3.6.1, RFC 6191: the SYN must be newer than all previous segments, by its
+/// timestamp if there is one, otherwise by its sequence number.
 #[test]
-fn who_parted_may_come_again_behind_all_that_was_said_and_nobody_else_may() {
+fn a_newer_syn_replaces_a_connection_in_time_wait() {
     const STAMP: u32 = u32::MAX - 1;
     for (before, stamp, seq, may) in [
         (None, None, 3, true),
@@ -217,7 +218,7 @@ fn who_parted_may_come_again_behind_all_that_was_said_and_nobody_else_may() {
 }
 
 #[test]
-fn where_nobody_listens_any_more_a_syn_ends_no_wait() {
+fn without_a_listener_a_syn_does_not_end_time_wait() {
     let mut state = listening(1 << 20);
     parted(&mut state, None);
     state.stop_listening((US, PORT).into());
@@ -225,9 +226,9 @@ fn where_nobody_listens_any_more_a_syn_ends_no_wait() {
     assert_eq!(state.sockets[state.flows[&flow(9)]].tcp.state(), tcp::State::TimeWait);
 }
 
-/// Who were woken at once would try again at once, and so on.
+/// Tasks that are woken immediately would retry immediately, and so on.
 #[test]
-fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
+fn a_writer_without_memory_is_woken_only_by_progress_of_its_stream() {
     let mut state = listening(1 << 20);
     let (_, una) = establish(&mut state, 9, 60_000);
     let id = accept(&mut state).unwrap();
@@ -241,7 +242,7 @@ fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
     let waiter = Arc::new(Waiter::default());
     let waker = Waker::from(waiter.clone());
     state.with(id, |socket| socket.wait_writable(&Context::from_waker(&waker)));
-    assert_eq!(state.take_wakers().len(), 0, "there is nothing to write to");
+    assert_eq!(state.take_wakers().len(), 0, "there is no memory to write");
     drain(&mut state, now());
     assert_eq!(state.take_wakers().len(), 0);
     for acked in (500..written + 500).step_by(500) {
@@ -272,7 +273,7 @@ fn ten_thousand_connections_with_an_unread_byte_stay_within_the_memory() {
 }
 
 #[test]
-fn past_the_memory_no_connection_begins_and_those_that_are_there_go_on() {
+fn without_memory_new_connections_are_refused_and_existing_ones_continue() {
     let mut state = listening(64 << 10);
     let mut port = 0;
     while state.counters.backlog_full == 0 {
@@ -296,7 +297,7 @@ fn past_the_memory_no_connection_begins_and_those_that_are_there_go_on() {
 }
 
 #[test]
-fn datagrams_that_wait_are_within_the_memory() {
+fn queued_datagrams_count_as_memory() {
     let mut state = listening(1 << 20);
     let context = Context::from_waker(Waker::noop());
     for port in 1..200 {
@@ -311,7 +312,7 @@ fn datagrams_that_wait_are_within_the_memory() {
 }
 
 #[test]
-fn who_waits_twice_is_noted_once() {
+fn a_task_that_waits_twice_is_registered_once() {
     let mut state = listening(1 << 20);
     let waiter = Arc::new(Waiter::default());
     let waker = Waker::from(waiter.clone());
@@ -327,15 +328,15 @@ fn who_waits_twice_is_noted_once() {
     let other = Arc::new(Waiter::default());
     let waker = Waker::from(other.clone());
     assert!(state.poll_recv_from(at, &mut [0; 9], &Context::from_waker(&waker)).is_pending());
-    assert_eq!(Arc::strong_count(&other), 3, "another is another");
+    assert_eq!(Arc::strong_count(&other), 3, "another task is registered, too");
 }
 
 #[test]
-fn answers_leave_room_for_everybody_else() {
+fn answers_use_only_a_part_of_a_round() {
     let (stack, mut recv, _send) = super::Stack::new(config(1 << 20));
     let mut state = stack.0.lock();
     for _ in 0..200 {
-        state.answer(vec![0; 1000], packet::Offload::None);
+        state.queue_answer(vec![0; 1000], packet::Offload::None);
     }
     let at = state.bind((US, 53).into()).unwrap();
     let context = Context::from_waker(Waker::noop());
@@ -348,16 +349,16 @@ fn answers_leave_room_for_everybody_else() {
     let datagrams = batch.iter().filter(|(bytes, _)| bytes[0] == 0x45).count();
     assert_eq!((datagrams, batch.len()), (10, 23), "a quarter of 48 KiB are answers");
     let mut rounds = 1;
-    while !stack.0.lock().turns.answers.is_empty() {
+    while !stack.0.lock().schedule.answers.is_empty() {
         batch.clear();
         packet::IpRecv::recv(&mut recv, &mut batch, true).unwrap();
         rounds += 1;
     }
-    assert_eq!(rounds, 16, "alone, they all leave");
+    assert_eq!(rounds, 16, "without datagrams, all leave");
 }
 
 #[test]
-fn a_round_leaves_room_for_a_super_packet_so_that_the_engine_sends_before_the_next() {
+fn a_round_leaves_space_for_a_super_packet_in_the_batch() {
     let (stack, mut recv, _send) = super::Stack::new(config(1 << 20));
     let context = Context::from_waker(Waker::noop());
     let mut state = stack.0.lock();
@@ -377,10 +378,10 @@ fn a_round_leaves_room_for_a_super_packet_so_that_the_engine_sends_before_the_ne
 }
 
 #[test]
-fn who_only_asks_for_connections_makes_way_for_who_asks_later() {
+fn the_oldest_half_open_connection_is_evicted_for_a_new_syn() {
     let mut state = listening(64 << 20);
     for port in 1..=BACKLOG as u16 {
-        ask(&mut state, port);
+        send_syn(&mut state, port);
     }
     establish(&mut state, 9999, 1000);
     assert!(!state.flows.contains_key(&flow(1)), "the oldest");
@@ -391,7 +392,7 @@ fn who_only_asks_for_connections_makes_way_for_who_asks_later() {
 }
 
 #[test]
-fn established_connections_that_wait_to_be_accepted_make_way_for_nobody() {
+fn established_connections_in_the_backlog_are_not_evicted() {
     let mut state = listening(64 << 20);
     for port in 1..=BACKLOG as u16 {
         establish(&mut state, port, 1000);
@@ -401,15 +402,16 @@ fn established_connections_that_wait_to_be_accepted_make_way_for_nobody() {
     assert!(!state.flows.contains_key(&flow(9999)));
     for port in 1..=BACKLOG as u16 {
         let id = accept(&mut state).unwrap();
-        assert_eq!(state.sockets[id].flow, flow(port), "in their order");
+        assert_eq!(state.sockets[id].flow, flow(port), "in order");
     }
     assert!(accept(&mut state).is_none());
-    ask(&mut state, 9999);
+    send_syn(&mut state, 9999);
 }
 
-/// A probe of a window is far away; each late acknowledgement comes before it.
+/// The timer of a window probe is far in the future. Each delayed acknowledgement has an earlier
+/// one.
 #[test]
-fn timers_that_were_overtaken_do_not_pile_up() {
+fn stale_timers_do_not_accumulate() {
     let mut state = listening(64 << 20);
     let (_, una) = establish(&mut state, 9, 0);
     let id = accept(&mut state).unwrap();
@@ -421,7 +423,7 @@ fn timers_that_were_overtaken_do_not_pile_up() {
         state.handle_timeouts(now);
         arrive(&mut state, &segment(9, flags::ACK, (Seq(seq), una), 0), &[1], now);
         drain(&mut state, now);
-        most = most.max(state.turns.timers.len());
+        most = most.max(state.schedule.timers.len());
         assert!(state.sockets[id].scheduled.is_some());
     }
     assert_eq!(state.sockets[id].tcp.state(), tcp::State::Established);

@@ -1,13 +1,13 @@
-//! What the application does.
+//! The application's operations.
 
 use super::{Acknowledge, Connection, LINGER, ORPHANED, State};
 use crate::time::Time;
 
-/// Room for writes that is worth waking a writer, in bytes.
+/// Space in the send buffer for which a writer is woken, in bytes.
 const WORTH_WRITING: usize = 32 * 1024;
 
 impl Connection {
-    /// How many bytes can be written; any number where a write fails at once.
+    /// Bytes that can be written. Unlimited if a write would fail at once.
     pub fn write_room(&self) -> usize {
         match self.state {
             State::SynSent | State::SynReceived => 0,
@@ -16,14 +16,13 @@ impl Connection {
         }
     }
 
-    /// Whether it is worth waking a task that waits to write: there is much room, or nothing
-    /// is in flight that would free more.
+    /// Whether to wake a writer: there is much space, or no data is in flight that would free more.
     pub fn is_worth_writing(&self) -> bool {
         let room = self.write_room();
         room >= WORTH_WRITING || room > 0 && self.tx.is_empty()
     }
 
-    /// Writes what there is room for; `None` where nothing may be written any more.
+    /// Writes as many bytes as fit. Returns `None` if the stream accepts no more data.
     pub fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         match self.state {
             State::SynSent | State::SynReceived => Some(0),
@@ -34,29 +33,28 @@ impl Connection {
         }
     }
 
-    /// Bytes that can be read.
     pub fn readable(&self) -> usize {
         self.rx.readable()
     }
 
-    /// Whether the peer said that nothing will come behind what can be read.
-    pub fn has_heard_all(&self) -> bool {
+    /// Whether the peer's FIN and all data before it have arrived.
+    pub fn has_received_fin(&self) -> bool {
         self.rx.has_ended()
     }
 
-    /// Whether nothing will come behind what can be read.
+    /// Whether no further data will arrive.
     pub fn is_at_end(&self) -> bool {
         self.rx.has_ended() || self.state == State::Closed
     }
 
-    /// Reads what came; how many bytes.
+    /// Reads the available data. Returns the number of bytes.
     pub fn read(&mut self, to: &mut [u8], now: Time) -> usize {
         let len = self.rx.read(to, now);
         self.offer_window();
         len
     }
 
-    /// Has the peer hear of room that reading made.
+    /// Announces the space that reading has freed, if it is worth an acknowledgement.
     fn offer_window(&mut self) {
         let open = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
         if open && self.rx.wants_to_offer(self.segment_limit()) {
@@ -64,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// Ends our half behind what was written.
+    /// Sends FIN after the written data.
     pub fn shutdown(&mut self, now: Time) {
         let next = match self.state {
             State::Established | State::SynReceived => State::FinWait1,
@@ -79,15 +77,15 @@ impl Connection {
             self.state = next;
         }
         self.tx.finish();
-        if self.deaf {
+        if self.is_orphan {
             self.note_orphaned(now);
         }
     }
 
-    /// The application is gone. What it wrote still goes out; what it did not read is
-    /// lost, and the peer is told so (RFC 9293 section 3.6.1, RFC 2525 section 2.17).
+    /// Handles that the application has dropped the stream. Written data is still sent. Unread data
+    /// is lost, and the peer gets a reset (RFC 9293 section 3.6.1, RFC 2525 section 2.17).
     pub fn close(&mut self, now: Time) {
-        self.deaf = true;
+        self.is_orphan = true;
         if self.rx.readable() > 0 {
             self.abort();
             return;
@@ -106,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Ends it at once, and tells the peer.
+    /// Closes the connection and sends a reset to the peer.
     pub fn abort(&mut self) {
         let tell = !matches!(self.state, State::SynSent | State::TimeWait | State::Closed);
         self.replies.reset |= tell;
@@ -114,12 +112,12 @@ impl Connection {
         self.enter_closed();
     }
 
-    /// Whether short segments wait for what is on its way (Nagle); not at first.
+    /// Sets whether short segments wait for data in flight (Nagle's algorithm). Off by default.
     pub fn set_nagle(&mut self, nagle: bool) {
         self.nagle = nagle;
     }
 
-    /// Whether they do.
+    /// Whether Nagle's algorithm is used.
     pub fn nagle(&self) -> bool {
         self.nagle
     }

@@ -1,4 +1,5 @@
-//! How much may be in the network, and how fast it is sent: one of two algorithms.
+//! Congestion control: how much data may be in flight, and how fast it is sent. One of two
+//! algorithms is used.
 
 mod bbr;
 mod cubic;
@@ -10,7 +11,7 @@ use cubic::Cubic;
 
 use super::{
     delivery::{Delivery, Sample},
-    scoreboard::Stretch,
+    scoreboard::SentRange,
     seq::Seq,
 };
 use crate::time::Time;
@@ -18,20 +19,20 @@ use crate::time::Time;
 /// Segments of the initial window (RFC 6928).
 const INITIAL_SEGMENTS: u32 = 10;
 
-/// How a connection finds out how much its path carries.
+/// The congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// BBR, version 3 (draft-ietf-ccwg-bbr): by the rate at which the path delivers and by
-    /// its least round trip time. Random loss does not slow it down, and queues stay short.
-    /// Where the peer has no selective acknowledgements, CUBIC stands in.
+    /// BBR, version 3 (draft-ietf-ccwg-bbr), based on the path's delivery rate and its minimum
+    /// round trip time. Random loss does not slow it down, and queues stay short. If the peer does
+    /// not support selective acknowledgements, CUBIC is used instead.
     #[default]
     Bbr,
-    /// CUBIC (RFC 9438): by losses.
+    /// CUBIC (RFC 9438), based on losses.
     Cubic,
 }
 
-/// The algorithm of a connection. It is created with the first data that is sent, so a connection
-/// that only receives has none.
+/// The algorithm's state. It is created when data is first sent, so connections that only receive
+/// do not have one.
 #[derive(Debug)]
 pub enum Control {
     Unused(Settings),
@@ -39,70 +40,70 @@ pub enum Control {
     Cubic(Box<Cubic>),
 }
 
-/// What an algorithm begins with.
+/// The initial parameters of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub algorithm: CongestionControl,
-    /// Payload of a segment in bytes.
+    /// Segment payload in bytes.
     pub mss: u32,
-    /// What nobody can guess.
+    /// An unpredictable number.
     pub seed: u32,
 }
 
-/// How fast is sent.
+/// The pacing parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Bytes a second.
+    /// Bytes per second.
     pub rate: f64,
-    /// Bytes that leave at once.
+    /// Bytes that may be sent at once.
     pub quantum: u32,
 }
 
-/// Something is about to be sent.
+/// Data that is about to be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Departure {
+pub struct SendEvent {
     pub bytes: u32,
-    /// Whether nothing is on its way.
+    /// Whether no other data is in flight.
     pub first: bool,
-    /// Whether nothing was sent for a time-out.
+    /// Whether nothing was sent for a retransmission timeout.
     pub idle: bool,
-    /// Whether the application had nothing to say before.
+    /// Whether the application limited the rate before.
     pub limited: bool,
     pub smoothed: Option<Duration>,
     pub now: Time,
 }
 
-/// A stretch that is taken for lost.
+/// A range that is considered lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'a> {
-    pub stretch: &'a Stretch,
-    /// Bytes that were lost since it was sent, with it.
+    pub range: &'a SentRange,
+    /// Bytes lost since it was sent, including the range.
     pub since: u32,
-    /// What has arrived.
+    /// Bytes that have arrived.
     pub arrived: Seq,
     pub now: Time,
 }
 
-/// What an acknowledgement says, when losses were looked for.
+/// An acknowledgement, after losses were detected.
 #[derive(Clone, Copy, Debug)]
-pub struct News {
-    /// Bytes that arrived and were not known to.
+pub struct AckEvent {
+    /// Bytes that are newly acknowledged.
     pub bytes: u32,
-    /// What that says of the path.
+    /// Delivery rate sample of these bytes.
     pub sample: Option<Sample>,
-    /// The round trip time of what was sent last of them.
+    /// Round trip time of the last sent of these bytes.
     pub rtt: Option<Duration>,
     pub smoothed: Option<Duration>,
-    /// Bytes on their way, before and after it.
-    pub flew: u32,
-    pub flying: u32,
-    /// Whether the stream went on, and nothing more is lost.
+    /// Bytes in flight before and after the acknowledgement.
+    pub prior_in_flight: u32,
+    pub in_flight: u32,
+    /// Whether it advances, and no further loss was detected.
     pub safe: bool,
     pub now: Time,
 }
 
 impl Control {
-    /// None yet, of those settings.
+    /// Creates the state before data is sent.
     pub fn new(settings: Settings) -> Self {
         Self::Unused(settings)
     }
@@ -116,7 +117,7 @@ impl Control {
         }
     }
 
-    /// How fast is sent, where that is bounded.
+    /// The pacing parameters; `None` without pacing.
     pub fn pace(&self) -> Option<Pace> {
         match self {
             Self::Bbr(bbr) => Some(bbr.pace()),
@@ -124,7 +125,7 @@ impl Control {
         }
     }
 
-    /// Segments have another length from now on.
+    /// Changes the segment payload.
     pub fn set_mss(&mut self, mss: u32) {
         match self {
             Self::Unused(settings) => settings.mss = mss,
@@ -133,7 +134,7 @@ impl Control {
         }
     }
 
-    /// The window, and nothing else, held something back.
+    /// Records that the congestion window was the only limit.
     pub fn note_limited(&mut self) {
         match self {
             Self::Unused(_) => {}
@@ -142,40 +143,40 @@ impl Control {
         }
     }
 
-    /// Something is about to be sent.
-    pub fn note_departure(&mut self, departure: &Departure) {
+    /// Handles data that is about to be sent.
+    pub fn handle_send(&mut self, event: &SendEvent) {
         if let Self::Unused(Settings { algorithm, mss, seed }) = *self {
             *self = match algorithm {
                 CongestionControl::Bbr => {
-                    Self::Bbr(Box::new(Bbr::new(mss, seed, departure.smoothed, departure.now)))
+                    Self::Bbr(Box::new(Bbr::new(mss, seed, event.smoothed, event.now)))
                 }
                 CongestionControl::Cubic => Self::Cubic(Box::new(Cubic::new(mss))),
             };
         }
         match self {
             Self::Unused(_) => {}
-            Self::Bbr(bbr) => bbr.note_departure(departure),
-            Self::Cubic(cubic) => cubic.note_departure(departure),
+            Self::Bbr(bbr) => bbr.handle_send(event),
+            Self::Cubic(cubic) => cubic.handle_send(event),
         }
     }
 
-    /// A stretch is taken for lost.
+    /// Handles a range that is considered lost.
     pub fn note_lost(&mut self, loss: &Loss<'_>) {
         if let Self::Bbr(bbr) = self {
             bbr.note_lost(loss);
         }
     }
 
-    /// What is lost is being sent again from now on. `flew` bytes had been on their way.
-    pub fn enter_recovery(&mut self, flew: u32) {
+    /// Starts loss recovery. `prior_in_flight` bytes were in flight before the loss.
+    pub fn enter_recovery(&mut self, prior_in_flight: u32) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.enter_recovery(),
-            Self::Cubic(cubic) => cubic.enter_recovery(flew),
+            Self::Cubic(cubic) => cubic.enter_recovery(prior_in_flight),
         }
     }
 
-    /// All of it arrived.
+    /// Ends loss recovery, after all retransmissions were acknowledged.
     pub fn leave_recovery(&mut self) {
         match self {
             Self::Unused(_) => {}
@@ -184,7 +185,7 @@ impl Control {
         }
     }
 
-    /// Nothing was lost, all of it was late.
+    /// Undoes a recovery: the data was late, not lost.
     pub fn undo(&mut self) {
         match self {
             Self::Unused(_) => {}
@@ -193,7 +194,7 @@ impl Control {
         }
     }
 
-    /// Nothing was heard for a time-out. `first` says that it is the first in a row.
+    /// Handles a retransmission timeout. `first` is set for the first one in a row.
     pub fn handle_timeout(&mut self, first: bool) {
         match self {
             Self::Unused(_) => {}
@@ -202,7 +203,7 @@ impl Control {
         }
     }
 
-    /// A probe repaired a loss at the tail (RFC 8985 section 7.4).
+    /// Handles a tail loss that a probe has repaired (RFC 8985 section 7.4).
     pub fn note_repaired(&mut self, arrived: Seq) {
         match self {
             Self::Unused(_) => {}
@@ -211,12 +212,12 @@ impl Control {
         }
     }
 
-    /// Something was heard.
-    pub fn handle_ack(&mut self, news: &News, delivery: &mut Delivery) {
+    /// Handles an acknowledgement.
+    pub fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
         match self {
             Self::Unused(_) => {}
-            Self::Bbr(bbr) => bbr.handle_ack(news, delivery),
-            Self::Cubic(cubic) => cubic.handle_ack(news),
+            Self::Bbr(bbr) => bbr.handle_ack(event, delivery),
+            Self::Cubic(cubic) => cubic.handle_ack(event),
         }
     }
 }

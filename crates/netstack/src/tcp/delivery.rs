@@ -1,110 +1,109 @@
-//! How fast the path delivers: a sample with each acknowledgement of something new
+//! Measures the delivery rate of the path: one sample for each acknowledgement of new data
 //! (draft-ietf-ccwg-bbr, "Delivery Rate Samples"; draft-cheng-iccrg-delivery-rate-estimation).
 //!
 //! ```text
-//!   sent: Snapshot of what had arrived by then  ....  acknowledged: what arrived since,
-//!         and when                                    over the longer of the two times
+//!   sent: Snapshot of the data        ....  acknowledged: data that arrived since,
+//!         that had arrived, and time        divided by the longer of the two times
 //! ```
 //!
-//! A stretch that left as one super-packet has one snapshot.
+//! A range that was sent as one super-packet has one snapshot.
 
 use std::time::Duration;
 
 use super::{
-    scoreboard::{Delivered, Stretch},
+    scoreboard::{Delivered, SentRange},
     seq::Seq,
 };
 use crate::time::Time;
 
-/// What has arrived of a connection's data. Bytes are counted modulo 2^32, as sequence
-/// numbers are.
+/// The data of a connection that has arrived. Bytes are counted modulo 2^32, like sequence numbers.
 #[derive(Debug, Default)]
 pub struct Delivery {
     arrived: Seq,
-    /// When the last of it did.
+    /// Time of the last arrival.
     at: Time,
-    /// When that was sent which arrived last.
+    /// Time at which the last arrived data was sent.
     sent: Time,
     lost: u32,
-    /// Until so much has arrived, samples are of an application that had nothing to say.
+    /// Samples are application-limited until this much has arrived.
     limited: Option<Seq>,
 }
 
-/// What was known when a stretch was sent.
+/// The state when a range was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     arrived: Seq,
     at: Time,
     sent: Time,
     lost: u32,
-    /// Bytes on their way, with the stretch.
-    pub flying: u32,
-    /// Whether the application, and not the network, held back what was sent.
+    /// Bytes in flight, including the range.
+    pub in_flight: u32,
+    /// Whether the application limited the rate.
     pub limited: bool,
 }
 
-/// What an acknowledgement says of the path.
+/// The measurement of one acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Bytes a second; zero where they came too soon to tell.
+    /// Bytes per second; 0 if the time was too short for a measurement.
     pub rate: f64,
-    /// Bytes that arrived meanwhile.
+    /// Bytes that arrived in this time.
     pub arrived: u32,
-    /// What had arrived when the newest of them was sent.
+    /// The data that had arrived when the newest of them was sent.
     pub prior: Seq,
-    /// Bytes that were lost since then.
+    /// Bytes lost since then.
     pub lost: u32,
-    /// Bytes on their way then.
-    pub flying: u32,
-    /// Whether the application held back.
+    /// Bytes in flight at that time.
+    pub in_flight: u32,
+    /// Whether the application limited the rate.
     pub limited: bool,
 }
 
 impl Delivery {
-    /// What has arrived.
+    /// The data that has arrived.
     pub fn arrived(&self) -> Seq {
         self.arrived
     }
 
-    /// What is known at `now`, when a stretch is sent with which `flying` bytes are on
-    /// their way. `first` says that nothing else is.
-    pub fn snapshot(&mut self, flying: u32, first: bool, now: Time) -> Snapshot {
+    /// The state at `now`, when a range is sent. `in_flight` includes the range. `first` is set if
+    /// no other data is in flight.
+    pub fn snapshot(&mut self, in_flight: u32, first: bool, now: Time) -> Snapshot {
         if first {
             (self.sent, self.at) = (now, now);
         }
         let Self { arrived, at, sent, lost, limited } = *self;
-        Snapshot { arrived, at, sent, lost, flying, limited: limited.is_some() }
+        Snapshot { arrived, at, sent, lost, in_flight, limited: limited.is_some() }
     }
 
-    /// The application has nothing more to say, though more could fly than the `flying`
-    /// bytes that do.
-    pub fn note_limited(&mut self, flying: u32) {
-        self.limited = Some(self.arrived + flying);
+    /// Records that the application has no more data, although more than `in_flight` bytes would be
+    /// allowed.
+    pub fn note_limited(&mut self, in_flight: u32) {
+        self.limited = Some(self.arrived + in_flight);
     }
 
-    /// So many bytes more are taken for lost.
+    /// Records bytes that are considered lost.
     pub fn note_lost(&mut self, bytes: u32) {
         self.lost = self.lost.wrapping_add(bytes);
     }
 
-    /// Bytes that were lost since a stretch was sent.
+    /// Bytes that were lost since a range was sent.
     pub fn lost_since(&self, snapshot: &Snapshot) -> u32 {
         self.lost.wrapping_sub(snapshot.lost)
     }
 
-    /// Something arrived.
+    /// Records newly acknowledged data.
     pub fn note_arrived(&mut self, delivered: &Delivered, now: Time) {
         let Some(newest) = &delivered.newest else { return };
         self.arrived = self.arrived + delivered.bytes;
         self.at = now;
         self.sent = newest.sent;
-        if self.limited.is_some_and(|until| self.arrived.behind(until)) {
+        if self.limited.is_some_and(|until| self.arrived.after(until)) {
             self.limited = None;
         }
     }
 
-    /// What that says of the path, of which the least round trip time is known.
-    pub fn sample(&self, newest: &Stretch, least: Option<Duration>) -> Sample {
+    /// Computes the sample. `least` is the minimum round trip time, if known.
+    pub fn sample(&self, newest: &SentRange, least: Option<Duration>) -> Sample {
         let then = &newest.then;
         let arrived = self.arrived.since(then.arrived);
         let took = self.at.since(then.at).max(newest.sent.since(then.sent));
@@ -114,7 +113,7 @@ impl Delivery {
             arrived,
             prior: then.arrived,
             lost: self.lost_since(then),
-            flying: then.flying,
+            in_flight: then.in_flight,
             limited: then.limited,
         }
     }
@@ -123,7 +122,7 @@ impl Delivery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::scoreboard::Fate;
+    use crate::tcp::scoreboard::RangeState;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -131,21 +130,21 @@ mod tests {
         Time::new(MS * ms)
     }
 
-    fn send(delivery: &mut Delivery, piece: u32) -> Stretch {
+    fn send(delivery: &mut Delivery, piece: u32) -> SentRange {
         let then = delivery.snapshot(1000 * (piece + 1), piece == 0, at(piece));
         let (start, end) = (Seq(1000 * piece), Seq(1000 * (piece + 1)));
-        Stretch { start, end, sent: at(piece), then, again: false, fate: Fate::Flying }
+        SentRange { start, end, sent: at(piece), then, again: false, state: RangeState::InFlight }
     }
 
-    fn arrive(delivery: &mut Delivery, newest: Stretch, bytes: u32, now: Time) {
+    fn arrive(delivery: &mut Delivery, newest: SentRange, bytes: u32, now: Time) {
         let delivered = Delivered { bytes, newest: Some(newest), ..Delivered::default() };
         delivery.note_arrived(&delivered, now);
     }
 
-    /// Of 22 pieces of 1000 bytes, one each millisecond, the first is acknowledged late,
-    /// and all others with the last.
+    /// A sender sends 22 pieces of 1000 bytes, one per millisecond. The first one is acknowledged
+    /// late, and all others are acknowledged with the last one.
     #[test]
-    fn acknowledgements_that_come_together_show_no_more_than_the_rate_that_was_sent_at() {
+    fn batched_acknowledgements_do_not_exceed_the_send_rate() {
         let mut delivery = Delivery::default();
         let pieces: Vec<_> = (0..21).map(|piece| send(&mut delivery, piece)).collect();
         arrive(&mut delivery, pieces[0], 1000, at(20));
@@ -154,18 +153,18 @@ mod tests {
         let sample = delivery.sample(&last, Some(4 * MS));
         assert_eq!((sample.arrived, sample.prior), (21_000, Seq(1000)));
         assert!((sample.rate - 1e6).abs() < 1.0, "{}", sample.rate);
-        assert_eq!(delivery.sample(&last, Some(30 * MS)).rate, 0.0, "sooner than can be");
+        assert_eq!(delivery.sample(&last, Some(30 * MS)).rate, 0.0, "faster than possible");
     }
 
     #[test]
-    fn what_the_application_held_back_is_said_of_what_is_sent_until_that_arrived() {
+    fn samples_are_application_limited_until_the_limited_data_arrives() {
         let mut delivery = Delivery::default();
         let first = send(&mut delivery, 0);
         delivery.note_limited(1000);
         let [second, third] = [1, 2].map(|piece| send(&mut delivery, piece));
         arrive(&mut delivery, second, 2000, at(9));
         let fourth = send(&mut delivery, 3);
-        let limited = [first, second, third, fourth].map(|stretch| stretch.then.limited);
+        let limited = [first, second, third, fourth].map(|range| range.then.limited);
         assert_eq!(limited, [false, true, true, false]);
     }
 }

@@ -1,23 +1,22 @@
-//! How much may be in the network, and what of it is lost: the scoreboard, RACK, the
-//! algorithm that sets the window, and when recovery begins and ends (RFC 5681, 6675,
-//! 8985).
+//! Data in flight, and loss detection: the scoreboard, RACK, the congestion control, and the start
+//! and end of recovery (RFC 5681, 6675, 8985).
 
 use super::{
-    control::{CongestionControl, Control, Departure, Loss, News, Settings},
+    control::{AckEvent, CongestionControl, Control, Loss, SendEvent, Settings},
     delivery::{Delivery, Snapshot},
     options::Block,
     pacer::Pacer,
     rack::Rack,
     rtt::Rtt,
-    scoreboard::{Delivered, Scoreboard, Stretch},
+    scoreboard::{Delivered, Scoreboard, SentRange},
     seq::Seq,
 };
 use crate::time::Time;
 
-/// Acknowledgements of the same byte that say that the next is lost, where the
-/// receiver has no selective ones (RFC 5681 section 3.2).
+/// Duplicate acknowledgements that indicate a loss if the receiver does not support selective ones
+/// (RFC 5681 section 3.2).
 const DUPLICATES: u32 = 3;
-/// Bytes of options that a segment has at most (RFC 9293 section 3.1).
+/// The most bytes of TCP options (RFC 9293 section 3.1).
 const OPTIONS: u32 = 40;
 
 #[derive(Debug)]
@@ -28,34 +27,33 @@ pub struct Flight {
     delivery: Delivery,
     pacer: Pacer,
     rack: Rack,
-    /// Until this is acknowledged, what is lost is sent again.
+    /// End of the present recovery: it ends when this is acknowledged.
     recovery: Option<Seq>,
     settings: Settings,
-    /// Of the last recovery, how many bytes were sent again in it that were not told to be
-    /// needless.
+    /// Bytes that were retransmitted in the last recovery and not reported as duplicates.
     again: Option<u32>,
-    /// Acknowledgements of the same byte in a row.
+    /// Consecutive duplicate acknowledgements.
     duplicates: u32,
-    /// When something was sent last.
+    /// Time at which data was sent last.
     sent: Time,
 }
 
-/// What an acknowledgement says.
+/// An acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
-    /// Everything before it arrived.
+    /// All data before it has arrived.
     pub una: Seq,
-    /// Whether that is news.
+    /// Whether it acknowledges new data.
     pub advances: bool,
-    /// Whether it is one of RFC 5681's duplicates.
+    /// Whether it is a duplicate acknowledgement by RFC 5681.
     pub repeats: bool,
-    /// Whether the receiver has selective acknowledgements.
+    /// Whether the receiver supports selective acknowledgements.
     pub selective: bool,
-    /// Those, of what was sent.
+    /// The selective acknowledgements, limited to sent data.
     pub blocks: &'a [Block],
-    /// Of how many bytes it tells that they arrived twice (RFC 2883).
+    /// Number of bytes that it reports as duplicates (RFC 2883).
     pub duplicate: u32,
-    /// The next byte to be sent for the first time.
+    /// The next sequence number to send for the first time.
     pub next: Seq,
 }
 
@@ -76,7 +74,7 @@ impl Flight {
         }
     }
 
-    /// Forgets what was sent.
+    /// Clears the state.
     pub fn clear(&mut self) {
         *self = Self::new(self.settings);
     }
@@ -86,55 +84,54 @@ impl Flight {
         self.control.window()
     }
 
-    /// Bytes that leave at once, at most.
+    /// The most bytes that are sent at once.
     pub fn quantum(&self) -> u32 {
         self.control.pace().map_or(u32::MAX, |pace| pace.quantum)
     }
 
-    /// Payload of a segment in bytes.
+    /// Segment payload in bytes.
     pub fn mss(&self) -> u32 {
         self.settings.mss
     }
 
-    /// Payload of a segment that is not the last at least, in bytes: with all options.
+    /// The least payload of a segment that is not the last, in bytes: with all options.
     fn least(&self) -> u32 {
         self.mss().saturating_sub(OPTIONS).max(1)
     }
 
-    /// How many bytes more may fly.
+    /// Bytes that may still be sent.
     pub fn room(&self) -> u32 {
-        self.window().saturating_sub(self.board.flying())
+        self.window().saturating_sub(self.board.in_flight())
     }
 
-    /// Whether something is taken for lost.
+    /// Whether recovery is in progress.
     pub fn recovers(&self) -> bool {
         self.recovery.is_some()
     }
 
-    /// When to look again for what is lost.
+    /// Time at which losses must be detected again.
     pub fn deadline(&self) -> Option<Time> {
         self.rack.deadline()
     }
 
-    /// Until when the pace holds back what could be sent.
+    /// End of the delay by pacing; `None` if data may be sent.
     pub fn held(&self) -> Option<Time> {
         self.pacer.held()
     }
 
-    /// Time has passed.
+    /// Ends the delay by pacing if its time is over.
     pub fn release(&mut self, now: Time) {
         self.pacer.release(now);
     }
 
-    /// Segments have another length from now on.
+    /// Changes the segment payload.
     pub fn set_mss(&mut self, mss: u32) {
         self.settings.mss = mss;
         self.control.set_mss(mss);
     }
 
-    /// Before the first data: the segments that were agreed on, and whether the receiver
-    /// has selective acknowledgements. Without them nobody knows what arrives at which
-    /// rate.
+    /// Sets the negotiated parameters before the first data. Without selective acknowledgements the
+    /// delivery rate cannot be measured.
     pub fn begin(&mut self, mss: u32, selective: bool) {
         self.settings.mss = mss;
         if !selective {
@@ -143,33 +140,34 @@ impl Flight {
         self.control = Control::new(self.settings);
     }
 
-    /// Nothing more is sent for now: there is nothing more, or a window, ours or the
-    /// receiver's, is full.
-    pub fn note_rest(&mut self, is_all_sent: bool) {
+    /// Records that nothing more is sent for now. All data was sent, or the congestion window or
+    /// the receiver's window is full.
+    pub fn note_idle(&mut self, is_all_sent: bool) {
         if is_all_sent || self.pacer.held().is_none() {
-            self.pacer.note_rest(is_all_sent);
+            self.pacer.note_idle(is_all_sent);
         }
     }
 
-    /// The window held something back.
+    /// Records that the congestion window was the only limit.
     pub fn note_limited(&mut self) {
         self.control.note_limited();
     }
 
-    /// All was sent that there is; maybe more could have been.
+    /// Records that all data was sent. If more would have been allowed, samples are
+    /// application-limited.
     pub fn note_all_sent(&mut self) {
         if self.room() > 0 && self.board.lost() == 0 {
-            self.delivery.note_limited(self.board.flying());
+            self.delivery.note_limited(self.board.in_flight());
         }
     }
 
-    /// New bytes were sent.
+    /// Records new data that was sent.
     pub fn note_sent(&mut self, start: Seq, end: Seq, now: Time) {
         let then = self.depart(end.since(start), now);
         self.board.sent(start, end, then, now);
     }
 
-    /// Bytes were sent again.
+    /// Records retransmitted data.
     pub fn note_sent_again(&mut self, start: Seq, end: Seq, now: Time) {
         let bytes = end.since(start);
         let then = self.depart(bytes, now);
@@ -180,9 +178,9 @@ impl Flight {
     }
 
     fn depart(&mut self, bytes: u32, now: Time) -> Snapshot {
-        let (flying, first) = (self.board.flying() + bytes, self.board.is_empty());
-        let then = self.delivery.snapshot(flying, first, now);
-        self.control.note_departure(&Departure {
+        let (in_flight, first) = (self.board.in_flight() + bytes, self.board.is_empty());
+        let then = self.delivery.snapshot(in_flight, first, now);
+        self.control.handle_send(&SendEvent {
             bytes,
             first,
             idle: now.since(self.sent) > self.rtt.timeout(0),
@@ -197,9 +195,9 @@ impl Flight {
         then
     }
 
-    /// Returns how many bytes arrived that were not known to.
+    /// Handles an acknowledgement. Returns the number of newly acknowledged bytes.
     pub fn handle_ack(&mut self, ack: Ack<'_>, now: Time) -> u32 {
-        let flew = self.board.flying();
+        let prior_in_flight = self.board.in_flight();
         let mut delivered = Delivered::default();
         self.board.acknowledge(ack.una, &mut delivered);
         for block in ack.blocks {
@@ -222,25 +220,25 @@ impl Flight {
         }
         let more_lost = self.board.lost() > lost;
         self.leave_recovery(ack.una);
-        self.enter_recovery(ack.next, flew);
-        self.tell(&delivered, flew, ack.advances && !more_lost, now);
+        self.enter_recovery(ack.next, prior_in_flight);
+        self.report_ack(&delivered, prior_in_flight, ack.advances && !more_lost, now);
         delivered.bytes
     }
 
-    /// It is time to look for what is lost.
+    /// Detects losses at the time of the deadline.
     pub fn handle_deadline(&mut self, next: Seq, now: Time) {
         self.detect(now);
-        let flew = self.board.flying();
-        self.enter_recovery(next, flew);
-        self.tell(&Delivered::default(), flew, false, now);
+        let prior_in_flight = self.board.in_flight();
+        self.enter_recovery(next, prior_in_flight);
+        self.report_ack(&Delivered::default(), prior_in_flight, false, now);
     }
 
-    /// Nothing was heard for a time-out: everything is taken for lost (RFC 5681
-    /// section 3.1, RFC 6298 section 5). `first` says that it is the first in a row.
+    /// Handles a retransmission timeout: all data is considered lost (RFC 5681 section 3.1, RFC
+    /// 6298 section 5). `first` is set for the first one in a row.
     pub fn handle_timeout(&mut self, next: Seq, first: bool, now: Time) {
         let Self { board, delivery, control, .. } = self;
-        board.mark_lost(|stretch| {
-            note_lost(control, delivery, stretch, now);
+        board.mark_lost(|range| {
+            note_lost(control, delivery, range, now);
             true
         });
         if board.is_reneged() {
@@ -252,7 +250,8 @@ impl Flight {
         self.recovery = Some(next);
     }
 
-    /// A probe repaired a loss at the tail: that was congestion (RFC 8985 section 7.4).
+    /// Handles a tail loss that a probe has repaired. It counts as congestion (RFC 8985 section
+    /// 7.4).
     pub fn note_repaired(&mut self) {
         if !self.recovers() {
             self.control.note_repaired(self.delivery.arrived());
@@ -263,11 +262,11 @@ impl Flight {
         let recovers = self.recovers();
         let wait = self.rack.wait(&self.rtt, recovers, self.board.sacked(), self.mss());
         let Self { rack, board, delivery, control, .. } = self;
-        rack.detect(board, wait, now, |stretch| note_lost(control, delivery, stretch, now));
+        rack.detect(board, wait, now, |range| note_lost(control, delivery, range, now));
     }
 
-    /// All that was sent again in a recovery was needless: nothing had been lost, only
-    /// late (RFC 3708, as Linux does it).
+    /// Undoes a recovery if all its retransmissions were needless, because the data was late and
+    /// not lost (RFC 3708, as in Linux).
     fn undo(&mut self, duplicate: u32) {
         let Some(again) = &mut self.again else { return };
         *again = again.saturating_sub(duplicate);
@@ -278,7 +277,7 @@ impl Flight {
         }
     }
 
-    /// RFC 6582, for want of selective acknowledgements.
+    /// RFC 6582, for receivers without selective acknowledgements.
     fn count_duplicates(&mut self, ack: Ack<'_>) {
         if ack.advances {
             self.duplicates = 0;
@@ -293,12 +292,12 @@ impl Flight {
         }
     }
 
-    fn enter_recovery(&mut self, next: Seq, flew: u32) {
+    fn enter_recovery(&mut self, next: Seq, prior_in_flight: u32) {
         if self.board.lost() == 0 || self.recovers() {
             return;
         }
         self.again = Some(0);
-        self.control.enter_recovery(flew);
+        self.control.enter_recovery(prior_in_flight);
         self.recovery = Some(next);
     }
 
@@ -312,25 +311,25 @@ impl Flight {
         self.rack.recovered();
     }
 
-    /// Has the algorithm hear the news.
-    fn tell(&mut self, delivered: &Delivered, flew: u32, safe: bool, now: Time) {
+    /// Passes the acknowledgement to the congestion control.
+    fn report_ack(&mut self, delivered: &Delivered, prior_in_flight: u32, safe: bool, now: Time) {
         let newest = delivered.newest.as_ref();
-        let news = News {
+        let event = AckEvent {
             bytes: delivered.bytes,
             sample: newest.map(|newest| self.delivery.sample(newest, self.rtt.min())),
             rtt: delivered.once.map(|(_, last)| now.since(last)),
             smoothed: self.rtt.smoothed(),
-            flew,
-            flying: self.board.flying(),
+            prior_in_flight,
+            in_flight: self.board.in_flight(),
             safe,
             now,
         };
-        self.control.handle_ack(&news, &mut self.delivery);
+        self.control.handle_ack(&event, &mut self.delivery);
     }
 }
 
-fn note_lost(control: &mut Control, delivery: &mut Delivery, stretch: &Stretch, now: Time) {
-    delivery.note_lost(stretch.len());
-    let since = delivery.lost_since(&stretch.then);
-    control.note_lost(&Loss { stretch, since, arrived: delivery.arrived(), now });
+fn note_lost(control: &mut Control, delivery: &mut Delivery, range: &SentRange, now: Time) {
+    delivery.note_lost(range.len());
+    let since = delivery.lost_since(&range.then);
+    control.note_lost(&Loss { range, since, arrived: delivery.arrived(), now });
 }

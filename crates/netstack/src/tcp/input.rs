@@ -1,4 +1,4 @@
-//! What arrives, in the order of RFC 9293 section 3.10.7.
+//! Handles received segments, in the order of RFC 9293 section 3.10.7.
 
 use std::time::Duration;
 
@@ -10,47 +10,47 @@ use super::{
 };
 use crate::time::Time;
 
-/// How long an acknowledgement may wait for data to go with it (RFC 9293 section
-/// 3.8.6.3 allows 500 ms; Linux has 40).
+/// Time for which an acknowledgement may wait for data that carries it (RFC 9293 section 3.8.6.3
+/// allows 500 ms; Linux has 40).
 const ACK_DELAY: Duration = Duration::from_millis(40);
 /// Challenges in a second (RFC 5961 section 7).
 const CHALLENGES: u8 = 10;
-/// How long a timestamp is worth comparing (RFC 7323 section 5.5).
+/// Lifetime of the peer's last timestamp (RFC 7323 section 5.5).
 const TIMESTAMP_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
-/// What a path may take at most to be believed as a measure of it, in milliseconds of
-/// its timestamps.
+/// The longest time between a timestamp and its echo that counts as a measurement of the round
+/// trip, in milliseconds.
 const MAX_RTT: u32 = 10_000;
 
-/// What the stack is to answer in the connection's stead.
+/// The action that the stack must take for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Nothing: what there is to say the connection says itself.
-    Taken,
-    /// A reset: the segment is of no connection.
+    /// None. The connection sends its answer.
+    Handled,
+    /// Answer with a reset, because the segment does not belong to the connection.
     Stray,
 }
 
 impl Connection {
-    /// Takes a segment that came.
+    /// Handles a received segment.
     pub fn handle_segment(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
         match self.state {
             State::Closed => {}
             State::SynSent => return self.handle_syn_sent(now, segment),
             _ => return self.handle_synchronized(now, segment),
         }
-        Verdict::Taken
+        Verdict::Handled
     }
 
-    /// Whether it is in TIME-WAIT and a new connection is asked for, behind everything
-    /// that was said in this one (RFC 9293 section 3.6.1, RFC 6191).
-    pub fn makes_way(&self, header: &Header) -> bool {
+    /// Whether a SYN may replace this connection: it is in TIME-WAIT, and the SYN is newer than all
+    /// its segments (RFC 9293 section 3.6.1, RFC 6191).
+    pub fn can_be_replaced(&self, header: &Header) -> bool {
         let asks = header.flags & HANDSHAKE == flags::SYN;
         let recent = Seq(self.clocks.recent.0);
-        let stamp = header.options.timestamps.filter(|_| self.agreed.timestamps);
+        let stamp = header.options.timestamps.filter(|_| self.negotiated.timestamps);
         let later = match stamp.map(|timestamps| Seq(timestamps.value)) {
-            Some(stamp) if stamp != recent => stamp.behind(recent),
-            _ => header.seq.behind(self.rx.next()),
+            Some(stamp) if stamp != recent => stamp.after(recent),
+            _ => header.seq.after(self.rx.next()),
         };
         self.state == State::TimeWait && asks && later
     }
@@ -61,39 +61,39 @@ impl Connection {
         let acknowledges = header.has(flags::ACK);
         let acceptable = header.ack == self.tx.una();
         if acknowledges && !acceptable {
-            return if header.has(flags::RST) { Verdict::Taken } else { Verdict::Stray };
+            return if header.has(flags::RST) { Verdict::Handled } else { Verdict::Stray };
         }
         if header.has(flags::RST) {
             if acknowledges {
                 self.fail(Failure::Refused);
             }
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         if !header.has(flags::SYN) {
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         self.take_syn(header, now);
         if acknowledges {
             self.establish(header, now);
             self.replies.ack = Acknowledge::Now;
         } else {
-            // Both ends asked at once.
+            // Simultaneous open.
             self.state = State::SynReceived;
             self.replies.syn = true;
         }
-        Verdict::Taken
+        Verdict::Handled
     }
 
-    /// Notes what a SYN offers.
+    /// Stores the parameters that a SYN offers.
     pub(super) fn take_syn(&mut self, syn: &Header, now: Time) {
         let options = &syn.options;
         let mss = options.mss.map_or(DEFAULT_MSS, u32::from).max(MIN_MSS);
-        self.agreed.mss = mss;
-        self.agreed.scales = options.window_scale.is_some();
-        self.agreed.scale = options.window_scale.unwrap_or(0);
-        self.agreed.selective = options.sack_permitted;
-        self.agreed.timestamps = options.timestamps.is_some();
-        if !self.agreed.scales {
+        self.negotiated.mss = mss;
+        self.negotiated.scales = options.window_scale.is_some();
+        self.negotiated.scale = options.window_scale.unwrap_or(0);
+        self.negotiated.selective = options.sack_permitted;
+        self.negotiated.timestamps = options.timestamps.is_some();
+        if !self.negotiated.scales {
             self.rx.forbid_scale();
         }
         if let Some(timestamps) = options.timestamps {
@@ -101,14 +101,14 @@ impl Connection {
         }
         self.rx.begin(syn.seq);
         self.clocks.last_ack = self.rx.next();
-        self.tx.flight.begin(self.segment_limit(), self.agreed.selective);
+        self.tx.flight.begin(self.segment_limit(), self.negotiated.selective);
         // A window in a SYN is never scaled.
         self.tx.open(syn.window.into(), syn.seq);
     }
 
     fn establish(&mut self, header: &Header, now: Time) {
         self.state = State::Established;
-        // Karn's rule: a SYN that was repeated measures nothing.
+        // Karn's algorithm: a repeated SYN does not measure the round trip time.
         if self.clocks.syn.is_some_and(|(_, count)| count == 0) {
             let rtt = now.since(self.clocks.begun);
             self.tx.flight.rtt.sample(rtt, rtt);
@@ -117,16 +117,16 @@ impl Connection {
         self.clocks.syn = None;
         self.replies.syn = false;
         if !header.has(flags::SYN) {
-            self.tx.open(u32::from(header.window) << self.agreed.scale, header.seq);
+            self.tx.open(u32::from(header.window) << self.negotiated.scale, header.seq);
         }
     }
 
     /// Section 3.10.7.4.
     fn handle_synchronized(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
         let header = &segment.header;
-        self.note_heard(now);
+        self.note_received(now);
         if !self.is_acceptable(now, segment) {
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         if header.has(flags::RST) {
             // RFC 5961 section 3.2.
@@ -135,17 +135,17 @@ impl Connection {
             } else {
                 self.challenge(now);
             }
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         if header.has(flags::SYN) {
-            // RFC 5961 section 4.2; at both ends' SYNs the answer comes with one.
+            // RFC 5961 section 4.2. In a simultaneous open the acknowledgement comes with a SYN.
             if !(self.state == State::SynReceived && header.seq + 1 == self.rx.next()) {
                 self.challenge(now);
-                return Verdict::Taken;
+                return Verdict::Handled;
             }
         }
         if !header.has(flags::ACK) {
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         if self.state == State::SynReceived {
             if header.ack != self.tx.una() {
@@ -159,22 +159,22 @@ impl Connection {
         }
         if !self.take_ack(now, segment) {
             self.challenge(now);
-            return Verdict::Taken;
+            return Verdict::Handled;
         }
         self.take_timestamp(now, segment);
-        self.take_text(now, segment);
-        Verdict::Taken
+        self.take_data(now, segment);
+        Verdict::Handled
     }
 
-    /// The first check, and PAWS (RFC 7323 section 5.3). What is not acceptable is
-    /// acknowledged, so that an old peer hears where we are.
+    /// The first check, and PAWS (RFC 7323 section 5.3). Unacceptable segments are acknowledged, so
+    /// that a peer with stale state learns the present one.
     fn is_acceptable(&mut self, now: Time, segment: &Segment<'_>) -> bool {
         let header = &segment.header;
         let (next, end) = (self.rx.next(), self.rx.offered().max(self.rx.next()));
         let repeats_syn =
             self.state == State::SynReceived && header.has(flags::SYN) && header.seq + 1 == next;
         if repeats_syn && !header.has(flags::ACK) {
-            // Our answer was lost.
+            // Our SYN-ACK was lost.
             self.replies.syn = true;
             return false;
         }
@@ -185,8 +185,8 @@ impl Connection {
             return true;
         }
         if !header.has(flags::RST) {
-            if self.agreed.selective {
-                self.rx.note_twice(header.seq, segment.end());
+            if self.negotiated.selective {
+                self.rx.note_duplicate(header.seq, segment.end());
             }
             if self.state == State::TimeWait && header.has(flags::FIN) {
                 self.enter_time_wait(now);
@@ -198,18 +198,18 @@ impl Connection {
 
     fn is_old(&self, now: Time, header: &Header) -> bool {
         let (recent, since) = self.clocks.recent;
-        let timestamps = header.options.timestamps.filter(|_| self.agreed.timestamps);
+        let timestamps = header.options.timestamps.filter(|_| self.negotiated.timestamps);
         timestamps.is_some_and(|timestamps| Seq(timestamps.value).before(Seq(recent)))
             && now.since(since) < TIMESTAMP_AGE
     }
 
     fn take_timestamp(&mut self, now: Time, segment: &Segment<'_>) {
         let Some(timestamps) = segment.header.options.timestamps else { return };
-        if !self.agreed.timestamps {
+        if !self.negotiated.timestamps {
             return;
         }
         // RFC 7323 section 4.3.
-        if !segment.header.seq.behind(self.clocks.last_ack) {
+        if !segment.header.seq.after(self.clocks.last_ack) {
             self.clocks.recent = (timestamps.value, now);
         }
         let took = self.timestamp(now).wrapping_sub(timestamps.echo);
@@ -222,13 +222,13 @@ impl Connection {
         match self.state {
             State::SynReceived => self.fail(Failure::Refused),
             State::Closing | State::LastAck => self.enter_closed(),
-            // RFC 1337: it would end the wait too early.
+            // RFC 1337: a reset must not end TIME-WAIT early.
             State::TimeWait => {}
             _ => self.fail(Failure::Reset),
         }
     }
 
-    /// Answers what may be forged with where we are (RFC 5961).
+    /// Answers a possibly forged segment with an acknowledgement (RFC 5961).
     fn challenge(&mut self, now: Time) {
         let (since, count) = &mut self.replies.challenges;
         if now.since(*since) >= Duration::from_secs(1) {
@@ -240,31 +240,31 @@ impl Connection {
         }
     }
 
-    /// Returns whether the acknowledgement can be one (RFC 5961 section 5.2).
+    /// Handles the acknowledgement. Returns whether it is valid (RFC 5961 section 5.2).
     fn take_ack(&mut self, now: Time, segment: &Segment<'_>) -> bool {
         let header = &segment.header;
         let oldest = self.tx.una() - self.tx.max_window();
-        if header.ack.behind(self.tx.next()) || header.ack.before(oldest) {
+        if header.ack.after(self.tx.next()) || header.ack.before(oldest) {
             return false;
         }
-        let scale = if header.has(flags::SYN) { 0 } else { self.agreed.scale };
+        let scale = if header.has(flags::SYN) { 0 } else { self.negotiated.scale };
         let acked = Acked {
             seq: header.seq,
             ack: header.ack,
             window: u32::from(header.window) << scale,
             bare: segment.len() == 0,
-            selective: self.agreed.selective,
+            selective: self.negotiated.selective,
             blocks: &header.options.sack,
         };
         let advances = self.tx.handle_ack(acked, now);
-        if advances && self.deaf {
+        if advances && self.is_orphan {
             self.clocks.end = Some(now + LINGER);
         }
         if self.tx.is_finished() {
             match self.state {
                 State::FinWait1 => {
                     self.state = State::FinWait2;
-                    self.clocks.end = self.deaf.then_some(now + ORPHANED);
+                    self.clocks.end = self.is_orphan.then_some(now + ORPHANED);
                 }
                 State::Closing => self.enter_time_wait(now),
                 State::LastAck => self.enter_closed(),
@@ -274,8 +274,8 @@ impl Connection {
         true
     }
 
-    /// Data and FIN.
-    fn take_text(&mut self, now: Time, segment: &Segment<'_>) {
+    /// Handles data and FIN.
+    fn take_data(&mut self, now: Time, segment: &Segment<'_>) {
         let listens = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
         if segment.len() == 0 || self.state == State::Closed {
             return;
@@ -290,28 +290,28 @@ impl Connection {
         let header = &segment.header;
         let seq = header.seq + u32::from(header.has(flags::SYN));
         let end = seq + segment.payload.len() as u32;
-        if self.deaf && end.behind(self.rx.next()) {
-            // RFC 9293 section 3.6.1: nobody will read it.
+        if self.is_orphan && end.after(self.rx.next()) {
+            // RFC 9293 section 3.6.1: the application will not read it.
             self.abort();
             return;
         }
         let arrival = self.rx.receive(seq, &segment.payload);
-        if header.has(flags::FIN) && !end.behind(self.rx.offered()) {
+        if header.has(flags::FIN) && !end.after(self.rx.offered()) {
             self.rx.finish(end);
             self.replies.ack = Acknowledge::Now;
         }
         match arrival {
             Arrival::Nothing => {}
             Arrival::InOrder => self.acknowledge_later(segment.payload.len() as u32, now),
-            Arrival::Remarkable | Arrival::Refused => self.replies.ack = Acknowledge::Now,
+            Arrival::AckNow | Arrival::Refused => self.replies.ack = Acknowledge::Now,
         }
         if self.rx.has_ended() {
             self.handle_end(now);
         }
     }
 
-    /// Every second segment at once, a lone one with what goes out anyway (RFC 9293
-    /// section 3.8.6.3).
+    /// Acknowledges every second segment at once, and a single one with the next segment that is
+    /// sent (RFC 9293 section 3.8.6.3).
     fn acknowledge_later(&mut self, len: u32, now: Time) {
         let full = 2 * self.full_segment();
         let replies = &mut self.replies;
@@ -325,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// The peer's half ended.
+    /// Handles that the peer's FIN and all data before it have arrived.
     fn handle_end(&mut self, now: Time) {
         match self.state {
             State::Established => self.state = State::CloseWait,

@@ -1,9 +1,9 @@
-//! Whether a peer that has nothing to say is still there (RFC 9293 section 3.8.4, RFC 1122
-//! section 4.2.3.6): off unless asked for, and silent while anything waits for its
-//! acknowledgement, which the retransmissions look after.
+//! Keepalive probes to a silent peer (RFC 9293 section 3.8.4, RFC 1122 section 4.2.3.6). They are
+//! off by default. None are sent while data is unacknowledged, because retransmissions then detect
+//! a lost peer.
 //!
 //! ```text
-//!   heard .. idle .. probe .. interval .. probe .. interval .. gone
+//!   received .. idle .. probe .. interval .. probe .. interval .. failed
 //! ```
 
 use std::time::Duration;
@@ -11,77 +11,79 @@ use std::time::Duration;
 use super::{Connection, Failure, State};
 use crate::time::Time;
 
-/// When a silent peer is asked whether it is there.
+/// Settings of keepalive probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long nothing has to come before it is asked.
+    /// Idle time before the first probe.
     pub idle: Duration,
-    /// How long each answer is waited for.
+    /// Time to wait for each answer.
     pub interval: Duration,
-    /// Questions without an answer after which it is gone; one at least.
+    /// Unanswered probes after which the connection fails. At least one is sent.
     pub probes: u32,
 }
 
-/// What a connection knows of its peer's life.
+/// State of keepalive probes.
 #[derive(Debug)]
-pub(super) struct Pulse {
-    wanted: Keepalive,
-    /// When something of the peer came last.
-    heard: Time,
-    /// When it was asked last, and how often since it was heard.
-    asked: Option<(Time, u32)>,
+pub(super) struct KeepaliveState {
+    settings: Keepalive,
+    /// Time at which a segment was received last.
+    last_received: Time,
+    /// Time of the last probe, and number of probes since a segment was received.
+    probed: Option<(Time, u32)>,
 }
 
-impl Pulse {
+impl KeepaliveState {
     fn due(&self) -> Time {
-        match self.asked {
-            None => self.heard + self.wanted.idle,
-            Some((at, _)) => at + self.wanted.interval,
+        match self.probed {
+            None => self.last_received + self.settings.idle,
+            Some((at, _)) => at + self.settings.interval,
         }
     }
 }
 
 impl Connection {
-    /// Has the peer asked whether it is there, or not any more.
+    /// Enables or disables keepalive probes.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
-        self.pulse = keepalive.map(|wanted| Pulse { wanted, heard: now, asked: None });
+        self.keepalive_state =
+            keepalive.map(|settings| KeepaliveState { settings, last_received: now, probed: None });
         self.replies.probe = false;
     }
 
-    /// Whether the peer is asked when it is silent.
+    /// The settings; `None` if probes are off.
     pub fn keepalive(&self) -> Option<Keepalive> {
-        self.pulse.as_ref().map(|pulse| pulse.wanted)
+        self.keepalive_state.as_ref().map(|keepalive_state| keepalive_state.settings)
     }
 
-    /// Something of the peer came.
-    pub(super) fn note_heard(&mut self, now: Time) {
-        if let Some(pulse) = &mut self.pulse {
-            (pulse.heard, pulse.asked) = (now, None);
+    /// Records that a segment was received.
+    pub(super) fn note_received(&mut self, now: Time) {
+        if let Some(keepalive_state) = &mut self.keepalive_state {
+            (keepalive_state.last_received, keepalive_state.probed) = (now, None);
             self.replies.probe = false;
         }
     }
 
-    /// When the peer is to be asked, or is gone.
+    /// Time of the next probe, or of the failure.
     pub(super) fn keepalive_due(&self) -> Option<Time> {
-        // Whoever ended both halves waits for a time of its own.
+        // Other states have their own timers.
         let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
-        let pulse = self.pulse.as_ref().filter(|_| open && !self.deaf)?;
-        self.tx.is_at_rest().then(|| pulse.due())
+        let keepalive_state = self.keepalive_state.as_ref().filter(|_| open && !self.is_orphan)?;
+        self.tx.is_all_acknowledged().then(|| keepalive_state.due())
     }
 
     pub(super) fn handle_keepalive(&mut self, now: Time) {
         if self.keepalive_due().is_none_or(|due| due > now) {
             return;
         }
-        let Some(pulse) = &mut self.pulse else { return };
-        let count = pulse.asked.map_or(0, |(_, count)| count);
-        if count >= pulse.wanted.probes.max(1) {
-            // It may only have been away: then it hears that this has ended.
+        let Some(keepalive_state) = &mut self.keepalive_state else { return };
+        let count = keepalive_state.probed.map_or(0, |(_, count)| count);
+        if count >= keepalive_state.settings.probes.max(1) {
+            // The peer may only have been unreachable. It then learns that the connection has
+            // ended.
             self.fail(Failure::TimedOut);
             self.replies.reset = true;
             return;
         }
-        pulse.asked = Some((now, count + 1));
+        keepalive_state.probed = Some((now, count + 1));
         self.replies.probe = true;
     }
 }

@@ -1,5 +1,5 @@
-//! TCP options: MSS, window scale, selective acknowledgements, timestamps (RFC 9293
-//! section 3.2, RFC 2018, RFC 7323). Others are passed over.
+//! TCP options: MSS, window scale, selective acknowledgements, timestamps (RFC 9293 section 3.2,
+//! RFC 2018, RFC 7323). Others are ignored.
 
 use arrayvec::ArrayVec;
 
@@ -13,17 +13,17 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// The most blocks that fit into a header.
+/// The most blocks in a header.
 pub const MAX_BLOCKS: usize = 4;
-/// The most that fit beside timestamps, and that are sent.
+/// The most blocks in a header with timestamps. No more are sent.
 pub const BLOCKS_SENT: usize = 3;
 /// The largest shift of a window (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
 
-/// Bytes that were received: from the first to behind the last.
+/// A range of received bytes: the first, and the one after the last.
 pub type Block = (Seq, Seq);
 
-/// When a segment was sent, and what the sender heard last, by each side's clock.
+/// The sender's time, and the last time that it received from the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
     /// TSval.
@@ -32,23 +32,21 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// What stands in a header's options.
+/// The options of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The largest payload that the sender of this wants, without options.
+    /// The sender's MSS: the largest payload it can receive, without options.
     pub mss: Option<u16>,
-    /// By how many bits windows are shifted.
+    /// Shift of the sender's windows.
     pub window_scale: Option<u8>,
-    /// Whether selective acknowledgements are understood.
+    /// Whether the sender supports selective acknowledgements.
     pub sack_permitted: bool,
-    /// Selective acknowledgements.
     pub sack: ArrayVec<Block, MAX_BLOCKS>,
-    /// Timestamps.
     pub timestamps: Option<Timestamps>,
 }
 
 impl Options {
-    /// Reads options. What is malformed ends them.
+    /// Reads options, up to the first malformed one.
     pub fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let Some((kind, rest)) = bytes.split_first() {
@@ -86,7 +84,7 @@ impl Options {
         }
     }
 
-    /// Their length in a header, in bytes.
+    /// Length in a header, in bytes.
     pub fn len(&self) -> usize {
         let mut len = 0;
         len += if self.mss.is_some() { 4 } else { 0 };
@@ -97,7 +95,7 @@ impl Options {
         len
     }
 
-    /// Writes them, each padded to whole words, to `to`, which is as long as they are.
+    /// Writes the options, padded to whole words. `to` must have the length of [`Options::len`].
     pub fn write(&self, to: &mut [u8]) {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -145,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_back_as_they_were_written() {
+    fn options_round_trip() {
         let timestamps = Some(Timestamps { value: 7, echo: u32::MAX });
         let syn = Options {
             mss: Some(1380),
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_lie_of_their_length_end_them() {
+    fn an_option_with_a_wrong_length_ends_parsing() {
         assert_eq!(Options::parse(&[MSS]), Options::default());
         assert_eq!(Options::parse(&[MSS, 4, 5]), Options::default());
         assert_eq!(Options::parse(&[NOP, MSS, 0, 1, 2]), Options::default());

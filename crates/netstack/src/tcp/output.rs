@@ -1,4 +1,4 @@
-//! What leaves: one segment or super-packet at a time.
+//! Writes the next segment or super-packet.
 
 use packet::wire::tcp::HEADER_LEN;
 
@@ -17,35 +17,35 @@ pub struct Outgoing {
     pub header: usize,
     /// Bytes of its payload.
     pub payload: usize,
-    /// Payload of each segment but the last.
+    /// Payload of each segment except the last.
     pub segment: usize,
 }
 
-/// What is to be sent.
+/// The next segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Reset,
     Syn,
     Stream(Send),
-    /// A question whether the peer is there.
+    /// A keepalive probe.
     Probe,
     Acknowledge,
 }
 
 impl Connection {
-    /// Whether [`Connection::poll_transmit`] with the same `most` has something, or has
-    /// to note that it has not.
+    /// Whether [`Connection::poll_transmit`] with the same `most` would write a segment or must
+    /// update the state.
     pub fn wants_transmit(&self, most: usize) -> bool {
         self.plan(most).is_some() || self.has_stream() && self.tx.is_stuck()
     }
 
-    /// Writes what is next to be sent to `to`: a header whose checksum is zero, then
-    /// payload. `most` is how long it may be; where that is more than a segment, it may
-    /// be a super-packet. `None` where there is nothing to send.
+    /// Writes the next segment to `to`: a header with a zero checksum, then payload. The segment
+    /// has at most `most` bytes; if that allows several segments, it may be a super-packet. Returns
+    /// `None` if there is nothing to send.
     pub fn poll_transmit(&mut self, now: Time, to: &mut [u8], most: usize) -> Option<Outgoing> {
         let Some(plan) = self.plan(most) else {
             if self.has_stream() {
-                self.tx.note_rest(now);
+                self.tx.note_idle(now);
             }
             return None;
         };
@@ -53,11 +53,11 @@ impl Connection {
             Plan::Reset => self.write_reset(now, to),
             Plan::Syn => self.write_syn(now, to),
             Plan::Acknowledge => self.write_segment(now, to, None),
-            // What it has had already, so that it has to answer.
+            // The peer has already acknowledged this sequence number, so it must answer.
             Plan::Probe => self.write_segment(now, to, Some(Send::WindowProbe)),
             Plan::Stream(send) => {
                 let outgoing = self.write_segment(now, to, Some(send));
-                self.tx.note_sent(send, self.agreed.selective, now);
+                self.tx.note_sent(send, self.negotiated.selective, now);
                 outgoing
             }
         };
@@ -92,16 +92,16 @@ impl Connection {
     }
 
     fn options_len(&self) -> usize {
-        let timestamps = if self.agreed.timestamps { 12 } else { 0 };
-        let sack = self.agreed.selective && self.rx.has_blocks();
-        // As long as it may become.
+        let timestamps = if self.negotiated.timestamps { 12 } else { 0 };
+        let sack = self.negotiated.selective && self.rx.has_blocks();
+        // The greatest length that the option may get.
         timestamps + if sack { 4 + 8 * BLOCKS_SENT } else { 0 }
     }
 
     fn write_segment(&mut self, now: Time, to: &mut [u8], send: Option<Send>) -> Outgoing {
         let segment = self.cut(to.len()).segment as usize;
         let mut header = self.header(now, flags::ACK);
-        if self.agreed.selective && self.rx.has_blocks() {
+        if self.negotiated.selective && self.rx.has_blocks() {
             header.options.sack = self.rx.blocks();
         }
         header.ack = self.rx.next();
@@ -143,7 +143,7 @@ impl Connection {
             flags,
             window: 0,
             options: Options {
-                timestamps: self.agreed.timestamps.then_some(timestamps),
+                timestamps: self.negotiated.timestamps.then_some(timestamps),
                 ..Options::default()
             },
         }
@@ -156,7 +156,7 @@ impl Connection {
         Outgoing { header: header.len(), payload: 0, segment: 1 }
     }
 
-    /// A SYN offers everything; its answer what was offered.
+    /// A SYN offers all options. Its answer has only those that were offered.
     fn write_syn(&mut self, now: Time, to: &mut [u8]) -> Outgoing {
         self.replies.syn = false;
         let answers = self.state == State::SynReceived;
@@ -173,9 +173,9 @@ impl Connection {
         // A window in a SYN is never scaled (RFC 7323 section 2.2).
         header.window = u16::MAX;
         header.options.mss = Some(self.settings.mss);
-        let scales = !answers || self.agreed.scales;
+        let scales = !answers || self.negotiated.scales;
         header.options.window_scale = scales.then_some(self.rx.scale());
-        header.options.sack_permitted = !answers || self.agreed.selective;
+        header.options.sack_permitted = !answers || self.negotiated.selective;
         header.write(to);
         Outgoing { header: header.len(), payload: 0, segment: 1 }
     }

@@ -1,25 +1,24 @@
-//! When the next super-packet may leave: not sooner than the last one is through at the
-//! rate of the path.
+//! Delays each super-packet until the previous ones have passed at the pacing rate.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// How far ahead of its rate a sender may be before it waits, so that it does not sleep and
-/// wake for each super-packet where the path takes one in less.
+/// Time by which a sender may be ahead of its rate. Without it the sender would sleep and wake for
+/// each super-packet on fast paths.
 const AHEAD: Duration = Duration::from_micros(500);
-/// How much of a late wake-up a paced sender makes up for, as on a busy machine. Otherwise the
-/// lost time would be taken for the rate of the path, and it would send slower and slower.
+/// Part of a late wakeup that a paced sender makes up for, as on a busy machine. Otherwise the lost
+/// time would lower the measured rate of the path, and the sender would become slower and slower.
 const LATE: Duration = Duration::from_millis(100);
-/// The same for a sender that waited for an acknowledgement.
+/// The same after waiting for an acknowledgement.
 const WAITED: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub struct Pacer {
-    /// When what was sent is through.
+    /// Time at which all sent data has passed.
     through: Time,
     held: Option<Time>,
-    /// How much of a delay is made up for.
+    /// Part of a delay that is made up for.
     late: Duration,
 }
 
@@ -28,26 +27,26 @@ impl Pacer {
         Self { through: Time::default(), held: None, late: Duration::ZERO }
     }
 
-    /// Until when nothing may be sent.
+    /// End of the present delay; `None` if data may be sent.
     pub fn held(&self) -> Option<Time> {
         self.held
     }
 
-    /// Time has passed.
+    /// Ends the delay if its time is over.
     pub fn release(&mut self, now: Time) {
         self.held = self.held.filter(|until| *until > now);
     }
 
-    /// Nothing more is sent for now, and not for the pace: there is nothing more, or the
+    /// Records that nothing more is sent for another reason than pacing: all data was sent, or the
     /// window is full.
-    pub fn note_rest(&mut self, is_all_sent: bool) {
+    pub fn note_idle(&mut self, is_all_sent: bool) {
         self.late = if is_all_sent { Duration::ZERO } else { WAITED };
     }
 
-    /// Bytes were sent, at `rate` bytes a second.
+    /// Records data that was sent at a pacing rate of `rate` bytes per second.
     pub fn note_sent(&mut self, bytes: u32, rate: f64, now: Time) {
         let takes = Duration::try_from_secs_f64(f64::from(bytes) / rate);
-        // No path is so slow that its rate cannot be told.
+        // Limits the delay for extremely low rates.
         let takes = takes.unwrap_or(Duration::MAX).min(Duration::from_secs(1));
         self.through = self.through.max(now - self.late) + takes;
         self.late = LATE;
@@ -63,7 +62,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Bytes that leave within a second at 100 MB/s, from a sender that is polled every `turn`.
+    /// Bytes that are sent within a second at 100 MB/s, by a sender that is polled every `turn`.
     fn sent(turn: Duration, piece: u32) -> f64 {
         let (mut pacer, mut now, mut bytes) = (Pacer::new(), Time::new(MS * 1000), 0.0);
         while now < Time::new(MS * 2000) {
@@ -71,7 +70,7 @@ mod tests {
             while pacer.held().is_none() {
                 pacer.note_sent(piece, 100e6, now);
                 bytes += f64::from(piece);
-                assert!(bytes < 200e6, "it is never held");
+                assert!(bytes < 200e6, "it is never delayed");
             }
             now = now + turn;
         }
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_kept_by_who_is_woken_often_and_by_who_is_woken_late() {
+    fn the_rate_is_exact_for_frequent_and_for_late_wakeups() {
         for turn in [MS / 50, MS / 3, MS, 2 * MS, 10 * MS] {
             for piece in [1400, 65_000] {
                 let bytes = sent(turn, piece) / 100e6;
@@ -90,11 +89,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_for_long_is_not_made_up_for() {
+    fn long_pauses_are_not_made_up_for() {
         for (is_all_sent, more) in [(true, 0), (false, 10)] {
             let mut pacer = Pacer::new();
             pacer.note_sent(1, 1e6, Time::default());
-            pacer.note_rest(is_all_sent);
+            pacer.note_idle(is_all_sent);
             let (now, mut burst) = (Time::new(MS * 9000), 0);
             while pacer.held().is_none() && burst < 1000 {
                 pacer.note_sent(1000, 1e6, now);

@@ -1,43 +1,43 @@
-//! Loss by time: what was sent well before something that arrived is lost (RFC 8985).
+//! Time-based loss detection: data is lost if data that was sent sufficiently later has arrived
+//! (RFC 8985).
 
 use std::time::Duration;
 
 use super::{
     rtt::Rtt,
-    scoreboard::{Delivered, Scoreboard, Stretch},
+    scoreboard::{Delivered, Scoreboard, SentRange},
     seq::Seq,
 };
 use crate::time::Time;
 
-/// Recoveries after which what duplicates taught is forgotten (RFC 8985 section 6.2,
-/// step 4).
+/// Recoveries after which a longer reordering window expires (RFC 8985 section 6.2, step 4).
 const PERSISTENCE: u8 = 16;
-/// Segments that arrived behind a gap from which on a network that never reordered is
-/// not waited for (RFC 6675).
+/// Segments acknowledged after a gap that mark the gap as lost on paths that never reordered (RFC
+/// 6675).
 const DUPLICATES: u32 = 3;
-/// Reordering of which one waits, in quarters of the least round trip time.
+/// The reordering window is a multiple of the minimum round trip time divided by this number.
 const QUARTERS: u32 = 4;
 
 #[derive(Debug, Default)]
 pub struct Rack {
-    /// Of what arrived, what was sent last: when, and its end.
+    /// Of the data that arrived, the time and the end of the last sent.
     newest: Option<(Time, Seq)>,
-    /// How long that took.
+    /// Round trip time of that data.
     rtt: Duration,
-    /// Whether this path was seen to reorder.
+    /// Whether reordering was observed on this path.
     reorders: bool,
-    /// Quarters of a round trip time to wait beyond the first.
+    /// Additional quarters of the reordering window.
     more: u32,
-    /// Recoveries until that is forgotten.
+    /// Recoveries until they expire.
     remembered: u8,
-    /// The round in which a duplicate was told of.
+    /// End of the round in which a duplicate was reported last.
     round: Option<Seq>,
-    /// When it is time to look again.
+    /// Time at which losses must be detected again.
     deadline: Option<Time>,
 }
 
 impl Rack {
-    /// When it is time to look again for what is lost.
+    /// Time at which losses must be detected again.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
     }
@@ -47,21 +47,21 @@ impl Rack {
         if delivered.overtaken.is_some() {
             self.reorders = true;
         }
-        let Some(stretch) = delivered.newest else { return };
-        let took = now.since(stretch.sent);
-        // What was sent twice and arrived too soon is the first of the two.
-        if stretch.again && rtt.min().is_some_and(|min| took < min) {
+        let Some(range) = delivered.newest else { return };
+        let took = now.since(range.sent);
+        // The data was sent twice and arrived too early for the second time, so it is the first.
+        if range.again && rtt.min().is_some_and(|min| took < min) {
             return;
         }
         self.rtt = took;
-        if self.newest.is_none_or(|newest| is_later((stretch.sent, stretch.end), newest)) {
-            self.newest = Some((stretch.sent, stretch.end));
+        if self.newest.is_none_or(|newest| is_later((range.sent, range.end), newest)) {
+            self.newest = Some((range.sent, range.end));
         }
     }
 
-    /// The receiver told of a duplicate: once a round trip, wait longer (section 6.2,
-    /// step 4). What was sent again needlessly was late, so this path reorders; else
-    /// what is always taken for lost too early would never be seen to be late.
+    /// Handles a reported duplicate: once a round trip, it extends the reordering window (section
+    /// 6.2, step 4). Data that was needlessly retransmitted was late, so the path reorders.
+    /// Otherwise data that is always considered lost too early would never be observed as late.
     pub fn duplicate(&mut self, una: Seq, next: Seq) {
         self.reorders = true;
         if self.round.is_none_or(|round| !una.before(round)) {
@@ -71,7 +71,7 @@ impl Rack {
         }
     }
 
-    /// A recovery came to its end.
+    /// Handles the end of a recovery.
     pub fn recovered(&mut self) {
         self.remembered = self.remembered.saturating_sub(1);
         if self.remembered == 0 {
@@ -79,35 +79,35 @@ impl Rack {
         }
     }
 
-    /// Marks what is lost and gives it to `note`, and sets the deadline for what may be
-    /// (section 6.2, step 5).
+    /// Marks lost ranges and passes them to `note`. Sets the deadline for ranges that may be lost
+    /// later (section 6.2, step 5).
     pub fn detect(
         &mut self,
         board: &mut Scoreboard,
         wait: Duration,
         now: Time,
-        mut note: impl FnMut(&Stretch),
+        mut note: impl FnMut(&SentRange),
     ) {
         self.deadline = None;
         let Some(newest) = self.newest else { return };
-        let patience = self.rtt + wait;
+        let timeout = self.rtt + wait;
         let mut deadline: Option<Time> = None;
-        board.mark_lost(|stretch: &Stretch| {
-            if !is_later(newest, (stretch.sent, stretch.end)) {
+        board.mark_lost(|range: &SentRange| {
+            if !is_later(newest, (range.sent, range.end)) {
                 return false;
             }
-            let due = stretch.sent + patience;
+            let due = range.sent + timeout;
             if due > now {
                 deadline = Some(deadline.map_or(due, |deadline| deadline.max(due)));
                 return false;
             }
-            note(stretch);
+            note(range);
             true
         });
         self.deadline = deadline;
     }
 
-    /// How long to wait for what may be reordered (section 6.2, step 4).
+    /// The reordering window (section 6.2, step 4).
     pub fn wait(&self, rtt: &Rtt, recovers: bool, sacked: u32, mss: u32) -> Duration {
         let (Some(min), Some(smoothed)) = (rtt.min(), rtt.smoothed()) else {
             return Duration::ZERO;
@@ -118,12 +118,12 @@ impl Rack {
         (min * (1 + self.more) / QUARTERS).min(smoothed)
     }
 
-    /// Nothing is looked for any more.
+    /// Clears the deadline.
     pub fn stop(&mut self) {
         self.deadline = None;
     }
 }
 
 fn is_later(a: (Time, Seq), b: (Time, Seq)) -> bool {
-    a.0 > b.0 || a.0 == b.0 && a.1.behind(b.1)
+    a.0 > b.0 || a.0 == b.0 && a.1.after(b.1)
 }

@@ -1,25 +1,25 @@
-//! A buffer of a stream that takes memory where bytes are written, and gives it
-//! back when they are consumed.
+//! A stream buffer that allocates memory where bytes are written, and frees it when they are
+//! consumed.
 //!
 //! ```text
 //!   offset 0                                written anywhere from 0 on
 //!      v
-//!   [..xxxxx][xxxxxxxx][   -   ][xx......]  chunks; one that holds nothing is none
+//!   [..xxxxx][xxxxxxxx][   -   ][xx......]  chunks; an empty one is not allocated
 //! ```
 
 use std::collections::VecDeque;
 
 use crate::budget::{Budget, CHUNK, Chunk, FIRST};
 
-/// How many empty places an idle buffer keeps.
+/// The largest table of chunks that an empty buffer retains.
 const PLACES_KEPT: usize = 8;
 
 #[derive(Debug)]
 pub struct Ring {
     chunks: VecDeque<Option<Chunk>>,
-    /// Where offset 0 stands in the first chunk.
+    /// Position of offset 0 in the first chunk.
     head: usize,
-    /// Bytes from offset 0 to behind the last written.
+    /// Bytes from offset 0 to the end of the last written byte.
     len: usize,
     /// Bytes of all chunks.
     held: usize,
@@ -32,7 +32,7 @@ impl Ring {
         Self { chunks: VecDeque::new(), head: 0, len: 0, held: 0, budget }
     }
 
-    /// Bytes from the first to behind the last that was written.
+    /// Bytes from offset 0 to the end of the last written byte.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -41,12 +41,11 @@ impl Ring {
         &self.budget
     }
 
-    /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many bytes `push` has room for.
+    /// Bytes that `push` would accept.
     pub fn room(&self) -> usize {
         let more = self.budget.allowance(self.held) - self.held;
         let begun = self.chunks.len().saturating_sub(1);
@@ -56,7 +55,7 @@ impl Ring {
         (begun * CHUNK + last.max(size) + whole).saturating_sub(self.head + self.len)
     }
 
-    /// Makes room for `len` bytes at `offset`; how many of them there is room for.
+    /// Allocates `len` bytes at `offset`. Returns the number of bytes that fit.
     pub fn reserve(&mut self, offset: usize, len: usize) -> usize {
         let end = self.head + offset + len;
         let mut at = self.head + offset;
@@ -75,13 +74,13 @@ impl Ring {
         at.min(end) - self.head - offset
     }
 
-    /// Bytes that a chunk has.
+    /// Bytes of a chunk.
     fn size(&self, index: usize) -> usize {
         self.chunks.get(index).and_then(Option::as_ref).map_or(0, |chunk| chunk.len())
     }
 
-    /// Has a chunk hold its first `wanted` bytes, if there is memory for it; how many it
-    /// has then. A buffer that holds little has one that is small.
+    /// Extends a chunk to `wanted` bytes, as far as the budget allows. Returns its length. A buffer
+    /// with little data has a small chunk.
     fn grow(&mut self, index: usize, wanted: usize) -> usize {
         let size = self.size(index);
         if size >= wanted {
@@ -103,7 +102,7 @@ impl Ring {
         grown
     }
 
-    /// Writes at `offset`, where there is room.
+    /// Writes at `offset`, where bytes must have been reserved.
     pub fn write(&mut self, offset: usize, mut bytes: &[u8]) {
         self.len = self.len.max(offset + bytes.len());
         let mut at = self.head + offset;
@@ -117,14 +116,14 @@ impl Ring {
         }
     }
 
-    /// Writes behind the last byte what there is room for; how many bytes.
+    /// Appends as many bytes as fit. Returns their number.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let room = self.reserve(self.len, bytes.len());
         self.write(self.len, &bytes[..room]);
         room
     }
 
-    /// Copies what stands at `offset` to `to`.
+    /// Copies bytes from `offset` to `to`.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         let mut at = self.head + offset;
         let mut to = to;
@@ -139,7 +138,7 @@ impl Ring {
         }
     }
 
-    /// Gives up the first `count` bytes.
+    /// Removes the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         self.head += count;
         self.len = self.len.saturating_sub(count);
@@ -154,7 +153,7 @@ impl Ring {
         }
     }
 
-    /// Gives up everything.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         while let Some(chunk) = self.chunks.pop_front() {
             chunk.into_iter().for_each(|chunk| self.give(chunk));
@@ -179,7 +178,7 @@ impl Drop for Ring {
     }
 }
 
-/// The largest chunk within so many bytes; zero where there is none.
+/// The largest chunk of at most `bytes` bytes, or zero.
 fn within(bytes: usize) -> usize {
     let power = bytes.checked_ilog2().map_or(0, |log| 1 << log);
     if power < FIRST { 0 } else { power.min(CHUNK) }
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_through_in_order_whatever_the_pieces_and_all_memory_comes_back() {
+    fn bytes_pass_in_order_in_pieces_of_any_size_and_all_memory_is_freed() {
         let budget = Budget::new(8 * CHUNK);
         let mut ring = Ring::new(budget.clone());
         let bytes = noise(20 * CHUNK);
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_takes_no_memory_until_it_is_filled() {
+    fn a_gap_uses_no_memory_until_it_is_filled() {
         let budget = Budget::new(100 * CHUNK);
         let mut ring = Ring::new(budget.clone());
         let far = 50 * CHUNK + 5;
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_budget_a_buffer_has_its_first_bytes_and_no_more() {
+    fn beyond_the_budget_a_buffer_has_only_its_reserved_bytes() {
         let budget = Budget::new(0);
         let mut ring = Ring::new(budget.clone());
         assert_eq!(ring.room(), FIRST);
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_buffers_of_one_byte_stay_within_the_budget_and_each_gets_more_in_turn() {
+    fn ten_thousand_buffers_of_one_byte_stay_within_the_budget_and_can_grow() {
         const LIMIT: usize = 10_000 * FIRST;
         let budget = Budget::new(LIMIT);
         let mut rings: Vec<Ring> = Vec::new();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_holds_little_takes_little_and_grows_without_a_loss() {
+    fn a_small_buffer_uses_little_memory_and_grows_without_loss() {
         let budget = Budget::new(100 * CHUNK);
         let mut ring = Ring::new(budget.clone());
         let bytes = noise(3 * CHUNK);

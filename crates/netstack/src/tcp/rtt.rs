@@ -1,26 +1,26 @@
-//! The round trip time and the retransmission time-out (RFC 6298).
+//! The round trip time and the retransmission timeout (RFC 6298).
 
 use std::time::Duration;
 
-/// Before the first sample (RFC 6298 section 2.1).
+/// The timeout before the first sample (RFC 6298 section 2.1).
 const INITIAL: Duration = Duration::from_secs(1);
-/// The least time-out. RFC 6298 says a second; Linux has had 200 ms for long, and a
-/// receiver that delays acknowledgements does so for less.
+/// The smallest timeout. RFC 6298 has one second. Linux has 200 ms, and receivers delay
+/// acknowledgements for less.
 const MIN: Duration = Duration::from_millis(200);
-/// The longest time-out, Linux' `TCP_RTO_MAX`.
+/// The longest timeout, Linux' `TCP_RTO_MAX`.
 const MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 pub struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
-    /// The least sample.
+    /// The smallest sample.
     min: Option<Duration>,
 }
 
 impl Rtt {
-    /// RFC 6298 section 2. Of what was acknowledged together, `least` is the time of what
-    /// was sent last, and `sample` of what was sent first.
+    /// Adds a sample (RFC 6298 section 2). Of the data that was acknowledged together, `sample` is
+    /// the time of the first sent and `least` that of the last sent.
     pub fn sample(&mut self, sample: Duration, least: Duration) {
         self.min = Some(self.min.map_or(least, |min| min.min(least)));
         match self.smoothed {
@@ -35,17 +35,16 @@ impl Rtt {
         }
     }
 
-    /// The smoothed round trip time.
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
-    /// The least round trip time that was seen.
+    /// The smallest round trip time.
     pub fn min(&self) -> Option<Duration> {
         self.min
     }
 
-    /// The time-out after it ran out `backoff` times in a row.
+    /// The timeout after `backoff` consecutive timeouts.
     pub fn timeout(&self, backoff: u32) -> Duration {
         let base = self.smoothed.map_or(INITIAL, |smoothed| smoothed + self.variation * 4);
         (base.max(MIN) * (1 << backoff.min(10))).min(MAX)

@@ -1,217 +1,212 @@
-//! What is on its way: every stretch of the stream that was sent and is not
-//! acknowledged, when it was sent, and what selective acknowledgements say of it (RFC
-//! 2018, RFC 6675 section 4).
+//! The data in flight: all ranges of the stream that were sent and are not acknowledged, the times
+//! at which they were sent, and their selective acknowledgements (RFC 2018, RFC 6675 section 4).
 //!
 //! ```text
 //!   una                                               next
 //!    | sent 5 | sent 7, lost | sent 7, sacked | sent 8 |
 //! ```
 //!
-//! A stretch is what left at one time, so a super-packet is one; it is cut where
-//! an acknowledgement ends within it.
+//! A range is data that was sent at one time, such as a super-packet. It is split where an
+//! acknowledgement ends within it.
 
 use std::collections::VecDeque;
 
 use super::{delivery::Snapshot, options::Block, seq::Seq};
 use crate::time::Time;
 
-/// How many places an idle connection keeps.
+/// The largest table that an idle connection retains.
 const PLACES_KEPT: usize = 4;
-/// Stretches from which on a selective acknowledgement cuts no more of them: each is
-/// looked at with each acknowledgement. 16 MiB on their way become as many where every
-/// sixth segment is lost.
+/// Number of ranges from which on selective acknowledgements do not split ranges any more, because
+/// each acknowledgement walks over all of them. 16 MiB in flight have as many ranges if every sixth
+/// segment is lost.
 const MOST: usize = 4096;
 
-/// A stretch of the stream.
+/// A range of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct SentRange {
     /// The first sequence number.
     pub start: Seq,
-    /// Behind the last.
+    /// The sequence number after the last byte.
     pub end: Seq,
-    /// When it was sent last.
+    /// Time at which it was sent last.
     pub sent: Time,
-    /// What was known then.
+    /// The state of the delivery at that time.
     pub then: Snapshot,
-    /// Whether more than once.
+    /// Whether it was sent more than once.
     pub again: bool,
-    /// What is known of it.
-    pub fate: Fate,
+    pub state: RangeState,
 }
 
-/// What is known of a stretch.
+/// State of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Nothing yet.
-    Flying,
-    /// It arrived.
+pub enum RangeState {
+    /// Neither acknowledged nor lost.
+    InFlight,
+    /// Selectively acknowledged.
     Sacked,
-    /// It is taken for lost, and was not sent again yet.
+    /// Considered lost, and not retransmitted yet.
     Lost,
 }
 
-/// What an acknowledgement newly told of.
+/// The data that an acknowledgement newly covers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delivered {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u32,
-    /// Of what was sent once, when the first and the last were.
+    /// For data that was sent once: the times at which the first and the last was sent.
     pub once: Option<(Time, Time)>,
-    /// Of all, what was sent last.
-    pub newest: Option<Stretch>,
-    /// The first byte that arrived behind others that had been sent later.
+    /// The range that was sent last.
+    pub newest: Option<SentRange>,
+    /// The first byte that arrived after data that was sent later.
     pub overtaken: Option<Seq>,
 }
 
-/// All stretches, in order and without gaps.
+/// All ranges, in order and without gaps.
 #[derive(Debug, Default)]
 pub struct Scoreboard {
-    stretches: VecDeque<Stretch>,
+    ranges: VecDeque<SentRange>,
     sacked: u32,
     lost: u32,
-    /// Behind the highest byte that was acknowledged selectively.
+    /// The highest end of a selectively acknowledged range.
     highest: Option<Seq>,
 }
 
-impl Stretch {
-    /// Bytes of it.
+impl SentRange {
+    /// Number of bytes.
     pub fn len(&self) -> u32 {
         self.end.since(self.start)
     }
 }
 
 impl Delivered {
-    fn note(&mut self, stretch: &Stretch, highest: Option<Seq>) {
-        self.bytes += stretch.len();
-        if !stretch.again {
-            let sent = stretch.sent;
+    fn note(&mut self, range: &SentRange, highest: Option<Seq>) {
+        self.bytes += range.len();
+        if !range.again {
+            let sent = range.sent;
             self.once = Some(
                 self.once.map_or((sent, sent), |(first, last)| (first.min(sent), last.max(sent))),
             );
-            if highest.is_some_and(|highest| stretch.end.before(highest)) {
-                self.overtaken.get_or_insert(stretch.start);
+            if highest.is_some_and(|highest| range.end.before(highest)) {
+                self.overtaken.get_or_insert(range.start);
             }
         }
-        let later = |newest: &Stretch| {
-            newest.sent > stretch.sent
-                || newest.sent == stretch.sent && newest.end.behind(stretch.end)
+        let later = |newest: &SentRange| {
+            newest.sent > range.sent || newest.sent == range.sent && newest.end.after(range.end)
         };
         if !self.newest.as_ref().is_some_and(later) {
-            self.newest = Some(*stretch);
+            self.newest = Some(*range);
         }
     }
 }
 
 impl Scoreboard {
-    /// Whether nothing is on its way.
+    /// Whether no data is in flight.
     pub fn is_empty(&self) -> bool {
-        self.stretches.is_empty()
+        self.ranges.is_empty()
     }
 
-    /// All stretches.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &Stretch> {
-        self.stretches.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &SentRange> {
+        self.ranges.iter()
     }
 
-    /// The last stretch.
-    pub fn last(&self) -> Option<&Stretch> {
-        self.stretches.back()
+    pub fn last(&self) -> Option<&SentRange> {
+        self.ranges.back()
     }
 
-    /// Bytes that were acknowledged selectively.
+    /// Bytes that were selectively acknowledged.
     pub fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Bytes that are to be sent again.
+    /// Bytes that are considered lost.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Bytes that are taken to be in the network: `pipe` of RFC 6675.
-    pub fn flying(&self) -> u32 {
-        let all = match (self.stretches.front(), self.stretches.back()) {
+    /// Bytes that are probably in the network: `pipe` of RFC 6675.
+    pub fn in_flight(&self) -> u32 {
+        let all = match (self.ranges.front(), self.ranges.back()) {
             (Some(first), Some(last)) => last.end.since(first.start),
             _ => 0,
         };
         all - self.sacked - self.lost
     }
 
-    /// Notes that new bytes were sent.
+    /// Records new data that was sent.
     pub fn sent(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
-        if let Some(last) = self.stretches.back_mut()
+        if let Some(last) = self.ranges.back_mut()
             && last.sent == now
             && !last.again
-            && last.fate == Fate::Flying
+            && last.state == RangeState::InFlight
         {
             last.end = end;
-            last.then.flying = then.flying;
+            last.then.in_flight = then.in_flight;
             return;
         }
-        if self.stretches.capacity() == 0 {
-            // Most connections never have more on their way.
-            self.stretches.reserve_exact(1);
+        if self.ranges.capacity() == 0 {
+            // Most connections never need more.
+            self.ranges.reserve_exact(1);
         }
-        let fate = Fate::Flying;
-        self.stretches.push_back(Stretch { start, end, sent: now, then, again: false, fate });
+        let state = RangeState::InFlight;
+        self.ranges.push_back(SentRange { start, end, sent: now, then, again: false, state });
     }
 
-    /// Notes that bytes were sent again.
+    /// Records data that was retransmitted.
     pub fn sent_again(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
-        self.change(start, end, |stretch| {
-            if stretch.fate != Fate::Sacked {
-                stretch.fate = Fate::Flying;
-                stretch.again = true;
-                stretch.sent = now;
-                stretch.then = then;
+        self.change(start, end, |range| {
+            if range.state != RangeState::Sacked {
+                range.state = RangeState::InFlight;
+                range.again = true;
+                range.sent = now;
+                range.then = then;
             }
         });
     }
 
-    /// The first stretch that is to be sent again.
-    pub fn first_lost(&self) -> Option<&Stretch> {
+    /// The first range that must be retransmitted.
+    pub fn first_lost(&self) -> Option<&SentRange> {
         if self.lost == 0 {
             return None;
         }
-        self.stretches.iter().find(|stretch| stretch.fate == Fate::Lost)
+        self.ranges.iter().find(|range| range.state == RangeState::Lost)
     }
 
-    /// Everything before `una` arrived.
+    /// Removes all data before `una`.
     pub fn acknowledge(&mut self, una: Seq, delivered: &mut Delivered) {
         let highest = self.highest;
-        while let Some(first) = self.stretches.front_mut()
+        while let Some(first) = self.ranges.front_mut()
             && first.start.before(una)
         {
             let mut gone = *first;
-            if first.end.behind(una) {
+            if first.end.after(una) {
                 gone.end = una;
                 first.start = una;
             } else {
-                self.stretches.pop_front();
+                self.ranges.pop_front();
             }
-            match gone.fate {
-                Fate::Sacked => self.sacked -= gone.len(),
-                Fate::Lost => self.lost -= gone.len(),
-                Fate::Flying => {}
+            match gone.state {
+                RangeState::Sacked => self.sacked -= gone.len(),
+                RangeState::Lost => self.lost -= gone.len(),
+                RangeState::InFlight => {}
             }
-            if gone.fate != Fate::Sacked {
+            if gone.state != RangeState::Sacked {
                 delivered.note(&gone, highest);
             }
         }
-        if self.highest.is_some_and(|highest| !highest.behind(una)) {
+        if self.highest.is_some_and(|highest| !highest.after(una)) {
             self.highest = None;
         }
-        if self.stretches.is_empty() && self.stretches.capacity() > PLACES_KEPT {
-            self.stretches = VecDeque::new();
+        if self.ranges.is_empty() && self.ranges.capacity() > PLACES_KEPT {
+            self.ranges = VecDeque::new();
         }
     }
 
-    /// The bytes from `start` to `end` arrived. No segment has less than `least`, but the
-    /// last of a stretch: a peer that reports less is lying. Only whole segments count, so that
-    /// the scoreboard cannot grow byte by byte (CVE-2019-11478).
+    /// Marks the bytes from `start` to `end` as arrived. Segments have at least `least` bytes,
+    /// except the last of a range, so shorter blocks are forged. Only whole segments count.
+    /// Otherwise the scoreboard could grow byte by byte (CVE-2019-11478).
     pub fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
-        let least = if self.stretches.len() < MOST { least } else { u32::MAX / 4 };
+        let least = if self.ranges.len() < MOST { least } else { u32::MAX / 4 };
         let start = self.whole_from(start, least);
         let end = self.whole_until(end, start, least);
         if !start.before(end) {
@@ -219,95 +214,95 @@ impl Scoreboard {
         }
         let highest = self.highest;
         let mut behind = None;
-        self.change(start, end, |stretch| {
-            if stretch.fate != Fate::Sacked {
-                stretch.fate = Fate::Sacked;
-                delivered.note(stretch, highest);
+        self.change(start, end, |range| {
+            if range.state != RangeState::Sacked {
+                range.state = RangeState::Sacked;
+                delivered.note(range, highest);
             }
-            behind = Some(stretch.end);
+            behind = Some(range.end);
         });
         if let Some(behind) = behind {
             self.highest = Some(self.highest.map_or(behind, |highest| highest.max(behind)));
         }
     }
 
-    /// Where a block that begins at `start` cuts nothing shorter than `least` off.
+    /// Moves the start of a block so that it does not split off less than `least` bytes.
     fn whole_from(&self, start: Seq, least: u32) -> Seq {
-        let at = self.stretches.partition_point(|stretch| !stretch.end.behind(start));
-        match self.stretches.get(at) {
-            Some(stretch) if stretch.start.before(start) => {
-                let whole = start.max(stretch.start + least);
-                if stretch.fate == Fate::Sacked { stretch.end } else { whole.min(stretch.end) }
+        let at = self.ranges.partition_point(|range| !range.end.after(start));
+        match self.ranges.get(at) {
+            Some(range) if range.start.before(start) => {
+                let whole = start.max(range.start + least);
+                if range.state == RangeState::Sacked { range.end } else { whole.min(range.end) }
             }
             _ => start,
         }
     }
 
-    /// Where the same that began at `start` and ends at `end` does not.
+    /// Moves the end of a block that begins at `start` in the same way.
     fn whole_until(&self, end: Seq, start: Seq, least: u32) -> Seq {
-        let at = self.stretches.partition_point(|stretch| stretch.end.before(end));
-        match self.stretches.get(at) {
-            Some(stretch) if stretch.start.before(end) && end.before(stretch.end) => {
-                let short = end.since(start.max(stretch.start)) < least;
-                if short || stretch.fate == Fate::Sacked { stretch.start } else { end }
+        let at = self.ranges.partition_point(|range| range.end.before(end));
+        match self.ranges.get(at) {
+            Some(range) if range.start.before(end) && end.before(range.end) => {
+                let short = end.since(start.max(range.start)) < least;
+                if short || range.state == RangeState::Sacked { range.start } else { end }
             }
             _ => end,
         }
     }
 
-    /// Has `is_lost` say of what is flying whether it is lost.
-    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&Stretch) -> bool) {
-        for stretch in &mut self.stretches {
-            if stretch.fate == Fate::Flying && is_lost(stretch) {
-                stretch.fate = Fate::Lost;
-                self.lost += stretch.len();
+    /// Marks ranges in flight as lost if `is_lost` returns true.
+    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentRange) -> bool) {
+        for range in &mut self.ranges {
+            if range.state == RangeState::InFlight && is_lost(range) {
+                range.state = RangeState::Lost;
+                self.lost += range.len();
             }
         }
     }
 
-    /// Whether the receiver told of the very next byte that it waits for: it dropped what
-    /// it had (RFC 2018 section 8).
+    /// Whether the receiver has dropped acknowledged data: it acknowledges the very byte that it
+    /// still expects (RFC 2018 section 8).
     pub fn is_reneged(&self) -> bool {
-        self.stretches.front().is_some_and(|first| first.fate == Fate::Sacked)
+        self.ranges.front().is_some_and(|first| first.state == RangeState::Sacked)
     }
 
-    /// Believes no selective acknowledgement: all of it is to be sent again.
+    /// Marks selectively acknowledged ranges as lost.
     pub fn lose_sacked(&mut self) {
-        for stretch in &mut self.stretches {
-            if stretch.fate == Fate::Sacked {
-                stretch.fate = Fate::Lost;
-                // It says nothing of the path when it arrives (Karn's rule).
-                stretch.again = true;
+        for range in &mut self.ranges {
+            if range.state == RangeState::Sacked {
+                range.state = RangeState::Lost;
+                // Their acknowledgements do not measure the path (Karn's algorithm).
+                range.again = true;
             }
         }
         self.lost += std::mem::take(&mut self.sacked);
         self.highest = None;
     }
 
-    /// Takes at most `len` bytes at the beginning for lost.
+    /// Marks at most `len` bytes at the beginning as lost.
     pub fn lose_first(&mut self, len: u32) {
-        let Some(first) = self.stretches.front() else { return };
+        let Some(first) = self.ranges.front() else { return };
         let (start, end) = (first.start, first.end.min(first.start + len));
-        self.change(start, end, |stretch| stretch.fate = Fate::Lost);
+        self.change(start, end, |range| range.state = RangeState::Lost);
     }
 
-    /// Changes the stretches from `start` to `end`, after cutting them there.
-    fn change(&mut self, start: Seq, end: Seq, mut change: impl FnMut(&mut Stretch)) {
-        let mut at = self.stretches.partition_point(|stretch| !stretch.end.behind(start));
-        while let Some(stretch) = self.stretches.get(at)
-            && stretch.start.before(end)
+    /// Changes the ranges from `start` to `end`, after splitting them there.
+    fn change(&mut self, start: Seq, end: Seq, mut change: impl FnMut(&mut SentRange)) {
+        let mut at = self.ranges.partition_point(|range| !range.end.after(start));
+        while let Some(range) = self.ranges.get(at)
+            && range.start.before(end)
         {
-            if stretch.start.before(start) {
+            if range.start.before(start) {
                 self.cut(at, start);
                 at += 1;
             }
-            if self.stretches[at].end.behind(end) {
+            if self.ranges[at].end.after(end) {
                 self.cut(at, end);
             }
-            let stretch = &mut self.stretches[at];
-            let (before, len) = (stretch.fate, stretch.len());
-            change(stretch);
-            let behind = stretch.fate;
+            let range = &mut self.ranges[at];
+            let (before, len) = (range.state, range.len());
+            change(range);
+            let behind = range.state;
             if before != behind {
                 self.count(before, |bytes| bytes - len);
                 self.count(behind, |bytes| bytes + len);
@@ -317,31 +312,31 @@ impl Scoreboard {
         self.join(at);
     }
 
-    fn count(&mut self, fate: Fate, change: impl FnOnce(u32) -> u32) {
-        match fate {
-            Fate::Sacked => self.sacked = change(self.sacked),
-            Fate::Lost => self.lost = change(self.lost),
-            Fate::Flying => {}
+    fn count(&mut self, state: RangeState, change: impl FnOnce(u32) -> u32) {
+        match state {
+            RangeState::Sacked => self.sacked = change(self.sacked),
+            RangeState::Lost => self.lost = change(self.lost),
+            RangeState::InFlight => {}
         }
     }
 
     fn cut(&mut self, at: usize, seq: Seq) {
-        let stretch = &mut self.stretches[at];
-        let behind = Stretch { start: seq, ..*stretch };
-        stretch.end = seq;
-        self.stretches.insert(at + 1, behind);
+        let range = &mut self.ranges[at];
+        let behind = SentRange { start: seq, ..*range };
+        range.end = seq;
+        self.ranges.insert(at + 1, behind);
     }
 
-    /// Makes a sacked stretch one with the one before: when they were sent does not
-    /// matter any more. Returns whether it did.
+    /// Joins a sacked range with the previous one; the times do not matter any more. Returns
+    /// whether it did.
     fn join(&mut self, at: usize) -> bool {
-        let sacked = |stretch: &Stretch| stretch.fate == Fate::Sacked;
-        let is_sacked = |at| self.stretches.get(at).is_some_and(sacked);
+        let sacked = |range: &SentRange| range.state == RangeState::Sacked;
+        let is_sacked = |at| self.ranges.get(at).is_some_and(sacked);
         if at == 0 || !is_sacked(at) || !is_sacked(at - 1) {
             return false;
         }
-        self.stretches[at - 1].end = self.stretches[at].end;
-        self.stretches.remove(at);
+        self.ranges[at - 1].end = self.ranges[at].end;
+        self.ranges.remove(at);
         true
     }
 }
@@ -352,9 +347,9 @@ mod tests {
 
     const LEAST: u32 = 100;
 
-    /// Of what flies from 0 on, what is left after the blocks were told of: where it
-    /// begins, where it ends, and whether it arrived.
-    fn told(ends: &[u32], blocks: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
+    /// The ranges after sending up to `ends` and receiving `blocks`: start, end, and whether it is
+    /// acknowledged.
+    fn ranges_after(ends: &[u32], blocks: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
         let mut board = Scoreboard::default();
         let mut start = 0;
         for (at, end) in ends.iter().enumerate() {
@@ -366,48 +361,48 @@ mod tests {
         for (start, end) in blocks {
             board.sack((Seq(*start), Seq(*end)), LEAST, &mut delivered);
         }
-        let sacked = |stretch: &&Stretch| stretch.fate == Fate::Sacked;
-        let bytes: u32 = board.iter().filter(sacked).map(Stretch::len).sum();
+        let sacked = |range: &&SentRange| range.state == RangeState::Sacked;
+        let bytes: u32 = board.iter().filter(sacked).map(SentRange::len).sum();
         assert_eq!((board.sacked(), delivered.bytes), (bytes, bytes));
-        let of = |stretch: &Stretch| (stretch.start.0, stretch.end.0, sacked(&stretch));
+        let of = |range: &SentRange| (range.start.0, range.end.0, sacked(&range));
         board.iter().map(of).collect()
     }
 
     #[test]
-    fn whole_segments_are_told_of_as_they_are() {
+    fn acknowledged_whole_segments_are_marked_exactly() {
         let cut = [(0, 100, false), (100, 300, true), (300, 350, false)];
-        assert_eq!(told(&[350], &[(100, 300)]), cut, "the last is short");
-        assert_eq!(told(&[350], &[(300, 350)]), [(0, 300, false), (300, 350, true)]);
-        assert_eq!(told(&[100, 110, 400], &[(100, 110)])[1], (100, 110, true));
-        assert_eq!(told(&[100, 110, 400], &[(100, 310)])[1], (100, 310, true));
+        assert_eq!(ranges_after(&[350], &[(100, 300)]), cut, "the last is short");
+        assert_eq!(ranges_after(&[350], &[(300, 350)]), [(0, 300, false), (300, 350, true)]);
+        assert_eq!(ranges_after(&[100, 110, 400], &[(100, 110)])[1], (100, 110, true));
+        assert_eq!(ranges_after(&[100, 110, 400], &[(100, 310)])[1], (100, 310, true));
     }
 
     #[test]
-    fn less_than_a_segment_is_not_told_of() {
+    fn acknowledged_parts_of_a_segment_are_ignored() {
         let whole = [(0, 1000, false)];
         for block in [(300, 301), (300, 399), (1, 101), (99, 199), (0, 99)] {
-            assert_eq!(told(&[1000], &[block]), whole, "{block:?}");
+            assert_eq!(ranges_after(&[1000], &[block]), whole, "{block:?}");
         }
         let inward = [(0, 100, false), (100, 300, true), (300, 1000, false)];
-        assert_eq!(told(&[1000], &[(1, 300)]), inward);
+        assert_eq!(ranges_after(&[1000], &[(1, 300)]), inward);
     }
 
     #[test]
-    fn what_arrived_is_one_from_whichever_side_it_grows() {
+    fn adjacent_acknowledged_ranges_are_joined() {
         let grown = [(0, 200, false), (200, 500, true), (500, 1000, false)];
-        assert_eq!(told(&[1000], &[(200, 300), (300, 400), (400, 500)]), grown);
-        assert_eq!(told(&[1000], &[(400, 500), (300, 400), (200, 300)]), grown);
-        assert_eq!(told(&[1000], &[(200, 300), (400, 500), (300, 400)]), grown);
-        assert_eq!(told(&[1000], &[(200, 500), (250, 450), (200, 500)]), grown);
+        assert_eq!(ranges_after(&[1000], &[(200, 300), (300, 400), (400, 500)]), grown);
+        assert_eq!(ranges_after(&[1000], &[(400, 500), (300, 400), (200, 300)]), grown);
+        assert_eq!(ranges_after(&[1000], &[(200, 300), (400, 500), (300, 400)]), grown);
+        assert_eq!(ranges_after(&[1000], &[(200, 500), (250, 450), (200, 500)]), grown);
     }
 
     #[test]
-    fn stretches_are_bounded_and_what_cuts_none_still_counts() {
+    fn the_number_of_ranges_is_bounded_and_whole_ranges_are_still_marked() {
         let all = 300 * MOST as u32;
         let blocks: Vec<_> = (0..all / 200).map(|at| (200 * at, 200 * at + 100)).collect();
-        let cut = told(&[all], &blocks);
+        let cut = ranges_after(&[all], &blocks);
         assert!((MOST..MOST + 2).contains(&cut.len()), "{}", cut.len());
         let blocks = [&blocks[..], &[(100, all)]].concat();
-        assert_eq!(told(&[all], &blocks).last(), Some(&(0, all, true)));
+        assert_eq!(ranges_after(&[all], &blocks).last(), Some(&(0, all, true)));
     }
 }

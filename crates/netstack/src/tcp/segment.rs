@@ -1,4 +1,4 @@
-//! A segment: its header, and its payload where it was received.
+//! TCP segments: header and received payload.
 
 pub use packet::wire::tcp::flags;
 use packet::{
@@ -8,30 +8,25 @@ use packet::{
 
 use super::{options::Options, seq::Seq};
 
-/// The bits that tell a request for a connection: SYN alone.
+/// Mask of the bits that identify a connection request: only SYN is set.
 pub const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
 
-/// A TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's port.
     pub source: u16,
-    /// The receiver's port.
     pub destination: u16,
-    /// Of the first byte, or of SYN.
+    /// Sequence number of the first byte, or of SYN.
     pub seq: Seq,
     /// The next byte that the sender expects.
     pub ack: Seq,
-    /// See [`flags`].
     pub flags: u8,
-    /// As it stands there, not shifted.
+    /// The unscaled value in the header.
     pub window: u16,
-    /// The options.
     pub options: Options,
 }
 
 impl Header {
-    /// Reads the header that `bytes` begin with; and its length.
+    /// Reads the header at the beginning of `bytes`. Returns it with its length.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let fixed: &[u8; tcp::HEADER_LEN] = bytes.first_chunk()?;
         let len = tcp::header_len(fixed);
@@ -48,12 +43,12 @@ impl Header {
         Some((header, len))
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         tcp::HEADER_LEN + self.options.len()
     }
 
-    /// Writes it to the beginning of `to`, with a checksum of zero.
+    /// Writes the header to the beginning of `to`, with a zero checksum.
     pub fn write(&self, to: &mut [u8]) {
         let len = self.len();
         put_u16(to, tcp::SOURCE_PORT, self.source);
@@ -74,52 +69,49 @@ impl Header {
     }
 }
 
-/// A received segment, or many that were coalesced.
+/// A received segment, or several coalesced ones.
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
-    /// The header, of the first.
+    /// The header of the first segment.
     pub header: Header,
-    /// The payload of all.
+    /// The payload of all segments.
     pub payload: Payload<'a>,
 }
 
 impl Segment<'_> {
-    /// How many sequence numbers it takes.
+    /// Number of sequence numbers that it occupies.
     pub fn len(&self) -> u32 {
         let controls =
             u32::from(self.header.has(flags::SYN)) + u32::from(self.header.has(flags::FIN));
         self.payload.len() as u32 + controls
     }
 
-    /// The sequence number behind it.
+    /// The sequence number after it.
     pub fn end(&self) -> Seq {
         self.header.seq + self.len()
     }
 }
 
-/// Bytes where they were received, maybe in pieces.
+/// Received bytes, in one piece or several.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In one piece.
     Whole(&'a [u8]),
-    /// Pieces of a buffer.
     Pieces {
-        /// What they are of.
+        /// The buffer.
         buf: &'a [u8],
         /// The pieces, in order.
         spans: &'a [Span],
-        /// Of all together, in bytes.
+        /// Length of all pieces, in bytes.
         len: usize,
     },
 }
 
 impl<'a> Payload<'a> {
-    /// Pieces of a buffer.
     pub fn pieces(buf: &'a [u8], spans: &'a [Span]) -> Self {
         Self::Pieces { buf, spans, len: spans.iter().map(|span| span.len).sum() }
     }
 
-    /// The number of bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
@@ -127,7 +119,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Gives the bytes of `range` to `sink`, each piece with its place among them.
+    /// Passes the bytes of `range` to `sink`, piece by piece, each with its offset in the range.
     pub fn each(&self, range: std::ops::Range<usize>, mut sink: impl FnMut(usize, &[u8])) {
         match *self {
             Self::Whole(bytes) => sink(0, &bytes[range]),
@@ -152,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_pieces_is_what_it_is_of_the_whole() {
+    fn a_range_of_pieces_equals_the_range_of_the_whole() {
         let buf = b"..abc..defg.h";
         let spans = [(2, 3), (7, 4), (12, 1)].map(|(start, len)| Span { start, len });
         let pieces = Payload::pieces(buf, &spans);
@@ -170,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_as_they_were_written_and_short_ones_are_none() {
+    fn headers_round_trip_and_truncated_ones_are_refused() {
         let header = Header {
             source: 1,
             destination: 0xfffe,

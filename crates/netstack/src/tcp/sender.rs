@@ -1,8 +1,8 @@
-//! The stream that leaves: what the application wrote, and what of it is sent next.
+//! The sent stream: buffers written data, and decides on the next transmission.
 //!
 //! ```text
 //!   base = una            next                  end
-//!     |   on its way       |   waits             | FIN, where the stream ends
+//!     |   in flight        |   waits             | FIN, at the end of the stream
 //! ```
 
 use std::time::Duration;
@@ -16,46 +16,46 @@ use super::{
 };
 use crate::{budget::Budget, time::Time};
 
-/// How long a receiver may keep an acknowledgement of a lone segment (RFC 8985 section
-/// 7.2, its `TLP.max_ack_delay`).
+/// The longest delay of an acknowledgement for a single segment (RFC 8985 section 7.2,
+/// `TLP.max_ack_delay`).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
-/// What is added to two round trip times before a probe: a clock's tick.
+/// Time added to two round trip times before a probe: one tick of a clock.
 const PROBE_SLACK: Duration = Duration::from_millis(2);
-/// The least room for writes: several super-packets, so that one can be written while
-/// others leave.
+/// The smallest capacity for writes: several super-packets, so that one can be written while others
+/// are sent.
 const MIN_ROOM: usize = 256 * 1024;
-/// The room for writes while memory is short.
+/// The capacity for writes while memory is short.
 const SHORT_ROOM: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub struct Sender {
     ring: Ring,
-    /// Of the first byte in the ring.
+    /// Sequence number of the first byte in the ring.
     base: Seq,
     una: Seq,
     next: Seq,
     pub flight: Flight,
     peer: Window,
-    /// Whether the stream ends behind what is in the ring.
+    /// Whether FIN follows the data in the ring.
     ends: bool,
     timer: Option<(Time, Timer)>,
     due: Due,
-    /// A probe of the tail that was sent: up to where, and whether again.
+    /// The last tail probe: the sequence number after it, and whether it was a retransmission.
     probe: Option<(Seq, bool)>,
-    /// Time-outs in a row, for which the next one is longer.
+    /// Consecutive timeouts. Each makes the next one longer.
     backoff: u32,
-    /// Time-outs in a row to which nobody said anything.
+    /// Consecutive timeouts without any answer.
     unanswered: u32,
 }
 
-/// What the receiver takes.
+/// The receiver's window.
 #[derive(Debug, Default)]
 struct Window {
     size: u32,
-    /// The largest that it was.
+    /// The largest window in the past.
     max: u32,
-    /// The segment that said so: its sequence number and acknowledgement (RFC 9293
-    /// section 3.10.7.4, SND.WL1 and SND.WL2).
+    /// The segment with the last window: its sequence number and acknowledgement (RFC 9293 section
+    /// 3.10.7.4, SND.WL1 and SND.WL2).
     by: (Seq, Seq),
 }
 
@@ -63,7 +63,7 @@ struct Window {
 enum Timer {
     Retransmit,
     TailProbe,
-    /// The receiver takes nothing, or too little to send.
+    /// The window is closed, or too small for a segment.
     Persist,
 }
 
@@ -71,54 +71,54 @@ enum Timer {
 struct Due {
     tail_probe: bool,
     window_probe: bool,
-    /// What fits is sent, however little.
+    /// Send as much as fits, even if it is little.
     anything: bool,
 }
 
-/// What to send next.
+/// The next transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Send {
-    /// A stretch for the first time.
+    /// New data.
     New(Seq, Seq),
-    /// A stretch once more.
+    /// A retransmission.
     Again(Seq, Seq),
-    /// A segment without data that asks for an acknowledgement.
+    /// A segment without data that requests an acknowledgement.
     WindowProbe,
 }
 
-/// How a segment is cut.
+/// Limits for the size of a transmission.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// Payload of a segment at most, in bytes.
+    /// The largest payload of a segment, in bytes.
     pub segment: u32,
-    /// Payload of one transmission: a super-packet's, or a segment's.
+    /// The largest payload of one transmission: of a super-packet, or of a segment.
     pub most: u32,
-    /// Whether a short segment waits for what is on its way (RFC 9293 section 3.7.4).
+    /// Whether short segments wait for data in flight (RFC 9293 section 3.7.4).
     pub nagle: bool,
 }
 
 impl Cut {
-    /// No longer than `most`, where that is a segment.
+    /// Limits a transmission to `most` bytes, but at least one segment.
     fn within(self, most: u32) -> Self {
         let whole = (most / self.segment * self.segment).max(self.segment);
         Self { most: self.most.min(whole), ..self }
     }
 }
 
-/// An acknowledgement as it came.
+/// The fields of a received acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked<'a> {
-    /// Of the segment itself.
+    /// Sequence number of the segment.
     pub seq: Seq,
     /// The next byte that the receiver expects.
     pub ack: Seq,
     /// The receiver's window in bytes.
     pub window: u32,
-    /// Whether it came alone, without data.
+    /// Whether the segment carries no data.
     pub bare: bool,
-    /// Whether selective acknowledgements were agreed on.
+    /// Whether selective acknowledgements were negotiated.
     pub selective: bool,
-    /// Those.
+    /// The selective acknowledgements.
     pub blocks: &'a [Block],
 }
 
@@ -140,91 +140,91 @@ impl Sender {
         }
     }
 
-    /// The oldest sequence number that is not acknowledged.
+    /// The oldest unacknowledged sequence number.
     pub fn una(&self) -> Seq {
         self.una
     }
 
-    /// The next sequence number to be sent.
+    /// The next sequence number to send.
     pub fn next(&self) -> Seq {
         self.next
     }
 
-    /// Behind the last byte that was written.
+    /// The sequence number after the last written byte.
     fn data_end(&self) -> Seq {
         self.base + self.ring.len() as u32
     }
 
-    /// Behind everything, FIN too.
+    /// The sequence number after data and FIN.
     fn end(&self) -> Seq {
         self.data_end() + u32::from(self.ends)
     }
 
-    /// Whether the stream's end was sent and acknowledged.
+    /// Whether FIN was acknowledged.
     pub fn is_finished(&self) -> bool {
         self.ends && self.una == self.end()
     }
 
-    /// The largest window that the receiver ever had.
+    /// The largest window that the receiver has announced.
     pub fn max_window(&self) -> u32 {
         self.peer.max
     }
 
-    /// How many bytes may be written, where `most` are ever kept.
+    /// Bytes that may be written. The buffer holds at most `most` bytes.
     pub fn room(&self, most: usize) -> usize {
         if self.ends {
             return 0;
         }
-        // Twice what flies: the one half flies while the other is written.
+        // Twice the window: one half is in flight while the other one is written.
         let wanted = (2 * self.flight.window() as usize).max(MIN_ROOM).min(most);
         let short = self.ring.budget().is_short();
         let wanted = if short { wanted.min(SHORT_ROOM) } else { wanted };
         wanted.saturating_sub(self.ring.len()).min(self.ring.room())
     }
 
-    /// Whether all that was written arrived.
+    /// Whether all written data was acknowledged.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
-    /// Writes what there is room for.
+    /// Writes as many bytes as fit.
     pub fn write(&mut self, bytes: &[u8], most: usize) -> usize {
         let room = self.room(most).min(bytes.len());
         self.ring.push(&bytes[..room])
     }
 
-    /// Ends the stream.
+    /// Ends the stream with FIN.
     pub fn finish(&mut self) {
         self.ends = true;
     }
 
-    /// Forgets what was not sent.
+    /// Drops all data.
     pub fn clear(&mut self) {
         self.ring.clear();
         self.flight.clear();
         self.timer = None;
     }
 
-    /// Whether the stream ends behind what was written.
+    /// Whether the stream has been ended.
     pub fn is_ending(&self) -> bool {
         self.ends
     }
 
-    /// The receiver's window, at the beginning.
+    /// Sets the receiver's initial window.
     pub fn open(&mut self, window: u32, by: Seq) {
         self.peer = Window { size: window, max: window, by: (by, self.una) };
     }
 
-    /// Copies the data of a stretch to `to`, as much as it is; whether it holds the
-    /// last byte written, and whether the stream's end.
+    /// Copies the data of a range to `to`. Returns its length, whether it includes the last written
+    /// byte, and whether it includes FIN.
     pub fn read(&self, (start, end): (Seq, Seq), to: &mut [u8]) -> (usize, bool, bool) {
         let data_end = end.min(self.data_end());
         let len = data_end.since(start) as usize;
         self.ring.read(start.since(self.base) as usize, &mut to[..len]);
-        (len, len > 0 && data_end == self.data_end(), end.behind(data_end))
+        (len, len > 0 && data_end == self.data_end(), end.after(data_end))
     }
 
-    /// What is to be sent next.
+    /// Decides on the next transmission.
     pub fn plan(&self, cut: Cut) -> Option<Send> {
         if self.due.window_probe {
             return Some(Send::WindowProbe);
@@ -239,7 +239,7 @@ impl Sender {
         if let Some(lost) = self.flight.board.first_lost() {
             let room = self.flight.room();
             let len = lost.end.since(lost.start);
-            // In whole segments where it is not all of it.
+            // A part of the range must consist of whole segments.
             let len = if len <= room { len } else { room / cut.segment * cut.segment };
             let end = lost.start + len.min(cut.most);
             return (len > 0).then_some(Send::Again(lost.start, end));
@@ -252,28 +252,28 @@ impl Sender {
         if waiting == 0 {
             return None;
         }
-        let flying = self.flight.board.flying();
+        let in_flight = self.flight.board.in_flight();
         let len = waiting.min(self.window_left()).min(self.flight.room()).min(cut.most);
         if len == waiting {
-            let nagle = cut.nagle && len < cut.segment && flying > 0 && !self.ends;
+            let nagle = cut.nagle && len < cut.segment && in_flight > 0 && !self.ends;
             return (!nagle).then_some(Send::New(self.next, self.next + len));
         }
         let whole = len / cut.segment * cut.segment;
-        // Little of much is held back while acknowledgements come that will make it
+        // A small part of much data is held back while acknowledgements arrive that will allow
         // more, so that super-packets stay large (as in Linux `tcp_tso_should_defer`).
         let usable = self.flight.window().min(self.peer.size);
-        let defers = whole < cut.most && whole < usable / 4 && flying >= 2 * cut.segment;
+        let defers = whole < cut.most && whole < usable / 4 && in_flight >= 2 * cut.segment;
         if whole > 0 && !defers {
             return Some(Send::New(self.next, self.next + whole));
         }
-        // Avoids the silly window (RFC 9293 section 3.8.6.2.1).
+        // Avoids the silly window syndrome (RFC 9293 section 3.8.6.2.1).
         let by_window = self.window_left() <= self.flight.room();
         let enough = len >= self.peer.max / 2 || self.due.anything;
         (whole == 0 && len > 0 && by_window && enough)
             .then_some(Send::New(self.next, self.next + len))
     }
 
-    /// New data where there is, else the last segment once more (RFC 8985 section 7.3).
+    /// A tail probe: new data if there is any, else the last segment again (RFC 8985 section 7.3).
     fn plan_tail_probe(&self, cut: Cut) -> Option<Send> {
         let new = self.end().since(self.next).min(self.window_left()).min(cut.segment);
         if new > 0 {
@@ -288,22 +288,22 @@ impl Sender {
         (self.una + self.peer.size).since(self.next)
     }
 
-    /// Whether all that was written was sent, and has arrived.
-    pub fn is_at_rest(&self) -> bool {
+    /// Whether all data and FIN were acknowledged.
+    pub fn is_all_acknowledged(&self) -> bool {
         self.una == self.end()
     }
 
-    /// Whether something waits, and neither an acknowledgement nor a timer is to be
-    /// waited for.
+    /// Whether data waits, but neither an acknowledgement nor a timer would continue the
+    /// transmission.
     pub fn is_stuck(&self) -> bool {
         let waits = self.end() != self.next && self.flight.held().is_none();
         waits && self.timer.is_none() && self.flight.board.is_empty()
     }
 
-    /// Nothing more is to be sent for now: notes why.
-    pub fn note_rest(&mut self, now: Time) {
+    /// Records that nothing more is sent for now, and the reason.
+    pub fn note_idle(&mut self, now: Time) {
         let waiting = self.end().since(self.next);
-        self.flight.note_rest(waiting == 0);
+        self.flight.note_idle(waiting == 0);
         if waiting == 0 {
             self.flight.note_all_sent();
         } else if self.flight.held().is_none()
@@ -316,7 +316,7 @@ impl Sender {
         }
     }
 
-    /// Something was sent.
+    /// Records a transmission.
     pub fn note_sent(&mut self, send: Send, selective: bool, now: Time) {
         let probes = std::mem::take(&mut self.due.tail_probe);
         match send {
@@ -340,8 +340,7 @@ impl Sender {
         }
     }
 
-    /// Sets the timer for what is on its way (RFC 6298 section 5, RFC 8985 section
-    /// 7.2).
+    /// Sets the timer for data in flight (RFC 6298 section 5, RFC 8985 section 7.2).
     fn rearm(&mut self, selective: bool, now: Time) {
         if self.flight.board.is_empty() {
             self.timer = None;
@@ -356,7 +355,7 @@ impl Sender {
         let smoothed = self.flight.rtt.smoothed().filter(|_| probes);
         self.timer = Some(match smoothed {
             Some(smoothed) => {
-                let lone = self.flight.board.flying() <= self.flight.mss();
+                let lone = self.flight.board.in_flight() <= self.flight.mss();
                 let slack = if lone { MAX_ACK_DELAY } else { PROBE_SLACK };
                 let wait = (2 * smoothed + slack).min(timeout);
                 (now + wait, Timer::TailProbe)
@@ -365,12 +364,12 @@ impl Sender {
         });
     }
 
-    /// What the receiver says. Returns whether it is news, and frees what arrived.
+    /// Handles an acknowledgement. Removes acknowledged data. Returns whether it covers new data.
     pub fn handle_ack(&mut self, acked: Acked<'_>, now: Time) -> bool {
         if self.end() == self.next {
             self.flight.note_all_sent();
         }
-        let advances = acked.ack.behind(self.una);
+        let advances = acked.ack.after(self.una);
         let window = self.peer.size;
         self.take_window(&acked);
         let changed = self.peer.size != window;
@@ -403,10 +402,10 @@ impl Sender {
         advances
     }
 
-    /// The blocks of what is on its way.
+    /// The valid blocks of data in flight.
     fn blocks(&self, acked: &Acked<'_>) -> arrayvec::ArrayVec<Block, 4> {
         let sane = |(start, end): &&Block| {
-            start.before(*end) && start.behind(acked.ack) && !end.behind(self.next)
+            start.before(*end) && start.after(acked.ack) && !end.after(self.next)
         };
         let selective = acked.blocks.iter().filter(|_| acked.selective);
         selective.filter(sane).take(4).copied().collect()
@@ -425,7 +424,7 @@ impl Sender {
     /// RFC 8985 section 7.4.2.
     fn settle_probe(&mut self, acked: &Acked<'_>, duplicate: u32, repeats: bool) {
         let Some((end, again)) = self.probe else { return };
-        let repaired = again && duplicate == 0 && acked.ack.behind(end);
+        let repaired = again && duplicate == 0 && acked.ack.after(end);
         if repaired {
             self.flight.note_repaired();
         }
@@ -435,7 +434,7 @@ impl Sender {
         }
     }
 
-    /// When something is to be done by time.
+    /// Time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timer.map(|(due, _)| due);
         let waits = self.end() != self.next || self.flight.board.lost() > 0;
@@ -443,7 +442,8 @@ impl Sender {
         timer.into_iter().chain(held).chain(self.flight.deadline()).min()
     }
 
-    /// Does what is due. Returns how many time-outs in a row nobody answered.
+    /// Handles the timers that are due. Returns the number of consecutive timeouts without an
+    /// answer.
     pub fn handle_timeout(&mut self, selective: bool, now: Time) -> u32 {
         self.flight.release(now);
         if self.flight.deadline().is_some_and(|due| due <= now) {
@@ -478,11 +478,11 @@ impl Sender {
     }
 }
 
-/// Of how many bytes the first block tells that they arrived twice (RFC 2883 section 4).
+/// Number of bytes that the first block reports as duplicates (RFC 2883 section 4).
 fn duplicate(acked: &Acked<'_>, una: Seq) -> u32 {
     let [first, rest @ ..] = acked.blocks else { return 0 };
-    let below = !first.1.behind(acked.ack.max(una));
+    let below = !first.1.after(acked.ack.max(una));
     let inside =
-        rest.first().is_some_and(|(start, end)| !first.0.before(*start) && !first.1.behind(*end));
+        rest.first().is_some_and(|(start, end)| !first.0.before(*start) && !first.1.after(*end));
     if acked.selective && (below || inside) { first.1.since(first.0) } else { 0 }
 }

@@ -1,23 +1,23 @@
-//! Sequence numbers, which wrap (RFC 9293 section 3.4).
+//! Sequence numbers (RFC 9293 section 3.4). They wrap.
 
 use std::ops::{Add, Sub};
 
-/// A sequence number. Two that are compared lie less than 2^31 apart.
+/// A sequence number. Compared numbers must be less than 2^31 apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// Whether it comes before `other`.
+    /// Whether it is before `other`.
     pub fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Whether it comes behind `other`.
-    pub fn behind(self, other: Self) -> bool {
+    /// Whether it is after `other`.
+    pub fn after(self, other: Self) -> bool {
         other.before(self)
     }
 
-    /// How far it is from `earlier`; zero where it lies before it.
+    /// Distance from `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> u32 {
         if self.before(earlier) { 0 } else { self.0.wrapping_sub(earlier.0) }
     }
@@ -54,9 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_goes_round_the_end_of_the_numbers() {
+    fn the_order_of_sequence_numbers_wraps() {
         let (before, behind) = (Seq(u32::MAX - 1), Seq(u32::MAX - 1) + 4);
-        assert!(before.before(behind) && behind.behind(before));
+        assert!(before.before(behind) && behind.after(before));
         assert_eq!((behind.since(before), before.since(behind)), (4, 0));
         assert_eq!((before.max(behind), before.min(behind)), (behind, before));
     }

@@ -1,4 +1,4 @@
-//! The stack against the kernel's own TCP, through two engines and a TUN device.
+//! Tests the stack with the kernel's TCP, through two engines and a TUN device.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod rig;
@@ -27,7 +27,7 @@ fn speech(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }
 
-/// The rig and a runtime in its namespace, or a loud line.
+/// Creates the rig and a runtime in its namespace, or prints why the test is skipped.
 fn rig() -> Option<(Rig, Runtime)> {
     let Some(rig) = Rig::new(MEMORY, CongestionControl::default()) else {
         skips::skip("CAP_NET_ADMIN and a TUN device");
@@ -40,8 +40,8 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
     thread::Builder::new().name("kernel".into()).spawn(body).unwrap()
 }
 
-/// The kernel's half: says everything while it hears everything.
-fn talk(stream: TcpStream, len: usize) -> Vec<u8> {
+/// The kernel's end: writes all data while it reads all data.
+fn exchange_kernel(stream: TcpStream, len: usize) -> Vec<u8> {
     let mut writer = stream.try_clone().unwrap();
     let writing = spawn(move || {
         writer.write_all(&speech(len)).unwrap();
@@ -54,8 +54,8 @@ fn talk(stream: TcpStream, len: usize) -> Vec<u8> {
     heard
 }
 
-/// The stack's half.
-async fn talk_back(mut stream: netstack::TcpStream, len: usize) -> Vec<u8> {
+/// The stack's end.
+async fn exchange_stack(mut stream: netstack::TcpStream, len: usize) -> Vec<u8> {
     let (mut read, mut write) = tokio::io::split(&mut stream);
     let mut heard = Vec::new();
     let said = speech(len);
@@ -69,7 +69,7 @@ async fn talk_back(mut stream: netstack::TcpStream, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_go_both_ways_whoever_dials_with_offloads_and_without() {
+fn bytes_are_exchanged_for_either_client_with_and_without_offloads() {
     let Some((rig, runtime)) = rig() else { return };
     const LEN: usize = 20_000_000;
     let mut port = 80;
@@ -78,17 +78,17 @@ fn bytes_go_both_ways_whoever_dials_with_offloads_and_without() {
         for family in 0..2 {
             port += 2;
             let listener = TcpListener::bind(at(KERNEL[family], port)).unwrap();
-            let kernel = spawn(move || talk(listener.accept().unwrap().0, LEN));
+            let kernel = spawn(move || exchange_kernel(listener.accept().unwrap().0, LEN));
             let dial = rig.stack.connect(at(KERNEL[family], port));
-            let heard = runtime.block_on(async { talk_back(dial.await.unwrap(), LEN).await });
+            let heard = runtime.block_on(async { exchange_stack(dial.await.unwrap(), LEN).await });
             assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
 
             let to = at(STACK[family], port + 1);
             let listener = rig.stack.listen(to).unwrap();
-            let kernel = spawn(move || talk(TcpStream::connect(to).unwrap(), LEN));
+            let kernel = spawn(move || exchange_kernel(TcpStream::connect(to).unwrap(), LEN));
             let heard = runtime.block_on(async {
                 let (stream, _) = listener.accept().await.unwrap();
-                talk_back(stream, LEN).await
+                exchange_stack(stream, LEN).await
             });
             assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
         }
@@ -97,7 +97,7 @@ fn bytes_go_both_ways_whoever_dials_with_offloads_and_without() {
 }
 
 #[test]
-fn refusals_and_resets_go_both_ways() {
+fn refusals_and_resets_work_in_both_directions() {
     let Some((rig, runtime)) = rig() else { return };
     let refused = runtime.block_on(rig.stack.connect(at(KERNEL[0], 81))).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -108,7 +108,7 @@ fn refusals_and_resets_go_both_ways() {
     let dialled = runtime.block_on(rig.stack.connect(at(KERNEL[0], 82))).unwrap();
     let (mut kernel, _) = listener.accept().unwrap();
     kernel.write_all(b"unread").unwrap();
-    // The answers to two echoes come behind it.
+    // The answers to two echo requests arrive after it.
     for _ in 0..2 {
         runtime.block_on(rig.stack.ping(KERNEL[0].parse().unwrap())).unwrap();
     }
@@ -126,7 +126,7 @@ fn refusals_and_resets_go_both_ways() {
 }
 
 #[test]
-fn a_kernel_that_does_not_read_stops_the_stack_and_goes_on() {
+fn a_kernel_that_pauses_reading_stops_the_stack_and_resumes() {
     let Some((rig, runtime)) = rig() else { return };
     let listener = TcpListener::bind(at(KERNEL[1], 83)).unwrap();
     let mut dialled = runtime.block_on(rig.stack.connect(at(KERNEL[1], 83))).unwrap();
@@ -144,12 +144,12 @@ fn a_kernel_that_does_not_read_stops_the_stack_and_goes_on() {
 }
 
 #[test]
-fn datagrams_and_echoes_go_both_ways() {
+fn datagrams_and_echoes_work_in_both_directions() {
     let Some((rig, runtime)) = rig() else { return };
     for family in 0..2 {
         let kernel = UdpSocket::bind(at(KERNEL[family], 53)).unwrap();
         let ours = rig.stack.bind_udp(at(STACK[family], 53)).unwrap();
-        // The kernel drops what comes before it has the route to its new address.
+        // The kernel drops packets until it has a route to its new address.
         kernel.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         runtime.block_on(async {
             let mut to = [0; 100];
@@ -171,7 +171,7 @@ fn datagrams_and_echoes_go_both_ways() {
             assert!(took < Duration::from_secs(1));
         });
     }
-    // A kernel's connected socket hears that nobody is at a port.
+    // A connected socket of the kernel receives the error about a closed port.
     let kernel = UdpSocket::bind(at(KERNEL[0], 0)).unwrap();
     kernel.connect(at(STACK[0], 9)).unwrap();
     kernel.send(b"?").unwrap();

@@ -1,5 +1,5 @@
-//! Two peers in one network namespace: the stack's, and one with a TUN device and the
-//! kernel's TCP behind it.
+//! Two peers in one network namespace: one with the stack, and one with a TUN device and the
+//! kernel's TCP.
 //!
 //! ```text
 //!   Stack 10.99.0.2 - engine - UDP, loopback, UDP - engine - TUN - kernel 10.99.0.1
@@ -23,7 +23,7 @@ use wg::{
 
 const MTU: u16 = 1420;
 const PORTS: [u16; 2] = [51_820, 51_821];
-/// The kernel's addresses and the stack's.
+/// Addresses of the kernel and of the stack.
 pub const KERNEL: [&str; 2] = ["10.99.0.1", "fd99::1"];
 pub const STACK: [&str; 2] = ["10.99.0.2", "fd99::2"];
 
@@ -38,7 +38,8 @@ struct Peer {
 }
 
 impl Rig {
-    /// In a namespace of the calling thread's own; `None` where that is not allowed.
+    /// Creates the rig in a new namespace of the calling thread. Returns `None` if that is not
+    /// permitted.
     pub fn new(memory: usize, control: CongestionControl) -> Option<Self> {
         unshare(CloneFlags::CLONE_NEWNET).ok()?;
         let netlink = Netlink::open().unwrap();
@@ -60,7 +61,7 @@ impl Rig {
     }
 }
 
-/// Peer number `id`, whose other is reached behind `nets`.
+/// Creates peer number `id`. The other peer has the allowed IPs `nets`.
 fn peer(
     (ip_recv, ip_send): (impl IpRecv + 'static, impl IpSend),
     keys: &[PrivateKey; 2],

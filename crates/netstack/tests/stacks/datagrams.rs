@@ -1,13 +1,13 @@
 use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
-use crate::wire::{A, B, MTU, Wire, arrived, soon, speech};
+use crate::wire::{A, B, MTU, Wire, arrived, data, soon};
 
 fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn datagrams_of_all_lengths_keep_their_borders_and_name_their_sender() {
+async fn datagrams_of_all_lengths_arrive_unmerged_with_their_sender() {
     let wire = Wire::new();
     for address in 0..2 {
         let near = wire.a.bind_udp(at(A[address], 0)).unwrap();
@@ -15,7 +15,7 @@ async fn datagrams_of_all_lengths_keep_their_borders_and_name_their_sender() {
         let (whole, longest) =
             (usize::from(MTU) - 8 - [20, 40][address], [65_507, 65_527][address]);
         for len in [0, 1, 1000, whole, whole + 1, 3000, 4000, 9000, longest] {
-            let bytes = speech(len);
+            let bytes = data(len);
             near.send_to(&bytes, at(B[address], 53)).await.unwrap();
             let mut to = vec![0; 70_000];
             let (got, from) = soon(far.recv_from(&mut to)).await.unwrap();
@@ -24,13 +24,13 @@ async fn datagrams_of_all_lengths_keep_their_borders_and_name_their_sender() {
             let (got, from) = soon(near.recv_from(&mut to)).await.unwrap();
             assert_eq!((&to[..got], from), (&b"answer"[..], at(B[address], 53)));
         }
-        let long = near.send_to(&speech(longest + 1), at(B[address], 53)).await;
+        let long = near.send_to(&data(longest + 1), at(B[address], 53)).await;
         assert_eq!(long.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_that_is_connected_hears_nobody_else() {
+async fn a_connected_udp_socket_receives_only_from_its_peer() {
     let wire = Wire::new();
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     let unconnected = near.send(b"?").await.unwrap_err();
@@ -50,13 +50,13 @@ async fn a_socket_that_is_connected_hears_nobody_else() {
     assert_eq!((&bytes[..len], from), (&b"thanks"[..], to));
 }
 
-/// What is sent waits; what nobody reads is dropped where it arrives, and counted.
+/// Senders wait. Unread datagrams are dropped by the receiver and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_datagrams_is_bounded_and_the_sender_waits() {
     let wire = Wire::new();
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     let _far = wire.b.bind_udp(at(B[0], 53)).unwrap();
-    let bytes = speech(1000);
+    let bytes = data(1000);
     for _ in 0..5000 {
         soon(near.send_to(&bytes, at(B[0], 53))).await.unwrap();
     }
@@ -74,7 +74,7 @@ async fn a_flood_of_datagrams_is_bounded_and_the_sender_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
+async fn echoes_are_answered_and_closed_ports_are_reported() {
     let wire = Wire::new();
     for address in B {
         let took = soon(wire.a.ping(address.parse().unwrap())).await.unwrap();
@@ -97,7 +97,7 @@ async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_and_fragments_of_no_packet_are_dropped_and_counted() {
+async fn foreign_packets_and_stray_fragments_are_dropped_and_counted() {
     let wire = Wire::new();
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     let far = wire.b.bind_udp(at(B[0], 53)).unwrap();
@@ -109,7 +109,7 @@ async fn strangers_and_fragments_of_no_packet_are_dropped_and_counted() {
             2 => packet[19] = 9,
             _ => {}
         }
-        // The header's sum is made right.
+        // Corrects the header's checksum.
         packet[10..12].fill(0);
         let sum =
             packet[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
@@ -121,7 +121,7 @@ async fn strangers_and_fragments_of_no_packet_are_dropped_and_counted() {
     for _ in 0..3 {
         near.send_to(b"?", at(B[0], 53)).await.unwrap();
     }
-    // The third comes behind the others.
+    // The third datagram follows the others.
     soon(far.recv_from(&mut [0])).await.unwrap();
     let counters = wire.b.counters();
     assert_eq!((counters.malformed, counters.not_ours, counters.datagrams), (1, 1, 0));

@@ -1,5 +1,5 @@
-//! Two stacks, joined by a wire in memory that does what an engine does: takes batches,
-//! cuts super-packets into segments, and delivers them.
+//! Two stacks, connected by a wire in memory. Like an engine, the wire takes batches, splits
+//! super-packets into segments, and delivers them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod datagrams;

@@ -7,16 +7,16 @@ use std::{
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::wire::{A, B, Wire, arrived, config, soon, speech};
+use crate::wire::{A, B, Wire, arrived, config, data, soon};
 
 fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-/// So many bytes both ways at once, over one connection.
+/// Transfers `len` bytes in both directions at once, over one connection.
 async fn exchange(wire: &Wire, to: SocketAddr, len: usize) {
     let listener = wire.b.listen(to).unwrap();
-    let bytes = Arc::new(speech(len));
+    let bytes = Arc::new(data(len));
     let said = bytes.clone();
     let far = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -34,12 +34,12 @@ async fn exchange(wire: &Wire, to: SocketAddr, len: usize) {
     let (a, b) = tokio::join!(read.read_exact(&mut heard), write.write_all(&bytes));
     assert!(a.is_ok() && b.is_ok() && heard == *bytes);
     stream.shutdown().await.unwrap();
-    assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0, "the far end has ended its half");
+    assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0, "the peer has sent FIN");
     far.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_go_both_ways_over_both_families_in_super_packets() {
+async fn bytes_are_exchanged_over_both_families_in_super_packets() {
     let wire = Wire::new();
     for to in [at(B[0], 80), at(B[1], 80)] {
         soon(exchange(&wire, to, 20_000_000)).await;
@@ -50,7 +50,7 @@ async fn bytes_go_both_ways_over_both_families_in_super_packets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_plain_way_carries_the_same() {
+async fn streams_work_without_offloads() {
     let wire = Wire::new();
     wire.a.set_offloads(false, false);
     wire.b.set_offloads(false, false);
@@ -60,7 +60,7 @@ async fn the_plain_way_carries_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn offloads_come_and_go_in_the_middle_of_a_stream() {
+async fn offloads_can_change_in_the_middle_of_a_stream() {
     let wire = Wire::new();
     let seen = || {
         let seen = &wire.from_a;
@@ -114,7 +114,7 @@ async fn a_hundred_streams_at_once_all_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens_and_the_caller_hears_so() {
+async fn a_connection_without_a_listener_is_refused() {
     let wire = Wire::new();
     for to in [at(B[0], 81), at(B[1], 81)] {
         let refused = soon(wire.a.connect(to)).await.unwrap_err();
@@ -124,7 +124,7 @@ async fn nobody_listens_and_the_caller_hears_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_on_everything_takes_both_families_and_names_its_callers() {
+async fn an_unspecified_listener_accepts_both_families_and_reports_the_clients() {
     let wire = Wire::new();
     let listener = wire.b.listen("[::]:0".parse().unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -165,7 +165,7 @@ async fn dropping_a_stream_ends_it_and_dropping_it_unread_resets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_gives_up_leaves_nothing_behind() {
+async fn a_cancelled_connection_attempt_frees_everything() {
     let wire = Wire::new();
     wire.filter(|_| false);
     let patience = Duration::from_millis(50);
@@ -175,12 +175,12 @@ async fn a_caller_that_gives_up_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_waits_stops_the_writer_and_the_memory() {
+async fn a_pausing_reader_stops_the_writer_and_limits_memory() {
     let wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
     let (mut far, _) = soon(listener.accept()).await.unwrap();
-    let bytes = speech(1_000_000);
+    let bytes = data(1_000_000);
     let mut written = 0;
     let patience = Duration::from_millis(300);
     while tokio::time::timeout(patience, near.write_all(&bytes)).await.is_ok() {
@@ -194,7 +194,7 @@ async fn a_reader_that_waits_stops_the_writer_and_the_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_an_engine_everything_ends() {
+async fn without_an_engine_all_operations_fail() {
     let mut wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
@@ -211,7 +211,7 @@ async fn without_an_engine_everything_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stack_that_is_closed_tells_its_peers_and_fails_what_waits() {
+async fn closing_a_stack_resets_its_peers_and_fails_waiting_operations() {
     let wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     let near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
@@ -237,9 +237,9 @@ async fn a_stack_that_is_closed_tells_its_peers_and_fails_what_waits() {
     assert_eq!(wire.a.connections(), 0);
 }
 
-/// The network is away, then it is back.
+/// The network fails and then recovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stack_is_drained_when_the_peers_have_what_was_said_last() {
+async fn a_stack_is_drained_when_the_peers_have_all_data() {
     let wire = Wire::new();
     soon(wire.a.drained()).await;
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
@@ -249,7 +249,7 @@ async fn a_stack_is_drained_when_the_peers_have_what_was_said_last() {
     near.write_all(b"last words").await.unwrap();
     drop(near);
     let early = tokio::time::timeout(Duration::from_millis(100), wire.a.drained()).await;
-    assert!(early.is_err(), "nobody has them yet");
+    assert!(early.is_err(), "the peer has not received them");
     wire.filter(|_| true);
     soon(wire.a.drained()).await;
     wire.a.close();
@@ -259,7 +259,7 @@ async fn a_stack_is_drained_when_the_peers_have_what_was_said_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn halves_end_alone_and_make_a_whole_again() {
+async fn halves_close_separately_and_can_be_reunited() {
     let wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     let near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
@@ -284,7 +284,7 @@ async fn halves_end_alone_and_make_a_whole_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_without_linger_lives_on_and_ends_by_a_reset() {
+async fn a_stream_with_zero_linger_works_and_ends_with_a_reset() {
     let wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_stream_without_linger_lives_on_and_ends_by_a_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn little_memory_for_many_streams_is_enough() {
+async fn many_streams_work_with_little_memory() {
     let wire = Arc::new(Wire::with(config(A, 1 << 20), config(B, 1 << 20)));
     let streams = (0..20).map(|number| {
         let wire = wire.clone();
@@ -310,9 +310,9 @@ async fn little_memory_for_many_streams_is_enough() {
     }
 }
 
-/// A router in the middle lets through less than both ends do, and says so.
+/// A router on the path has a smaller MTU than both ends, and reports it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_is_narrower_than_its_ends_is_followed() {
+async fn a_smaller_path_mtu_than_at_both_ends_is_adopted() {
     const NARROW: u16 = 1300;
     let wire = Wire::new();
     for (family, to) in [at(B[0], 80), at(B[1], 81)].into_iter().enumerate() {
@@ -333,14 +333,14 @@ async fn a_path_that_is_narrower_than_its_ends_is_followed() {
     }
 }
 
-/// What a router says of a packet.
+/// A router's error about a packet that is too long.
 fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
     let v4 = packet[0] >> 4 == 4;
     let mtu = mtu.to_be_bytes();
     let kind: [u8; 2] = if v4 { [3, 4] } else { [2, 0] };
     let mut message = [&kind[..], &[0; 4], &mtu, &packet[..100]].concat();
     let from = if v4 { &packet[12..20] } else { &packet[8..40] };
-    // The router has the address of who was to receive it.
+    // The router sends with the receiver's address.
     let (us, them) = from.split_at(from.len() / 2);
     let mut bytes = if v4 {
         vec![0x45, 0, 0, 128, 0, 0, 0, 0, 64, 1, 0, 0]
@@ -364,7 +364,7 @@ fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
 
 /// As with the kernel's TCP.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_came_before_a_reset_is_read_and_behind_an_end_a_reset_is_no_failure() {
+async fn data_before_a_reset_is_read_and_a_reset_after_fin_is_not_an_error() {
     let wire = Wire::new();
     let listener = wire.b.listen(at(B[0], 80)).unwrap();
     for ends_first in [false, true] {
@@ -395,7 +395,7 @@ async fn what_came_before_a_reset_is_read_and_behind_an_end_a_reset_is_no_failur
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stack_that_is_closed_twice_tells_a_stream_of_the_reset_once() {
+async fn closing_a_stack_twice_reports_the_reset_once() {
     let wire = Wire::new();
     let _listener = wire.b.listen(at(B[0], 80)).unwrap();
     let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();

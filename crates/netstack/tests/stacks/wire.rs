@@ -19,10 +19,10 @@ pub const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
 pub const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
 pub const MTU: u16 = 1420;
 
-/// Whether a packet passes; it may be changed.
+/// Decides whether a packet is delivered. It may change the packet.
 pub type Filter = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
-/// What the wire saw.
+/// Counters of the wire.
 #[derive(Default)]
 pub struct Seen {
     pub packets: AtomicU64,
@@ -80,12 +80,13 @@ impl Wire {
         *self.filter.lock().unwrap() = Box::new(filter);
     }
 
-    /// Has packets arrive at the first stack with the next that do.
+    /// Returns a sender for packets that arrive at the first stack together with the next ones from
+    /// the wire.
     pub fn inject_a(&self) -> mpsc::Sender<Vec<u8>> {
         self.to_a.clone()
     }
 
-    /// Takes the engines away.
+    /// Stops the engines.
     pub fn cut(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.wakers.iter().for_each(|waker| waker());
@@ -150,20 +151,20 @@ fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<IpPacket> {
     batch.datagrams().filter_map(|(span, _)| IpPacket::read(batch.bytes(), span).ok()).collect()
 }
 
-/// Waits until what a stack has sent so far has arrived. The second of two echoes leaves the stack in
-/// a later batch than that, and batches arrive in order.
+/// Waits until all packets of a stack so far have arrived. The second of two echo requests leaves
+/// the stack in a later batch, and batches arrive in order.
 pub async fn arrived(from: &Stack, to: &str) {
     for _ in 0..2 {
         soon(from.ping(to.parse().unwrap())).await.unwrap();
     }
 }
 
-/// Gives up on a test that hangs.
+/// Fails a test that hangs.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
 }
 
-/// Bytes in which no part looks like another.
-pub fn speech(len: usize) -> Vec<u8> {
+/// Data without repetitions.
+pub fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }

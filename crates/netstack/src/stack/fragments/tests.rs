@@ -17,8 +17,8 @@ fn now() -> Time {
     Time::new(Duration::from_secs(1000))
 }
 
-fn whole(taken: &Taken) -> Option<&[u8]> {
-    if let Taken::Whole(17, data) = taken { Some(data) } else { None }
+fn whole(taken: &Outcome) -> Option<&[u8]> {
+    if let Outcome::Whole(17, data) = taken { Some(data) } else { None }
 }
 
 /// 40 bytes in five fragments.
@@ -27,10 +27,10 @@ fn parts() -> (Vec<u8>, Vec<(usize, bool)>) {
 }
 
 #[test]
-fn a_packet_is_whole_in_whatever_order_its_fragments_come_and_leaves_nothing() {
+fn a_packet_is_reassembled_from_any_order_of_fragments() {
     let (data, parts) = parts();
     let mut order = vec![0, 1, 2, 3, 4];
-    // Heap's algorithm, all 120.
+    // Heap's algorithm: all 120 permutations.
     let mut counters = [0; 5];
     let mut at = 0;
     let mut count = 0;
@@ -64,7 +64,7 @@ fn a_packet_is_whole_in_whatever_order_its_fragments_come_and_leaves_nothing() {
 
 /// RFC 5722, RFC 8200 section 4.5.
 #[test]
-fn an_overlap_drops_the_packet_and_all_that_comes_of_it() {
+fn an_overlap_drops_the_packet_and_its_later_fragments() {
     let data = [7; 40];
     for (start, len, is_last) in [
         (0, 16, false),
@@ -81,17 +81,17 @@ fn an_overlap_drops_the_packet_and_all_that_comes_of_it() {
         for (start, is_last) in [(0, false), (16, false), (32, true)] {
             let piece = &[start as u8; 8];
             let (taken, _) = fragments.take(&fragment(7, start, is_last, piece), now());
-            assert_eq!(taken, Taken::Waiting);
+            assert_eq!(taken, Outcome::Waiting);
         }
         let piece = fragment(7, start, is_last, &data[..len]);
         let taken = fragments.take(&piece, now()).0;
-        assert_eq!(taken, Taken::Overlap, "{start}, {len}, {is_last}");
+        assert_eq!(taken, Outcome::Overlap, "{start}, {len}, {is_last}");
         for (start, is_last) in [(8, false), (24, false), (0, false), (32, true)] {
             let piece = fragment(7, start, is_last, &data[..8]);
-            assert_eq!(fragments.take(&piece, now()).0, Taken::Waiting);
+            assert_eq!(fragments.take(&piece, now()).0, Outcome::Waiting);
         }
         assert_eq!(fragments.used, SOURCE + PACKET);
-        // Another packet is not concerned.
+        // Another packet is not affected.
         fragments.take(&fragment(8, 0, false, &data[..8]), now());
         let taken = fragments.take(&fragment(8, 8, true, &data[..5]), now()).0;
         assert_eq!(whole(&taken), Some(&data[..13]));
@@ -101,13 +101,13 @@ fn an_overlap_drops_the_packet_and_all_that_comes_of_it() {
 }
 
 #[test]
-fn a_fragment_that_comes_twice_is_no_overlap() {
+fn a_duplicate_fragment_is_not_an_overlap() {
     let (data, parts) = parts();
     let mut fragments = Fragments::default();
     for _ in 0..3 {
         for &(start, is_last) in &parts[1..] {
             let piece = fragment(7, start, is_last, &data[start..start + 8]);
-            assert_eq!(fragments.take(&piece, now()).0, Taken::Waiting);
+            assert_eq!(fragments.take(&piece, now()).0, Outcome::Waiting);
         }
     }
     assert_eq!(fragments.used, SOURCE + PACKET + 4 * (PIECE + 8));
@@ -116,7 +116,7 @@ fn a_fragment_that_comes_twice_is_no_overlap() {
 }
 
 #[test]
-fn packets_are_told_apart_by_all_that_they_have_in_common() {
+fn packets_are_identified_by_all_fields_of_the_key() {
     let base = fragment(7, 0, false, &[1; 8]);
     let other = [
         Fragment { id: 8, ..base },
@@ -128,9 +128,9 @@ fn packets_are_told_apart_by_all_that_they_have_in_common() {
         let mut fragments = Fragments::default();
         fragments.take(&base, now());
         let behind = Fragment { start: 8, is_last: true, ..other };
-        assert_eq!(fragments.take(&behind, now()).0, Taken::Waiting);
+        assert_eq!(fragments.take(&behind, now()).0, Outcome::Waiting);
     }
-    // In IPv6 the first fragment says the protocol.
+    // In IPv6 the first fragment determines the protocol.
     let (source, destination) = (them_v6(1), them_v6(2));
     let mut fragments = Fragments::default();
     let base = Fragment { source, destination, ..base };
@@ -139,7 +139,7 @@ fn packets_are_told_apart_by_all_that_they_have_in_common() {
 }
 
 #[test]
-fn a_packet_has_a_minute_from_its_first_fragment_on() {
+fn a_packet_times_out_a_minute_after_its_first_fragment() {
     let mut fragments = Fragments::default();
     assert_eq!(fragments.poll_timeout(), None);
     fragments.take(&fragment(7, 0, false, b"the head"), now());
@@ -151,12 +151,12 @@ fn a_packet_has_a_minute_from_its_first_fragment_on() {
     assert_eq!((&*first.first, first.source, first.protocol), (&b"the head"[..], THEM, 17));
     assert!(fragments.expire(now() + LIFE).is_none());
     let taken = fragments.take(&fragment(7, 16, true, &[0; 8]), now() + LIFE).0;
-    assert_eq!(taken, Taken::Waiting, "it begins anew");
+    assert_eq!(taken, Outcome::Waiting, "it begins anew");
     assert!(fragments.expire(now() + 2 * LIFE).unwrap().is_none(), "the first is missing");
 }
 
 #[test]
-fn memory_is_bounded_for_all_and_for_each_source_and_the_oldest_makes_way() {
+fn memory_is_bounded_in_total_and_per_source_and_the_oldest_is_evicted() {
     let data = [7; 1392];
     let cost = PACKET + PIECE + data.len();
     let mut fragments = Fragments::default();
@@ -171,13 +171,13 @@ fn memory_is_bounded_for_all_and_for_each_source_and_the_oldest_makes_way() {
     }
     assert_eq!(dropped, 10_000 - (SHARE / cost) as u64);
     assert!(fragments.used <= SHARE + cost + 2 * SOURCE);
-    // The youngest are there, and so is the earlier packet of another source.
+    // The newest packets remain, and so does the earlier packet of another source.
     let source = Ipv4Addr::new(10, 0, 0, 9).into();
     let behind = Fragment { source, ..fragment(9999, data.len(), true, &data) };
-    assert!(matches!(fragments.take(&behind, now()).0, Taken::Whole(..)));
+    assert!(matches!(fragments.take(&behind, now()).0, Outcome::Whole(..)));
     let behind = Fragment { start: data.len(), is_last: true, ..modest };
-    assert!(matches!(fragments.take(&behind, now()).0, Taken::Whole(..)));
-    // A host with a whole network has one share.
+    assert!(matches!(fragments.take(&behind, now()).0, Outcome::Whole(..)));
+    // A host with a /64 has one share.
     for low in 0..5000 {
         fragments.take(&Fragment { source: them_v6(low), ..modest }, now());
     }
@@ -196,15 +196,15 @@ fn a_packet_of_too_many_fragments_is_dropped() {
     let dropped: u64 =
         (0..=PIECES).map(|at| fragments.take(&fragment(7, at * 8, false, &[0; 8]), now()).1).sum();
     assert_eq!((dropped, fragments.used), (1, SOURCE + PACKET));
-    // Further ones do not begin another packet.
+    // Further fragments do not start another packet.
     let (taken, dropped) = fragments.take(&fragment(7, 0, false, &[0; 8]), now());
-    assert_eq!((taken, dropped, fragments.used), (Taken::Waiting, 0, SOURCE + PACKET));
+    assert_eq!((taken, dropped, fragments.used), (Outcome::Waiting, 0, SOURCE + PACKET));
     assert!(fragments.expire(now() + LIFE).is_none(), "it is not late as well");
     assert_eq!(fragments.used, 0);
 }
 
 #[test]
-fn packets_that_were_dropped_before_make_way_uncounted() {
+fn dropped_packets_are_evicted_without_being_counted_again() {
     let mut fragments = Fragments::default();
     let most = (SHARE / PACKET) as u32;
     let dropped: u64 =

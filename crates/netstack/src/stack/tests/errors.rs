@@ -1,4 +1,4 @@
-//! What routers, and hosts without a listener, say of our packets.
+//! ICMP errors from routers, and from hosts without a listener.
 
 use std::{
     io::ErrorKind::{ConnectionRefused, HostUnreachable},
@@ -12,11 +12,11 @@ use crate::tcp::Failure;
 
 const US_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
 const THEM_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
-/// Some router in between.
+/// A router on the path.
 const ROUTER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const ROUTER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// One family's addresses, and the types and codes of its errors.
+/// Addresses of one family, with the types and codes of its errors.
 struct Family {
     us: IpAddr,
     them: IpAddr,
@@ -53,8 +53,8 @@ fn both() -> State {
 }
 
 impl Family {
-    /// Has a router say something of a packet.
-    fn tell(&self, state: &mut State, (kind, code): (u8, u8), mtu: u16, quoted: &[u8]) {
+    /// Delivers an ICMP error of a router that quotes a packet.
+    fn send_error(&self, state: &mut State, (kind, code): (u8, u8), mtu: u16, quoted: &[u8]) {
         let quoted = &quoted[..quoted.len().min(500)];
         let mtu = mtu.to_be_bytes();
         let mut message = [&[kind, code, 0, 0, 0, 0, mtu[0], mtu[1]], quoted].concat();
@@ -75,7 +75,7 @@ impl Family {
         (self.them, 53).into()
     }
 
-    /// Sends a datagram; the last packet that leaves.
+    /// Sends a datagram. Returns the last packet that leaves.
     fn send(&self, state: &mut State, at: SocketAddr, len: usize) -> Vec<u8> {
         assert_eq!(send(state, at, self.to(), len), Ok(()));
         leaving(state, now()).pop().expect("it leaves")
@@ -95,8 +95,8 @@ fn send(
     }
 }
 
-/// What a reader hears of; nothing while it waits.
-fn heard(state: &mut State, at: SocketAddr) -> Option<std::io::ErrorKind> {
+/// The error that a reader gets; `None` while it waits.
+fn poll_error(state: &mut State, at: SocketAddr) -> Option<std::io::ErrorKind> {
     let context = Context::from_waker(Waker::noop());
     match state.poll_recv_from(at, &mut [0; 8], &context) {
         Poll::Ready(received) => Some(received.unwrap_err().kind()),
@@ -105,7 +105,7 @@ fn heard(state: &mut State, at: SocketAddr) -> Option<std::io::ErrorKind> {
 }
 
 #[test]
-fn a_socket_with_one_peer_hears_of_errors_once_and_its_reader_is_woken() {
+fn a_connected_socket_gets_each_error_once_and_its_reader_is_woken() {
     for family in FAMILIES {
         let mut state = both();
         let at = state.bind((family.us, 0).into()).unwrap();
@@ -116,12 +116,12 @@ fn a_socket_with_one_peer_hears_of_errors_once_and_its_reader_is_woken() {
             let waker = Waker::from(waiter.clone());
             let context = Context::from_waker(&waker);
             assert!(state.poll_recv_from(at, &mut [0; 8], &context).is_pending());
-            family.tell(&mut state, error, 0, &sent);
+            family.send_error(&mut state, error, 0, &sent);
             state.take_wakers().into_iter().for_each(Waker::wake);
             assert_eq!(waiter.0.load(Ordering::Relaxed), 1);
-            assert_eq!(heard(&mut state, at), Some(kind));
-            assert_eq!(heard(&mut state, at), None);
-            family.tell(&mut state, error, 0, &sent);
+            assert_eq!(poll_error(&mut state, at), Some(kind));
+            assert_eq!(poll_error(&mut state, at), None);
+            family.send_error(&mut state, error, 0, &sent);
             assert_eq!(send(&mut state, at, family.to(), 1), Err(kind));
             assert_eq!(send(&mut state, at, family.to(), 1), Ok(()));
         }
@@ -129,32 +129,32 @@ fn a_socket_with_one_peer_hears_of_errors_once_and_its_reader_is_woken() {
 }
 
 #[test]
-fn errors_that_quote_nothing_of_a_socket_and_those_without_a_peer_are_not_told() {
+fn errors_are_not_reported_for_foreign_packets_or_unconnected_sockets() {
     for family in FAMILIES {
         let mut state = both();
         let open = state.bind((family.us, 0).into()).unwrap();
         let sent = family.send(&mut state, open, 100);
-        family.tell(&mut state, family.port, 0, &sent);
-        assert_eq!(heard(&mut state, open), None);
+        family.send_error(&mut state, family.port, 0, &sent);
+        assert_eq!(poll_error(&mut state, open), None);
 
         let at = state.bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
         state.connect_datagrams(at, family.to()).unwrap();
         let sent = family.send(&mut state, at, 100);
         let start = ip::header_len(family.us);
-        // Another of our ports, another of the peer's, another sender, another protocol.
+        // Another local port, another port of the peer, another sender, another protocol.
         let (source, protocol) = if family.us.is_ipv4() { (15, 9) } else { (23, 6) };
         for place in [start + 1, start + 3, source, protocol] {
             let mut forged = sent.clone();
             forged[place] ^= 1;
-            family.tell(&mut state, family.port, 0, &forged);
-            family.tell(&mut state, family.port, 0, &sent[..start + 7]);
-            assert_eq!(heard(&mut state, at), None, "byte {place}");
+            family.send_error(&mut state, family.port, 0, &forged);
+            family.send_error(&mut state, family.port, 0, &sent[..start + 7]);
+            assert_eq!(poll_error(&mut state, at), None, "byte {place}");
         }
     }
 }
 
 #[test]
-fn a_socket_with_one_peer_hears_no_other() {
+fn a_connected_socket_receives_only_from_its_peer() {
     let mut state = both();
     let at = state.bind((US, 0).into()).unwrap();
     state.connect_datagrams(at, (THEM, 53).into()).unwrap();
@@ -173,15 +173,15 @@ fn a_socket_with_one_peer_hears_no_other() {
 }
 
 #[test]
-fn a_datagram_that_a_path_does_not_take_leaves_in_fragments_for_ten_minutes() {
+fn a_datagram_above_the_path_mtu_is_fragmented_for_ten_minutes() {
     for family in FAMILIES {
         let mut state = both();
         let at = state.bind((family.us, 0).into()).unwrap();
         let open = state.bind((family.us, 0).into()).unwrap();
         let mut unasked = family.send(&mut state, open, 1400 - ip::header_len(family.us) - 8);
-        // To a port to which nothing was sent.
+        // To a port to which no datagram was sent.
         unasked[ip::header_len(family.us) + 3] ^= 1;
-        family.tell(&mut state, family.too_big, 1300, &unasked);
+        family.send_error(&mut state, family.too_big, 1300, &unasked);
         state.connect_datagrams(at, family.to()).unwrap();
         let headers = ip::header_len(family.us) + 8;
         let sent = family.send(&mut state, at, 1400 - headers);
@@ -195,17 +195,17 @@ fn a_datagram_that_a_path_does_not_take_leaves_in_fragments_for_ten_minutes() {
             packets == [1, 2]
         };
         assert!(fits(&mut state, 1420, now()));
-        // Nothing of ours was longer than that.
+        // No datagram was longer than that.
         let short = family.send(&mut state, at, 1300 - headers);
-        family.tell(&mut state, family.too_big, 1350, &short);
+        family.send_error(&mut state, family.too_big, 1350, &short);
         assert!(fits(&mut state, 1420, now()));
-        family.tell(&mut state, family.too_big, 1380, &sent);
+        family.send_error(&mut state, family.too_big, 1380, &sent);
         assert!(fits(&mut state, 1380, now()));
-        family.tell(&mut state, family.too_big, 1300, &sent);
-        family.tell(&mut state, family.too_big, 1390, &sent);
-        assert!(fits(&mut state, 1300, now()), "it became wider");
+        family.send_error(&mut state, family.too_big, 1300, &sent);
+        family.send_error(&mut state, family.too_big, 1390, &sent);
+        assert!(fits(&mut state, 1300, now()), "the path MTU expired");
         let least = if family.us.is_ipv4() { 552 } else { 1280 };
-        family.tell(&mut state, family.too_big, 68, &sent);
+        family.send_error(&mut state, family.too_big, 68, &sent);
         assert!(fits(&mut state, least, now()));
         let soon = now() + Duration::from_secs(599);
         assert!(fits(&mut state, least, soon));
@@ -214,30 +214,30 @@ fn a_datagram_that_a_path_does_not_take_leaves_in_fragments_for_ten_minutes() {
 }
 
 #[test]
-fn a_path_to_a_recent_destination_of_a_socket_without_a_peer_becomes_narrower() {
+fn an_unconnected_socket_lowers_the_path_mtu_of_recent_destinations() {
     for family in FAMILIES {
         let mut state = both();
         let at = state.bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
         let len = 1400 - ip::header_len(family.us) - 8;
         let sent = family.send(&mut state, at, len);
-        family.tell(&mut state, family.too_big, 1300, &sent);
+        family.send_error(&mut state, family.too_big, 1300, &sent);
         send(&mut state, at, family.to(), len).unwrap();
         let lens: Vec<_> = leaving(&mut state, now()).iter().map(Vec::len).collect();
         assert!(lens.len() == 2 && lens.iter().all(|len| *len <= 1300), "{lens:?}");
-        // It hears of no other error.
-        family.tell(&mut state, family.port, 0, &sent);
-        assert_eq!(heard(&mut state, at), None);
-        // Destinations before the last ones are forgotten.
+        // Other errors are not reported to it.
+        family.send_error(&mut state, family.port, 0, &sent);
+        assert_eq!(poll_error(&mut state, at), None);
+        // Older destinations are evicted.
         for port in 0..128 {
             send(&mut state, at, (family.them, 1000 + port).into(), 1).unwrap();
             leaving(&mut state, now());
         }
-        family.tell(&mut state, family.too_big, 1290, &sent);
+        family.send_error(&mut state, family.too_big, 1290, &sent);
         assert_eq!(state.paths.mtu(family.them, now()), Some(1300));
     }
 }
 
-/// A connection that is asked for, and its SYN.
+/// A connection in the handshake, and its SYN.
 fn dialed(family: &Family) -> (State, usize, Vec<u8>) {
     let mut state = both();
     let id = state.dial((family.them, PORT).into(), now()).unwrap();
@@ -252,7 +252,7 @@ fn next(state: &mut State, id: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_that_is_asked_for_fails_by_what_its_syn_meets() {
+fn a_connection_attempt_fails_by_the_icmp_error_to_its_syn() {
     for family in FAMILIES {
         for (error, failure) in
             [(family.port, Failure::Refused), (family.host, Failure::Unreachable)]
@@ -260,16 +260,16 @@ fn a_connection_that_is_asked_for_fails_by_what_its_syn_meets() {
             let (mut state, id, syn) = dialed(&family);
             let mut forged = syn.clone();
             forged[ip::header_len(family.us) + 7] ^= 1;
-            family.tell(&mut state, error, 0, &forged);
+            family.send_error(&mut state, error, 0, &forged);
             assert_eq!(state.sockets[id].tcp.take_failure(), None);
-            family.tell(&mut state, error, 0, &syn);
+            family.send_error(&mut state, error, 0, &syn);
             assert_eq!(state.sockets[id].tcp.take_failure(), Some(failure));
         }
     }
 }
 
 #[test]
-fn an_established_connection_outlives_errors_and_heeds_a_path_that_became_narrower() {
+fn an_established_connection_survives_errors_and_adopts_the_path_mtu() {
     for family in FAMILIES {
         let (mut state, id, syn) = dialed(&family);
         let start = ip::header_len(family.us);
@@ -292,17 +292,17 @@ fn an_established_connection_outlives_errors_and_heeds_a_path_that_became_narrow
         state.with(id, |socket| socket.tcp.write(&[7; 5000]));
         let sent = next(&mut state, id);
         for error in [family.port, family.host] {
-            family.tell(&mut state, error, 0, &sent);
+            family.send_error(&mut state, error, 0, &sent);
             assert_eq!(state.sockets[id].tcp.state(), tcp::State::Established);
         }
         let limit = |state: &State| state.sockets[id].tcp.segment_limit() as usize + 20 + start;
         assert_eq!(limit(&state), 1420);
         let mut forged = sent.clone();
         forged[start + 4] ^= 0x80;
-        family.tell(&mut state, family.too_big, 1300, &forged);
+        family.send_error(&mut state, family.too_big, 1300, &forged);
         assert_eq!(limit(&state), 1420);
-        family.tell(&mut state, family.too_big, 1300, &sent);
-        family.tell(&mut state, family.too_big, 1400, &sent);
+        family.send_error(&mut state, family.too_big, 1300, &sent);
+        family.send_error(&mut state, family.too_big, 1400, &sent);
         assert_eq!(limit(&state), 1300);
     }
 }

@@ -1,4 +1,4 @@
-//! Packets that are longer than the MTU, in both directions.
+//! Packets that exceed the MTU, in both directions.
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +14,7 @@ fn both() -> State {
     State::new(Config { addresses: vec![US, US_V6], ..config(16 << 20) })
 }
 
-/// Delivers a packet to the stack, a fragment or not.
+/// Delivers a packet or a fragment to the stack.
 fn come(state: &mut State, bytes: &[u8], now: Time) {
     let header = IpHeader::parse(bytes).unwrap();
     match Packet::whole(bytes, &header) {
@@ -23,9 +23,9 @@ fn come(state: &mut State, bytes: &[u8], now: Time) {
     }
 }
 
-/// Cuts the data after an IP header into fragments for an MTU of 1420 bytes.
+/// Splits the data after an IP header into fragments for an MTU of 1420 bytes.
 fn cut(addresses: (IpAddr, IpAddr), protocol: u8, id: u32, data: &[u8]) -> Vec<Vec<u8>> {
-    let room = ip::fragment_room(addresses.1, 1420);
+    let room = ip::fragment_data_len(addresses.1, 1420);
     let part = |(number, part): (usize, &[u8])| {
         let start = number * room;
         let place = (start, part.len(), start + part.len() == data.len());
@@ -61,7 +61,7 @@ fn speech(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_leaves_in_fragments_is_what_was_sent_and_has_its_checksum() {
+fn a_fragmented_datagram_is_complete_and_has_a_correct_checksum() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let at = state.bind((us, 53).into()).unwrap();
@@ -85,9 +85,9 @@ fn what_leaves_in_fragments_is_what_was_sent_and_has_its_checksum() {
             assert_eq!(other.counters(), Counters::default());
         }
         ids.dedup();
-        assert_eq!(ids.len(), 3, "packets have numbers of their own");
+        assert_eq!(ids.len(), 3, "each packet has another identification");
         let context = Context::from_waker(Waker::noop());
-        let too_long = vec![0; ip::longest(them) - 7];
+        let too_long = vec![0; ip::max_payload_len(them) - 7];
         let sent = state.poll_send_to(at, (&too_long, (them, 9).into()), &context);
         let Poll::Ready(Err(error)) = sent else { panic!("{sent:?}") };
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
@@ -96,7 +96,7 @@ fn what_leaves_in_fragments_is_what_was_sent_and_has_its_checksum() {
 }
 
 #[test]
-fn a_socket_that_ends_between_two_fragments_holds_nothing() {
+fn a_socket_closed_between_two_fragments_frees_all_memory() {
     let mut state = both();
     let at = state.bind((US, 53).into()).unwrap();
     let context = Context::from_waker(Waker::noop());
@@ -108,7 +108,7 @@ fn a_socket_that_ends_between_two_fragments_holds_nothing() {
 }
 
 #[test]
-fn a_datagram_in_fragments_is_received_once_all_are_there() {
+fn a_fragmented_datagram_is_received_after_its_last_fragment() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let at = state.bind((us, 53).into()).unwrap();
@@ -130,7 +130,7 @@ fn a_datagram_in_fragments_is_received_once_all_are_there() {
 
 /// RFC 4963.
 #[test]
-fn fragments_of_two_datagrams_with_one_number_do_not_make_a_third() {
+fn fragments_of_two_datagrams_with_equal_ids_fail_the_checksum() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let at = state.bind((us, 53).into()).unwrap();
@@ -144,7 +144,7 @@ fn fragments_of_two_datagrams_with_one_number_do_not_make_a_third() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_by_its_reason() {
+fn dropped_fragments_are_counted_by_reason() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let parts = |id| cut((them, us), ip::UDP, id, &datagram((them, us), &speech(4000)));
@@ -155,8 +155,8 @@ fn what_is_dropped_is_counted_by_its_reason() {
         come(&mut state, &other, now());
         come(&mut state, &overlap[1], now());
         assert_eq!(state.counters(), Counters { fragments_overlap: 1, ..Counters::default() });
-        // A first fragment with a part of a header, one with data that is not a multiple of eight
-        // bytes, and one that exceeds the longest packet.
+        // A first fragment with only a part of its header, a fragment with a length that is not a
+        // multiple of eight bytes, and one that exceeds the longest packet.
         let mut tiny = vec![0; 200];
         let place = (0, 8, false);
         let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::TCP, 2), place);
@@ -172,7 +172,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
         let stray = cut((them, elsewhere), ip::UDP, 4, &datagram((them, elsewhere), &[0; 2000]));
         come(&mut state, &stray[0], now());
         assert_eq!(state.counters().not_ours, 1);
-        // Memory is short.
+        // Memory becomes short.
         let left = state.budget.left();
         state.budget.charge(left);
         for part in parts(5) {
@@ -180,7 +180,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
         }
         state.budget.refund(left);
         assert_eq!(state.counters().fragments_full, 1, "one packet");
-        // What was counted is not counted again.
+        // Packets are not counted twice.
         let counters = state.counters();
         state.expire_fragments(now() + Duration::from_secs(61));
         assert_eq!(state.counters(), counters);
@@ -189,7 +189,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_fragment_that_is_alone_is_reported_to_its_sender_after_a_minute() {
+fn an_incomplete_packet_is_reported_to_its_sender_after_a_minute() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let packets = cut((them, us), ip::UDP, 7, &datagram((them, us), &speech(2000)));
@@ -214,7 +214,7 @@ fn a_fragment_that_is_alone_is_reported_to_its_sender_after_a_minute() {
 
 /// RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e).
 #[test]
-fn a_fragment_of_an_error_is_not_reported_and_one_of_an_echo_is() {
+fn reassembly_timeouts_of_errors_are_not_reported_but_those_of_echoes_are() {
     for (us, them) in FAMILIES {
         let (protocol, echo) = if us.is_ipv4() { (ip::ICMP, 8) } else { (ip::ICMPV6, 128) };
         let error = if us.is_ipv4() { 3 } else { 1 };
@@ -233,7 +233,7 @@ fn a_fragment_of_an_error_is_not_reported_and_one_of_an_echo_is() {
 
 /// RFC 6946.
 #[test]
-fn a_fragment_that_is_the_whole_packet_is_one() {
+fn an_atomic_fragment_is_a_whole_packet() {
     let mut state = both();
     let at = state.bind((US_V6, 53).into()).unwrap();
     let addresses = (THEM_V6, US_V6);
@@ -248,7 +248,7 @@ fn a_fragment_that_is_the_whole_packet_is_one() {
 }
 
 #[test]
-fn a_long_echo_is_answered_with_all_of_it() {
+fn a_fragmented_echo_is_answered_completely() {
     for (us, them) in FAMILIES {
         let (protocol, request, reply) =
             if us.is_ipv4() { (ip::ICMP, 8, 0) } else { (ip::ICMPV6, 128, 129) };
@@ -272,7 +272,7 @@ fn a_long_echo_is_answered_with_all_of_it() {
                     Err(_) => {
                         let part = ip::Fragment::parse(&packet, &header).unwrap();
                         let taken = fragments.take(&part, now()).0;
-                        if let super::super::fragments::Taken::Whole(_, whole) = taken {
+                        if let super::super::fragments::Outcome::Whole(_, whole) = taken {
                             answer = whole;
                         }
                     }

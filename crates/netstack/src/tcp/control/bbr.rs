@@ -1,14 +1,14 @@
-//! BBR, version 3, after draft-ietf-ccwg-bbr; sections are named by their titles there.
+//! BBR, version 3, following draft-ietf-ccwg-bbr. Comments quote the titles of its sections.
 //!
 //! ```text
 //!   Startup -> Drain -> Down -> Cruise -> Refill -> Up    ProbeRtt, from everywhere
 //!                        ^__________________________|     each five seconds
 //! ```
 //!
-//! The model of the path is the greatest rate at which it delivered lately and its least
-//! round trip time; the phase says whether to send faster than that, as fast, or slower.
-//! Where losses say that less fits than the product of both, `long` bounds what flies from
-//! one search for more to the next, and `short` until the next begins.
+//! The model of the path is its maximum delivery rate in recent rounds and its minimum round trip
+//! time. The phase determines whether to send faster than that rate, at the same rate, or slower.
+//! Losses show that less than the product of both fits. `long_term` then limits the data in flight
+//! from one bandwidth probe to the next, and `short_term` until the next one begins.
 
 mod min_rtt;
 mod model;
@@ -17,31 +17,31 @@ mod probing;
 use std::time::Duration;
 
 use min_rtt::MinRtt;
-use model::{Aggregation, Latest, MaxRate, Round, Short};
+use model::{Aggregation, Latest, MaxRate, Round, ShortTerm};
 use probing::{FullPipe, Probe};
 
-use super::{Departure, INITIAL_SEGMENTS, Loss, News, Pace};
+use super::{AckEvent, INITIAL_SEGMENTS, Loss, Pace, SendEvent};
 use crate::{
     tcp::{delivery::Delivery, seq::Seq},
     time::Time,
 };
 
-/// No bound, in bytes.
+/// No limit, in bytes.
 const UNBOUNDED: u32 = u32::MAX / 4;
-/// The least window, in segments ("Minimum cwnd for Pipelining").
+/// The smallest window, in segments ("Minimum cwnd for Pipelining").
 const MIN_SEGMENTS: u32 = 4;
-/// What is left of the estimated rate to pace at: a little less, so that queues drain
-/// ("Pacing Rate").
+/// Factor of the estimated rate for pacing. It is less than 1, so that queues drain ("Pacing
+/// Rate").
 const PACING_MARGIN: f64 = 0.99;
-/// What leaves at once: what the pace makes of a millisecond, and of that no more than a
-/// super-packet ("Send Quantum").
+/// The data that is sent at once: the pacing rate for this time, but at most one super-packet
+/// ("Send Quantum").
 const QUANTUM: Duration = Duration::from_millis(1);
 const MAX_QUANTUM: u32 = 64 * 1024;
-/// The least round trip time for which there is a window. On a shorter path what takes
-/// longest is that threads of both hosts wait for their turns; a window of no more than the
-/// path holds would slow it down, what is slower would make the window smaller, and so on.
-const HOSTS: Duration = Duration::from_millis(5);
-/// The round trip time before one was measured ("Pacing Rate").
+/// The smallest round trip time for which the window is computed. On shorter paths most of the time
+/// is spent waiting for threads of both hosts. A window for the path alone would reduce the rate,
+/// which would reduce the window further.
+const MIN_BDP_RTT: Duration = Duration::from_millis(5);
+/// Round trip time before the first measurement ("Pacing Rate").
 const NO_RTT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -49,54 +49,54 @@ pub struct Bbr {
     mss: u32,
     phase: Phase,
     window: u32,
-    /// The last window that neither recovery nor a probe for the round trip time made.
-    good: u32,
-    /// Bytes a second.
+    /// The last window outside of recovery and ProbeRTT.
+    prior_window: u32,
+    /// Bytes per second.
     pace: f64,
     round: Round,
     rate: MaxRate,
     latest: Latest,
-    short: Short,
-    /// Bytes that may fly, as losses in searches for more said.
-    long: u32,
+    short_term: ShortTerm,
+    /// Limit of bytes in flight, from losses during bandwidth probes.
+    long_term: u32,
     aggregation: Aggregation,
     full: FullPipe,
     probe: Probe,
     min_rtt: MinRtt,
     recovery: Recovery,
-    /// Bytes of the initial window that did not arrive yet.
+    /// Bytes of the initial window that are not acknowledged.
     initial: u32,
-    /// Whether the window, and nothing else, held something back in this round.
+    /// Whether the window was the only limit in this round.
     limited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Sends ever faster, until the path delivers no more.
+    /// Increases the rate until the path delivers no more.
     Startup,
-    /// Lets the queue drain that this made.
+    /// Drains the queue of Startup.
     Drain,
-    /// Sends slower than the path delivers: the queue drains, others find room.
+    /// Sends slower than the path delivers. The queue drains, and other flows get capacity.
     Down,
-    /// Sends as fast as it does.
+    /// Sends at the delivery rate.
     Cruise,
-    /// The same, without the bounds that losses set since the last search.
+    /// The same, without the limits from losses since the last probe.
     Refill,
-    /// Searches for more.
+    /// Probes for more bandwidth.
     Up,
-    /// Has little on its way, so that the least round trip time is seen.
+    /// Reduces the data in flight to measure the minimum round trip time.
     ProbeRtt,
 }
 
-/// What was there before a recovery, in case it is needless.
+/// State before a recovery, for the case that it was spurious.
 #[derive(Debug, Default)]
 struct Recovery {
-    /// Whether it goes on.
+    /// Whether the recovery is in progress.
     is_on: bool,
-    /// The phase that its losses ended.
+    /// The phase that the losses of this recovery ended.
     ended: Option<Phase>,
-    short: Short,
-    long: u32,
+    short_term: ShortTerm,
+    long_term: u32,
 }
 
 impl Phase {
@@ -119,19 +119,19 @@ impl Phase {
         }
     }
 
-    /// Whether it looks for what the path carries, and not for a way to live with it.
+    /// Whether the phase searches for the path's capacity.
     fn searches(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
 
-    /// Whether it is one of the steady cycle.
+    /// Whether the phase belongs to the ProbeBW cycle.
     fn cycles(self) -> bool {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
 }
 
 impl Bbr {
-    /// Before the first data ("Initialization").
+    /// State before the first data ("Initialization").
     pub fn new(mss: u32, seed: u32, smoothed: Option<Duration>, now: Time) -> Self {
         let window = INITIAL_SEGMENTS * mss;
         let rtt = smoothed.filter(|rtt| !rtt.is_zero()).unwrap_or(NO_RTT);
@@ -139,13 +139,13 @@ impl Bbr {
             mss,
             phase: Phase::Startup,
             window,
-            good: window,
+            prior_window: window,
             pace: Phase::Startup.pacing_gain() * f64::from(window) / rtt.as_secs_f64(),
             round: Round::default(),
             rate: MaxRate::default(),
             latest: Latest::default(),
-            short: Short::NONE,
-            long: UNBOUNDED,
+            short_term: ShortTerm::NONE,
+            long_term: UNBOUNDED,
             aggregation: Aggregation::new(now),
             full: FullPipe::default(),
             probe: Probe::new(seed, now),
@@ -160,8 +160,8 @@ impl Bbr {
         self.window
     }
 
-    /// The initial window leaves at once, as it does with every TCP: pacing it by the
-    /// handshake's round trip time would add a third of that to short exchanges.
+    /// The initial window is not paced, as with other TCPs. Pacing it by the handshake's round trip
+    /// time would delay short exchanges by a third of that.
     pub fn pace(&self) -> Pace {
         if self.rate.max() == 0.0 {
             return Pace { rate: f64::INFINITY, quantum: MAX_QUANTUM };
@@ -179,18 +179,17 @@ impl Bbr {
         self.limited = true;
     }
 
-    /// "Restarting From Idle": the model stays, and so does the window, since the pace
-    /// spreads it.
-    pub fn note_departure(&mut self, departure: &Departure) {
-        if !departure.first || !departure.limited {
+    /// "Restarting From Idle": model and window remain, because the data is paced.
+    pub fn handle_send(&mut self, event: &SendEvent) {
+        if !event.first || !event.limited {
             return;
         }
         self.min_rtt.restarts = true;
-        self.aggregation.restart(departure.now);
+        self.aggregation.restart(event.now);
         if self.phase.cycles() {
             self.set_pace(1.0);
         } else if self.phase == Phase::ProbeRtt {
-            self.end_probe_rtt(self.round.next(), departure.now);
+            self.end_probe_rtt(self.round.next(), event.now);
         }
     }
 
@@ -198,9 +197,14 @@ impl Bbr {
     pub fn note_lost(&mut self, loss: &Loss<'_>) {
         self.save();
         self.latest.note_lost(loss);
-        if self.probe.samples && is_too_much(loss.since, loss.stretch.then.flying) {
-            let flying = flying_at_loss(loss);
-            self.handle_too_much(flying, loss.stretch.then.limited, loss.arrived, loss.now);
+        if self.probe.samples && is_loss_too_high(loss.since, loss.range.then.in_flight) {
+            let in_flight = in_flight_at_loss(loss);
+            self.handle_inflight_too_high(
+                in_flight,
+                loss.range.then.limited,
+                loss.arrived,
+                loss.now,
+            );
         }
     }
 
@@ -214,10 +218,10 @@ impl Bbr {
 
     pub fn leave_recovery(&mut self) {
         self.recovery.is_on = false;
-        self.window = self.window.max(self.good);
+        self.window = self.window.max(self.prior_window);
     }
 
-    /// One segment goes; what arrives makes it more.
+    /// Reduces the window to one segment. Acknowledgements increase it again.
     pub fn handle_timeout(&mut self) {
         self.save();
         self.window = self.mss;
@@ -225,27 +229,28 @@ impl Bbr {
 
     /// "Saving State Upon Loss Recovery".
     fn save(&mut self) {
-        self.note_good();
+        self.save_window();
         if !self.recovery.is_on {
-            let Self { short, long, .. } = *self;
-            self.recovery = Recovery { is_on: true, ended: None, short, long };
+            let Self { short_term, long_term, .. } = *self;
+            self.recovery = Recovery { is_on: true, ended: None, short_term, long_term };
         }
     }
 
-    /// Remembers the window, where it is one to come back to.
-    fn note_good(&mut self) {
+    /// Saves the window for the end of the recovery or of ProbeRTT.
+    fn save_window(&mut self) {
         let modulated = self.recovery.is_on || self.phase == Phase::ProbeRtt;
-        self.good = if modulated { self.good.max(self.window) } else { self.window };
+        self.prior_window =
+            if modulated { self.prior_window.max(self.window) } else { self.window };
     }
 
     /// "Handling a Spurious Loss Recovery".
     pub fn undo(&mut self) {
-        let Recovery { ended, short, long, .. } = std::mem::take(&mut self.recovery);
-        self.window = self.window.max(self.good);
+        let Recovery { ended, short_term, long_term, .. } = std::mem::take(&mut self.recovery);
+        self.window = self.window.max(self.prior_window);
         self.latest.forget_loss();
         self.full.restart(0.0);
-        self.short = self.short.max(short);
-        self.long = self.long.max(long);
+        self.short_term = self.short_term.max(short_term);
+        self.long_term = self.long_term.max(long_term);
         if self.phase == Phase::ProbeRtt || ended.is_none_or(|ended| ended == self.phase) {
             return;
         }
@@ -258,10 +263,10 @@ impl Bbr {
     }
 
     /// "Per-ACK Steps".
-    pub fn handle_ack(&mut self, news: &News, delivery: &mut Delivery) {
-        let Some(sample) = &news.sample else { return };
+    pub fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
+        let Some(sample) = &event.sample else { return };
         let arrived = delivery.arrived();
-        self.initial = self.initial.saturating_sub(news.bytes);
+        self.initial = self.initial.saturating_sub(event.bytes);
         self.latest.handle(sample, arrived);
         self.round.handle(sample.prior, arrived);
         if self.round.starts {
@@ -271,24 +276,24 @@ impl Bbr {
         if self.latest.starts {
             self.adapt_to_losses();
         }
-        self.aggregate(news);
+        self.aggregate(event);
         self.full.handle(sample, self.round.starts);
         self.check_startup(sample);
-        self.check_drain(news, arrived);
-        self.cycle(news, sample, arrived);
-        self.min_rtt.handle(news.rtt, news.now);
-        self.check_probe_rtt(news, delivery);
+        self.check_drain(event, arrived);
+        self.cycle(event, sample, arrived);
+        self.min_rtt.handle(event.rtt, event.now);
+        self.check_probe_rtt(event, delivery);
         self.latest.advance(sample);
         self.set_pace(self.phase.pacing_gain());
-        self.set_window(news);
+        self.set_window(event);
         if self.round.starts {
             self.limited = false;
         }
     }
 
-    /// The rate at which to send, in bytes a second.
+    /// The rate limit in bytes per second.
     fn rate(&self) -> f64 {
-        self.rate.max().min(self.short.rate)
+        self.rate.max().min(self.short_term.rate)
     }
 
     /// "Pacing Rate".
@@ -300,9 +305,9 @@ impl Bbr {
     }
 
     /// "cwnd Adjustment Mechanism".
-    fn set_window(&mut self, news: &News) {
+    fn set_window(&mut self, event: &AckEvent) {
         let most = self.most(self.phase.window_gain(), self.aggregation.extra());
-        let window = self.window.saturating_add(news.bytes);
+        let window = self.window.saturating_add(event.bytes);
         if self.full.reached {
             self.window = window.min(most);
         } else if self.window < most || self.initial > 0 {
@@ -315,58 +320,58 @@ impl Bbr {
         let bound = match self.phase {
             Phase::Startup | Phase::Drain => UNBOUNDED,
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
-            Phase::Down | Phase::Refill | Phase::Up => self.long,
+            Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        self.window = self.window.min(bound).min(self.short.flying).max(self.least());
+        self.window = self.window.min(bound).min(self.short_term.in_flight).max(self.least());
     }
 
     fn least(&self) -> u32 {
         MIN_SEGMENTS * self.mss
     }
 
-    /// What may fly: a multiple of what the path holds, and some bytes more ("Computing
-    /// BBR.max_inflight").
+    /// Limit of bytes in flight: a multiple of the bandwidth-delay product plus some bytes
+    /// ("Computing BBR.max_inflight").
     fn most(&self, gain: f64, extra: u32) -> u32 {
-        // One super-packet here, one on its way, one of which nobody has heard yet.
+        // One super-packet at the sender, one on the path, and one without an acknowledgement yet.
         let offload = 3 * self.pace().quantum;
         let most = self.product(gain).saturating_add(extra).max(offload).max(self.least());
         most + if self.phase == Phase::Up { 2 * self.mss } else { 0 }
     }
 
-    /// A multiple of what the path holds without a queue.
+    /// A multiple of the bandwidth-delay product.
     fn product(&self, gain: f64) -> u32 {
         match self.min_rtt.rtt() {
-            Some(rtt) => {
-                (gain * self.rate() * rtt.max(HOSTS).as_secs_f64()).min(f64::from(UNBOUNDED)) as u32
-            }
+            Some(rtt) => (gain * self.rate() * rtt.max(MIN_BDP_RTT).as_secs_f64())
+                .min(f64::from(UNBOUNDED)) as u32,
             None => INITIAL_SEGMENTS * self.mss,
         }
     }
 
-    /// What may fly where others are left some room.
+    /// Limit of bytes in flight that leaves capacity to other flows.
     fn with_headroom(&self) -> u32 {
-        /// Of 100, what is left ("Headroom").
+        /// Percentage for other flows ("Headroom").
         const ROOM: u64 = 15;
-        if self.long == UNBOUNDED {
+        if self.long_term == UNBOUNDED {
             return UNBOUNDED;
         }
-        let room = ((u64::from(self.long) * ROOM / 100) as u32).max(self.mss);
-        self.long.saturating_sub(room).max(self.least())
+        let room = ((u64::from(self.long_term) * ROOM / 100) as u32).max(self.mss);
+        self.long_term.saturating_sub(room).max(self.least())
     }
 }
 
-/// Whether so many losses say that so much was too much: 2 of 100 ("LossThresh").
-fn is_too_much(lost: u32, flying: u32) -> bool {
-    f64::from(lost) > f64::from(flying) * LOSS_THRESHOLD
+/// Whether the loss rate exceeds 2 % ("LossThresh").
+fn is_loss_too_high(lost: u32, in_flight: u32) -> bool {
+    f64::from(lost) > f64::from(in_flight) * LOSS_THRESHOLD
 }
 
 const LOSS_THRESHOLD: f64 = 0.02;
 
-/// How much flew when losses became too many, within what left at once.
-fn flying_at_loss(loss: &Loss<'_>) -> u32 {
-    let len = loss.stretch.len();
-    let flying = f64::from(loss.stretch.then.flying.saturating_sub(len));
+/// The bytes in flight at which the loss rate became too high, interpolated within the range that
+/// was sent at once.
+fn in_flight_at_loss(loss: &Loss<'_>) -> u32 {
+    let len = loss.range.len();
+    let in_flight = f64::from(loss.range.then.in_flight.saturating_sub(len));
     let lost = f64::from(loss.since.saturating_sub(len));
-    let prefix = (LOSS_THRESHOLD * flying - lost) / (1.0 - LOSS_THRESHOLD);
-    (flying + prefix.max(0.0)) as u32
+    let prefix = (LOSS_THRESHOLD * in_flight - lost) / (1.0 - LOSS_THRESHOLD);
+    (in_flight + prefix.max(0.0)) as u32
 }

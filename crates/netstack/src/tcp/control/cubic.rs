@@ -1,5 +1,5 @@
-//! The congestion window by losses: slow start, CUBIC (RFC 9438), and proportional rate
-//! reduction in recovery.
+//! Loss-based congestion control: slow start, CUBIC (RFC 9438), and proportional rate reduction in
+//! recovery.
 
 mod reduction;
 
@@ -7,45 +7,45 @@ use std::time::Duration;
 
 use reduction::Reduction;
 
-use super::{Departure, INITIAL_SEGMENTS, News};
+use super::{AckEvent, INITIAL_SEGMENTS, SendEvent};
 use crate::time::Time;
 
-/// What is left of the window after congestion (RFC 9438 section 4.6).
+/// Factor of the window after congestion (RFC 9438 section 4.6).
 const BETA: f64 = 0.7;
-/// How fast the window grows, in segments a cubic second (RFC 9438 section 5.1).
+/// Growth of the window, in segments per cubic second (RFC 9438 section 5.1).
 const C: f64 = 0.4;
-/// Growth a window where Reno would be faster: 3 (1 - beta) / (1 + beta).
+/// Growth per window in the Reno-friendly region: 3 (1 - beta) / (1 + beta).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Segments of the least threshold.
+/// The smallest threshold, in segments.
 const MIN_SEGMENTS: u32 = 2;
 
 #[derive(Debug)]
 pub struct Cubic {
     mss: u32,
-    /// In bytes, as all windows here.
+    /// In bytes, like all windows in this file.
     window: u32,
     threshold: u32,
-    /// Where the last congestion was.
+    /// The window at the last congestion event.
     max: f64,
     epoch: Option<Epoch>,
-    /// Whether the window, and nothing else, held something back.
+    /// Whether the window was the only limit.
     limited: bool,
-    /// While what is lost is sent again.
+    /// Set during recovery.
     reduction: Option<Reduction>,
-    /// Window, threshold and `max` before the last recovery.
+    /// `window`, `threshold` and `max` before the last recovery.
     before: (u32, u32, f64),
 }
 
-/// From a congestion to the next.
+/// The time between two congestion events.
 #[derive(Debug)]
 struct Epoch {
     begin: Time,
-    /// Seconds until the window is back at `origin`.
+    /// Seconds until the window reaches `origin`.
     k: f64,
     origin: f64,
-    /// What Reno would have.
+    /// The window that Reno would have.
     reno: f64,
-    /// What remains of a byte.
+    /// The fraction of a byte that is left over.
     credit: f64,
 }
 
@@ -72,33 +72,33 @@ impl Cubic {
         self.window < self.threshold
     }
 
-    /// Segments have another length from now on.
+    /// Changes the segment payload.
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.window = self.window.max(mss);
     }
 
-    /// The window held something back.
+    /// Records that the window was the only limit.
     pub fn note_limited(&mut self) {
         self.limited = true;
     }
 
-    /// Something is about to be sent. After a long silence what the window was says little
-    /// of the path (RFC 9293 section 3.8.1, RFC 5681 section 4.1).
-    pub fn note_departure(&mut self, departure: &Departure) {
-        if departure.first && departure.idle {
+    /// Handles data that is about to be sent. After a long idle time the window is no longer valid
+    /// for the path (RFC 9293 section 3.8.1, RFC 5681 section 4.1).
+    pub fn handle_send(&mut self, event: &SendEvent) {
+        if event.first && event.idle {
             self.window = self.window.min(INITIAL_SEGMENTS * self.mss);
             self.epoch = None;
         }
         if let Some(reduction) = &mut self.reduction {
-            reduction.note_out(departure.bytes);
+            reduction.note_out(event.bytes);
         }
     }
 
-    pub fn enter_recovery(&mut self, flew: u32) {
+    pub fn enter_recovery(&mut self, prior_in_flight: u32) {
         self.before = (self.window, self.threshold, self.max);
         self.congested();
-        self.reduction = Some(Reduction::new(flew.max(self.mss)));
+        self.reduction = Some(Reduction::new(prior_in_flight.max(self.mss)));
     }
 
     pub fn leave_recovery(&mut self) {
@@ -107,7 +107,7 @@ impl Cubic {
         }
     }
 
-    /// There was no congestion: everything is as it was then, or better.
+    /// Undoes the last reduction. Growth since then remains.
     pub fn undo(&mut self) {
         let (window, threshold, max) = self.before;
         self.window = self.window.max(window);
@@ -126,30 +126,29 @@ impl Cubic {
         self.set_window(self.mss);
     }
 
-    /// A probe repaired a loss at the tail: that was congestion.
+    /// Handles a tail loss that a probe has repaired. It counts as congestion.
     pub fn note_repaired(&mut self) {
         self.congested();
         self.set_window(self.threshold);
     }
 
-    pub fn handle_ack(&mut self, news: &News) {
+    pub fn handle_ack(&mut self, event: &AckEvent) {
         if let Some(reduction) = &mut self.reduction {
-            let to = (news.flying, self.threshold);
-            let more = reduction.allow(news.bytes, to, news.safe, self.mss);
-            self.set_window(news.flying + more);
+            let to = (event.in_flight, self.threshold);
+            let more = reduction.allow(event.bytes, to, event.safe, self.mss);
+            self.set_window(event.in_flight + more);
             return;
         }
-        // What was not used says nothing of what the path can carry (RFC 9438 section
-        // 5.8).
-        let used =
-            self.limited || self.is_slow_start() && self.window < news.flew.saturating_mul(2);
-        if news.bytes > 0 && used {
-            self.grow(news.bytes, news.now, news.smoothed.unwrap_or_default());
+        // An unused window does not show the capacity of the path (RFC 9438 section 5.8).
+        let used = self.limited
+            || self.is_slow_start() && self.window < event.prior_in_flight.saturating_mul(2);
+        if event.bytes > 0 && used {
+            self.grow(event.bytes, event.now, event.smoothed.unwrap_or_default());
             self.limited = false;
         }
     }
 
-    /// `acked` bytes arrived, and the window had been used.
+    /// Grows the window after `acked` bytes, if it was used.
     fn grow(&mut self, acked: u32, now: Time, rtt: Duration) {
         if self.is_slow_start() {
             let room = self.threshold - self.window;
@@ -190,7 +189,7 @@ impl Cubic {
         self.window = grown.min(f64::from(u32::MAX / 4)) as u32;
     }
 
-    /// Something was lost: the threshold falls, and what was tried is remembered.
+    /// Handles a congestion event: reduces the threshold and records the window.
     fn congested(&mut self) {
         let window = f64::from(self.window);
         self.max = if window < self.max { window * (1.0 + BETA) / 2.0 } else { window };
@@ -210,7 +209,7 @@ mod tests {
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
 
-    /// Lets `rounds` full windows be acknowledged.
+    /// Acknowledges `rounds` full windows.
     fn rounds(cubic: &mut Cubic, begin: u64, rounds: u64) {
         for round in 0..rounds {
             let now = Time::new(RTT * (begin + round) as u32);
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn after_congestion_the_window_comes_back_to_where_it_was_in_k_seconds() {
+    fn after_congestion_the_window_returns_to_its_maximum_in_k_seconds() {
         let mut cubic = Cubic::new(MSS);
         cubic.set_window(1000 * MSS);
         cubic.congested();

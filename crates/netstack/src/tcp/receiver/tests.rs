@@ -1,13 +1,13 @@
-//! The bounds of what is taken, and of what is offered.
+//! Limits of accepted data and of announced windows.
 
 use super::*;
 use crate::budget::{CHUNK, FIRST};
 
 const WINDOW: u32 = 64 * 1024;
-/// The bytes of a budget.
+/// Memory limit of the budget, in bytes.
 const LIMIT: usize = 64 * CHUNK;
 
-/// A receiver whose sequence numbers are about to wrap.
+/// A receiver with sequence numbers that soon wrap.
 struct Stream {
     rx: Receiver,
     first: Seq,
@@ -29,7 +29,7 @@ fn stream() -> Stream {
     Stream::new(&Budget::new(LIMIT))
 }
 
-/// A buffer that has so much of a budget that memory is short.
+/// A buffer that uses so large a part of the budget that memory is short.
 fn shortage(budget: &Budget) -> Ring {
     let mut other = Ring::new(budget.clone());
     other.push(&vec![0; 50 * CHUNK]);
@@ -38,7 +38,7 @@ fn shortage(budget: &Budget) -> Ring {
 }
 
 #[test]
-fn what_lies_past_the_window_is_not_taken_wherever_the_stream_ends() {
+fn data_past_the_window_is_not_accepted() {
     for end in [None, Some(100_000)] {
         let mut stream = stream();
         if let Some(end) = end {
@@ -46,35 +46,35 @@ fn what_lies_past_the_window_is_not_taken_wherever_the_stream_ends() {
         }
         stream.take(0, 100_000);
         assert_eq!(stream.rx.readable(), WINDOW as usize);
-        assert_eq!(stream.take(WINDOW, 1), Arrival::Remarkable);
+        assert_eq!(stream.take(WINDOW, 1), Arrival::AckNow);
         assert_eq!(stream.rx.readable(), WINDOW as usize);
     }
 }
 
 #[test]
-fn early_stretches_are_taken_up_to_a_bound() {
+fn the_number_of_out_of_order_ranges_is_bounded() {
     let mut stream = stream();
-    for number in 1..=MAX_EARLY as u32 {
-        assert_eq!(stream.take(2 * number, 1), Arrival::Remarkable);
+    for number in 1..=MAX_OUT_OF_ORDER as u32 {
+        assert_eq!(stream.take(2 * number, 1), Arrival::AckNow);
     }
-    assert_eq!(stream.take(2 * MAX_EARLY as u32 + 2, 1), Arrival::Refused);
-    assert_eq!(stream.take(0, 2), Arrival::Remarkable, "what is missing is taken");
+    assert_eq!(stream.take(2 * MAX_OUT_OF_ORDER as u32 + 2, 1), Arrival::Refused);
+    assert_eq!(stream.take(0, 2), Arrival::AckNow, "what is missing is taken");
     assert_eq!(stream.rx.readable(), 3);
 }
 
 #[test]
-fn while_memory_is_short_nothing_early_is_taken() {
+fn while_memory_is_short_out_of_order_data_is_refused() {
     let budget = Budget::new(LIMIT);
     let mut stream = Stream::new(&budget);
     let other = shortage(&budget);
     assert_eq!(stream.take(10, 10), Arrival::Refused);
     assert_eq!(stream.take(0, 10), Arrival::InOrder);
     drop(other);
-    assert_eq!(stream.take(20, 10), Arrival::Remarkable);
+    assert_eq!(stream.take(20, 10), Arrival::AckNow);
 }
 
 #[test]
-fn an_offered_window_does_not_move_back_when_memory_becomes_short() {
+fn an_announced_window_does_not_shrink_when_memory_becomes_short() {
     let budget = Budget::new(LIMIT);
     let mut stream = Stream::new(&budget);
     let offered = stream.rx.offered();
@@ -84,7 +84,7 @@ fn an_offered_window_does_not_move_back_when_memory_becomes_short() {
 }
 
 #[test]
-fn a_window_is_told_rounded_down() {
+fn a_scaled_window_is_rounded_down() {
     let mut stream = stream();
     stream.take(0, 10);
     let scale = stream.rx.scale();
@@ -94,12 +94,12 @@ fn a_window_is_told_rounded_down() {
 }
 
 #[test]
-fn a_stream_ends_where_it_was_said_first_and_not_before_what_came() {
-    let mut early = stream();
-    early.take(100, 10);
-    early.rx.finish(early.first + 50);
-    early.take(0, 50);
-    assert!(!early.rx.has_ended(), "bytes behind it have come");
+fn the_first_fin_determines_the_end_unless_later_data_has_arrived() {
+    let mut out_of_order = stream();
+    out_of_order.take(100, 10);
+    out_of_order.rx.finish(out_of_order.first + 50);
+    out_of_order.take(0, 50);
+    assert!(!out_of_order.rx.has_ended(), "bytes behind it have come");
 
     let mut twice = stream();
     for end in [50, 80] {
@@ -110,14 +110,14 @@ fn a_stream_ends_where_it_was_said_first_and_not_before_what_came() {
 }
 
 #[test]
-fn the_missing_bytes_are_taken_though_others_have_all_memory_and_early_data_holds_some() {
+fn out_of_order_data_is_dropped_for_missing_bytes_if_memory_is_used_up() {
     let bytes: Vec<u8> = (0..CHUNK + 1000).map(|n| (n % 251) as u8).collect();
     let budget = Budget::new(LIMIT);
     let mut receiver = Receiver::new(1 << 20, budget.clone());
     receiver.begin(Seq(0));
     let first = receiver.next();
-    let early = receiver.receive(first + CHUNK as u32, &Payload::Whole(&bytes[CHUNK..]));
-    assert_eq!((early, budget.used()), (Arrival::Remarkable, CHUNK));
+    let out_of_order = receiver.receive(first + CHUNK as u32, &Payload::Whole(&bytes[CHUNK..]));
+    assert_eq!((out_of_order, budget.used()), (Arrival::AckNow, CHUNK));
     budget.charge(LIMIT);
     let (mut read, now) = (Vec::new(), Time::new(std::time::Duration::ZERO));
     for _ in 0..=CHUNK / FIRST {

@@ -1,16 +1,15 @@
-//! How large a window is offered: as much as the application reads in a few round
-//! trips (as in Linux `tcp_rcv_space_adjust`). So a fast path gets a large one, and an
-//! application that does not read gets none.
+//! Adapts the announced window to the data that the application reads in a few round trips (as in
+//! Linux `tcp_rcv_space_adjust`). A fast path gets a large window, and an application that does not
+//! read does not.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// The window at the beginning, in bytes: as Linux', larger than any initial
-/// congestion window.
+/// The initial window in bytes: that of Linux, larger than any initial congestion window.
 const INITIAL: u32 = 64 * 1024;
-/// What is offered for each byte that was read in a round trip: the sender may double
-/// its window in one, and what it sent is told of one later.
+/// Window for each byte that was read in a round trip. The sender may double its window in one
+/// round trip, and its data is acknowledged one round trip later.
 const AHEAD: u32 = 4;
 
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Tuning {
     limit: u32,
     most: u32,
     rtt: Duration,
-    /// When the round trip began that is counted.
+    /// Start of the measured round trip.
     since: Option<Time>,
     read: u32,
 }
@@ -28,7 +27,7 @@ impl Tuning {
         Self { limit: INITIAL.min(most), most, rtt: Duration::ZERO, since: None, read: 0 }
     }
 
-    /// Bytes that may wait to be read.
+    /// Capacity for unread data, in bytes.
     pub fn limit(&self) -> u32 {
         self.limit
     }
@@ -42,7 +41,7 @@ impl Tuning {
         self.rtt = if self.rtt.is_zero() { sample } else { (self.rtt * 7 + sample) / 8 };
     }
 
-    /// The application read `len` bytes; at most `room` are left for windows to grow.
+    /// Records that the application read `len` bytes. Windows may grow by at most `room` bytes.
     pub fn read(&mut self, len: u32, room: u32, now: Time) {
         self.read = self.read.saturating_add(len);
         if now.since(*self.since.get_or_insert(now)) < self.rtt {

@@ -1,4 +1,4 @@
-//! Flows that share a link of some rate, with a queue before it that drops at its tail.
+//! Flows that share a link with a limited rate. The queue before the link drops at its tail.
 //!
 //! ```text
 //!   sender --+                      delay    +-- receiver
@@ -14,21 +14,21 @@ use rand_chacha::{
 };
 use sim::{Datagram, Link, Network};
 
-use super::world::{AROUND, MSS, ports, settings, since_start, speech, split};
+use super::world::{AROUND, MSS, data, ports, settings, since_start, split};
 use crate::{
     budget::Budget,
     tcp::{CongestionControl, Connection, Header, Payload, Segment, flags},
     time::Time,
 };
 
-/// Bytes of a super-packet, without its IP header.
+/// Bytes of a super-packet without its IP header.
 const MOST: usize = 65_515;
 /// Bytes that an application writes or reads at once.
 const PIECE: usize = 16 * 1024;
-/// Bytes after which what is said begins anew: a prime.
-const VERSE: u64 = 65_537;
+/// Period of the data, in bytes: a prime.
+const PERIOD: u64 = 65_537;
 
-/// Megabits of payload a second that a link carries.
+/// Megabits of payload per second that a link carries.
 pub fn payload(link: Link) -> f64 {
     const FULL: f64 = 1368.0;
     link.rate.unwrap() as f64 * 8e-6 * FULL / (FULL + 32.0 + AROUND as f64)
@@ -36,31 +36,31 @@ pub fn payload(link: Link) -> f64 {
 
 pub struct Flow {
     ends: [Option<Connection>; 2],
-    /// Bytes that the sender has still to say.
+    /// Bytes that the sender has not written yet.
     pub left: u64,
     said: u64,
-    pub heard: u64,
-    /// Segments that it sent.
+    pub received: u64,
+    /// Segments that the sender has sent.
     pub sent: u64,
 }
 
 pub struct Bottleneck {
     pub now: Time,
     pub flows: Vec<Flow>,
-    /// Senders hear, and are woken, at multiples of this only.
+    /// Senders receive acknowledgements and run only at multiples of this time.
     pub turn: Duration,
     network: Network,
-    /// From senders to receivers.
+    /// Link from senders to receivers.
     link: Link,
-    /// How long segments waited for the link.
+    /// Waits of segments for the link.
     waits: Vec<Duration>,
-    /// Bytes that senders sent at one time: when last, then how many, and the most.
+    /// Bytes that senders sent at one time: the last such time, its bytes, and the maximum.
     burst: (Time, usize, usize),
     rng: ChaCha20Rng,
     budget: Budget,
     room: Vec<u8>,
-    /// What is said, and the beginning of it once more.
-    words: Vec<u8>,
+    /// The data: one period, followed by its beginning.
+    data: Vec<u8>,
 }
 
 impl Bottleneck {
@@ -78,49 +78,49 @@ impl Bottleneck {
             rng: ChaCha20Rng::seed_from_u64(seed),
             budget: Budget::new(256 << 20),
             room: vec![0; 65_535],
-            words: [speech(VERSE as usize), speech(PIECE)].concat(),
+            data: [data(PERIOD as usize), data(PIECE)].concat(),
         }
     }
 
-    /// Changes the link for what is sent from now on.
+    /// Changes the link for segments that are sent later.
     pub fn change(&mut self, change: impl FnOnce(&mut Link)) {
         change(&mut self.link);
         self.network.set_link_to(address(0, 1).ip(), self.link);
     }
 
-    /// Megabits of payload a second that the link carries.
+    /// Megabits of payload per second that the link carries.
     pub fn payload(&self) -> f64 {
         payload(self.link)
     }
 
-    /// A flow joins that has without end to say.
+    /// Adds a flow with unlimited data.
     pub fn join(&mut self, control: CongestionControl) {
         let settings = settings(&self.budget, control, self.rng.next_u32(), MSS);
         let sender = Connection::connect(settings, ports(0), self.now);
         let ends = [Some(sender), None];
-        let flow = Flow { ends, left: u64::MAX / 2, said: 0, heard: 0, sent: 0 };
+        let flow = Flow { ends, left: u64::MAX / 2, said: 0, received: 0, sent: 0 };
         self.flows.push(flow);
         self.pump(self.flows.len() - 1);
     }
 
-    /// Megabits a second of payload that each flow carries in so long.
+    /// Runs for `duration`. Returns the megabits of payload per second of each flow.
     pub fn rates(&mut self, duration: Duration) -> Vec<f64> {
-        let heard: Vec<u64> = self.flows.iter().map(|flow| flow.heard).collect();
+        let received: Vec<u64> = self.flows.iter().map(|flow| flow.received).collect();
         self.run(duration);
-        let rate = |(flow, heard): (&Flow, u64)| {
-            (flow.heard - heard) as f64 * 8e-6 / duration.as_secs_f64()
+        let rate = |(flow, received): (&Flow, u64)| {
+            (flow.received - received) as f64 * 8e-6 / duration.as_secs_f64()
         };
-        self.flows.iter().zip(heard).map(rate).collect()
+        self.flows.iter().zip(received).map(rate).collect()
     }
 
-    /// The least, the mean and the longest wait for the link since this was asked last.
+    /// The minimum, mean and maximum wait for the link since the last call.
     pub fn waits(&mut self) -> (Duration, Duration, Duration) {
         let waits = std::mem::take(&mut self.waits);
         let [least, most] = [waits.iter().min(), waits.iter().max()].map(|wait| *wait.unwrap());
         (least, waits.iter().sum::<Duration>() / waits.len() as u32, most)
     }
 
-    /// The most bytes that left senders at one time.
+    /// The most bytes that senders sent at one time.
     pub fn burst(&self) -> usize {
         self.burst.2
     }
@@ -129,8 +129,8 @@ impl Bottleneck {
         self.flows[flow].ends[0].as_ref().unwrap()
     }
 
-    /// A flow has so much more to say.
-    pub fn say(&mut self, flow: usize, bytes: u64) {
+    /// Adds bytes to a flow's data.
+    pub fn queue_data(&mut self, flow: usize, bytes: u64) {
         self.flows[flow].left += bytes;
         self.pump(flow);
     }
@@ -169,7 +169,7 @@ impl Bottleneck {
         }
     }
 
-    /// The senders' next turn.
+    /// The next time at which senders run.
     fn at_turn(&self, time: Time) -> Time {
         if self.turn.is_zero() {
             return time;
@@ -197,11 +197,11 @@ impl Bottleneck {
         }
     }
 
-    /// Lets both ends of a flow write, read and send what they can, as the stack does, which does
-    /// not poll a connection that has nothing to send.
+    /// Lets both ends of a flow write, read and send as much as they can. Like the stack, it does
+    /// not poll a connection without anything to send.
     fn pump(&mut self, flow: usize) {
         for from in [0, 1] {
-            self.flows[flow].talk(from, &self.words, self.now);
+            self.flows[flow].exchange(from, &self.data, self.now);
             let mut room = std::mem::take(&mut self.room);
             let end = self.flows[flow].ends[from].as_ref();
             let has_turn = end.is_some_and(|tcp| tcp.wants_transmit(MOST));
@@ -213,7 +213,7 @@ impl Bottleneck {
                 for segment in split(&room[..len], outgoing.header, outgoing.segment) {
                     self.launch(flow, from, segment);
                 }
-                self.flows[flow].talk(from, &self.words, self.now);
+                self.flows[flow].exchange(from, &self.data, self.now);
             }
             self.room = room;
         }
@@ -237,7 +237,7 @@ impl Bottleneck {
     }
 }
 
-/// Where an end of a flow is on the network.
+/// The address of an end of a flow.
 fn address(flow: usize, end: usize) -> SocketAddr {
     ([192, 0, 2, end as u8], flow as u16).into()
 }
@@ -247,12 +247,12 @@ impl Flow {
         self.ends[end].as_ref()?.poll_timeout()
     }
 
-    fn talk(&mut self, end: usize, words: &[u8], now: Time) {
+    fn exchange(&mut self, end: usize, data: &[u8], now: Time) {
         let Some(tcp) = &mut self.ends[end] else { return };
         if end == 0 {
             while self.left > 0 && tcp.is_connected() && tcp.write_room() > 0 {
                 let len = self.left.min(tcp.write_room().min(PIECE) as u64);
-                let piece = &words[(self.said % VERSE) as usize..][..len as usize];
+                let piece = &data[(self.said % PERIOD) as usize..][..len as usize];
                 let said = tcp.write(piece).unwrap() as u64;
                 self.said += said;
                 self.left -= said;
@@ -262,9 +262,9 @@ impl Flow {
         let mut to = [0; PIECE];
         while tcp.readable() > 0 {
             let len = tcp.read(&mut to, now);
-            let said = &words[(self.heard % VERSE) as usize..][..len];
-            assert!(to[..len] == *said, "what was heard was not said");
-            self.heard += len as u64;
+            let said = &data[(self.received % PERIOD) as usize..][..len];
+            assert!(to[..len] == *said, "received data was not sent");
+            self.received += len as u64;
         }
     }
 }

@@ -4,15 +4,15 @@ use super::world::{CLEAN, Link, MS, World};
 use crate::tcp::{Failure, State};
 
 #[test]
-fn a_half_may_close_while_the_other_goes_on() {
+fn one_direction_may_close_while_the_other_continues() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 50_000);
+    world.queue_data(0, 50_000);
     world.ends[0].ends = true;
     world.run_until(|world| world.state(0) == State::FinWait2);
     assert_eq!(world.state(1), State::CloseWait);
-    world.say(1, 500_000);
+    world.queue_data(1, 500_000);
     world.ends[1].ends = true;
-    world.run_until(|world| world.all_heard() && world.state(1) == State::Closed);
+    world.run_until(|world| world.all_received() && world.state(1) == State::Closed);
     assert_eq!(world.state(0), State::TimeWait);
     world.run_for(Duration::from_secs(61));
     assert!(world.tcp(0).is_over());
@@ -30,7 +30,7 @@ fn both_may_close_at_once() {
 }
 
 #[test]
-fn a_lost_last_acknowledgement_is_repeated_out_of_time_wait() {
+fn a_lost_last_acknowledgement_is_repeated_in_time_wait() {
     let mut world = World::connected(1, CLEAN);
     world.ends[0].ends = true;
     world.run_until(|world| world.state(1) == State::CloseWait);
@@ -45,24 +45,24 @@ fn a_lost_last_acknowledgement_is_repeated_out_of_time_wait() {
 }
 
 #[test]
-fn who_leaves_with_everything_read_says_goodbye_and_what_comes_then_is_reset() {
+fn dropping_a_stream_with_all_data_read_sends_fin_and_resets_later_data() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 100);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 100);
+    world.run_until(World::all_received);
     let now = world.now;
     world.tcp(1).close(now);
     world.run_until(|world| world.state(0) == State::CloseWait);
-    world.say(0, 100);
+    world.queue_data(0, 100);
     world.run_until(|world| world.ends[0].failure.is_some());
     assert_eq!(world.ends[0].failure, Some(Failure::Reset));
     assert!(world.both(State::Closed));
 }
 
 #[test]
-fn who_leaves_with_something_unread_resets() {
+fn dropping_a_stream_with_unread_data_sends_a_reset() {
     let mut world = World::connected(1, CLEAN);
     world.ends[1].reads = false;
-    world.say(0, 100);
+    world.queue_data(0, 100);
     world.run_for(30 * MS);
     let now = world.now;
     world.tcp(1).close(now);
@@ -72,9 +72,9 @@ fn who_leaves_with_something_unread_resets() {
 }
 
 #[test]
-fn what_was_written_before_leaving_arrives() {
+fn data_written_before_dropping_a_stream_arrives() {
     let mut world = World::connected(1, Link { loss: 300, ..CLEAN });
-    world.say(0, 200_000);
+    world.queue_data(0, 200_000);
     world.pump();
     let now = world.now;
     let said = world.tcp(0).tx.next().since(world.tcp(0).tx.una());
@@ -82,11 +82,11 @@ fn what_was_written_before_leaving_arrives() {
     world.tcp(0).close(now);
     world.run_until(|world| world.ends[1].tcp.as_ref().unwrap().is_at_end());
     assert_eq!(world.ends[1].failure, None);
-    assert!(world.ends[1].heard.len() >= 100_000, "{}", world.ends[1].heard.len());
+    assert!(world.ends[1].received.len() >= 100_000, "{}", world.ends[1].received.len());
 }
 
 #[test]
-fn an_orphan_does_not_wait_for_its_peer_for_ever() {
+fn an_orphan_waits_for_its_peer_for_a_limited_time() {
     let mut world = World::connected(1, CLEAN);
     let now = world.now;
     world.tcp(0).close(now);
@@ -96,14 +96,14 @@ fn an_orphan_does_not_wait_for_its_peer_for_ever() {
     assert!(world.tcp(0).is_over());
 }
 
-/// The peer acknowledges each probe, and never makes room.
+/// The peer acknowledges each probe, but its window remains closed.
 #[test]
-fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
+fn an_orphan_with_a_closed_window_fails_whichever_end_closed_first() {
     for (peer_ends, state) in [(false, State::FinWait1), (true, State::LastAck)] {
         let mut world = World::connected(1, CLEAN);
         world.ends[1].reads = false;
         world.ends[1].ends = peer_ends;
-        world.say(0, 500_000);
+        world.queue_data(0, 500_000);
         world.run_for(Duration::from_secs(5));
         let now = world.now;
         world.tcp(0).close(now);
@@ -111,8 +111,8 @@ fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
         assert_eq!(world.state(0), state);
         world.run_for(Duration::from_secs(10));
         assert!(world.tcp(0).is_over());
-        assert_eq!(world.ends[1].failure, Some(Failure::Reset), "and it hears so");
-        assert!(world.tcp(1).readable() > 0, "what came before is there until nobody reads it");
+        assert_eq!(world.ends[1].failure, Some(Failure::Reset), "the peer is notified");
+        assert!(world.tcp(1).readable() > 0, "earlier data can still be read");
         let now = world.now;
         world.tcp(1).close(now);
         assert_eq!(world.budget.used(), 0);
@@ -120,10 +120,10 @@ fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
 }
 
 #[test]
-fn an_orphan_whose_peer_takes_little_at_a_time_says_everything() {
+fn an_orphan_with_a_slow_peer_sends_all_data() {
     let mut world = World::connected(1, CLEAN);
     world.ends[1].reads = false;
-    world.say(0, 300_000);
+    world.queue_data(0, 300_000);
     world.run_for(Duration::from_secs(5));
     let now = world.now;
     world.tcp(0).close(now);

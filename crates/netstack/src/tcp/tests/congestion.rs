@@ -1,5 +1,4 @@
-//! What BBR makes of paths: how much it carries, how long the queue is, and what is left
-//! for others.
+//! Properties of BBR on different paths: throughput, length of the queue, and fairness.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 const RTT: Duration = Duration::from_millis(66);
 
-/// 40 Mbit/s, of which 37.7 are left for payload.
+/// 40 Mbit/s, of which 37.7 are payload.
 const LONG: Link = Link {
     rate: Some(5_000_000),
     delay: Duration::from_millis(33),
@@ -24,7 +23,7 @@ const LONG: Link = Link {
     ..Link::CLEAN
 };
 
-/// A flow that has begun some time ago.
+/// A flow that has run for some time.
 fn flowing(seed: u64, path: Link) -> Bottleneck {
     let mut link = Bottleneck::new(seed, path);
     link.join(Bbr);
@@ -33,13 +32,13 @@ fn flowing(seed: u64, path: Link) -> Bottleneck {
     link
 }
 
-/// Of what a path carries, how much payload one flow does in so long.
+/// Runs for `duration`. Returns the used part of the link's payload rate.
 fn share(link: &mut Bottleneck, duration: Duration) -> f64 {
     link.rates(duration)[0] / link.payload()
 }
 
 #[test]
-fn a_long_path_is_filled_whatever_random_loss_it_has() {
+fn a_long_path_is_filled_despite_random_loss() {
     for (loss, reordering, least) in [(0, 0, 0.93), (10, 0, 0.88), (10, 10, 0.88), (100, 0, 0.8)] {
         let path = Link { loss, reordering, late: 2 * MS, ..LONG };
         let filled = share(&mut flowing(1, path), 10 * S);
@@ -48,19 +47,19 @@ fn a_long_path_is_filled_whatever_random_loss_it_has() {
     }
 }
 
-/// What comes late is behind dozens of others, and its recovery is undone.
+/// Late segments arrive after dozens of others, and the recovery is undone.
 #[test]
-fn what_is_late_is_not_taken_for_lost() {
+fn late_segments_are_not_considered_lost() {
     for late in [2 * MS, 10 * MS] {
         let filled = share(&mut flowing(2, Link { reordering: 50, late, ..LONG }), 10 * S);
         assert!(filled > 0.93, "{filled} where 5 of 1000 are {late:?} late");
     }
 }
 
-/// They are taken for lost, and bound what flies, until the receiver tells that it has them
-/// twice.
+/// The late segments are considered lost and limit the data in flight, until the receiver reports
+/// duplicates.
 #[test]
-fn when_all_that_seemed_lost_was_late_the_window_is_what_it_was() {
+fn a_spurious_recovery_restores_the_window() {
     let mut link = flowing(1, Link { late: 120 * MS, ..LONG });
     link.run(S / 2);
     let window = |link: &Bottleneck| link.sender(0).tx.flight.window();
@@ -78,31 +77,31 @@ fn when_all_that_seemed_lost_was_late_the_window_is_what_it_was() {
 }
 
 #[test]
-fn the_queue_is_short_though_there_is_room_for_a_long_one() {
+fn the_queue_stays_short_although_a_long_one_would_fit() {
     let mut link = flowing(1, Link { queue: 10 * RTT, ..LONG });
     let filled = share(&mut link, 10 * S);
     let (least, mean, most) = link.waits();
     assert!(filled > 0.93, "{filled} of the path");
-    assert_eq!(least, Duration::ZERO, "it is empty now and then");
+    assert_eq!(least, Duration::ZERO, "the queue is empty at times");
     assert!(mean < RTT / 4 && most < RTT, "{mean:?} in the mean, {most:?} at most");
 }
 
-/// Where the queue holds an eighth of what the path does, each search for more overflows it.
+/// The queue has an eighth of the bandwidth-delay product, so each bandwidth probe overflows it.
 #[test]
-fn a_short_queue_is_not_flooded() {
+fn a_short_queue_does_not_overflow_often() {
     let mut link = flowing(1, Link { queue: RTT / 8, ..LONG });
-    let (sent, heard) = (link.flows[0].sent, link.flows[0].heard);
+    let (sent, received) = (link.flows[0].sent, link.flows[0].received);
     let filled = share(&mut link, 20 * S);
-    let (sent, heard) = (link.flows[0].sent - sent, link.flows[0].heard - heard);
-    let lost = 1.0 - heard as f64 / 1368.0 / sent as f64;
+    let (sent, received) = (link.flows[0].sent - sent, link.flows[0].received - received);
+    let lost = 1.0 - received as f64 / 1368.0 / sent as f64;
     eprintln!("a queue of {:?}: {filled:.2} of the path, {lost:.4} lost", RTT / 8);
     assert!(filled > 0.8 && lost < 0.01, "{filled} of the path, {lost} of it lost");
 }
 
-/// As on a radio link, or where threads wait long for their turns: what is heard comes in
-/// batches, and what is sent leaves late.
+/// As on a radio link, or with threads that wait long for a core: acknowledgements arrive in
+/// batches, and data is sent late.
 #[test]
-fn a_sender_that_has_its_turn_now_and_then_keeps_the_path_full() {
+fn a_sender_that_runs_only_at_intervals_fills_the_path() {
     let short = Link { rate: Some(12_500_000), delay: MS / 10, queue: 40 * MS, ..LONG };
     for (path, turn) in [
         (Link { delay: 5 * MS, queue: 100 * MS, ..LONG }, 40 * MS),
@@ -110,7 +109,7 @@ fn a_sender_that_has_its_turn_now_and_then_keeps_the_path_full() {
         (short, 20 * MS),
     ] {
         let mut link = flowing(1, path);
-        // What the round trip takes without that is still remembered.
+        // The minimum round trip time is still the previous one.
         link.turn = turn;
         let filled = [(); 3].map(|()| share(&mut link, 3 * S));
         eprintln!("a turn each {turn:?}, {:?} one way: {filled:.2?} of the path", path.delay);
@@ -119,13 +118,13 @@ fn a_sender_that_has_its_turn_now_and_then_keeps_the_path_full() {
 }
 
 #[test]
-fn each_five_seconds_little_flies_so_that_the_least_round_trip_time_is_seen() {
+fn probe_rtt_reduces_the_data_in_flight_every_five_seconds() {
     let mut link = flowing(1, LONG);
     let held = (LONG.rate.unwrap() as f64 * RTT.as_secs_f64()) as u32;
     let (mut pauses, mut before) = (Vec::new(), false);
     for step in 0..1500 {
         link.run(10 * MS);
-        let pauses_now = link.sender(0).tx.flight.board.flying() < held * 55 / 100;
+        let pauses_now = link.sender(0).tx.flight.board.in_flight() < held * 55 / 100;
         if pauses_now && !before {
             pauses.push(step * 10);
         }
@@ -138,17 +137,18 @@ fn each_five_seconds_little_flies_so_that_the_least_round_trip_time_is_seen() {
 }
 
 #[test]
-fn what_leaves_at_once_is_what_the_pace_makes_of_some_milliseconds() {
+fn bursts_are_limited_to_some_milliseconds_of_the_pacing_rate() {
     let mut link = Bottleneck::new(1, LONG);
     link.join(Bbr);
     link.run(10 * S);
-    // Ten milliseconds are made up for after waiting for an acknowledgement, one is the
-    // quantum, and half a millisecond is sent ahead of the pace, which is that of a search.
+    // At most ten milliseconds are made up for after waiting for an acknowledgement, one
+    // millisecond is the quantum, and half a millisecond is sent ahead of the pace. The pace is
+    // that of a bandwidth probe.
     let most = (5e6 * 1.25 * 11.5e-3) as usize;
     assert!(link.burst() < most, "{} bytes left at once, {most} would be right", link.burst());
     let left = std::mem::take(&mut link.flows[0].left);
     link.run(2 * S);
-    link.say(0, left);
+    link.queue_data(0, left);
     link.run(2 * S);
     assert!(link.burst() < most, "{} bytes left at once after a silence", link.burst());
 }
@@ -166,7 +166,7 @@ fn two_flows_share_a_path_evenly() {
 }
 
 #[test]
-fn beside_cubic_neither_starves() {
+fn bbr_and_cubic_do_not_starve_each_other() {
     for queue in [RTT, 3 * RTT] {
         let mut link = Bottleneck::new(1, Link { queue, ..LONG });
         link.join(Cubic);
@@ -180,23 +180,23 @@ fn beside_cubic_neither_starves() {
 }
 
 #[test]
-fn who_has_little_to_say_for_long_has_the_whole_path_at_once_afterwards() {
+fn after_a_long_application_limited_time_the_path_is_filled_at_once() {
     let mut link = flowing(1, LONG);
     link.flows[0].left = 0;
     link.run(S);
     for _ in 0..200 {
-        link.say(0, 20_000);
+        link.queue_data(0, 20_000);
         link.run(100 * MS);
     }
-    link.say(0, u64::MAX / 4);
+    link.queue_data(0, u64::MAX / 4);
     link.run(2 * RTT);
     let filled = share(&mut link, S);
     assert!(filled > 0.9, "{filled} of the path");
 }
 
 #[test]
-fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
-    // Where the queue is short losses tell of it, where it is long the rate does.
+fn a_tenfold_change_of_the_rate_is_followed_in_seconds() {
+    // A short queue is detected by losses, a long one by the rate.
     for queue in [RTT, 10 * RTT] {
         let mut link = flowing(1, Link { queue, ..LONG });
         link.change(|link| link.rate = LONG.rate.map(|rate| rate / 10));
@@ -215,19 +215,19 @@ fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
 }
 
 #[test]
-fn all_bytes_arrive_whatever_is_lost_late_and_dropped() {
+fn all_bytes_arrive_despite_loss_reordering_and_drops() {
     for seed in 0..5 {
         let path = Link { loss: 300, reordering: 300, late: 9 * MS, queue: 5 * MS, ..LONG };
         let mut link = Bottleneck::new(seed, path);
         link.join(Bbr);
         link.flows[0].left = 3_000_000;
         link.run(30 * S);
-        assert_eq!(link.flows[0].heard, 3_000_000, "with seed {seed}");
+        assert_eq!(link.flows[0].received, 3_000_000, "with seed {seed}");
     }
 }
 
 #[test]
-fn the_initial_window_leaves_at_once() {
+fn the_initial_window_is_sent_at_once() {
     let mut link = Bottleneck::new(1, LONG);
     link.join(Bbr);
     link.run(RTT + MS);

@@ -1,54 +1,54 @@
-//! Each segment of a whole life in turn is lost, comes twice, comes late: whatever befalls
-//! one of them, both ends hear everything, part in peace, and hold nothing afterwards.
+//! Runs connections in which one segment is lost, duplicated or late, for each segment in turn. In
+//! all cases both ends receive all data, close without failure and hold no memory afterwards.
 
 use std::time::Duration;
 
-use super::world::{CLEAN, Kind, MS, Mishap, World};
+use super::world::{CLEAN, Fault, Kind, MS, World};
 use crate::tcp::State;
 
-/// Within a round trip, behind some others; behind an acknowledgement of what came later;
-/// behind a time-out; and behind a repeated SYN.
+/// Delays: within a round trip, after some later segments; after an acknowledgement of later data;
+/// after a timeout; and after a repeated SYN.
 const LATE: [Duration; 4] = [MS, Duration::from_millis(25), Duration::from_millis(400), LONG];
 const LONG: Duration = Duration::from_millis(1300);
 
-/// A life from the first SYN to the last acknowledgement.
+/// A connection from the first SYN to the last acknowledgement.
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct Scenario {
     name: &'static str,
     begin: fn() -> World,
-    /// What becomes of it until both halves ended.
+    /// Runs the connection until both ends are closed.
     go: fn(&mut World),
 }
 
-const LIVES: [Life; 7] = [
-    Life { name: "who asked ends first", begin: asked, go: |world| talk(world, 0) },
-    Life { name: "who answered ends first", begin: asked, go: |world| talk(world, 1) },
-    Life { name: "both end at once", begin: asked, go: both_end },
-    Life { name: "both ask at once", begin: both_ask, go: both_end },
-    Life { name: "nobody says anything", begin: asked, go: silence },
-    Life { name: "one does not read for a while", begin: asked, go: pause },
-    Life { name: "the path becomes narrow", begin: asked, go: narrow },
+const SCENARIOS: [Scenario; 7] = [
+    Scenario { name: "the client closes first", begin: opened, go: |world| exchange(world, 0) },
+    Scenario { name: "the server closes first", begin: opened, go: |world| exchange(world, 1) },
+    Scenario { name: "simultaneous close", begin: opened, go: both_end },
+    Scenario { name: "simultaneous open", begin: simultaneous_open, go: both_end },
+    Scenario { name: "without data", begin: opened, go: silence },
+    Scenario { name: "one end pauses reading", begin: opened, go: pause },
+    Scenario { name: "the path MTU decreases", begin: opened, go: narrow },
 ];
 
-fn asked() -> World {
+fn opened() -> World {
     World::dialled(1, CLEAN)
 }
 
-fn both_ask() -> World {
+fn simultaneous_open() -> World {
     let mut world = World::new(1, CLEAN);
     world.dial(0);
     world.dial(1);
     world
 }
 
-fn speak(world: &mut World) {
-    world.say(0, 40_000);
-    world.say(1, 9000);
+fn queue_data(world: &mut World) {
+    world.queue_data(0, 40_000);
+    world.queue_data(1, 9000);
 }
 
-/// One ends its half, and the other when it has heard so.
-fn talk(world: &mut World, first: usize) {
-    speak(world);
+/// Both ends send data. One end closes, and the other one after receiving FIN.
+fn exchange(world: &mut World, first: usize) {
+    queue_data(world);
     end(world, first);
 }
 
@@ -59,7 +59,7 @@ fn end(world: &mut World, first: usize) {
 }
 
 fn both_end(world: &mut World) {
-    speak(world);
+    queue_data(world);
     world.ends.iter_mut().for_each(|end| end.ends = true);
 }
 
@@ -68,20 +68,20 @@ fn silence(world: &mut World) {
     end(world, 0);
 }
 
-/// A window closes, is asked after, and opens.
+/// A window closes, is probed, and opens.
 fn pause(world: &mut World) {
-    world.say(0, 90_000);
+    world.queue_data(0, 90_000);
     world.ends[1].reads = false;
     world.run_for(Duration::from_secs(4));
     world.ends[1].reads = true;
-    world.run_until(World::all_heard);
+    world.run_until(World::all_received);
     end(world, 1);
 }
 
-/// Long segments are dropped, and a router says so a little later.
+/// Long segments are dropped, and a router reports that a little later.
 fn narrow(world: &mut World) {
-    speak(world);
-    world.run_until(|world| world.ends[1].heard.len() > 5000);
+    queue_data(world);
+    world.run_until(|world| world.ends[1].received.len() > 5000);
     world.filter = Box::new(|_, _, bytes| bytes.len() <= 1020);
     world.run_for(20 * MS);
     world.tcp(0).lower_path(1000);
@@ -89,14 +89,15 @@ fn narrow(world: &mut World) {
     end(world, 0);
 }
 
-/// Lives it, with a mishap or without; how long it took, and how many segments each sent.
-fn live(life: Life, mishap: Option<Mishap>) -> (Duration, [usize; 2]) {
-    let mut world = (life.begin)();
-    world.mishap = mishap;
+/// Runs a connection, optionally with a fault. Returns its duration and the number of segments of
+/// each end.
+fn run(scenario: Scenario, fault: Option<Fault>) -> (Duration, [usize; 2]) {
+    let mut world = (scenario.begin)();
+    world.fault = fault;
     let begin = world.now;
-    (life.go)(&mut world);
+    (scenario.go)(&mut world);
     world.run_until(|world| {
-        world.all_heard()
+        world.all_received()
             && [0, 1]
                 .into_iter()
                 .all(|end| matches!(world.state(end), State::TimeWait | State::Closed))
@@ -111,50 +112,52 @@ fn live(life: Life, mishap: Option<Mishap>) -> (Duration, [usize; 2]) {
     (took, sent)
 }
 
-/// Has each segment of it in turn meet that.
-fn each(life: Life, kind: Kind, check: impl Fn(Duration, Mishap, Duration)) {
-    let (clean, sent) = live(life, None);
+/// Runs a connection once for each of its segments, with this fault.
+fn each(scenario: Scenario, kind: Kind, check: impl Fn(Duration, Fault, Duration)) {
+    let (clean, sent) = run(scenario, None);
     for from in [0, 1] {
         for number in 0..sent[from] {
-            let mishap = Mishap { from, number, kind };
-            let (took, _) = live(life, Some(mishap));
-            check(took, mishap, clean);
+            let fault = Fault { from, number, kind };
+            let (took, _) = run(scenario, Some(fault));
+            check(took, fault, clean);
         }
     }
 }
 
-/// A time-out costs at least 200 ms; a SYN that is lost a second, and so does its
-/// acknowledgement where nobody says anything; the news of a window at most as long again
-/// as it was closed.
+/// A timeout costs at least 200 ms. A lost SYN costs one second, and so does its lost
+/// acknowledgement if no data is sent. A lost window update costs at most the time for which the
+/// window was closed.
 #[test]
-fn any_segment_of_a_life_may_be_lost() {
-    for life in LIVES {
-        each(life, Kind::Lost, |took, mishap, clean| {
-            let more = if mishap.number < 2 { 1300 * MS } else { 300 * MS };
+fn any_segment_of_a_connection_may_be_lost() {
+    for scenario in SCENARIOS {
+        each(scenario, Kind::Lost, |took, fault, clean| {
+            let more = if fault.number < 2 { 1300 * MS } else { 300 * MS };
             assert!(
                 took < clean + more.max(clean),
-                "{}: {mishap:?}: {took:?}, not {clean:?}",
-                life.name
+                "{}: {fault:?}: {took:?}, not {clean:?}",
+                scenario.name
             );
         });
     }
 }
 
 #[test]
-fn any_segment_of_a_life_may_come_twice() {
-    for life in LIVES {
-        each(life, Kind::Twice, |took, mishap, clean| {
-            assert!(took <= clean + 50 * MS, "{}: {mishap:?}: {took:?}", life.name);
+fn any_segment_of_a_connection_may_be_duplicated() {
+    for scenario in SCENARIOS {
+        each(scenario, Kind::Twice, |took, fault, clean| {
+            assert!(took <= clean + 50 * MS, "{}: {fault:?}: {took:?}", scenario.name);
         });
     }
 }
 
 #[test]
-fn any_segment_of_a_life_may_be_late() {
-    for (life, late) in LIVES.into_iter().flat_map(|life| LATE.map(|late| (life, late))) {
-        each(life, Kind::Late(late), |took, mishap, clean| {
+fn any_segment_of_a_connection_may_be_late() {
+    for (scenario, late) in
+        SCENARIOS.into_iter().flat_map(|scenario| LATE.map(|late| (scenario, late)))
+    {
+        each(scenario, Kind::Late(late), |took, fault, clean| {
             let bound = clean + (late + 60 * MS).max(clean);
-            assert!(took < bound, "{}: {mishap:?}: {took:?}, not {clean:?}", life.name);
+            assert!(took < bound, "{}: {fault:?}: {took:?}, not {clean:?}", scenario.name);
         });
     }
 }

@@ -10,7 +10,7 @@ fn acks(world: &mut World, end: usize) -> usize {
 }
 
 #[test]
-fn a_reset_counts_only_at_the_very_next_byte() {
+fn a_reset_is_accepted_only_at_the_next_sequence_number() {
     let mut world = World::connected(1, CLEAN);
     for ahead in [1, 1000, 60_000] {
         world.forge(1, |header| {
@@ -25,13 +25,13 @@ fn a_reset_counts_only_at_the_very_next_byte() {
             header.flags = flags::RST;
             header.seq = header.seq + away;
         });
-        assert_eq!(acks(&mut world, 1), 0, "outside of the window it is nothing");
+        assert_eq!(acks(&mut world, 1), 0, "outside of the window it is ignored");
     }
     world.forge(1, |header| header.flags = flags::RST);
     assert_eq!(world.tcp(1).take_failure(), Some(Failure::Reset));
 }
 
-/// A world whose second end is in a state.
+/// A world with the second end in a given state.
 fn in_state(state: State) -> World {
     if state == State::SynReceived {
         let mut world = World::dialled(1, CLEAN);
@@ -46,7 +46,7 @@ fn in_state(state: State) -> World {
         State::LastAck | State::Closing | State::TimeWait => [true, true],
         _ => [false, false],
     };
-    // Acknowledgements that would lead on are lost.
+    // Acknowledgements that would change the state are lost.
     let stays = matches!(state, State::FinWait1 | State::LastAck | State::Closing);
     if state == State::LastAck {
         world.ends[0].ends = theirs;
@@ -68,7 +68,7 @@ fn in_state(state: State) -> World {
 
 /// RFC 9293 section 3.10.7.4, RFC 5961 section 3.2, RFC 1337.
 #[test]
-fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
+fn a_reset_is_handled_by_state_and_a_forged_one_is_ignored() {
     for (state, behind, failure) in [
         (State::SynReceived, State::Closed, Some(Failure::Refused)),
         (State::Established, State::Closed, Some(Failure::Reset)),
@@ -99,7 +99,7 @@ fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
 }
 
 #[test]
-fn a_syn_in_a_connection_is_challenged_and_changes_nothing() {
+fn a_syn_in_a_connection_is_challenged_without_effect() {
     let mut world = World::connected(1, CLEAN);
     let expected = world.tcp(1).rx.next();
     world.forge(1, |header| {
@@ -112,7 +112,7 @@ fn a_syn_in_a_connection_is_challenged_and_changes_nothing() {
 }
 
 #[test]
-fn challenges_are_few() {
+fn challenges_are_rate_limited() {
     let mut world = World::connected(1, CLEAN);
     let mut all = 0;
     for _ in 0..1000 {
@@ -123,11 +123,11 @@ fn challenges_are_few() {
         });
         all += acks(&mut world, 1);
     }
-    assert_eq!(all, 5, "ten, and each answers two");
+    assert_eq!(all, 5, "ten challenges, and each answer is for two");
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_free_nothing() {
+fn acknowledgements_of_unsent_data_are_ignored() {
     let mut world = World::connected(1, CLEAN);
     let una = world.tcp(1).tx.una();
     for ack in [1, 1 << 20, 1 << 30] {
@@ -139,10 +139,10 @@ fn acknowledgements_of_what_was_never_sent_free_nothing() {
 }
 
 #[test]
-fn an_old_timestamp_is_an_old_segment() {
+fn a_segment_with_an_old_timestamp_is_refused() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 10);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 10);
+    world.run_until(World::all_received);
     let expected = world.tcp(1).rx.next();
     let fin = |world: &mut World, behind: u32| {
         world.forge(1, |header| {
@@ -154,32 +154,32 @@ fn an_old_timestamp_is_an_old_segment() {
     };
     fin(&mut world, 5000);
     assert_eq!(world.tcp(1).rx.next(), expected);
-    assert_eq!(acks(&mut world, 1), 1, "its sender hears where we are");
+    assert_eq!(acks(&mut world, 1), 1, "its sender gets the present state");
     fin(&mut world, 0);
     assert_eq!(world.tcp(1).rx.next(), expected + 1);
 }
 
-/// Timestamps turn round every 49.7 days, so what was heard 24 days ago says nothing of
-/// what is old (RFC 7323 section 5.5).
+/// Timestamps wrap every 49.7 days, so a timestamp from 24 days ago cannot identify old segments
+/// (RFC 7323 section 5.5).
 #[test]
-fn a_peer_is_heard_after_any_silence() {
+fn segments_are_accepted_after_any_idle_time() {
     for days in [1, 23, 25, 40, 49, 50, 75] {
         let mut world = World::connected(1, CLEAN);
-        world.say(0, 3000);
-        world.run_until(World::all_heard);
+        world.queue_data(0, 3000);
+        world.run_until(World::all_received);
         world.run_for(Duration::from_secs(days * 24 * 3600));
-        world.say(0, 3000);
-        world.say(1, 3000);
+        world.queue_data(0, 3000);
+        world.queue_data(1, 3000);
         let begin = world.now;
-        world.run_until(World::all_heard);
+        world.run_until(World::all_received);
         assert!(world.now.since(begin) < Duration::from_millis(100), "after {days} days");
     }
 }
 
 #[test]
-fn selective_acknowledgements_that_lie_harm_nobody_else() {
+fn false_selective_acknowledgements_harm_only_their_sender() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 400_000);
+    world.queue_data(0, 400_000);
     for round in 0..200u32 {
         world.run_for(super::world::MS / 4);
         let una = world.tcp(0).tx.una();
@@ -190,19 +190,19 @@ fn selective_acknowledgements_that_lie_harm_nobody_else() {
                 [(from, from + 1 + round * 91 % 5000), (from + 9000, from)].into_iter().collect();
         });
     }
-    // What was wrongly taken for delivered is sent again after a time-out at the latest.
-    world.run_until(World::all_heard);
+    // Data that was wrongly considered delivered is retransmitted after a timeout at the latest.
+    world.run_until(World::all_received);
 }
 
-/// Each byte that is told of for itself would be a stretch to look at for ever (as in
+/// Each separately acknowledged byte would otherwise become a range of the scoreboard (as in
 /// CVE-2019-11478).
 #[test]
-fn selective_acknowledgements_of_single_bytes_cut_no_segment() {
+fn selective_acknowledgements_of_single_bytes_do_not_split_segments() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 2_000_000);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 2_000_000);
+    world.run_until(World::all_received);
     world.filter = Box::new(|_, _, _| false);
-    world.say(0, 500_000);
+    world.queue_data(0, 500_000);
     world.pump();
     let (una, next) = (world.tcp(0).tx.una(), world.tcp(0).tx.next());
     let segments = next.since(una) as usize / 1300;
@@ -214,8 +214,8 @@ fn selective_acknowledgements_of_single_bytes_cut_no_segment() {
             header.options.sack = [0, 2, 4, 6].map(block).into_iter().collect();
         });
     }
-    let stretches = world.tcp(0).tx.flight.board.iter().count();
-    assert!(stretches < 3 * segments, "{stretches} stretches of {segments} segments");
+    let ranges = world.tcp(0).tx.flight.board.iter().count();
+    assert!(ranges < 3 * segments, "{ranges} ranges of {segments} segments");
     world.filter = Box::new(|_, _, _| true);
-    world.run_until(World::all_heard);
+    world.run_until(World::all_received);
 }

@@ -6,12 +6,12 @@ use crate::tcp::{Failure, Header, Keepalive, State};
 const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(600), interval: Duration::from_secs(60), probes: 5 };
 
-/// Both ends are connected, have spoken, and are silent; the first asks.
+/// Both ends have exchanged data and are idle. The first one has keepalive probes.
 fn silent() -> World {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 5000);
-    world.say(1, 5000);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 5000);
+    world.queue_data(1, 5000);
+    world.run_until(World::all_received);
     world.run_for(Duration::from_secs(1));
     let now = world.now;
     world.tcp(0).set_keepalive(Some(KEEPALIVE), now);
@@ -19,7 +19,7 @@ fn silent() -> World {
 }
 
 #[test]
-fn nobody_is_asked_unless_that_is_wanted() {
+fn without_keepalive_no_probe_is_sent() {
     let mut world = silent();
     let now = world.now;
     world.tcp(0).set_keepalive(None, now);
@@ -32,7 +32,7 @@ fn nobody_is_asked_unless_that_is_wanted() {
 }
 
 #[test]
-fn a_peer_that_is_there_is_asked_once_in_each_silence_and_keeps_its_connection() {
+fn a_reachable_peer_is_probed_once_per_idle_time_and_stays_connected() {
     let mut world = silent();
     let sent = [world.ends[0].sent, world.ends[1].sent];
     let now = world.now;
@@ -45,19 +45,19 @@ fn a_peer_that_is_there_is_asked_once_in_each_silence_and_keeps_its_connection()
     world.run_for(Duration::from_secs(599));
     assert_eq!([world.ends[0].sent, world.ends[1].sent], sent);
     world.run_for(Duration::from_secs(86_400 - 599));
-    let asked = world.ends[0].sent - sent[0];
-    // A day of 600 s, each with 20 ms until the answer.
-    assert_eq!((asked, world.ends[1].sent - sent[1]), (143, 143));
+    let probes = world.ends[0].sent - sent[0];
+    // A day in periods of 600 s plus 20 ms until the answer.
+    assert_eq!((probes, world.ends[1].sent - sent[1]), (143, 143));
     assert!(world.both(State::Established));
-    // Both still speak.
+    // Both ends still exchange data.
     world.filter = Box::new(|_, _, _| true);
-    world.say(0, 100_000);
-    world.say(1, 100_000);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 100_000);
+    world.queue_data(1, 100_000);
+    world.run_until(World::all_received);
 }
 
 #[test]
-fn a_peer_that_vanished_is_gone_after_its_last_question_and_told_so_if_it_comes_back() {
+fn an_unreachable_peer_fails_after_the_last_probe_and_is_reset_on_return() {
     let mut world = silent();
     let sent = world.ends[0].sent;
     world.filter = Box::new(|_, _, _| false);
@@ -76,7 +76,7 @@ fn one_answer_in_time_is_enough() {
     let mut number = 0;
     world.filter = Box::new(move |from, _, _| {
         number += usize::from(from == 0);
-        // Four of five questions are lost.
+        // Four of five probes are lost.
         from == 1 || number % 5 == 0
     });
     world.run_for(Duration::from_secs(86_400));
@@ -84,14 +84,14 @@ fn one_answer_in_time_is_enough() {
 }
 
 #[test]
-fn what_waits_for_its_acknowledgement_is_repeated_and_nobody_is_asked() {
+fn unacknowledged_data_is_retransmitted_and_not_probed() {
     let mut world = silent();
     world.filter = Box::new(|from, _, bytes| {
         let (_, len) = Header::parse(bytes).unwrap();
-        assert!(from == 1 || bytes.len() > len, "a question beside data");
+        assert!(from == 1 || bytes.len() > len, "a probe while data is in flight");
         false
     });
-    world.say(0, 100);
+    world.queue_data(0, 100);
     world.run_for(Duration::from_secs(800));
     assert_eq!(world.state(0), State::Established);
     world.run_for(Duration::from_secs(800));
@@ -99,7 +99,7 @@ fn what_waits_for_its_acknowledgement_is_repeated_and_nobody_is_asked() {
 }
 
 #[test]
-fn a_half_that_waits_for_the_other_asks_too() {
+fn a_half_closed_connection_is_probed_too() {
     for end in [0, 1] {
         let mut world = silent();
         world.ends[end].ends = true;

@@ -6,7 +6,7 @@ use crate::tcp::{
     State,
 };
 
-/// The first end has asked for a connection with this congestion control.
+/// The first end has sent a SYN, with this congestion control.
 fn dialled(control: CongestionControl, seed: u64, link: Link) -> World {
     let mut world = World::new(seed, link);
     world.control = [control; 2];
@@ -14,22 +14,22 @@ fn dialled(control: CongestionControl, seed: u64, link: Link) -> World {
     world
 }
 
-/// A transfer of 100 kB with both ends' goodbyes; how long it took, and how many
-/// segments each sent.
+/// Transfers 100 kB and closes both ends. Returns the duration and the number of segments of each
+/// end.
 fn transfer(mut world: World) -> (Duration, [usize; 2], World) {
     let begin = world.now;
-    world.say(0, 100_000);
-    world.say(1, 3000);
+    world.queue_data(0, 100_000);
+    world.queue_data(1, 3000);
     world.ends.iter_mut().for_each(|end| end.ends = true);
     world.run_until(|world| {
-        world.all_heard()
+        world.all_received()
             && world.ends.iter().all(|end| end.tcp.as_ref().is_some_and(|tcp| tcp.is_at_end()))
     });
     let sent = [world.ends[0].sent, world.ends[1].sent];
     (world.now.since(begin), sent, world)
 }
 
-/// A time-out costs at least 200 ms, and a lost SYN a second.
+/// A timeout costs at least 200 ms, and a lost SYN one second.
 #[test]
 fn the_loss_of_any_single_segment_costs_no_time_out() {
     for (control, from) in [(Bbr, 0), (Bbr, 1), (Cubic, 0), (Cubic, 1)] {
@@ -38,8 +38,8 @@ fn the_loss_of_any_single_segment_costs_no_time_out() {
             let mut world = dialled(control, 1, CLEAN);
             world.filter = Box::new(move |end, number, _| (end, number) != (from, lost));
             let (took, ..) = transfer(world);
-            // The first of each end is a SYN. The last of all, and a lone FIN, wait
-            // for a probe, which waits for a late acknowledgement.
+            // The first segment of each end is a SYN. The last one, and a separate FIN, wait for a
+            // probe, which waits for a delayed acknowledgement.
             let bound = if lost == 0 { 1200 * MS } else { 300 * MS };
             assert!(took < clean + bound, "segment {lost} of {from}: {took:?}, not {clean:?}");
         }
@@ -72,30 +72,30 @@ fn a_retransmission_that_is_lost_too_is_repeated_without_a_time_out() {
         left -= i32::from(hit);
         !hit
     });
-    world.say(0, 100_000);
+    world.queue_data(0, 100_000);
     let begin = world.now;
-    world.run_until(World::all_heard);
+    world.run_until(World::all_received);
     assert!(world.now.since(begin) < 200 * MS, "{:?}", world.now.since(begin));
 }
 
 #[test]
-fn an_outage_ends_and_the_stream_goes_on() {
+fn the_stream_continues_after_an_outage() {
     let mut world = World::connected(1, CLEAN);
-    world.say(0, 200_000);
+    world.queue_data(0, 200_000);
     world.run_for(15 * MS);
     world.filter = Box::new(|_, _, _| false);
     world.run_for(Duration::from_secs(20));
     world.filter = Box::new(|_, _, _| true);
     let sent = world.ends[0].sent;
-    world.run_until(World::all_heard);
-    assert!(world.ends[0].sent - sent < 170, "what arrived is not sent again");
+    world.run_until(World::all_received);
+    assert!(world.ends[0].sent - sent < 170, "received data is not retransmitted");
 }
 
 #[test]
-fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
+fn a_lost_peer_fails_after_a_quarter_of_an_hour() {
     let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
-    world.say(0, 10);
+    world.queue_data(0, 10);
     let begin = world.now;
     world.run_until(|world| world.state(0) == State::Closed);
     let took = world.now.since(begin).as_secs();
@@ -103,29 +103,29 @@ fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
 }
 
 #[test]
-fn duplicates_and_reordering_harm_nothing_and_reordering_is_no_loss() {
+fn duplicates_and_reordering_are_not_treated_as_loss() {
     let link = Link { reordering: 300, duplication: 300, late: 3 * MS, ..CLEAN };
     for control in [Bbr, Cubic] {
         let mut world = World::with(control, 5, link);
-        world.say(0, 3_000_000);
-        world.run_until(World::all_heard);
+        world.queue_data(0, 3_000_000);
+        world.run_until(World::all_received);
         let needless = world.ends[0].sent_bytes - 3_000_000;
         assert!(needless < 200_000, "{control:?}: {needless} bytes were sent twice");
     }
 }
 
 #[test]
-fn heavy_loss_reordering_and_duplicates_both_ways_lose_no_byte() {
+fn no_byte_is_lost_despite_heavy_loss_reordering_and_duplicates() {
     for seed in 0..40 {
         let link = Link { loss: 500, reordering: 1000, duplication: 500, late: 17 * MS, ..CLEAN };
         let mut world = dialled(if seed % 4 < 2 { Bbr } else { Cubic }, seed, link);
         if seed % 2 == 1 {
             world.most = 1400;
         }
-        world.say(0, 300_000);
-        world.say(1, 200_000);
+        world.queue_data(0, 300_000);
+        world.queue_data(1, 200_000);
         world.ends.iter_mut().for_each(|end| end.ends = true);
-        world.run_until(|world| world.all_heard());
+        world.run_until(|world| world.all_received());
     }
 }
 
@@ -135,25 +135,25 @@ fn a_peer_without_selective_acknowledgements_recovers_without_a_time_out() {
     let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|from, number, bytes| {
         if from == 0 && number == 0 {
-            // SACK permitted becomes two NOPs.
+            // Replaces the "SACK permitted" option by two NOPs.
             let at = bytes.windows(2).rposition(|pair| pair == [4, 2]).unwrap();
             bytes[at..at + 2].copy_from_slice(&[1, 1]);
         }
         from != 0 || number != 40
     });
     let begin = world.now;
-    world.say(0, 200_000);
-    world.run_until(World::all_heard);
-    assert!(!world.tcp(0).agreed.selective);
+    world.queue_data(0, 200_000);
+    world.run_until(World::all_received);
+    assert!(!world.tcp(0).negotiated.selective);
     assert!(world.now.since(begin) < 350 * MS, "{:?}", world.now.since(begin));
 }
 
-/// RFC 2018 section 8: what was told of selectively may be dropped all the same.
+/// RFC 2018 section 8: selectively acknowledged data may be dropped.
 #[test]
-fn a_receiver_that_reneges_gets_everything_again() {
+fn a_reneging_receiver_gets_all_data_again() {
     let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
-    world.say(0, 10_000);
+    world.queue_data(0, 10_000);
     world.pump();
     let (una, next) = (world.tcp(0).tx.una(), world.tcp(0).tx.next());
     world.forge(0, |header| {
@@ -162,7 +162,7 @@ fn a_receiver_that_reneges_gets_everything_again() {
     });
     world.filter = Box::new(|_, _, _| true);
     let begin = world.now;
-    world.run_until(|world| world.all_heard());
+    world.run_until(|world| world.all_received());
     assert!(world.now.since(begin) < Duration::from_secs(3), "{:?}", world.now.since(begin));
 }
 
@@ -170,7 +170,7 @@ fn a_receiver_that_reneges_gets_everything_again() {
 fn a_connection_fails_once() {
     let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
-    world.say(0, 10);
+    world.queue_data(0, 10);
     world.run_until(|world| world.ends[0].failure.is_some());
     let most = world.most;
     assert!(!world.tcp(0).wants_transmit(most));

@@ -4,20 +4,20 @@ use super::world::{CLEAN, MS, World};
 use crate::tcp::{Failure, Header, State, flags};
 
 #[test]
-fn a_connection_is_up_after_a_round_trip_and_a_half_with_everything_agreed() {
+fn a_connection_is_established_after_one_and_a_half_round_trips() {
     let mut world = World::dialled(1, CLEAN);
     let begin = world.now;
     world.run_until(|world| world.both(State::Established));
     assert_eq!(world.now.since(begin), 30 * MS);
     for end in [0, 1] {
-        let agreed = world.tcp(end).agreed;
-        assert!(agreed.selective && agreed.timestamps && agreed.scales);
-        assert_eq!(agreed.scale, 9, "16 MiB need nine bits");
+        let negotiated = world.tcp(end).negotiated;
+        assert!(negotiated.selective && negotiated.timestamps && negotiated.scales);
+        assert_eq!(negotiated.scale, 9, "16 MiB need nine bits");
     }
 }
 
 #[test]
-fn what_a_peer_does_not_offer_is_not_used() {
+fn options_that_a_peer_does_not_offer_are_not_used() {
     let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|_, number, bytes| {
         let (mut header, len) = Header::parse(bytes).unwrap();
@@ -33,13 +33,13 @@ fn what_a_peer_does_not_offer_is_not_used() {
         }
         true
     });
-    world.say(0, 300_000);
-    world.say(1, 100_000);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 300_000);
+    world.queue_data(1, 100_000);
+    world.run_until(World::all_received);
 }
 
 #[test]
-fn a_syn_is_repeated_and_given_up_after_two_minutes() {
+fn a_syn_is_repeated_for_two_minutes() {
     let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
     let begin = world.now;
@@ -54,21 +54,21 @@ fn a_handshake_survives_the_loss_of_any_of_its_segments() {
     for lost in [(0, 0), (1, 0), (0, 1)] {
         let mut world = World::dialled(1, CLEAN);
         world.filter = Box::new(move |from, number, _| (from, number) != lost);
-        world.say(0, 10);
-        world.say(1, 10);
-        world.run_until(World::all_heard);
+        world.queue_data(0, 10);
+        world.queue_data(1, 10);
+        world.run_until(World::all_received);
         assert!(world.both(State::Established), "without {lost:?}");
     }
 }
 
 #[test]
-fn both_may_ask_at_once() {
+fn simultaneous_open_is_supported() {
     let mut world = World::new(1, CLEAN);
     world.dial(0);
     world.dial(1);
-    world.say(0, 100_000);
-    world.say(1, 100_000);
-    world.run_until(World::all_heard);
+    world.queue_data(0, 100_000);
+    world.queue_data(1, 100_000);
+    world.run_until(World::all_received);
     assert!(world.both(State::Established));
 }
 
@@ -82,7 +82,7 @@ fn a_refused_connection_fails_at_once() {
     reset.flags = flags::RST | flags::ACK;
     reset.ack = syn.seq + 2;
     take(&mut world, &reset);
-    assert_eq!(world.state(0), State::SynSent, "it acknowledges something else");
+    assert_eq!(world.state(0), State::SynSent, "it acknowledges another sequence number");
     reset.ack = syn.seq + 1;
     take(&mut world, &reset);
     assert_eq!(world.tcp(0).take_failure(), Some(Failure::Refused));
@@ -101,9 +101,9 @@ fn each_end_sends_what_the_other_can_receive() {
     let mut world = World::new(1, CLEAN);
     world.set_mss([1380, 500]);
     world.dial(0);
-    world.say(0, 100_000);
-    world.say(1, 100_000);
-    // The world looks at each segment's length.
-    world.run_until(World::all_heard);
+    world.queue_data(0, 100_000);
+    world.queue_data(1, 100_000);
+    // The world checks the length of each segment.
+    world.run_until(World::all_received);
     assert_eq!(world.tcp(0).segment_limit(), 500);
 }

@@ -1,4 +1,4 @@
-//! Two ends, what they want to say, and what befalls it on the way.
+//! Two ends, their data, and the faults on their path.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,17 +18,17 @@ pub const MS: Duration = Duration::from_millis(1);
 pub const MSS: u16 = 1380;
 const PORTS: [u16; 2] = [40_000, 80];
 
-/// Bytes around each segment: of IP and of a tunnel.
+/// Overhead of each segment in bytes: IP and tunnel headers.
 pub const AROUND: usize = 52;
 
 /// A link of ten milliseconds.
 pub const CLEAN: Link = Link { delay: Duration::from_millis(10), overhead: AROUND, ..Link::CLEAN };
 
-/// What happens to one segment.
+/// A fault of one segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Mishap {
+pub struct Fault {
     pub from: usize,
-    /// Among those that this end sends.
+    /// Number of the segment among those of its sender.
     pub number: usize,
     pub kind: Kind,
 }
@@ -37,42 +37,43 @@ pub struct Mishap {
 pub enum Kind {
     Lost,
     Twice,
-    /// So much later than it should; what was sent behind it comes first.
+    /// The segment is delayed by this time, so later ones overtake it.
     Late(Duration),
 }
 
 pub struct End {
     pub tcp: Option<Connection>,
-    /// What it still has to write.
-    pub speech: Vec<u8>,
+    /// Data to write.
+    pub data: Vec<u8>,
     said: usize,
-    /// Whether it ends its half when all is said.
+    /// Whether it closes after all data.
     pub ends: bool,
-    /// Whether it reads what comes.
+    /// Whether it reads received data.
     pub reads: bool,
-    pub heard: Vec<u8>,
+    pub received: Vec<u8>,
     pub failure: Option<Failure>,
-    /// Segments that it sent.
+    /// Segments that it has sent.
     pub sent: usize,
-    /// Bytes of payload that it sent.
+    /// Bytes of payload that it has sent.
     pub sent_bytes: usize,
 }
 
-/// What a scenario does with a segment: by its number, from one end to the other.
+/// A scenario's filter. It gets the number of the sender, the number of the segment, and the
+/// segment, which it may change. Returns whether the segment is delivered.
 pub type Filter = Box<dyn FnMut(usize, usize, &mut Vec<u8>) -> bool>;
 
 pub struct World {
     pub now: Time,
     pub network: Network,
     pub ends: [End; 2],
-    /// Whether a segment passes, and what else becomes of it.
+    /// Decides which segments are delivered.
     pub filter: Filter,
-    /// What befalls one segment that passes.
-    pub mishap: Option<Mishap>,
-    /// The most that one transmission carries.
+    /// A fault of one of the delivered segments.
+    pub fault: Option<Fault>,
+    /// The longest transmission.
     pub most: usize,
     pub budget: Budget,
-    /// What each end's connection is to have.
+    /// Congestion control of each end.
     pub control: [CongestionControl; 2],
     mss: [u16; 2],
 }
@@ -93,13 +94,13 @@ pub fn ports(end: usize) -> Ports {
     Ports { local: PORTS[end], remote: PORTS[1 - end] }
 }
 
-/// Where an end is on the network.
+/// The address of an end.
 fn address(end: usize) -> SocketAddr {
     ([192, 0, 2, end as u8], PORTS[end]).into()
 }
 
-/// Bytes in which no part looks like another.
-pub fn speech(len: usize) -> Vec<u8> {
+/// Data without repetitions.
+pub fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }
 
@@ -107,11 +108,11 @@ impl World {
     pub fn new(seed: u64, link: Link) -> Self {
         let end = || End {
             tcp: None,
-            speech: Vec::new(),
+            data: Vec::new(),
             said: 0,
             ends: false,
             reads: true,
-            heard: Vec::new(),
+            received: Vec::new(),
             failure: None,
             sent: 0,
             sent_bytes: 0,
@@ -122,7 +123,7 @@ impl World {
             network,
             ends: [end(), end()],
             filter: Box::new(|_, _, _| true),
-            mishap: None,
+            fault: None,
             most: 65_515,
             budget: Budget::new(256 << 20),
             control: [CongestionControl::default(); 2],
@@ -130,7 +131,7 @@ impl World {
         }
     }
 
-    /// The first end has asked for a connection; sequence numbers are about to wrap.
+    /// The first end has sent a SYN. Sequence numbers soon wrap.
     pub fn dialled(seed: u64, link: Link) -> Self {
         let mut world = Self::new(seed, link);
         world.dial(0);
@@ -142,7 +143,7 @@ impl World {
         Self::with(CongestionControl::default(), seed, link)
     }
 
-    /// The same, with this congestion control at both.
+    /// Both ends are connected, with this congestion control.
     pub fn with(control: CongestionControl, seed: u64, link: Link) -> Self {
         let mut world = Self::new(seed, Link { loss: 0, reordering: 0, ..link });
         world.control = [control; 2];
@@ -173,28 +174,28 @@ impl World {
         self.state(0) == state && self.state(1) == state
     }
 
-    /// Has an end say so much more.
-    pub fn say(&mut self, end: usize, len: usize) {
+    /// Adds data to write.
+    pub fn queue_data(&mut self, end: usize, len: usize) {
         let end = &mut self.ends[end];
-        let all = speech(end.speech.len() + len);
-        end.speech = all;
+        let all = data(end.data.len() + len);
+        end.data = all;
     }
 
-    /// Whether each heard all that the other has said and has to say.
-    pub fn all_heard(&self) -> bool {
+    /// Whether each end has received all data of the other.
+    pub fn all_received(&self) -> bool {
         let [a, b] = &self.ends;
-        a.heard.len() == b.speech.len() && b.heard.len() == a.speech.len()
+        a.received.len() == b.data.len() && b.received.len() == a.data.len()
     }
 
-    /// Whether what was heard is what was said.
+    /// Checks that received data equals sent data.
     pub fn check(&self) {
         let [a, b] = &self.ends;
-        for (heard, speech) in [(&a.heard, &b.speech), (&b.heard, &a.speech)] {
-            assert!(speech.starts_with(heard), "what was heard was not said");
+        for (received, data) in [(&a.received, &b.data), (&b.received, &a.data)] {
+            assert!(data.starts_with(received), "received data was not sent");
         }
     }
 
-    /// Lets time pass until `done`.
+    /// Runs until `done`.
     pub fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         let begin = self.now;
         loop {
@@ -202,13 +203,13 @@ impl World {
             if done(self) {
                 break;
             }
-            assert!(self.step(), "nothing would ever happen again");
-            assert!(self.now.since(begin) < Duration::from_secs(7200), "it takes for ever");
+            assert!(self.step(), "no further event");
+            assert!(self.now.since(begin) < Duration::from_secs(7200), "it takes too long");
         }
         self.check();
     }
 
-    /// Lets `duration` pass.
+    /// Runs for `duration`.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         self.pump();
@@ -227,7 +228,7 @@ impl World {
         timeouts.chain(arrival).min()
     }
 
-    /// Lets the next thing happen; whether there is one.
+    /// Handles the next event. Returns whether there was one.
     fn step(&mut self) -> bool {
         let Some(next) = self.next_event() else { return false };
         self.now = self.now.max(next);
@@ -249,7 +250,7 @@ impl World {
         let segment = Segment { header, payload: Payload::Whole(&bytes[len..]) };
         let end = &mut self.ends[to];
         let Some(tcp) = &mut end.tcp else {
-            // Somebody listens.
+            // The second end listens.
             if segment.header.flags == flags::SYN {
                 let settings = settings(&self.budget, self.control[to], 7, self.mss[to]);
                 let accepted = Connection::accept(settings, ports(to), &segment.header, self.now);
@@ -258,10 +259,10 @@ impl World {
             return;
         };
         let verdict = tcp.handle_segment(self.now, &segment);
-        assert_eq!(verdict, Verdict::Taken, "{:?}", segment.header);
+        assert_eq!(verdict, Verdict::Handled, "{:?}", segment.header);
     }
 
-    /// Has a segment arrive at once, made by nobody.
+    /// Delivers a forged segment at once.
     pub fn forge(&mut self, to: usize, change: impl FnOnce(&mut Header)) {
         let other = self.ends[1 - to].tcp.as_ref().unwrap();
         let mut header = other.header(self.now, flags::ACK);
@@ -272,10 +273,10 @@ impl World {
         let _ = self.tcp(to).handle_segment(now, &segment);
     }
 
-    /// Has both ends say, hear and send what they can.
+    /// Lets both ends write, read and send as much as they can.
     pub fn pump(&mut self) {
         for from in [0, 1] {
-            self.ends[from].talk(self.now);
+            self.ends[from].exchange(self.now);
             let mut room = vec![0; 65_535];
             while let Some(tcp) = self.ends[from].tcp.as_mut()
                 && tcp.wants_transmit(self.most)
@@ -286,9 +287,9 @@ impl World {
                 for segment in split(&room[..len], outgoing.header, outgoing.segment) {
                     self.launch(from, segment);
                 }
-                self.ends[from].talk(self.now);
+                self.ends[from].exchange(self.now);
             }
-            self.ends[from].talk(self.now);
+            self.ends[from].exchange(self.now);
         }
     }
 
@@ -304,8 +305,8 @@ impl World {
             return;
         }
         let segment = Datagram::new(address(from), address(to), bytes);
-        let hit = |mishap: &Mishap| (mishap.from, mishap.number) == (from, number);
-        match self.mishap.filter(hit).map(|mishap| mishap.kind) {
+        let hit = |fault: &Fault| (fault.from, fault.number) == (from, number);
+        match self.fault.filter(hit).map(|fault| fault.kind) {
             Some(Kind::Lost) => return,
             Some(Kind::Late(by)) => return self.network.send_late(segment, by),
             Some(Kind::Twice) => self.network.send(segment.clone()),
@@ -315,33 +316,33 @@ impl World {
     }
 }
 
-/// As the network counts.
+/// The time of the network.
 pub fn since_start(time: Time) -> Duration {
     Duration::from_nanos(time.as_nanos())
 }
 
 impl End {
-    fn talk(&mut self, now: Time) {
+    fn exchange(&mut self, now: Time) {
         let Some(tcp) = &mut self.tcp else { return };
         if self.failure.is_none() {
             self.failure = tcp.take_failure();
         }
-        if let Some(said) = tcp.write(&self.speech[self.said..]) {
+        if let Some(said) = tcp.write(&self.data[self.said..]) {
             self.said += said;
         }
         let open = matches!(tcp.state(), State::Established | State::CloseWait);
-        if self.ends && self.said == self.speech.len() && open {
+        if self.ends && self.said == self.data.len() && open {
             tcp.shutdown(now);
         }
         while self.reads && tcp.readable() > 0 {
             let mut to = [0; 5000];
             let len = tcp.read(&mut to, now);
-            self.heard.extend_from_slice(&to[..len]);
+            self.received.extend_from_slice(&to[..len]);
         }
     }
 }
 
-/// What `packet` makes of a super-packet.
+/// The segments of a super-packet, computed by `packet`.
 pub fn split(bytes: &[u8], header: usize, segment: usize) -> Vec<Vec<u8>> {
     let (head, payload) = bytes.split_at(header);
     if payload.is_empty() {

@@ -1,34 +1,34 @@
-//! The least round trip time, and the pauses in which it is seen ("ProbeRTT").
+//! The minimum round trip time, and the pauses that measure it ("ProbeRTT").
 
 use std::time::Duration;
 
 use super::{Bbr, Phase};
 use crate::{
-    tcp::{control::News, delivery::Delivery, seq::Seq},
+    tcp::{control::AckEvent, delivery::Delivery, seq::Seq},
     time::Time,
 };
 
-/// How long the least is believed ("MinRTTFilterLen").
+/// Lifetime of the minimum ("MinRTTFilterLen").
 const AGE: Duration = Duration::from_secs(10);
-/// How long after it was seen last it is looked for ("ProbeRTTInterval").
+/// Time after the last measurement of a minimum until the next pause ("ProbeRTTInterval").
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long little flies ("ProbeRTTDuration").
+/// Duration of a pause ("ProbeRTTDuration").
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub struct MinRtt {
     rtt: Option<Duration>,
     at: Time,
-    /// The least since the last pause, or the last time that little was on its way.
+    /// The minimum since the last pause, or since little data was in flight.
     recent: Option<Duration>,
     recent_at: Time,
-    /// Whether it is time for a pause.
+    /// Whether a pause is due.
     expired: bool,
-    /// Until when this pause goes on, once little flies.
+    /// End of this pause. Set once little data is in flight.
     until: Option<Time>,
-    /// Whether a round trip has passed in it.
+    /// Whether a round trip has passed in this pause.
     round: bool,
-    /// Whether the connection was silent until now, which is as good as a pause.
+    /// Whether the connection restarts from idle. The idle time replaces a pause.
     pub restarts: bool,
 }
 
@@ -65,28 +65,28 @@ impl MinRtt {
 }
 
 impl Bbr {
-    pub(super) fn check_probe_rtt(&mut self, news: &News, delivery: &mut Delivery) {
+    pub(super) fn check_probe_rtt(&mut self, event: &AckEvent, delivery: &mut Delivery) {
         let arrived = delivery.arrived();
         let due = self.min_rtt.expired && !self.min_rtt.restarts;
         if self.phase != Phase::ProbeRtt && due {
-            self.note_good();
+            self.save_window();
             self.phase = Phase::ProbeRtt;
             self.min_rtt.until = None;
             self.probe.stop();
             self.round.begin(arrived);
         }
         if self.phase == Phase::ProbeRtt {
-            // What is delivered now is little, because little is sent.
-            delivery.note_limited(news.flying);
-            self.pause(news, arrived);
+            // The pause limits the delivery rate.
+            delivery.note_limited(event.in_flight);
+            self.pause(event, arrived);
         }
         self.min_rtt.restarts = false;
     }
 
-    fn pause(&mut self, news: &News, arrived: Seq) {
+    fn pause(&mut self, event: &AckEvent, arrived: Seq) {
         if self.min_rtt.until.is_none() {
-            if news.flying <= self.probe_rtt_window() {
-                self.min_rtt.until = Some(news.now + PAUSE);
+            if event.in_flight <= self.probe_rtt_window() {
+                self.min_rtt.until = Some(event.now + PAUSE);
                 self.min_rtt.round = false;
                 self.round.begin(arrived);
             }
@@ -94,18 +94,18 @@ impl Bbr {
         }
         self.min_rtt.round |= self.round.starts;
         if self.min_rtt.round {
-            self.end_probe_rtt(arrived, news.now);
+            self.end_probe_rtt(arrived, event.now);
         }
     }
 
-    /// "Exiting ProbeRTT", when it is time.
+    /// "Exiting ProbeRTT", if its time is over.
     pub(super) fn end_probe_rtt(&mut self, arrived: Seq, now: Time) {
         if self.min_rtt.until.is_none_or(|until| now <= until) {
             return;
         }
         self.min_rtt.recent_at = now;
-        self.window = self.window.max(self.good);
-        self.short = super::Short::NONE;
+        self.window = self.window.max(self.prior_window);
+        self.short_term = super::ShortTerm::NONE;
         if self.full.reached {
             self.begin_down(arrived, now);
             self.begin_cruise();
@@ -114,7 +114,7 @@ impl Bbr {
         }
     }
 
-    /// What flies in a pause at most.
+    /// Limit of bytes in flight during a pause.
     pub(super) fn probe_rtt_window(&self) -> u32 {
         self.product(Phase::ProbeRtt.window_gain()).max(self.least())
     }

@@ -1,25 +1,25 @@
-//! What is known of the path.
+//! The model of the path.
 
 use super::{Bbr, Phase, UNBOUNDED};
 use crate::{
     tcp::{
-        control::{Loss, News},
+        control::{AckEvent, Loss},
         delivery::Sample,
         seq::Seq,
     },
     time::Time,
 };
 
-/// What is left of a bound after losses ("BBR.Beta").
+/// Factor of a limit after losses ("BBR.Beta").
 pub const BETA: f64 = 0.7;
 
-/// Round trips by what arrives ("Tracking Packet-Timed Round Trips").
+/// Counts round trips by acknowledged data ("Tracking Packet-Timed Round Trips").
 #[derive(Debug, Default)]
 pub struct Round {
     next: Seq,
-    /// How many there were, modulo 2^32.
+    /// Number of rounds, modulo 2^32.
     pub count: u32,
-    /// Whether one starts with this acknowledgement.
+    /// Whether a round starts with this acknowledgement.
     pub starts: bool,
 }
 
@@ -32,19 +32,18 @@ impl Round {
         }
     }
 
-    /// One begins with what is sent next.
+    /// Starts a round with the next data that is sent.
     pub fn begin(&mut self, arrived: Seq) {
         self.next = arrived;
     }
 
-    /// What had arrived when this one began.
+    /// The data that had arrived at the start of this round.
     pub fn next(&self) -> Seq {
         self.next
     }
 }
 
-/// The greatest rate of this cycle of phases and of the one before ("BBR.max_bw Max
-/// Filter").
+/// The maximum rate of the present ProbeBW cycle and the previous one ("BBR.max_bw Max Filter").
 #[derive(Debug, Default)]
 pub struct MaxRate {
     before: f64,
@@ -57,13 +56,13 @@ impl MaxRate {
     }
 
     pub fn handle(&mut self, sample: &Sample) {
-        // What an application holds back says nothing, unless it is more all the same.
+        // An application-limited sample is only a lower bound.
         if sample.rate >= self.max() || !sample.limited {
             self.now = self.now.max(sample.rate);
         }
     }
 
-    /// Another cycle begins.
+    /// Starts another cycle.
     pub fn advance(&mut self) {
         if self.now > 0.0 {
             (self.before, self.now) = (self.now, 0.0);
@@ -71,52 +70,52 @@ impl MaxRate {
     }
 }
 
-/// Bounds until the next search, from losses outside of searches.
+/// Limits until the next bandwidth probe, from losses outside of probes.
 #[derive(Clone, Copy, Debug)]
-pub struct Short {
-    /// Bytes a second.
+pub struct ShortTerm {
+    /// Bytes per second.
     pub rate: f64,
-    pub flying: u32,
+    pub in_flight: u32,
 }
 
-impl Short {
-    pub const NONE: Self = Self { rate: f64::INFINITY, flying: UNBOUNDED };
+impl ShortTerm {
+    pub const NONE: Self = Self { rate: f64::INFINITY, in_flight: UNBOUNDED };
 
     pub fn max(self, other: Self) -> Self {
-        Self { rate: self.rate.max(other.rate), flying: self.flying.max(other.flying) }
+        Self { rate: self.rate.max(other.rate), in_flight: self.in_flight.max(other.in_flight) }
     }
 }
 
-impl Default for Short {
+impl Default for ShortTerm {
     fn default() -> Self {
         Self::NONE
     }
 }
 
-/// What was delivered in the last round trip, and whether something was lost in it.
+/// Delivery in the last round trip, and whether it had losses.
 #[derive(Debug, Default)]
 pub struct Latest {
     rate: f64,
     arrived: u32,
-    /// What had arrived when this round trip began.
+    /// The data that had arrived at the start of this round trip.
     begin: Seq,
-    /// Whether one ends with this acknowledgement.
+    /// Whether a round trip ends with this acknowledgement.
     pub starts: bool,
     lossy: bool,
-    /// Stretches that were lost apart from each other, and the end of the last.
+    /// Number of separate lost ranges, and the end of the last one.
     losses: (u8, Seq),
 }
 
 impl Latest {
     pub fn note_lost(&mut self, loss: &Loss<'_>) {
         self.note_repaired(loss.arrived);
-        if self.losses.0 == 0 || self.losses.1 != loss.stretch.start {
+        if self.losses.0 == 0 || self.losses.1 != loss.range.start {
             self.losses.0 = self.losses.0.saturating_add(1);
         }
-        self.losses.1 = loss.stretch.end;
+        self.losses.1 = loss.range.end;
     }
 
-    /// Something was lost.
+    /// Records a loss.
     pub fn note_repaired(&mut self, arrived: Seq) {
         if !self.lossy {
             self.begin = arrived;
@@ -128,12 +127,12 @@ impl Latest {
         self.lossy = false;
     }
 
-    /// Stretches that were lost in this round trip.
+    /// Number of separate lost ranges in this round trip.
     pub fn losses(&self) -> u8 {
         self.losses.0
     }
 
-    /// Bytes that arrived in it.
+    /// Bytes that arrived in this round trip.
     pub fn arrived(&self) -> u32 {
         self.arrived
     }
@@ -147,7 +146,7 @@ impl Latest {
         }
     }
 
-    /// All have seen this acknowledgement.
+    /// Starts a round trip after all other steps of an acknowledgement.
     pub fn advance(&mut self, sample: &Sample) {
         if self.starts {
             (self.rate, self.arrived) = (sample.rate, sample.arrived);
@@ -162,17 +161,17 @@ impl Latest {
     }
 }
 
-/// How much more arrives at once than the rate lets expect ("BBR.extra_acked").
+/// Bytes that are acknowledged beyond the expected rate ("BBR.extra_acked").
 #[derive(Debug)]
 pub struct Aggregation {
     since: Time,
     arrived: f64,
-    /// The most in these rounds, and in those before.
+    /// The maximum of the present rounds and of the previous ones.
     most: [u32; 2],
     rounds: u8,
 }
 
-/// Rounds of each of both halves of the filter; together they are the draft's ten.
+/// Rounds of each half of the filter. Together they are the draft's ten.
 const ROUNDS: u8 = 5;
 
 impl Aggregation {
@@ -209,34 +208,45 @@ impl Aggregation {
 }
 
 impl Bbr {
-    pub(super) fn aggregate(&mut self, news: &News) {
+    pub(super) fn aggregate(&mut self, event: &AckEvent) {
         if self.round.starts {
             self.aggregation.note_round(if self.full.reached { ROUNDS } else { 1 });
         }
-        self.aggregation.handle(news.bytes, self.rate(), self.window, news.now);
+        self.aggregation.handle(event.bytes, self.rate(), self.window, event.now);
     }
 
-    /// Once a round trip: losses that were not found in a search say that the path has
+    /// Adapts to losses outside of bandwidth probes once a round trip. They show that the path has
     /// become narrower ("When not Probing for Bandwidth").
     pub(super) fn adapt_to_losses(&mut self) {
         if !self.latest.lossy || self.phase.searches() {
             return;
         }
-        let rate = if self.short.rate.is_finite() { self.short.rate } else { self.rate.max() };
-        let flying = if self.short.flying == UNBOUNDED { self.window } else { self.short.flying };
-        self.short = Short {
+        let rate =
+            if self.short_term.rate.is_finite() { self.short_term.rate } else { self.rate.max() };
+        let in_flight = if self.short_term.in_flight == UNBOUNDED {
+            self.window
+        } else {
+            self.short_term.in_flight
+        };
+        self.short_term = ShortTerm {
             rate: self.latest.rate.max(BETA * rate),
-            flying: self.latest.arrived.max((BETA * f64::from(flying)) as u32),
+            in_flight: self.latest.arrived.max((BETA * f64::from(in_flight)) as u32),
         };
     }
 
-    /// A search has put too much on its way ("Probing for Bandwidth In ProbeBW").
-    pub(super) fn handle_too_much(&mut self, flying: u32, limited: bool, arrived: Seq, now: Time) {
+    /// Handles a bandwidth probe with too many losses ("Probing for Bandwidth In ProbeBW").
+    pub(super) fn handle_inflight_too_high(
+        &mut self,
+        in_flight: u32,
+        limited: bool,
+        arrived: Seq,
+        now: Time,
+    ) {
         self.probe.was_too_high = true;
         self.probe.samples = false;
         if !limited {
             let least = (BETA * f64::from(self.target())) as u32;
-            self.long = flying.max(least);
+            self.long_term = in_flight.max(least);
         }
         if self.phase == Phase::Up {
             self.recovery.ended = Some(Phase::Up);
@@ -244,7 +254,7 @@ impl Bbr {
         }
     }
 
-    /// What is wanted on its way, unless congestion allows less.
+    /// The intended bytes in flight, unless congestion allows less.
     pub(super) fn target(&self) -> u32 {
         self.product(1.0).min(self.window)
     }

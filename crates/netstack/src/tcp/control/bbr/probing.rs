@@ -1,36 +1,35 @@
-//! The search for what the path carries, at the beginning and then every few seconds.
+//! Probes the path's capacity, at the start and then every few seconds.
 
 use std::time::Duration;
 
-use super::{Bbr, Phase, UNBOUNDED, is_too_much};
+use super::{Bbr, Phase, UNBOUNDED, is_loss_too_high};
 use crate::{
-    tcp::{control::News, delivery::Sample, seq::Seq},
+    tcp::{control::AckEvent, delivery::Sample, seq::Seq},
     time::Time,
 };
 
-/// The rate of growth at which a path is not full yet, and the rounds without it after
+/// Growth of the rate in a round below which the path may be full, and number of such rounds after
 /// which it is ("Exiting Acceleration Based on Bandwidth Plateau").
 const GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u8 = 3;
-/// Stretches that have to be lost in a round for it to end Startup ("Exiting Startup Based
-/// on Packet Loss").
+/// Separate losses in a round that end Startup ("Exiting Startup Based on Packet Loss").
 const STARTUP_LOSSES: u8 = 6;
-/// Rounds that Drain takes at most.
+/// The most rounds of Drain.
 const DRAIN_ROUNDS: u32 = 3;
-/// The time between searches, to which up to a second more is added; and rounds between
-/// them at most, in which Reno would have grown by as many segments ("Time Scale for
-/// Bandwidth Probing").
+/// Time between probes, plus a random time of up to a second. The number of rounds between them is
+/// also limited, so that Reno would have grown by as many segments ("Time Scale for Bandwidth
+/// Probing").
 const WAIT: Duration = Duration::from_secs(2);
 const RENO_ROUNDS: u32 = 63;
 
-/// Whether the path is full: it delivers no more though more is sent.
+/// Detects a full path: it delivers no more although more is sent.
 #[derive(Debug, Default)]
 pub struct FullPipe {
     rate: f64,
     rounds: u8,
-    /// In this search.
+    /// In this probe.
     pub now: bool,
-    /// In any search.
+    /// In any probe.
     pub reached: bool,
 }
 
@@ -39,7 +38,7 @@ impl FullPipe {
         (self.rate, self.rounds, self.now) = (rate, 0, false);
     }
 
-    /// Any sample shows growth, as in Linux; the draft takes a round's first alone.
+    /// Any sample can show growth, as in Linux. The draft uses only the first of a round.
     pub fn handle(&mut self, sample: &Sample, round_starts: bool) {
         if self.now || sample.limited || sample.rate == 0.0 {
             return;
@@ -54,38 +53,39 @@ impl FullPipe {
     }
 }
 
-/// The steady cycle.
+/// The ProbeBW cycle.
 #[derive(Debug)]
 pub struct Probe {
-    /// When the next search is due at the latest.
+    /// Time of the next probe, at the latest.
     next: Time,
-    /// Rounds since this was settled.
+    /// Rounds since this time was set.
     rounds: u32,
-    /// Bytes that arrived since `long` was raised last, and that have to for the next time.
+    /// Bytes that arrived since `long_term` was raised last, and the number of bytes for the next
+    /// raise.
     acked: u32,
     step: u32,
-    /// Rounds of this search.
+    /// Rounds of this probe.
     steps: u8,
-    /// What of the search the samples show.
-    shows: Shows,
-    /// Whether what was sent in a search is being acknowledged, and was not too much yet.
+    /// The part of a probe to which the present acknowledgements belong.
+    ack_phase: AckPhase,
+    /// Whether data of a probe is being acknowledged and was not too much yet.
     pub samples: bool,
-    /// Whether the last search found too many losses.
+    /// Whether the last probe had too many losses.
     pub was_too_high: bool,
-    /// Whether this one stopped where the last found them.
-    cautious: bool,
-    /// Rounds that Drain may still take.
+    /// Whether this probe stopped at the level at which the last one had them.
+    stopped_risky_probe: bool,
+    /// Round in which Drain ends at the latest.
     drain: u32,
     seed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shows {
-    Nothing,
+enum AckPhase {
+    Init,
     Refilling,
-    Beginning,
-    Middle,
-    End,
+    ProbeStarting,
+    ProbeFeedback,
+    ProbeStopping,
 }
 
 impl Probe {
@@ -96,10 +96,10 @@ impl Probe {
             acked: 0,
             step: UNBOUNDED,
             steps: 0,
-            shows: Shows::Nothing,
+            ack_phase: AckPhase::Init,
             samples: false,
             was_too_high: false,
-            cautious: false,
+            stopped_risky_probe: false,
             drain: 0,
             seed: seed | 1,
         }
@@ -109,7 +109,7 @@ impl Probe {
         self.rounds = self.rounds.saturating_add(1);
     }
 
-    /// "PickProbeWait": flows that share a path are not to search together.
+    /// "PickProbeWait": the time is random, so that flows on one path do not probe together.
     fn pick_wait(&mut self, now: Time) {
         // Marsaglia's xorshift.
         self.seed ^= self.seed << 13;
@@ -119,21 +119,20 @@ impl Probe {
         self.next = now + WAIT + Duration::from_millis((self.seed >> 1) as u64 % 1000);
     }
 
-    /// The bound is raised by a segment a round, then by two, by four...
-    fn steepen(&mut self, window: u32, mss: u32) {
+    /// Raises the limit by one segment in the first round, then by two, by four, and so on.
+    fn raise_slope(&mut self, window: u32, mss: u32) {
         self.step = (window >> self.steps).max(mss);
         self.steps = (self.steps + 1).min(30);
     }
 
-    /// A search is over, or a probe for the round trip time begins: what was sent until now
-    /// is still being acknowledged.
+    /// Ends a probe, or starts ProbeRTT. Data that was sent before is still being acknowledged.
     pub fn stop(&mut self) {
-        self.shows = Shows::End;
+        self.ack_phase = AckPhase::ProbeStopping;
     }
 }
 
 impl Bbr {
-    /// "Exiting Startup Based on Packet Loss", and by the plateau.
+    /// "Exiting Startup Based on Packet Loss", and based on the plateau.
     pub(super) fn check_startup(&mut self, sample: &Sample) {
         if self.phase != Phase::Startup {
             return;
@@ -141,11 +140,11 @@ impl Bbr {
         let lossy = self.latest.starts
             && self.recovery.is_on
             && self.latest.losses() >= STARTUP_LOSSES
-            && is_too_much(sample.lost, sample.flying);
+            && is_loss_too_high(sample.lost, sample.in_flight);
         if lossy {
             self.recovery.ended = Some(Phase::Startup);
             self.full.reached = true;
-            self.long = self.product(1.0).max(self.latest.arrived());
+            self.long_term = self.product(1.0).max(self.latest.arrived());
         }
         if self.full.reached {
             self.phase = Phase::Drain;
@@ -153,25 +152,25 @@ impl Bbr {
         }
     }
 
-    pub(super) fn check_drain(&mut self, news: &News, arrived: Seq) {
+    pub(super) fn check_drain(&mut self, event: &AckEvent, arrived: Seq) {
         let late = self.round.count.wrapping_sub(self.probe.drain) as i32 > 0;
-        if self.phase == Phase::Drain && (news.flying <= self.most(1.0, 0) || late) {
-            self.begin_down(arrived, news.now);
+        if self.phase == Phase::Drain && (event.in_flight <= self.most(1.0, 0) || late) {
+            self.begin_down(arrived, event.now);
         }
     }
 
     /// "ProbeBW Algorithm Details".
-    pub(super) fn cycle(&mut self, news: &News, sample: &Sample, arrived: Seq) {
-        if !self.full.reached || self.adapt(news, sample, arrived) {
+    pub(super) fn cycle(&mut self, event: &AckEvent, sample: &Sample, arrived: Seq) {
+        if !self.full.reached || self.adapt(event, sample, arrived) {
             return;
         }
         match self.phase {
-            Phase::Down | Phase::Cruise if self.is_time_to_search(news.now) => {
+            Phase::Down | Phase::Cruise if self.is_time_to_search(event.now) => {
                 self.begin_refill(arrived);
             }
             Phase::Down => {
                 let room = self.with_headroom().min(self.most(1.0, 0));
-                if news.flying <= room {
+                if event.in_flight <= room {
                     self.phase = Phase::Cruise;
                 }
             }
@@ -179,7 +178,7 @@ impl Bbr {
                 self.probe.samples = true;
                 self.begin_up(sample, arrived);
             }
-            Phase::Up => self.go_on_or_down(news, sample, arrived),
+            Phase::Up => self.go_on_or_down(event, sample, arrived),
             _ => {}
         }
     }
@@ -198,21 +197,21 @@ impl Bbr {
     }
 
     pub(super) fn begin_refill(&mut self, arrived: Seq) {
-        self.short = super::Short::NONE;
+        self.short_term = super::ShortTerm::NONE;
         self.probe.steps = 0;
         self.probe.acked = 0;
-        self.probe.cautious = false;
-        self.probe.shows = Shows::Refilling;
+        self.probe.stopped_risky_probe = false;
+        self.probe.ack_phase = AckPhase::Refilling;
         self.round.begin(arrived);
         self.phase = Phase::Refill;
     }
 
     fn begin_up(&mut self, sample: &Sample, arrived: Seq) {
-        self.probe.shows = Shows::Beginning;
+        self.probe.ack_phase = AckPhase::ProbeStarting;
         self.round.begin(arrived);
         self.full.restart(sample.rate);
         self.phase = Phase::Up;
-        self.probe.steepen(self.window, self.mss);
+        self.probe.raise_slope(self.window, self.mss);
     }
 
     fn is_time_to_search(&self, now: Time) -> bool {
@@ -221,58 +220,59 @@ impl Bbr {
     }
 
     /// "Exit Conditions for Bandwidth Probing".
-    fn go_on_or_down(&mut self, news: &News, sample: &Sample, arrived: Seq) {
-        let risky = self.probe.was_too_high && news.flying >= self.long;
-        self.probe.cautious |= risky;
-        if !risky && self.limited && self.window >= self.long {
-            // It is the bound, and not the path, that lets no more through.
+    fn go_on_or_down(&mut self, event: &AckEvent, sample: &Sample, arrived: Seq) {
+        let risky = self.probe.was_too_high && event.in_flight >= self.long_term;
+        self.probe.stopped_risky_probe |= risky;
+        if !risky && self.limited && self.window >= self.long_term {
+            // The limit, and not the path, bounds the rate.
             self.full.restart(sample.rate);
         } else if risky || self.full.now {
             self.probe.was_too_high = false;
-            self.begin_down(arrived, news.now);
+            self.begin_down(arrived, event.now);
         }
     }
 
-    /// "AdaptLongTermModel"; whether it began another phase.
-    fn adapt(&mut self, news: &News, sample: &Sample, arrived: Seq) -> bool {
-        if self.round.starts && self.probe.shows == Shows::Beginning {
-            self.probe.shows = Shows::Middle;
+    /// "AdaptLongTermModel". Returns whether another phase began.
+    fn adapt(&mut self, event: &AckEvent, sample: &Sample, arrived: Seq) -> bool {
+        if self.round.starts && self.probe.ack_phase == AckPhase::ProbeStarting {
+            self.probe.ack_phase = AckPhase::ProbeFeedback;
         }
-        if self.round.starts && self.probe.shows == Shows::End {
+        if self.round.starts && self.probe.ack_phase == AckPhase::ProbeStopping {
             self.probe.samples = false;
-            self.probe.shows = Shows::Nothing;
-            // Behind a pause too, in which the draft calls all samples the application's:
-            // where round trips take seconds there are pauses in all cycles, and a rate
-            // that has become too great would never be forgotten.
+            self.probe.ack_phase = AckPhase::Init;
+            // Also after a ProbeRTT pause. The draft treats all samples after a pause as
+            // application-limited. With round trips of seconds every cycle has a pause, and a rate
+            // that is too high would never expire.
             if self.phase.cycles() {
                 self.rate.advance();
             }
-            if self.phase.cycles() && self.probe.cautious && !self.probe.was_too_high {
+            if self.phase.cycles() && self.probe.stopped_risky_probe && !self.probe.was_too_high {
                 self.begin_refill(arrived);
                 return true;
             }
         }
-        if !is_too_much(sample.lost, sample.flying) && self.long != UNBOUNDED {
-            self.long = self.long.max(sample.flying);
+        if !is_loss_too_high(sample.lost, sample.in_flight) && self.long_term != UNBOUNDED {
+            self.long_term = self.long_term.max(sample.in_flight);
             if self.phase == Phase::Up {
-                self.raise_long(news);
+                self.raise_long_term(event);
             }
         }
         false
     }
 
     /// "ProbeInflightLongtermUpward".
-    fn raise_long(&mut self, news: &News) {
-        if !self.limited || self.window < self.long {
+    fn raise_long_term(&mut self, event: &AckEvent) {
+        if !self.limited || self.window < self.long_term {
             return;
         }
         let probe = &mut self.probe;
-        probe.acked = probe.acked.saturating_add(news.bytes);
+        probe.acked = probe.acked.saturating_add(event.bytes);
         let times = probe.acked / probe.step;
         probe.acked %= probe.step;
-        self.long = self.long.saturating_add(times.saturating_mul(self.mss)).min(UNBOUNDED - 1);
+        self.long_term =
+            self.long_term.saturating_add(times.saturating_mul(self.mss)).min(UNBOUNDED - 1);
         if self.round.starts {
-            probe.steepen(self.window, self.mss);
+            probe.raise_slope(self.window, self.mss);
         }
     }
 }

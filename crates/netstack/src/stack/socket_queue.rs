@@ -1,20 +1,20 @@
-//! Sockets of one kind in the order in which they became so, of which there is a bound.
+//! A queue of sockets from which entries can be removed anywhere.
 
 use std::collections::BTreeMap;
 
-/// Those, by a number that each is given.
+/// Socket ids in the order of insertion, each with a number.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct SocketQueue {
     ids: BTreeMap<u64, usize>,
     next: u64,
 }
 
-impl Line {
+impl SocketQueue {
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Lines up a socket; under which number.
+    /// Appends a socket. Returns its number.
     pub fn push(&mut self, id: usize) -> u64 {
         let number = self.next;
         self.next += 1;

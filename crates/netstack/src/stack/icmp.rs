@@ -1,5 +1,4 @@
-//! ICMP and ICMPv6: echoes both ways, and what routers say of our packets (RFC 792, RFC
-//! 4443).
+//! ICMP and ICMPv6: echoes in both directions, and errors to sent packets (RFC 792, RFC 4443).
 
 use std::{
     collections::HashMap,
@@ -25,10 +24,10 @@ use crate::{
     time::Time,
 };
 
-/// Of a quoted packet, its header and as much of what follows as tells whose it is.
+/// Bytes of a packet that an error quotes: its header and enough to identify its sender.
 const QUOTED: usize = 64;
-/// The least MTU that a router is believed, in bytes: as Linux' `min_pmtu` for IPv4, RFC
-/// 8200's for IPv6.
+/// The smallest path MTU that is accepted from a router, in bytes: Linux' `min_pmtu` for IPv4, and
+/// that of RFC 8200 for IPv6.
 const MIN_PATH_V4: u32 = 552;
 const MIN_PATH_V6: u32 = 1280;
 
@@ -42,7 +41,7 @@ struct Family {
     exceeded: u8,
 }
 
-/// The code of a reassembly that timed out (RFC 792, RFC 4443 section 3.3).
+/// The code of a reassembly timeout (RFC 792, RFC 4443 section 3.3).
 const REASSEMBLY_CODE: u8 = 1;
 
 const V4: Family = Family {
@@ -68,7 +67,7 @@ impl Family {
     }
 }
 
-/// Echo requests that wait for an answer, by their identifier.
+/// Echo requests without an answer, by identifier.
 #[derive(Default)]
 pub(crate) struct Pings(HashMap<u16, Ping>);
 
@@ -83,7 +82,7 @@ impl State {
     /// Sends an echo request.
     pub fn send_ping(&mut self, to: IpAddr, now: Time) -> io::Result<u16> {
         let source = self.source_for(to)?;
-        let number = self.draw_port(|state, number| !state.pings.0.contains_key(&number))?;
+        let number = self.choose_port(|state, number| !state.pings.0.contains_key(&number))?;
         let family = Family::of(to);
         let mut message = [0; icmp::HEADER_LEN + 56];
         message[icmp::TYPE] = family.request;
@@ -94,9 +93,9 @@ impl State {
         Ok(number)
     }
 
-    /// How long the answer took, once it came.
+    /// Returns the round trip time after the answer has arrived.
     pub fn poll_ping(&mut self, number: u16, context: &Context<'_>) -> Polled<Duration> {
-        let ping = self.pings.0.get_mut(&number).filter(|_| !self.gone);
+        let ping = self.pings.0.get_mut(&number).filter(|_| !self.closed);
         let Some(ping) = ping else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
@@ -107,22 +106,22 @@ impl State {
         Polled::Pending
     }
 
-    pub fn forget_ping(&mut self, number: u16) {
+    pub fn remove_ping(&mut self, number: u16) {
         self.pings.0.remove(&number);
     }
 
-    pub fn abandon_pings(&mut self) {
+    pub fn wake_ping_tasks(&mut self) {
         let wakers = self.pings.0.values_mut().filter_map(|ping| ping.waker.take());
-        self.turns.wakers.extend(wakers);
+        self.schedule.wakers.extend(wakers);
     }
 
-    /// Takes a message.
+    /// Handles a received message.
     pub fn handle_icmp(&mut self, packet: &Packet<'_>, now: Time) {
         let family = Family::of(packet.source);
         let message = packet.transport;
         let sound = packet.protocol == family.protocol
             && message.len() >= icmp::HEADER_LEN
-            && is_sound(packet, message);
+            && has_valid_checksum(packet, message);
         if !sound {
             self.counters.malformed += 1;
             return;
@@ -143,7 +142,7 @@ impl State {
         let ping = self.pings.0.get_mut(&number);
         if let Some(ping) = ping.filter(|ping| ping.to == from && ping.took.is_none()) {
             ping.took = Some(now.since(ping.sent));
-            self.turns.wakers.extend(ping.waker.take());
+            self.schedule.wakers.extend(ping.waker.take());
         }
     }
 
@@ -153,7 +152,7 @@ impl State {
         if quoted.source != us {
             return;
         }
-        // TCP's ports stand at the same place.
+        // TCP has its ports at the same offset.
         let flow = Flow {
             local: SocketAddr::new(quoted.source, get_u16(start, udp::SOURCE_PORT)),
             remote: SocketAddr::new(quoted.destination, get_u16(start, udp::DESTINATION_PORT)),
@@ -168,15 +167,15 @@ impl State {
         }
     }
 
-    /// Says that nobody listens at a port.
+    /// Reports that no socket listens at a port.
     pub fn answer_unreachable(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
         self.answer_error(packet, (family.unreachable, family.port_code));
     }
 
-    /// Reports that the reassembly of a packet timed out. `packet` is its first fragment. No error
-    /// answers an error (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
-    pub fn answer_late(&mut self, packet: &Packet<'_>) {
+    /// Reports that the reassembly of a packet timed out. `packet` is its first fragment. Errors
+    /// are not answered by errors (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+    pub fn answer_reassembly_timeout(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
         let kind = packet.transport.get(icmp::TYPE).copied();
         let is_echo = kind == Some(family.request) || kind == Some(family.reply);
@@ -195,14 +194,14 @@ impl State {
         let quoted = packet.transport.len().min(QUOTED);
         let mut message = vec![0; icmp::HEADER_LEN + ip_len + quoted];
         (message[icmp::TYPE], message[icmp::CODE]) = (kind, code);
-        let whole = packet.transport.len() + packet.payload_apart();
+        let whole = packet.transport.len() + packet.separate_payload_len();
         let addresses = (packet.source, packet.destination);
         ip::write_header(&mut message[icmp::HEADER_LEN..], addresses, packet.protocol, whole);
         message[icmp::HEADER_LEN + ip_len..].copy_from_slice(&packet.transport[..quoted]);
         self.send_message((packet.destination, packet.source), &mut message);
     }
 
-    /// Sends a message whose checksum is not there yet.
+    /// Sends a message. Its checksum is computed here.
     fn send_message(&mut self, addresses: (IpAddr, IpAddr), message: &mut [u8]) {
         let family = Family::of(addresses.1);
         message[icmp::CHECKSUM].fill(0);
@@ -218,12 +217,12 @@ impl State {
         let mut bytes = vec![0; start + message.len()];
         ip::write_header(&mut bytes, addresses, family.protocol, message.len());
         bytes[start..].copy_from_slice(message);
-        self.answer(bytes, Offload::None);
+        self.queue_answer(bytes, Offload::None);
     }
 }
 
-/// Whether a message's checksum is right.
-fn is_sound(packet: &Packet<'_>, message: &[u8]) -> bool {
+/// Whether a message's checksum is correct.
+fn has_valid_checksum(packet: &Packet<'_>, message: &[u8]) -> bool {
     let mut sum = checksum::sum(message);
     if packet.protocol == ip::ICMPV6 {
         let addresses = (packet.source, packet.destination);
@@ -245,7 +244,7 @@ fn path_error(family: &Family, (kind, code): (u8, u8), message: &[u8]) -> Option
     if kind != family.unreachable {
         return None;
     }
-    // No such protocol is as good as no such port, to TCP (RFC 1122 section 3.2.2.1).
+    // For TCP, "no such protocol" is equivalent to "no such port" (RFC 1122 section 3.2.2.1).
     let refused = code == family.port_code || v4 && code == icmp::v4::PROTOCOL_UNREACHABLE;
     Some(if refused { PathError::Refused } else { PathError::Unreachable })
 }
