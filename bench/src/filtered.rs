@@ -15,7 +15,7 @@ use std::{
 
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 use process::{
-    Means,
+    Resources,
     interface::{Options, run},
 };
 
@@ -30,8 +30,8 @@ pub fn peer(filter: Option<Policy>) -> ExitCode {
         return ExitCode::from(2);
     };
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let means = Means { cores, ..Means::default() };
-    let options = Options { name, means, filter, ..Options::default() };
+    let resources = Resources { cores, ..Resources::default() };
+    let options = Options { name, resources, filter, ..Options::default() };
     match run(options, || {}) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -179,9 +179,9 @@ struct Guardian {
 impl Guardian {
     /// Connects to the guardian, if there is one.
     fn call(name: &str) -> io::Result<Option<Self>> {
-        let Some(line) = process::call_guardian(name)? else { return Ok(None) };
+        let Some(line) = process::connect_to_guardian(name)? else { return Ok(None) };
         let theirs = line.try_clone()?;
-        let attend = move || process::attend(&theirs, print);
+        let attend = move || process::serve_background(&theirs, print);
         let thread = thread::Builder::new().name("guardian".into()).spawn(attend)?;
         Ok(Some(Self { line, thread }))
     }

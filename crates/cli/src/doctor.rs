@@ -9,7 +9,8 @@ use std::{fs, io, process::ExitCode};
 use anyhow::Context;
 use clap::Args;
 use doctor::{
-    Applied, Host, Remedy, Report, Setting, Tunnel, TunnelPeer, Undone, Verdict, examine, gather,
+    Applied, Host, Remedy, Report, Setting, Tunnel, TunnelPeer, UndoOutcome, Verdict, examine,
+    gather,
 };
 use host::sockets::folders;
 use wg::DropReason;
@@ -69,7 +70,7 @@ impl Doctor {
         Ok(match report.verdict() {
             Verdict::Fine => ExitCode::SUCCESS,
             Verdict::Found => FOUND.into(),
-            Verdict::NotLooked => NOT_CHECKED.into(),
+            Verdict::Incomplete => NOT_CHECKED.into(),
         })
     }
 
@@ -93,7 +94,7 @@ impl Doctor {
             true => println!("{:#}", json::describe_undone(&undone)),
             false => print!("{}", text::describe_undone(&undone)),
         }
-        let failed = undone.iter().any(|(_, undone)| matches!(undone, Undone::Failed(_)));
+        let failed = undone.iter().any(|(_, undone)| matches!(undone, UndoOutcome::Failed(_)));
         Ok(if failed { FOUND.into() } else { ExitCode::SUCCESS })
     }
 }
@@ -120,7 +121,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         key: peer.public_key.to_base64(),
         endpoint: peer.endpoint,
         allowed_ips: peer.allowed_ips.clone(),
-        circles: false,
+        is_looped: false,
         path_mtu: None,
         found_mtu: peer.path_mtu.map(u32::from),
         last_handshake: peer.last_handshake,
@@ -132,7 +133,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         listen_port: interface.listen_port,
         fwmark: interface.fwmark.unwrap_or(0),
         offers: own.map(|own| own.offers.clone()).unwrap_or_default(),
-        gone: Vec::new(),
+        lost: Vec::new(),
         receive_buffer: own.map(|own| own.socket.receive_buffer).filter(|granted| *granted != 0),
         send_buffer: own.map(|own| own.socket.send_buffer).filter(|granted| *granted != 0),
         overflow: own.map_or(0, |own| own.socket.overflow),

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, time::Duration};
 
 use config::uapi::{Stats, parse_state};
-use host::{number_scopes, sockets::folders};
+use host::{resolve_scopes, sockets::folders};
 use wg::{PublicKey, config::PeerState};
 
 use crate::client::Client;
@@ -59,7 +59,7 @@ fn running() -> Vec<String> {
 impl Interface {
     /// Reads the answer to `get=1`.
     pub fn parse(name: String, state: &str) -> Self {
-        let numbered = number_scopes(state);
+        let numbered = resolve_scopes(state);
         let state = parse_state(numbered.as_ref().map_or(state, |numbered| numbered.as_str()));
         Self {
             name,

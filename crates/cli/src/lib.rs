@@ -37,7 +37,7 @@ use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
 use machine::Machine;
 use process::{
-    Child, Source, Swept,
+    Child, LeftoversResult, Source,
     interface::{self as life, Options},
 };
 use sys::process::{
@@ -254,7 +254,7 @@ pub fn main() -> ExitCode {
         return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     pin_mmap_threshold();
-    let (log, done) = match Child::asked_for(env::args_os()) {
+    let (log, done) = match Child::from_arguments(env::args_os()) {
         Some(child) => {
             let log = Log::of(child.log_style);
             (log, left.and_then(|()| guard::run(child)).map(|()| ExitCode::SUCCESS))
@@ -296,11 +296,12 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let done = match cli.command {
         None => {
             let name = cli.run.interface.context("an interface is required")?;
-            let means = cli.run.machine.means()?;
+            let resources = cli.run.machine.resources()?;
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
             let by_wg_quick = process::runs_under_wg_quick(&name);
-            let options = Options { name, user, means, sandbox, by_wg_quick, ..Options::default() };
+            let options =
+                Options { name, user, resources, sandbox, by_wg_quick, ..Options::default() };
             start(options, cli.run.log, cli.run.foreground).map(drop)
         }
         Some(Command::Up(up)) => up.run(),
@@ -376,7 +377,7 @@ fn start_with(
             // The other end is the child's alone.
             drop(run);
             if let Some(hooks) = hooks {
-                process::attend(&hooks, print)?;
+                process::serve_background(&hooks, print)?;
             }
             starting.wait()?;
             Ok(Started::InBackground)
@@ -407,7 +408,7 @@ fn start_with(
 
 impl Up {
     fn run(self) -> anyhow::Result<()> {
-        let means = self.machine.means()?;
+        let resources = self.machine.resources()?;
         let (name, path, mut conf) = self.conf.read()?;
         conf.without_proxy()?;
         conf.allow_hooks_of(&self.allow_hooks_of);
@@ -415,7 +416,7 @@ impl Up {
         let sandbox = self.sandbox.is_on();
         let (ours, caller) = (!self.foreground).then(UnixStream::pair).transpose()?.unzip();
         let conf = Some(Source { path, conf, caller });
-        let options = Options { name, conf, means, sandbox, ..Options::default() };
+        let options = Options { name, conf, resources, sandbox, ..Options::default() };
         let options = Options { log_style: self.log.style(!self.foreground), ..options };
         start_with(self.log, self.foreground, ours, |ready| life::run(options, ready)).map(drop)
     }
@@ -467,14 +468,14 @@ fn down(interface: &Path) -> anyhow::Result<Outcome> {
         false => interface.display().to_string(),
     };
     Log::default().start();
-    host::outside_hooks(&name)?;
+    host::ensure_outside_hooks(&name)?;
     if let Some(outcome) = client::down_running(&name)? {
         return Ok(outcome);
     }
-    match process::sweep(&name)? {
-        Swept::Nothing => client::down(&name),
-        Swept::ByAnother => Ok(Outcome::Done),
-        Swept::Undone => {
+    match process::undo_leftovers(&name)? {
+        LeftoversResult::Nothing => client::down(&name),
+        LeftoversResult::ByAnother => Ok(Outcome::Done),
+        LeftoversResult::Undone => {
             eprintln!("linerate: {name}: reverted what a killed process had left behind");
             Ok(Outcome::Done)
         }

@@ -47,7 +47,7 @@ const UNLIMITED: [&str; 12] = [
     "process::member",
     "process::guardian",
     "process::interface",
-    "process::life",
+    "process::lifecycle",
     "process::log_error",
     "process::proxy",
     "process::sandbox",

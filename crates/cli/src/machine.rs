@@ -5,7 +5,7 @@ use std::{num::NonZero, thread};
 use aead::Variant;
 use anyhow::Context;
 use clap::Args;
-use process::{Means, metrics::Address};
+use process::{Resources, metrics::Address};
 use wg::{Crypto, PostQuantum};
 
 use crate::offloads::OffloadsOff;
@@ -43,7 +43,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// # Errors
     /// The processor does not support the chosen code.
-    pub fn means(&self) -> anyhow::Result<Means> {
+    pub fn resources(&self) -> anyhow::Result<Resources> {
         if let Some(variant) = self.aead {
             aead::force(variant).context("--aead")?;
         }
@@ -54,7 +54,14 @@ impl Machine {
         let cores = cores.map_or(1, NonZero::get);
         let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
         let path_mtu = self.pmtu.as_ref().map(|pmtu| pmtu == "on");
-        Ok(Means { offloads, cores, path_mtu, post_quantum: self.pq, crypto: self.crypto, metrics })
+        Ok(Resources {
+            offloads,
+            cores,
+            path_mtu,
+            post_quantum: self.pq,
+            crypto: self.crypto,
+            metrics,
+        })
     }
 }
 

@@ -36,7 +36,7 @@ impl Proxy {
 
     /// Runs until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        let means = self.machine.means()?;
+        let resources = self.machine.resources()?;
         let (name, _, mut conf) = self.conf.read_any()?;
         let proxy = &mut conf.interface.proxy;
         proxy.socks.extend(self.socks.into_iter().map(|value| with_origin("--socks", value)));
@@ -47,7 +47,7 @@ impl Proxy {
         }
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
         let log_style = self.log.style(false);
-        run(Options { name, conf, means, stack, sandbox, member: None, log_style }, || {})
+        run(Options { name, conf, resources, stack, sandbox, member: None, log_style }, || {})
     }
 }
 

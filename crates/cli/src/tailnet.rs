@@ -125,7 +125,7 @@ pub(crate) fn leave(which: &Which) -> anyhow::Result<Outcome> {
         Some(outcome) => outcome,
         None => {
             // A killed node may have left changes of this machine behind.
-            process::sweep(&name)?;
+            process::undo_leftovers(&name)?;
             Outcome::Done
         }
     };

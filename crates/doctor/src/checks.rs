@@ -5,11 +5,11 @@ mod forwarding;
 mod hardware;
 mod interfaces;
 mod kernel;
+mod lost_changes;
 mod member;
 mod path;
 mod reach;
 mod socket;
-mod standing;
 
 use super::{Facts, Finding};
 
@@ -31,7 +31,7 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     forwarding::offered,
     forwarding::filtered,
     forwarding::conntrack,
-    standing::undone,
+    lost_changes::undone,
     path::too_long,
     path::unused,
     clock::wrong,
@@ -39,6 +39,6 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     member::health,
     member::relayed,
     reach::port,
-    reach::circles,
+    reach::loops,
     reach::silent_peers,
 ];

@@ -5,7 +5,7 @@ use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration}
 use ipnet::IpNet;
 use sys::{BufferSizes, ethtool::Feature};
 
-use host::Gone;
+use host::LostChange;
 
 /// All that is known of a host.
 #[derive(Clone, Debug, Default)]
@@ -133,7 +133,7 @@ pub struct Tunnel {
     /// Networks behind this host that its peers may reach (`OfferRoutes`, `--advertise-routes`).
     pub offers: Vec<IpNet>,
     /// What `linerate up` did for it, and somebody has undone since.
-    pub gone: Vec<Gone>,
+    pub lost: Vec<LostChange>,
     /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
     pub receive_buffer: Option<u64>,
     /// Bytes of its send buffer, likewise.
@@ -154,7 +154,7 @@ pub struct Tunnel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Member {
     /// The agent does not answer, and why.
-    Silent(String),
+    NoAnswer(String),
     /// It answers.
     Answers {
         /// `Running`, or what keeps it from that (tailscale's `ipn/backend.go`).
@@ -176,7 +176,7 @@ pub struct TunnelPeer {
     /// Its networks in the tunnel.
     pub allowed_ips: Vec<IpNet>,
     /// Whether the way there leads into the tunnel and by it to the peer itself.
-    pub circles: bool,
+    pub is_looped: bool,
     /// The largest packet that goes there whole, as far as this host knows.
     pub path_mtu: Option<u32>,
     /// The largest packet inside the tunnel that arrives there, where the daemon has searched
@@ -206,7 +206,7 @@ pub(super) fn healthy() -> Facts {
         key: "peer".into(),
         endpoint: Some(([192, 0, 2, 1], 51820).into()),
         allowed_ips: Vec::new(),
-        circles: false,
+        is_looped: false,
         path_mtu: Some(1500),
         found_mtu: None,
         last_handshake: Some(now - Duration::from_mins(1)),

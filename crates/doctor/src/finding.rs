@@ -4,7 +4,7 @@ use super::Setting;
 
 /// How bad it is; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Weight {
+pub enum Severity {
     /// Something does not work.
     Broken,
     /// It works, and costs more than it has to.
@@ -13,7 +13,7 @@ pub enum Weight {
     Note,
 }
 
-impl Weight {
+impl Severity {
     /// A name that stays the same from version to version.
     pub fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ pub struct Finding {
     /// What it is about: a tunnel, an interface, `kernel`, `host`.
     pub on: String,
     /// How bad it is.
-    pub weight: Weight,
+    pub severity: Severity,
     /// What was seen.
     pub what: String,
     /// Why that matters.
@@ -40,18 +40,18 @@ pub struct Finding {
     /// What it costs, and where that is from: a measurement, a thread, a document.
     pub cost: &'static str,
     /// What mends it.
-    pub mend: Mend,
+    pub fix: Fix,
 }
 
 /// What mends a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mend {
+pub enum Fix {
     /// These settings, which can be applied and taken back.
     Change(Vec<Setting>),
     /// Something that a person has to decide or do: a command, or words.
-    ByHand(String),
+    Manual(String),
     /// Nothing is to be mended.
-    Nothing,
+    None,
 }
 
 /// All findings about a host.
@@ -71,25 +71,25 @@ pub enum Verdict {
     /// Something is: 1.
     Found,
     /// Nothing was found, but not everything could be looked at: 2.
-    NotLooked,
+    Incomplete,
 }
 
 impl Report {
     /// The short of it. Notes are no findings.
     pub fn verdict(&self) -> Verdict {
-        if self.findings.iter().any(|finding| finding.weight != Weight::Note) {
+        if self.findings.iter().any(|finding| finding.severity != Severity::Note) {
             Verdict::Found
         } else if self.unknown.is_empty() {
             Verdict::Fine
         } else {
-            Verdict::NotLooked
+            Verdict::Incomplete
         }
     }
 
-    /// All settings that would mend something.
+    /// All settings that would fix something.
     pub fn settings(&self) -> impl Iterator<Item = &Setting> {
-        self.findings.iter().flat_map(|finding| match &finding.mend {
-            Mend::Change(settings) => settings.as_slice(),
+        self.findings.iter().flat_map(|finding| match &finding.fix {
+            Fix::Change(settings) => settings.as_slice(),
             _ => &[],
         })
     }

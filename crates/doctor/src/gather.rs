@@ -20,7 +20,7 @@ use super::{
     legacy_filter,
     setting::sysctl,
 };
-use host::{dropping_chains, gone};
+use host::{dropping_chains, lost_changes};
 
 /// Addresses that only a default route leads to (RFC 5737, RFC 3849).
 const ANYWHERE: [IpAddr; 2] = [
@@ -29,7 +29,7 @@ const ANYWHERE: [IpAddr; 2] = [
 ];
 
 /// Kernel settings of the whole host; one that this kernel does not have is left out.
-const OF_HOST: [&str; 8] = [
+const HOST_SYSCTLS: [&str; 8] = [
     "net/core/rmem_max",
     "net/core/wmem_max",
     "net/ipv4/ip_forward",
@@ -40,7 +40,7 @@ const OF_HOST: [&str; 8] = [
     "net/netfilter/nf_conntrack_max",
 ];
 /// Kernel settings of an interface.
-const OF_DEVICE: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
+const DEVICE_SYSCTLS: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
 
 /// Looks at this host and at what lies around these tunnels, of which the MTU and the
 /// ways to peers are filled in. Call it before any thread is started.
@@ -49,7 +49,7 @@ const OF_DEVICE: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
 /// Not even the host's interfaces can be told.
 pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     let mut unknown = Vec::new();
-    let offloads = tried(&mut unknown);
+    let offloads = probe_offloads(&mut unknown);
     let netlink = Netlink::open().context("netlink")?;
     let all = netlink.links().context("the host's interfaces")?;
     for tunnel in &mut tunnels {
@@ -57,10 +57,10 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
         tunnel.mtu = interface.map(|interface| interface.mtu);
         let own = interface.map(|interface| interface.index);
         if own.is_some() {
-            let (gone, errors) = gone(&tunnel.name, &netlink);
+            let (lost, errors) = lost_changes(&tunnel.name, &netlink);
             let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
             unknown.extend(errors.into_iter().map(what));
-            tunnel.gone = gone;
+            tunnel.lost = lost;
         }
         for index in 0..tunnel.peers.len() {
             let Some(endpoint) = tunnel.peers[index].endpoint else { continue };
@@ -68,8 +68,8 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
             // Of a way through the tunnel the tunnel's own MTU would be told.
             if own.is_some() && way == own {
                 // A peer may well be reached through another one.
-                let circles = peer_for(&tunnel.peers, endpoint.ip()) == Some(index);
-                tunnel.peers[index].circles = circles;
+                let is_looped = peer_for(&tunnel.peers, endpoint.ip()) == Some(index);
+                tunnel.peers[index].is_looped = is_looped;
             } else {
                 let mtu = mtu_to(&netlink, &all, endpoint, tunnel.fwmark)?;
                 tunnel.peers[index].path_mtu = mtu;
@@ -107,7 +107,7 @@ fn note<T, E: std::fmt::Display>(
 }
 
 /// Each offload, tried.
-fn tried(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
+fn probe_offloads(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
     let tun = note(unknown, "the TUN's offloads", probe::tun());
     let udp = note(unknown, "the UDP socket's offloads", probe::udp());
     let all = tun.into_iter().flatten().chain(udp.into_iter().flatten());
@@ -123,10 +123,10 @@ fn buffers() -> anyhow::Result<Option<BufferSizes>> {
 
 fn sysctls<'a>(interfaces: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>) -> Sysctls {
     let of_interfaces = interfaces.flat_map(|interface| {
-        OF_DEVICE.iter().map(move |name| format!("net/ipv4/conf/{interface}/{name}"))
+        DEVICE_SYSCTLS.iter().map(move |name| format!("net/ipv4/conf/{interface}/{name}"))
     });
     let mut sysctls = Sysctls::default();
-    for key in OF_HOST.iter().map(|key| (*key).to_owned()).chain(of_interfaces) {
+    for key in HOST_SYSCTLS.iter().map(|key| (*key).to_owned()).chain(of_interfaces) {
         match sysctl(&key) {
             Ok(value) => drop(sysctls.0.insert(key, value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -177,7 +177,7 @@ fn scope(endpoint: SocketAddr) -> Option<u32> {
 /// The interfaces by which tunnels go out, or, without peers, whatever goes anywhere.
 fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
     let endpoints = tunnels.iter().flat_map(|tunnel| {
-        let peers = tunnel.peers.iter().filter(|peer| !peer.circles);
+        let peers = tunnel.peers.iter().filter(|peer| !peer.is_looped);
         peers.filter_map(|peer| Some((peer.endpoint?, tunnel.fwmark)))
     });
     let mut ways: Vec<(SocketAddr, u32)> = endpoints.collect();

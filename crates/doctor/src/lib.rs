@@ -23,17 +23,17 @@ mod setting;
 pub use facts::{
     Clock, DroppingChain, Facts, Interface, Kernel, Member, Sysctls, Tunnel, TunnelPeer,
 };
-pub use finding::{Finding, Mend, Report, Verdict, Weight};
+pub use finding::{Finding, Fix, Report, Severity, Verdict};
 pub use gather::gather;
-pub use host::Gone;
-pub use remedy::{Applied, Remedy, Undone};
+pub use host::LostChange;
+pub use remedy::{Applied, Remedy, UndoOutcome};
 pub use setting::{Host, Setting, Settings, Target};
 
 /// Runs all checks.
 pub fn examine(facts: &Facts) -> Report {
     let findings = checks::ALL.iter().flat_map(|check| check(facts));
     let mut findings: Vec<Finding> = findings.collect();
-    findings.sort_by_key(|finding| finding.weight);
+    findings.sort_by_key(|finding| finding.severity);
     Report { findings, unknown: facts.unknown.clone() }
 }
 
@@ -46,15 +46,15 @@ mod tests {
         let mut facts = facts::healthy();
         assert_eq!(examine(&facts).verdict(), Verdict::Fine);
         facts.unknown.push("the clock".into());
-        assert_eq!(examine(&facts).verdict(), Verdict::NotLooked);
+        assert_eq!(examine(&facts).verdict(), Verdict::Incomplete);
         facts.interfaces[0].features.get_mut("rx-gro").unwrap().active = false;
         assert_eq!(examine(&facts).verdict(), Verdict::Found, "what is slow is a finding");
         facts.clock.wall = std::time::Duration::ZERO;
         let report = examine(&facts);
         assert_eq!(report.verdict(), Verdict::Found);
         assert_eq!(report.unknown, ["the clock"]);
-        let weights: Vec<_> = report.findings.iter().map(|finding| finding.weight).collect();
-        assert_eq!(weights[..2], [Weight::Broken, Weight::Slow]);
+        let weights: Vec<_> = report.findings.iter().map(|finding| finding.severity).collect();
+        assert_eq!(weights[..2], [Severity::Broken, Severity::Slow]);
         assert!(weights.is_sorted());
     }
 }

@@ -35,7 +35,7 @@ pub type Applied = (Setting, io::Result<()>);
 
 /// What became of a setting that was to be taken back.
 #[derive(Debug)]
-pub enum Undone {
+pub enum UndoOutcome {
     /// It is as it was.
     Restored,
     /// Somebody changed it since, to this; it stays so.
@@ -132,13 +132,13 @@ impl<S: Settings> Remedy<S> {
     ///
     /// # Errors
     /// What is left cannot be written down.
-    pub fn undo(&mut self) -> io::Result<Vec<(Setting, Undone)>> {
+    pub fn undo(&mut self) -> io::Result<Vec<(Setting, UndoOutcome)>> {
         let mut all = Vec::new();
         let (ours, mut kept): (Vec<_>, Vec<_>) =
             self.entries.drain(..).partition(|entry| entry.namespace == self.namespace);
         for entry in ours.into_iter().rev() {
-            let undone = take_back(&self.settings, &entry);
-            if matches!(undone, Undone::Failed(_)) {
+            let undone = undo_one(&self.settings, &entry);
+            if matches!(undone, UndoOutcome::Failed(_)) {
                 kept.push(entry.clone());
             }
             all.push((Setting { target: entry.target, value: entry.before }, undone));
@@ -167,16 +167,16 @@ impl<S: Settings> Remedy<S> {
     }
 }
 
-fn take_back(settings: &impl Settings, entry: &Entry) -> Undone {
+fn undo_one(settings: &impl Settings, entry: &Entry) -> UndoOutcome {
     match settings.read(&entry.target) {
-        Ok(None) => Undone::Gone,
-        Ok(Some(now)) if now == entry.before => Undone::Restored,
-        Ok(Some(now)) if now != entry.after => Undone::Changed(now),
+        Ok(None) => UndoOutcome::Gone,
+        Ok(Some(now)) if now == entry.before => UndoOutcome::Restored,
+        Ok(Some(now)) if now != entry.after => UndoOutcome::Changed(now),
         Ok(Some(_)) => match settings.write(&entry.target, &entry.before) {
-            Ok(()) => Undone::Restored,
-            Err(error) => Undone::Failed(error),
+            Ok(()) => UndoOutcome::Restored,
+            Err(error) => UndoOutcome::Failed(error),
         },
-        Err(error) => Undone::Failed(error),
+        Err(error) => UndoOutcome::Failed(error),
     }
 }
 

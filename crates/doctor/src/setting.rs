@@ -78,12 +78,12 @@ impl fmt::Display for Target {
 
 /// It is not what [`Target`] writes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NoTarget;
+pub struct ParseTargetError;
 
 impl FromStr for Target {
-    type Err = NoTarget;
+    type Err = ParseTargetError;
 
-    fn from_str(text: &str) -> Result<Self, NoTarget> {
+    fn from_str(text: &str) -> Result<Self, ParseTargetError> {
         let words: Vec<&str> = text.split(' ').collect();
         match words[..] {
             // Never a path out of /proc/sys.
@@ -96,7 +96,7 @@ impl FromStr for Target {
                 Ok(Self::Feature { interface: interface.to_owned(), feature: feature.to_owned() })
             }
             ["mtu", interface] => Ok(Self::Mtu(interface.to_owned())),
-            _ => Err(NoTarget),
+            _ => Err(ParseTargetError),
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn what_is_no_target_is_refused() {
         for text in ["", "sysctl", "sysctl /etc/passwd", "sysctl net/../../etc", "mtu a b", "x y"] {
-            assert_eq!(text.parse::<Target>(), Err(NoTarget), "{text}");
+            assert_eq!(text.parse::<Target>(), Err(ParseTargetError), "{text}");
         }
     }
 }

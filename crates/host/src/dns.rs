@@ -1,5 +1,5 @@
 //! Name resolution through the tunnel: by systemd-resolved if this host uses it, else by
-//! resolvconf(8) if it is installed, else in `/etc/resolv.conf` itself, which then holds its former
+//! resolvconf(8) if it is installed, else in `/etc/resolv.conf` itself, which then holds its previous
 //! text:
 //!
 //! ```text
@@ -39,7 +39,7 @@ pub fn set(
     log: &mut UndoLog,
 ) -> anyhow::Result<()> {
     if resolved_answers() {
-        match set_resolved(interface, dns, domains) {
+        match configure_resolved(interface, dns, domains) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // Its settings go with the interface.
             set => return set.context("resolvectl"),
@@ -49,13 +49,13 @@ pub fn set(
     let name = format!("{}{interface}", interface_prefix());
     log.record(Undo::Resolvconf(name.clone()))?;
     match run("resolvconf", &["-a", &name, "-m", "0", "-x"], &text) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => log.forget_last()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => log.remove_last()?,
         set => return set.context("resolvconf"),
     }
     log.record(Undo::ResolvConf)?;
-    let former = read_file()?;
+    let previous = read_file()?;
     // In place: the file may be a bind mount.
-    Ok(fs::write(RESOLV_CONF, wrap(interface, &text, &former))?)
+    Ok(fs::write(RESOLV_CONF, wrap(interface, &text, &previous))?)
 }
 
 /// Whether this host's questions go to systemd-resolved.
@@ -66,7 +66,7 @@ fn resolved_answers() -> bool {
 }
 
 /// `~.` directs all names there, as wg-quick's `resolvconf -x` does.
-fn set_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result<()> {
+fn configure_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result<()> {
     let mut domains = dns.search_domains.clone();
     if !dns.servers.is_empty() {
         let servers: Vec<_> = dns.servers.iter().map(ToString::to_string).collect();
@@ -83,7 +83,7 @@ fn set_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result<()> {
 ///
 /// # Errors
 /// It refuses.
-pub fn unset_resolved(interface: &str) -> anyhow::Result<()> {
+pub fn revert_resolved(interface: &str) -> anyhow::Result<()> {
     if resolved_answers() {
         run("resolvectl", &["revert", interface], "").context("resolvectl")?;
     }
@@ -92,7 +92,7 @@ pub fn unset_resolved(interface: &str) -> anyhow::Result<()> {
 
 /// Who answers questions about names on this host, or would but for `interface`, whose own servers
 /// are `own`. Not systemd-resolved's own address, and no link-local ones, which need a scope.
-pub fn servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
+pub fn other_servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let text = if resolved_answers() {
         fs::read_to_string(RESOLVED_SERVERS).unwrap_or_default()
     } else {
@@ -110,9 +110,9 @@ fn listed(text: &str) -> impl Iterator<Item = IpAddr> {
 
 /// The name servers and search domains that this host has for `interface` now. Returns `in_file`,
 /// those of the start, if this host does not show the present ones.
-pub fn now(interface: &str, in_file: &Dns) -> Dns {
+pub fn current(interface: &str, in_file: &Dns) -> Dns {
     if resolved_answers() {
-        return resolved_now(interface).unwrap_or_else(|| in_file.clone());
+        return current_resolved(interface).unwrap_or_else(|| in_file.clone());
     }
     let name = format!("{}{interface}", interface_prefix());
     match output("resolvconf", &["-l", &name]) {
@@ -129,7 +129,7 @@ pub fn now(interface: &str, in_file: &Dns) -> Dns {
 }
 
 /// What systemd-resolved has; `None` if it does not answer.
-fn resolved_now(interface: &str) -> Option<Dns> {
+fn current_resolved(interface: &str) -> Option<Dns> {
     let words = |what: &str| {
         let text = output("resolvectl", &[what, interface]).ok()?;
         // Link 5 (wg0): 10.9.0.2 fd09::2
@@ -156,11 +156,11 @@ fn parse(text: &str) -> Dns {
     dns
 }
 
-/// Tells when the answer of [`servers`] may be another.
+/// Tells when the answer of [`other_servers`] may be another.
 ///
 /// # Errors
 /// No watch is left.
-pub fn changes() -> io::Result<FileChanges> {
+pub fn watch_changes() -> io::Result<FileChanges> {
     FileChanges::new(&[Path::new(RESOLV_CONF), Path::new(RESOLVED_SERVERS)])
 }
 
@@ -169,7 +169,7 @@ fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {
 }
 
 /// Removes servers from resolvconf(8).
-pub fn leave_resolvconf(name: &str) -> io::Result<()> {
+pub fn remove_from_resolvconf(name: &str) -> io::Result<()> {
     run("resolvconf", &["-d", name, "-f"], "")
 }
 
@@ -178,10 +178,10 @@ pub fn file_is_ours(interface: &str) -> bool {
     read_file().is_ok_and(|text| unwrap(interface, &text).is_some())
 }
 
-/// Restores the former text of the file, if nobody has written another one since.
+/// Restores the previous text of the file, if nobody has written another one since.
 pub fn restore_file(interface: &str) -> io::Result<()> {
     match unwrap(interface, &read_file()?) {
-        Some(former) => fs::write(RESOLV_CONF, former),
+        Some(previous) => fs::write(RESOLV_CONF, previous),
         None => Ok(()),
     }
 }
@@ -208,9 +208,9 @@ fn mark(interface: &str) -> String {
 }
 
 /// `text`, and what was there before it in comments.
-fn wrap(interface: &str, text: &str, former: &str) -> String {
+fn wrap(interface: &str, text: &str, previous: &str) -> String {
     let mark = mark(interface);
-    let kept = former.split_inclusive('\n').map(|line| format!("{mark}{line}"));
+    let kept = previous.split_inclusive('\n').map(|line| format!("{mark}{line}"));
     heading(interface) + text + &kept.collect::<String>()
 }
 
@@ -232,17 +232,17 @@ fn unwrap(interface: &str, text: &str) -> Option<String> {
     let owner = first.strip_prefix("# linerate ")?.split(':').next()?;
     let rest = text.strip_prefix(&heading(owner))?;
     let mark = mark(owner);
-    let (mut own, mut former) = (String::new(), String::new());
+    let (mut own, mut previous) = (String::new(), String::new());
     for line in rest.split_inclusive('\n') {
         match line.strip_prefix(&mark) {
-            Some(line) => former += line,
+            Some(line) => previous += line,
             None => own += line,
         }
     }
     if owner == interface {
-        return Some(former);
+        return Some(previous);
     }
-    Some(wrap(owner, &own, &unwrap(interface, &former)?))
+    Some(wrap(owner, &own, &unwrap(interface, &previous)?))
 }
 
 /// Debian's resolvconf(8) orders interfaces by the first pattern that fits; systemd's
@@ -299,14 +299,14 @@ mod tests {
 
     #[test]
     fn the_former_text_stands_in_comments_and_comes_back() {
-        let former = "nameserver 192.0.2.53\nsearch a.example";
-        let ours = wrap("wg0", "nameserver 10.9.0.2\n", former);
+        let previous = "nameserver 192.0.2.53\nsearch a.example";
+        let ours = wrap("wg0", "nameserver 10.9.0.2\n", previous);
         assert_eq!(
             ours,
             "# linerate wg0: what follows #wg0| was here, and comes back when wg0 goes down.\n\
              nameserver 10.9.0.2\n#wg0| nameserver 192.0.2.53\n#wg0| search a.example"
         );
-        assert_eq!(unwrap("wg0", &ours).as_deref(), Some(former));
+        assert_eq!(unwrap("wg0", &ours).as_deref(), Some(previous));
         assert_eq!(unwrap("wg1", &ours), None);
     }
 
@@ -351,9 +351,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_comes_back(former in "[^\\r]{0,40}(\\n[#| a-z0-9]{0,9}){0,4}\\n?") {
-            let ours = wrap("wg0", "nameserver 10.9.0.2\n", &former);
-            prop_assert_eq!(unwrap("wg0", &ours), Some(former));
+        fn every_text_comes_back(previous in "[^\\r]{0,40}(\\n[#| a-z0-9]{0,9}){0,4}\\n?") {
+            let ours = wrap("wg0", "nameserver 10.9.0.2\n", &previous);
+            prop_assert_eq!(unwrap("wg0", &ours), Some(previous));
         }
     }
 }

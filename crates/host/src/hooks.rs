@@ -12,7 +12,7 @@ use sys::process::unmask;
 
 /// The variables that hooks receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct HookEnvironment {
     /// The interface's name.
     pub interface: String,
     /// The configuration file.
@@ -25,12 +25,12 @@ pub struct Hook {
     /// The command.
     pub command: String,
     /// Its variables.
-    pub surroundings: Surroundings,
+    pub environment: HookEnvironment,
     /// The folder that it runs in; `None` is that of the process that runs it.
     pub folder: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl HookEnvironment {
     /// Runs PreUp or PostUp in order, in the folder of the process that executes them. `%i` is the
     /// interface's name.
     ///
@@ -71,9 +71,9 @@ impl Surroundings {
         for text in hooks {
             let command = text.replace("%i", &self.interface);
             tracing::info!("{key}: {command}");
-            let (surroundings, folder) = (self.clone(), folder.map(Path::to_owned));
+            let (environment, folder) = (self.clone(), folder.map(Path::to_owned));
             let what = || format!("{key} = {text}");
-            let status = run(&Hook { command, surroundings, folder }).with_context(what)?;
+            let status = run(&Hook { command, environment, folder }).with_context(what)?;
             if !status.success() {
                 bail!("{}: {status}", what());
             }
@@ -119,8 +119,8 @@ impl Hook {
     fn shell(&self, shell: &str, options: &[&str]) -> Command {
         let mut process = Command::new(shell);
         process.args(options).arg(&self.command);
-        process.env("INTERFACE", &self.surroundings.interface);
-        process.env("CONFIG_FILE", &self.surroundings.file);
+        process.env("INTERFACE", &self.environment.interface);
+        process.env("CONFIG_FILE", &self.environment.file);
         if let Some(folder) = &self.folder {
             process.current_dir(folder);
         }
@@ -135,8 +135,8 @@ mod tests {
 
     use super::*;
 
-    fn surroundings(file: &Path) -> Surroundings {
-        Surroundings { interface: "wg7".into(), file: file.to_owned() }
+    fn environment(file: &Path) -> HookEnvironment {
+        HookEnvironment { interface: "wg7".into(), file: file.to_owned() }
     }
 
     #[test]
@@ -146,10 +146,10 @@ mod tests {
         let folder = folder.canonicalize().unwrap();
         let (file, log) = (folder.join("wg7.conf"), folder.join("log"));
         let hook = format!("echo \"%i $INTERFACE $CONFIG_FILE $PWD\" >>{}", log.display());
-        let (surroundings, hooks) = (surroundings(&file), [hook]);
+        let (environment, hooks) = (environment(&file), [hook]);
         let run = |hook: &Hook| hook.run_alone();
-        surroundings.run_up("PostUp", &hooks, run).unwrap();
-        surroundings.run_down("PreDown", &hooks, run).unwrap();
+        environment.run_up("PostUp", &hooks, run).unwrap();
+        environment.run_down("PreDown", &hooks, run).unwrap();
         let here = std::env::current_dir().unwrap();
         let line = |at: &Path| format!("wg7 wg7 {} {}\n", file.display(), at.display());
         assert_eq!(fs::read_to_string(&log).unwrap(), line(&here) + &line(&folder));
@@ -167,7 +167,7 @@ mod tests {
         ] {
             let hooks: Vec<_> = hooks.iter().map(|&hook| hook.to_owned()).collect();
             let run = |hook: &Hook| hook.run_alone();
-            let done = surroundings(Path::new("/wg7.conf")).run_up("PreUp", &hooks, run);
+            let done = environment(Path::new("/wg7.conf")).run_up("PreUp", &hooks, run);
             assert_eq!(done.err().map(|error| error.to_string()).as_deref(), failed, "{hooks:?}");
         }
     }
@@ -180,7 +180,7 @@ mod tests {
                 folders.push(hook.folder.clone());
                 hook.run_alone()
             };
-            surroundings(Path::new(file)).run_down("PostDown", &["true".into()], run).unwrap();
+            environment(Path::new(file)).run_down("PostDown", &["true".into()], run).unwrap();
             assert_eq!(folders, [Some(PathBuf::from("/"))], "{file}");
         }
     }

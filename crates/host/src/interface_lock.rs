@@ -25,9 +25,9 @@ use crate::sockets::socket_path;
 /// The interval at which a waiting process tries again.
 const STEP: Duration = Duration::from_millis(100);
 /// The pause for a process that only checks who holds the lock, and holds it for microseconds.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_PAUSE: Duration = Duration::from_millis(2);
 /// How many such pauses there may be in a row.
-const LOOKS: u32 = 5;
+const CHECKS: u32 = 5;
 /// How long a process waits before it logs that it does; also how long a shell may take to exit
 /// after it put a command into the background.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -55,21 +55,21 @@ impl InterfaceLock {
         let file = open(interface)?;
         let mut waited = Duration::ZERO;
         loop {
-            if is_free(&file).context("interface lock")? {
-                sign(&file, None).context("interface lock")?;
+            if try_lock(&file).context("interface lock")? {
+                write_pids(&file, None).context("interface lock")?;
                 return Ok(Some(Self { file, waited: !waited.is_zero() }));
             }
             let is_first = waited.is_zero();
             if is_first {
-                outside_hooks(interface)?;
+                ensure_outside_hooks(interface)?;
             }
             if netlink.link_by_name(interface)?.is_some() || is_first && is_elsewhere(interface) {
                 return Ok(None);
             }
             if waited == SILENCE {
-                tracing::warn!("{interface}: {}: waiting for that", busy(&file));
+                tracing::warn!("{interface}: {}: waiting for that", busy_message(&file));
             } else if waited >= PATIENCE {
-                bail!("{interface}: {}, for {} s now", busy(&file), PATIENCE.as_secs());
+                bail!("{interface}: {}, for {} s now", busy_message(&file), PATIENCE.as_secs());
             }
             thread::sleep(STEP);
             waited += STEP;
@@ -84,36 +84,36 @@ impl InterfaceLock {
     /// Takes a lock that its holder shares.
     pub fn join(interface: &str) -> anyhow::Result<Self> {
         let file = open(interface)?;
-        file.lock_shared().and_then(|()| sign(&file, None)).context("interface lock")?;
+        file.lock_shared().and_then(|()| write_pids(&file, None)).context("interface lock")?;
         Ok(Self { file, waited: false })
     }
 
     /// Records that `process` runs a hook for the holder, until the result is dropped:
-    /// [`outside_hooks`] refuses its children, too. 0 is a process in another pid namespace.
-    pub fn lend(&self, process: u32) -> Lent<'_> {
+    /// [`ensure_outside_hooks`] refuses its children, too. 0 is a process in another pid namespace.
+    pub fn record_hook_runner(&self, process: u32) -> HookRunner<'_> {
         // If that fails, a hook that would wait for itself is not refused.
-        let _ = sign(&self.file, Some(process));
-        Lent(&self.file)
+        let _ = write_pids(&self.file, Some(process));
+        HookRunner(&self.file)
     }
 
     /// Whether another process held it at first.
-    pub fn was_waited_for(&self) -> bool {
+    pub fn was_contended(&self) -> bool {
         self.waited
     }
 
     /// Whether anybody ever held it, as far as this user may see.
-    pub fn is_known(interface: &str) -> bool {
+    pub fn has_lock_file(interface: &str) -> bool {
         path(interface).exists()
     }
 }
 
 /// While it exists, another process runs a hook for the holder of the lock.
 #[derive(Debug)]
-pub struct Lent<'a>(&'a File);
+pub struct HookRunner<'a>(&'a File);
 
-impl Drop for Lent<'_> {
+impl Drop for HookRunner<'_> {
     fn drop(&mut self) {
-        let _ = sign(self.0, None);
+        let _ = write_pids(self.0, None);
     }
 }
 
@@ -121,7 +121,7 @@ impl Drop for Lent<'_> {
 ///
 /// # Errors
 /// The process that brings the interface up or down waits for this process.
-pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
+pub fn ensure_outside_hooks(interface: &str) -> anyhow::Result<()> {
     let mut waited = Duration::ZERO;
     while holders(interface)
         .iter()
@@ -166,14 +166,14 @@ fn open(interface: &str) -> anyhow::Result<File> {
 }
 
 /// Writes the ID of this process, and of one that runs a hook for it.
-fn sign(mut file: &File, runner: Option<u32>) -> io::Result<()> {
+fn write_pids(mut file: &File, runner: Option<u32>) -> io::Result<()> {
     let runner = runner.map_or_else(String::new, |runner| format!(" {runner}"));
     file.set_len(0)?;
     file.rewind()?;
     write!(file, "{}{runner}", std::process::id())
 }
 
-fn signed(mut file: &File) -> Vec<u32> {
+fn read_pids(mut file: &File) -> Vec<u32> {
     let mut text = String::new();
     match file.rewind().and_then(|()| file.read_to_string(&mut text)) {
         Ok(_) => text.split(' ').map_while(|pid| pid.parse().ok()).collect(),
@@ -181,18 +181,18 @@ fn signed(mut file: &File) -> Vec<u32> {
     }
 }
 
-fn busy(file: &File) -> String {
-    let holder = signed(file).first().copied();
+fn busy_message(file: &File) -> String {
+    let holder = read_pids(file).first().copied();
     let pid = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
     format!("it is being brought up or down{pid}")
 }
 
 /// Locks it, unless somebody holds it for longer than a check.
-fn is_free(file: &File) -> io::Result<bool> {
-    for _ in 0..LOOKS {
+fn try_lock(file: &File) -> io::Result<bool> {
+    for _ in 0..CHECKS {
         match file.try_lock() {
             Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => thread::sleep(CHECK_PAUSE),
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
@@ -203,7 +203,7 @@ fn is_free(file: &File) -> io::Result<bool> {
 fn holders(interface: &str) -> Vec<u32> {
     let Ok(file) = File::open(path(interface)) else { return Vec::new() };
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => signed(&file),
+        Err(TryLockError::WouldBlock) => read_pids(&file),
         _ => Vec::new(),
     }
 }
@@ -218,17 +218,17 @@ mod tests {
         let mut options = File::options();
         let mut file =
             options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        assert!(signed(&file).is_empty());
+        assert!(read_pids(&file).is_empty());
         file.write_all(b"4294967295, and longer").unwrap();
         let own = std::process::id();
-        sign(&file, None).unwrap();
-        assert_eq!(signed(&file), [own]);
+        write_pids(&file, None).unwrap();
+        assert_eq!(read_pids(&file), [own]);
         let lock = InterfaceLock { file, waited: false };
-        let lent = lock.lend(7);
-        assert_eq!(signed(&lock.file), [own, 7]);
-        assert!(busy(&lock.file).ends_with(&format!("by process {own}")));
-        drop(lent);
-        assert_eq!(signed(&lock.file), [own]);
+        let runner = lock.record_hook_runner(7);
+        assert_eq!(read_pids(&lock.file), [own, 7]);
+        assert!(busy_message(&lock.file).ends_with(&format!("by process {own}")));
+        drop(runner);
+        assert_eq!(read_pids(&lock.file), [own]);
         fs::remove_file(path).unwrap();
     }
 }

@@ -13,7 +13,7 @@ const FOLDERS: [&str; 2] = ["/etc/iproute2", "/usr/share/iproute2"];
 const SERVICES: &str = "/etc/services";
 
 /// Reads the names. A file that cannot be read is skipped.
-pub fn names() -> Names {
+pub fn read_names() -> Names {
     let mut names = Names::default();
     for text in table_files(FOLDERS.map(Path::new)).iter().filter_map(|path| read(path)) {
         names.add_tables(&text);

@@ -121,7 +121,7 @@ pub fn dropping_chains() -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// nft(8) is not installed, or refuses.
-pub fn stands(interface: &str) -> anyhow::Result<bool> {
+pub fn is_intact(interface: &str) -> anyhow::Result<bool> {
     let table = table_of(interface);
     // Of a table that is not there, nft tells as of any other error.
     Ok(!chains_of(&table, &list(&["chains"])?).is_empty()

@@ -39,7 +39,7 @@ impl PacketFilter<'_> {
         }
         log.record(Undo::Table)?;
         let Err(error) = rules.apply() else { return Ok(()) };
-        log.forget_last()?;
+        log.remove_last()?;
         // The networks that a router withholds from peers are not optional.
         if is_router {
             return Err(error);

@@ -18,7 +18,7 @@ use sys::{
 
 use super::{
     nft::{Chain, Ruleset, compare, connection, is, is_not, meta},
-    settings::{Listed, Unwritten},
+    settings::{UnwrittenList, UnwrittenSetting},
     undo_log::{Setting, SettingsLock, UndoLog},
 };
 use config::conf::Router;
@@ -123,9 +123,10 @@ pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::R
                 advertised_routes(interface, &log.settings_of_others(lock), forwards)
             };
             let kept = kept.context("IpForward")?;
-            let unwritten = switch_on(Path::new(path), &kept, (log, lock)).context("IpForward")?;
+            let unwritten =
+                enable_forwarding(Path::new(path), &kept, (log, lock)).context("IpForward")?;
             if !unwritten.is_empty() {
-                tracing::warn!("IpForward: nothing is forwarded: {}", Listed(&unwritten));
+                tracing::warn!("IpForward: nothing is forwarded: {}", UnwrittenList(&unwritten));
             }
         } else if is_offered && !forwards {
             tracing::warn!(
@@ -148,17 +149,17 @@ fn unread(is_ipv4: bool, path: &str, error: &io::Error) -> String {
 
 /// Switches on forwarding by the setting at `path`, after the settings that keep advertised routes.
 /// If one of those cannot be written, forwarding stays off. Returns all that were not written.
-fn switch_on(
+fn enable_forwarding(
     path: &Path,
     kept: &[(PathBuf, &'static str)],
     (log, lock): (&mut UndoLog, &SettingsLock),
-) -> anyhow::Result<Vec<Unwritten>> {
+) -> anyhow::Result<Vec<UnwrittenSetting>> {
     let mut unwritten = log.change_settings(lock, kept)?;
     match unwritten.first().map(|first| io::Error::from(first.error.kind())) {
         None => log.change_settings(lock, &[(path.to_owned(), "1")]),
         // Without the advertised routes the host would lose IPv6.
         Some(error) => {
-            unwritten.push(Unwritten { path: path.to_owned(), value: "1", error });
+            unwritten.push(UnwrittenSetting { path: path.to_owned(), value: "1", error });
             Ok(unwritten)
         }
     }
@@ -166,7 +167,7 @@ fn switch_on(
 
 /// Logs the devices whose UDP for the peers arrives datagram by datagram: by default the kernel
 /// coalesces only TCP that it forwards.
-pub fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
+pub fn log_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
     // It takes a system call for each device: not if the log level hides the result.
     if router.offered.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return Ok(());

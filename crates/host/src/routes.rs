@@ -34,7 +34,7 @@ const MAIN_PRIORITY: u32 = 32_766;
 
 /// The networks that are to be reached by an interface, and how.
 #[derive(Debug)]
-pub struct Wanted<'a> {
+pub struct WantedRoutes<'a> {
     pub nets: Vec<IpNet>,
     pub table: Table,
     pub policy: &'a Policy,
@@ -42,14 +42,14 @@ pub struct Wanted<'a> {
 
 /// A routing table for the tunnel, and the mark of our own datagrams, which do not use it.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnTable {
+pub struct TunnelTable {
     table: u32,
     pub mark: FwMark,
 }
 
-impl OwnTable {
+impl TunnelTable {
     /// The table and mark of this number.
-    pub fn of(number: u32) -> Self {
+    pub fn with_number(number: u32) -> Self {
         Self { table: number, mark: FwMark::exact(number) }
     }
 
@@ -58,7 +58,7 @@ impl OwnTable {
     /// the returned mark.
     pub fn choose(
         netlink: &Netlink,
-        wanted: &Wanted<'_>,
+        wanted: &WantedRoutes<'_>,
         fwmark: u32,
     ) -> anyhow::Result<Option<Self>> {
         let policy = wanted.policy;
@@ -80,13 +80,13 @@ impl OwnTable {
 /// Adds routes and rules. The routes go with the interface; the rules go into the undo log.
 pub struct Routes<'a> {
     pub netlink: &'a Netlink,
-    pub wanted: Wanted<'a>,
+    pub wanted: WantedRoutes<'a>,
     pub log: &'a mut UndoLog,
     /// The interface's name.
     pub interface: &'a str,
     /// The index of the interface.
     pub device: u32,
-    pub own: Option<OwnTable>,
+    pub own: Option<TunnelTable>,
 }
 
 /// Peers' networks in the main table. A route to one is there unless another link is
@@ -96,13 +96,13 @@ pub struct Routes<'a> {
 pub struct MainRoutes(Vec<(IpNet, bool)>);
 
 impl MainRoutes {
-    /// The networks, in the order in which [`MainRoutes::settle`] numbers them for a helper.
+    /// The networks, in the order in which [`MainRoutes::sync`] numbers them for a helper.
     pub fn networks(&self) -> Vec<IpNet> {
         self.0.iter().map(|(net, _)| *net).collect()
     }
 
     /// Adds and deletes routes to match the networks connected now, itself or by a helper.
-    pub fn settle(
+    pub fn sync(
         &mut self,
         netlink: &Netlink,
         helper: Option<&Helper>,
@@ -117,7 +117,7 @@ impl MainRoutes {
             let is_connected = connected.contains(&destination);
             let route = Route { destination, device, table: MAIN_TABLE, metric: None };
             if is_connected && *is_there {
-                tell_connected(destination);
+                warn_connected(destination);
             }
             let changed = match (is_connected != *is_there, helper) {
                 (true, _) => Ok(()),
@@ -136,7 +136,7 @@ impl MainRoutes {
     }
 }
 
-fn tell_connected(net: IpNet) {
+fn warn_connected(net: IpNet) {
     tracing::warn!(
         "AllowedIPs: this host is connected to {net}: no route; ConnectedFirst = false gives it \
          to the peer"
@@ -148,22 +148,22 @@ impl Routes<'_> {
     /// main table.
     ///
     /// # Errors
-    /// One cannot be added; the error has the network as [`For`].
+    /// One cannot be added; the error has the network as [`RouteTarget`].
     pub fn add(mut self) -> anyhow::Result<MainRoutes> {
         let mut nets = std::mem::take(&mut self.wanted.nets);
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
         nets.dedup();
-        let around = self.look_around(&nets)?;
+        let existing = self.read_existing(&nets)?;
         let mut main = MainRoutes::default();
         for net in &nets {
-            self.add_one(*net, (&mut main, &around)).context(For::route(*net))?;
+            self.add_one(*net, (&mut main, &existing)).context(RouteTarget::route(*net))?;
         }
         if let Some(own) = self.own {
             let policy = self.wanted.policy;
             for family in [Family::V4, Family::V6] {
                 let is_one = |net: &&IpNet| is_of(net, family) && policy.is_for_own_table(**net);
                 if let Some(net) = nets.iter().rfind(is_one) {
-                    self.add_rules(family, own).context(For::rules(*net))?;
+                    self.add_rules(family, own).context(RouteTarget::rules(*net))?;
                 }
             }
         }
@@ -195,34 +195,34 @@ impl Routes<'_> {
     }
 
     /// Reads the exceptions for networks of the main table, if there are such networks.
-    fn look_around(&self, nets: &[IpNet]) -> anyhow::Result<Around> {
-        let mut around = Around::default();
+    fn read_existing(&self, nets: &[IpNet]) -> anyhow::Result<ExistingRoutes> {
+        let mut existing = ExistingRoutes::default();
         for family in [Family::V4, Family::V6] {
             if nets.iter().any(|net| is_of(net, family) && self.table_of(*net) == Table::Auto) {
                 let routes = self.netlink.routes(family, MAIN_TABLE)?.into_iter();
                 let ours = routes.filter(|route| route.device == self.device);
-                around.routed.extend(ours.map(|route| route.destination));
+                existing.routed.extend(ours.map(|route| route.destination));
             }
         }
         if nets.iter().any(|net| self.table_of(*net) == Table::Auto) {
-            around.connected = self.netlink.connected_networks(self.device)?;
+            existing.connected = self.netlink.connected_networks(self.device)?;
         }
-        Ok(around)
+        Ok(existing)
     }
 
     fn add_one(
         &self,
         net: IpNet,
-        (main, around): (&mut MainRoutes, &Around),
+        (main, existing): (&mut MainRoutes, &ExistingRoutes),
     ) -> anyhow::Result<()> {
         match self.table_of(net) {
             Table::Off => Ok(()),
             Table::Id(table) => self.add_route(net, table),
-            Table::Auto if around.is_routed(net) => Ok(()),
+            Table::Auto if existing.is_routed(net) => Ok(()),
             Table::Auto => {
-                let is_connected = around.connected.contains(&net);
+                let is_connected = existing.connected.contains(&net);
                 match is_connected {
-                    true => tell_connected(net),
+                    true => warn_connected(net),
                     false => self.add_route(net, MAIN_TABLE)?,
                 }
                 main.0.push((net, !is_connected));
@@ -236,7 +236,7 @@ impl Routes<'_> {
         Ok(self.netlink.add_route(&Route { destination, device, table, metric: None })?)
     }
 
-    fn add_rules(&mut self, family: Family, own: OwnTable) -> anyhow::Result<()> {
+    fn add_rules(&mut self, family: Family, own: TunnelTable) -> anyhow::Result<()> {
         let policy = self.wanted.policy;
         let [first, second] = match policy.priority {
             Some(priority) => [priority, priority + 1],
@@ -269,7 +269,7 @@ impl Routes<'_> {
     fn add_rule(&mut self, rule: Rule) -> anyhow::Result<()> {
         self.log.record(Undo::Rule(rule))?;
         match self.netlink.add_rule(&rule) {
-            Err(error) if error.errno() == Some(Errno::EEXIST) => self.log.forget_last(),
+            Err(error) if error.errno() == Some(Errno::EEXIST) => self.log.remove_last(),
             added => Ok(added?),
         }
     }
@@ -278,13 +278,13 @@ impl Routes<'_> {
 /// The state before the first route is added. It is read once for all networks, since a route that is
 /// added covers none of the networks that follow: these are not more specific.
 #[derive(Default)]
-struct Around {
+struct ExistingRoutes {
     connected: HashSet<IpNet>,
     /// The destinations that the main table routes through the device.
     routed: HashSet<IpNet>,
 }
 
-impl Around {
+impl ExistingRoutes {
     /// Whether a route to this network or to a shorter prefix leads through the device, like `ip
     /// route show dev DEVICE match NETWORK`.
     fn is_routed(&self, net: IpNet) -> bool {
@@ -300,12 +300,12 @@ fn is_of(net: &IpNet, family: Family) -> bool {
 /// What could not be added, and the network that wants it. It is the context of an error, from which
 /// `anyhow::Error::downcast_ref` reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct For {
+pub struct RouteTarget {
     pub net: IpNet,
     is_rule: bool,
 }
 
-impl For {
+impl RouteTarget {
     fn route(net: IpNet) -> Self {
         Self { net, is_rule: false }
     }
@@ -315,7 +315,7 @@ impl For {
     }
 }
 
-impl fmt::Display for For {
+impl fmt::Display for RouteTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.is_rule { "rules for" } else { "route to" };
         write!(f, "{what} {}", self.net)

@@ -14,12 +14,12 @@ use sys::{
 
 use super::undo_log::UndoLog;
 
-/// How often rules are restored in each [`ROUND`], so that there is no race with a program that
+/// How often rules are restored in each [`PERIOD`], so that there is no race with a program that
 /// keeps deleting them. Once for each rule that there can be, two for each family: they are deleted
 /// one by one.
-const TIMES: u32 = 4;
+const MAX_RESTORES: u32 = 4;
 /// The period, from the first time on.
-const ROUND: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(5);
 
 /// The rules of an undo log that are not there.
 pub fn missing(log: &UndoLog, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
@@ -36,7 +36,7 @@ pub fn missing(log: &UndoLog, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
 
 /// Times in nanoseconds, of any one clock.
 #[derive(Debug, Default)]
-pub struct KeptRules {
+pub struct RuleRestorer {
     /// When they were first restored in this round.
     first: Option<u64>,
     /// How often they were restored in this round.
@@ -45,12 +45,12 @@ pub struct KeptRules {
     due: bool,
 }
 
-impl KeptRules {
+impl RuleRestorer {
     /// Restores missing rules, itself or by a helper, or leaves them for later.
     ///
     /// # Errors
     /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
-    pub fn settle(
+    pub fn restore_missing(
         &mut self,
         log: &UndoLog,
         netlink: &Netlink,
@@ -58,7 +58,7 @@ impl KeptRules {
         now: u64,
     ) -> anyhow::Result<()> {
         let all: Vec<Rule> = log.rules().collect();
-        self.put_back(missing(log, netlink), now, |rule| {
+        self.restore(missing(log, netlink), now, |rule| {
             let place = all
                 .iter()
                 .position(|known| known == rule)
@@ -67,31 +67,31 @@ impl KeptRules {
         })
     }
 
-    fn put_back(
+    fn restore(
         &mut self,
         missing: anyhow::Result<Vec<Rule>>,
         now: u64,
         mut add: impl FnMut(&Rule) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let put_back = missing.and_then(|missing| {
-            if !self.may_put_back(!missing.is_empty(), now) {
+        let restore = missing.and_then(|missing| {
+            if !self.may_restore(!missing.is_empty(), now) {
                 return Ok(());
             }
             missing.iter().map(&mut add).fold(Ok(()), Result::and)
         });
-        if put_back.is_err() {
-            (self.first, self.times, self.due) = (Some(now), TIMES, true);
+        if restore.is_err() {
+            (self.first, self.times, self.due) = (Some(now), MAX_RESTORES, true);
         }
-        put_back
+        restore
     }
 
     /// The time until missing rules are restored, if there are any.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let first = self.first.filter(|_| self.due)?;
-        Some(ROUND.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
+        Some(PERIOD.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
     }
 
-    fn may_put_back(&mut self, is_missing: bool, now: u64) -> bool {
+    fn may_restore(&mut self, is_missing: bool, now: u64) -> bool {
         self.due = is_missing;
         if !is_missing {
             return false;
@@ -99,8 +99,8 @@ impl KeptRules {
         if self.wait(now).is_none_or(|wait| wait.is_zero()) {
             (self.first, self.times) = (Some(now), 0);
         }
-        self.due = self.times == TIMES;
-        self.times = TIMES.min(self.times + 1);
+        self.due = self.times == MAX_RESTORES;
+        self.times = MAX_RESTORES.min(self.times + 1);
         !self.due
     }
 }
@@ -132,41 +132,41 @@ mod tests {
 
     #[test]
     fn rules_are_put_back_at_once_but_only_so_often_in_a_round() {
-        let mut kept = KeptRules::default();
+        let mut restorer = RuleRestorer::default();
         let seconds = |seconds: u64| seconds * 1_000_000_000;
-        assert!(!kept.may_put_back(false, seconds(1)));
-        for _ in 0..TIMES {
-            assert!(kept.may_put_back(true, seconds(1)));
-            assert_eq!(kept.wait(seconds(1)), None, "nothing is missing");
+        assert!(!restorer.may_restore(false, seconds(1)));
+        for _ in 0..MAX_RESTORES {
+            assert!(restorer.may_restore(true, seconds(1)));
+            assert_eq!(restorer.wait(seconds(1)), None, "nothing is missing");
         }
-        assert!(!kept.may_put_back(true, seconds(3)));
-        assert_eq!(kept.wait(seconds(4)), Some(ROUND - Duration::from_secs(3)));
-        assert_eq!(kept.wait(seconds(99)), Some(Duration::ZERO));
-        for _ in 0..TIMES {
-            assert!(kept.may_put_back(true, seconds(6)));
+        assert!(!restorer.may_restore(true, seconds(3)));
+        assert_eq!(restorer.wait(seconds(4)), Some(PERIOD - Duration::from_secs(3)));
+        assert_eq!(restorer.wait(seconds(99)), Some(Duration::ZERO));
+        for _ in 0..MAX_RESTORES {
+            assert!(restorer.may_restore(true, seconds(6)));
         }
-        assert!(!kept.may_put_back(true, seconds(7)));
-        assert!(!kept.may_put_back(false, seconds(8)), "somebody else put them back");
-        assert_eq!(kept.wait(seconds(8)), None);
+        assert!(!restorer.may_restore(true, seconds(7)));
+        assert!(!restorer.may_restore(false, seconds(8)), "somebody else put them back");
+        assert_eq!(restorer.wait(seconds(8)), None);
     }
 
     #[test]
     fn a_round_of_few_times_does_not_shorten_the_next() {
-        let mut kept = KeptRules::default();
+        let mut restorer = RuleRestorer::default();
         let nanos = |time: Duration| time.as_nanos() as u64;
-        assert!(kept.may_put_back(true, 0));
-        assert!(kept.may_put_back(true, nanos(ROUND)), "a new round");
-        assert_eq!(kept.times, 1);
+        assert!(restorer.may_restore(true, 0));
+        assert!(restorer.may_restore(true, nanos(PERIOD)), "a new round");
+        assert_eq!(restorer.times, 1);
     }
 
     #[test]
     fn what_fails_is_tried_again_in_a_rounds_time_and_keeps_no_other_rule_from_being_tried() {
-        let (mut kept, mut tried) = (KeptRules::default(), Vec::new());
-        let later = ROUND.as_nanos() as u64;
-        kept.put_back(Err(anyhow::anyhow!("no list")), 0, |_| Ok(())).unwrap_err();
-        assert_eq!(kept.wait(0), Some(ROUND));
-        kept.put_back(Err(anyhow::anyhow!("no list")), later, |_| Ok(())).unwrap_err();
-        assert_eq!(kept.wait(later), Some(ROUND), "it does not run in circles");
+        let (mut restorer, mut tried) = (RuleRestorer::default(), Vec::new());
+        let later = PERIOD.as_nanos() as u64;
+        restorer.restore(Err(anyhow::anyhow!("no list")), 0, |_| Ok(())).unwrap_err();
+        assert_eq!(restorer.wait(0), Some(PERIOD));
+        restorer.restore(Err(anyhow::anyhow!("no list")), later, |_| Ok(())).unwrap_err();
+        assert_eq!(restorer.wait(later), Some(PERIOD), "it does not run in circles");
 
         let rule = |priority| Rule {
             family: Family::V4,
@@ -181,12 +181,12 @@ mod tests {
             if rule.priority == Some(1) { bail!("refused") } else { Ok(()) }
         };
         let now = 2 * later;
-        let error = kept.put_back(Ok(vec![rule(1), rule(2)]), now, &mut add).unwrap_err();
+        let error = restorer.restore(Ok(vec![rule(1), rule(2)]), now, &mut add).unwrap_err();
         assert_eq!(error.to_string(), "refused");
-        assert_eq!(kept.wait(now), Some(ROUND), "one is still missing");
-        kept.put_back(Ok(vec![rule(1)]), now + 1, &mut add).unwrap();
-        kept.put_back(Ok(vec![rule(2)]), now + later, &mut add).unwrap();
-        assert_eq!(kept.wait(now + later), None);
+        assert_eq!(restorer.wait(now), Some(PERIOD), "one is still missing");
+        restorer.restore(Ok(vec![rule(1)]), now + 1, &mut add).unwrap();
+        restorer.restore(Ok(vec![rule(2)]), now + later, &mut add).unwrap();
+        assert_eq!(restorer.wait(now + later), None);
         assert_eq!(tried, [Some(1), Some(2), Some(2)]);
     }
 }

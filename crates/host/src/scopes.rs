@@ -5,13 +5,13 @@ use zeroize::Zeroizing;
 
 /// Replaces interface names in link-local endpoints by their indices: wg(8) sends names, and the
 /// parser cannot look them up. `None` if there are none.
-pub fn number_scopes(text: &str) -> Option<Zeroizing<String>> {
+pub fn resolve_scopes(text: &str) -> Option<Zeroizing<String>> {
     if !text.contains('%') {
         return None;
     }
     let mut numbered = Zeroizing::new(String::with_capacity(2 * text.len()));
     for line in text.split_inclusive('\n') {
-        match line.starts_with("endpoint=").then(|| numbered_scope(line)).flatten() {
+        match line.starts_with("endpoint=").then(|| resolve_scope(line)).flatten() {
             Some(line) => numbered.push_str(&line),
             None => numbered.push_str(line),
         }
@@ -19,7 +19,7 @@ pub fn number_scopes(text: &str) -> Option<Zeroizing<String>> {
     Some(numbered)
 }
 
-fn numbered_scope(line: &str) -> Option<String> {
+fn resolve_scope(line: &str) -> Option<String> {
     let (address, rest) = line.split_once('%')?;
     let (scope, rest) = rest.split_once(']')?;
     let link = Netlink::open().and_then(|netlink| netlink.link_by_name(scope)).ok()??;

@@ -14,7 +14,7 @@ const STRICT: u32 = 1;
 
 /// A setting that could not be written.
 #[derive(Debug)]
-pub struct Unwritten {
+pub struct UnwrittenSetting {
     pub path: PathBuf,
     /// The value that the kernel did not accept.
     pub value: &'static str,
@@ -22,9 +22,9 @@ pub struct Unwritten {
 }
 
 /// Shows the keys, the first error, and the arguments with which a container gets the values.
-pub struct Listed<'a>(pub &'a [Unwritten]);
+pub struct UnwrittenList<'a>(pub &'a [UnwrittenSetting]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for UnwrittenList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.0.first() else { return Ok(()) };
         for (number, one) in self.0.iter().enumerate() {
@@ -53,11 +53,11 @@ pub fn set_src_valid_mark(tunnel: &str) {
     let Err(error) = fs::write(path, "1") else { return };
     let strict = strict_devices(Path::new(IPV4_DEVICES), tunnel);
     if !strict.is_empty() {
-        let unwritten = [Unwritten { path: path.to_owned(), value: "1", error }];
+        let unwritten = [UnwrittenSetting { path: path.to_owned(), value: "1", error }];
         tracing::warn!(
             "{} drops what peers send, as its rp_filter is {STRICT}: {}",
             strict.join(", "),
-            Listed(&unwritten)
+            UnwrittenList(&unwritten)
         );
     }
 }
@@ -112,13 +112,14 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_written_are_shown_as_the_arguments_of_a_container() {
-        let unwritten = ["ipv4/ip_forward", "ipv6/conf/eth0.7/accept_ra"].map(|name| Unwritten {
-            path: Path::new("/proc/sys/net").join(name),
-            value: "1",
-            error: io::ErrorKind::ReadOnlyFilesystem.into(),
-        });
+        let unwritten =
+            ["ipv4/ip_forward", "ipv6/conf/eth0.7/accept_ra"].map(|name| UnwrittenSetting {
+                path: Path::new("/proc/sys/net").join(name),
+                value: "1",
+                error: io::ErrorKind::ReadOnlyFilesystem.into(),
+            });
         assert_eq!(
-            Listed(&unwritten).to_string(),
+            UnwrittenList(&unwritten).to_string(),
             "net.ipv4.ip_forward is not 1, net.ipv6.conf.eth0/7.accept_ra is not 1 and cannot be \
              set here (read-only filesystem or storage medium); start a container with --sysctl \
              net.ipv4.ip_forward=1 --sysctl net.ipv6.conf.eth0/7.accept_ra=1"

@@ -21,7 +21,7 @@ use std::{
 use anyhow::Context;
 use sys::netlink::{Family, FwMark, Netlink, Rule};
 
-use super::{dns, nft, records, settings::Unwritten};
+use super::{dns, nft, records, settings::UnwrittenSetting};
 use sys::atomic_file;
 
 /// One entry. Routes and addresses go with the interface and need none.
@@ -33,7 +33,7 @@ pub enum Undo {
     Table,
     /// Servers given to resolvconf(8), under this name.
     Resolvconf(String),
-    /// Servers in resolv.conf(5), which holds its former text.
+    /// Servers in resolv.conf(5), which holds its previous text.
     ResolvConf,
     /// A setting below `/proc/sys`.
     Setting(Setting),
@@ -47,7 +47,7 @@ pub struct Setting {
     /// What was written.
     pub ours: String,
     /// The value before.
-    pub former: String,
+    pub previous: String,
 }
 
 impl Undo {
@@ -107,13 +107,13 @@ impl UndoLog {
     }
 
     /// Removes the last entry: it was not done.
-    pub fn forget_last(&mut self) -> anyhow::Result<()> {
+    pub fn remove_last(&mut self) -> anyhow::Result<()> {
         self.entries.pop();
         self.write().with_context(|| self.path.display().to_string())
     }
 
     /// Removes rules that are no longer ours.
-    pub fn forget_rules(&mut self, rules: &[Rule]) -> anyhow::Result<()> {
+    pub fn remove_rules(&mut self, rules: &[Rule]) -> anyhow::Result<()> {
         if rules.is_empty() {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl UndoLog {
         &mut self,
         lock: &SettingsLock,
         wanted: &[(PathBuf, &'static str)],
-    ) -> anyhow::Result<Vec<Unwritten>> {
+    ) -> anyhow::Result<Vec<UnwrittenSetting>> {
         let others = self.settings_of_others(lock);
         let (mut to_write, mut unwritten) = (Vec::new(), Vec::new());
         let recorded = self.entries.len();
@@ -155,19 +155,19 @@ impl UndoLog {
                 // The device is gone.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
-                    unwritten.push(Unwritten { path: path.clone(), value, error });
+                    unwritten.push(UnwrittenSetting { path: path.clone(), value, error });
                     continue;
                 }
             };
             if current != value {
                 to_write.push((path, value));
             }
-            let former = match others.get(path) {
-                Some(other) => other.former.clone(),
+            let previous = match others.get(path) {
+                Some(other) => other.previous.clone(),
                 None if current == value => continue,
                 None => current,
             };
-            let setting = Setting { path: path.clone(), ours: value.to_owned(), former };
+            let setting = Setting { path: path.clone(), ours: value.to_owned(), previous };
             self.entries.push(Undo::Setting(setting));
         }
         if self.entries.len() > recorded {
@@ -175,15 +175,15 @@ impl UndoLog {
         }
         for (path, value) in to_write {
             if let Err(error) = fs::write(path, value) {
-                unwritten.push(Unwritten { path: path.clone(), value, error });
+                unwritten.push(UnwrittenSetting { path: path.clone(), value, error });
             }
         }
-        self.forget_settings(&unwritten)?;
+        self.remove_settings(&unwritten)?;
         Ok(unwritten)
     }
 
     /// Removes settings that were not changed.
-    fn forget_settings(&mut self, unwritten: &[Unwritten]) -> anyhow::Result<()> {
+    fn remove_settings(&mut self, unwritten: &[UnwrittenSetting]) -> anyhow::Result<()> {
         if unwritten.is_empty() {
             return Ok(());
         }
@@ -272,7 +272,7 @@ impl UndoLog {
     }
 
     /// Writes what was not undone again if somebody removed the file.
-    pub fn keep(&self) -> anyhow::Result<()> {
+    pub fn rewrite_if_removed(&self) -> anyhow::Result<()> {
         if self.entries.is_empty() || self.path.exists() {
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl UndoLog {
                 false => Ok(()),
             },
             Undo::Table => nft::remove(&self.interface),
-            Undo::Resolvconf(name) => Ok(dns::leave_resolvconf(name)?),
+            Undo::Resolvconf(name) => Ok(dns::remove_from_resolvconf(name)?),
             Undo::ResolvConf => Ok(dns::restore_file(&self.interface)?),
             // By [`UndoLog::undo_settings`], under the lock.
             Undo::Setting(_) => Ok(()),
@@ -319,7 +319,9 @@ impl UndoLog {
 
 fn restore_setting(setting: &Setting) -> io::Result<()> {
     match fs::read_to_string(&setting.path) {
-        Ok(current) if current.trim() == setting.ours => fs::write(&setting.path, &setting.former),
+        Ok(current) if current.trim() == setting.ours => {
+            fs::write(&setting.path, &setting.previous)
+        }
         // Another program has changed it since, or its device is gone.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -340,7 +342,7 @@ fn read(path: &Path) -> io::Result<Vec<Undo>> {
     for line in text.lines() {
         match line.parse() {
             Ok(entry) => entries.push(entry),
-            Err(NotAnEntry) => tracing::warn!("{}: unknown entry: {line}", path.display()),
+            Err(ParseUndoError) => tracing::warn!("{}: unknown entry: {line}", path.display()),
         }
     }
     Ok(entries)
@@ -363,8 +365,8 @@ impl fmt::Display for Undo {
             Self::Table => f.write_str("nftables"),
             Self::Resolvconf(name) => write!(f, "resolvconf {name}"),
             Self::ResolvConf => f.write_str("resolv.conf"),
-            Self::Setting(Setting { path, ours, former }) => {
-                write!(f, "setting {ours} {former} {}", path.display())
+            Self::Setting(Setting { path, ours, previous }) => {
+                write!(f, "setting {ours} {previous} {}", path.display())
             }
         }
     }
@@ -372,12 +374,12 @@ impl fmt::Display for Undo {
 
 /// A line that is not an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotAnEntry;
+pub struct ParseUndoError;
 
 impl FromStr for Undo {
-    type Err = NotAnEntry;
+    type Err = ParseUndoError;
 
-    fn from_str(line: &str) -> Result<Self, NotAnEntry> {
+    fn from_str(line: &str) -> Result<Self, ParseUndoError> {
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (kind, rest) {
             ("nftables", "") => Ok(Self::Table),
@@ -385,16 +387,16 @@ impl FromStr for Undo {
             ("resolvconf", name) if !name.is_empty() => Ok(Self::Resolvconf(name.to_owned())),
             ("setting", rest) => {
                 let mut words = rest.splitn(3, ' ').map(str::to_owned);
-                let (ours, former) = (words.next(), words.next());
-                match (ours, former, words.next()) {
-                    (Some(ours), Some(former), Some(path)) if path.starts_with("/proc/sys/") => {
-                        Ok(Self::Setting(Setting { path: path.into(), ours, former }))
+                let (ours, previous) = (words.next(), words.next());
+                match (ours, previous, words.next()) {
+                    (Some(ours), Some(previous), Some(path)) if path.starts_with("/proc/sys/") => {
+                        Ok(Self::Setting(Setting { path: path.into(), ours, previous }))
                     }
-                    _ => Err(NotAnEntry),
+                    _ => Err(ParseUndoError),
                 }
             }
-            ("rule", rest) => rule(rest).map(Self::Rule).ok_or(NotAnEntry),
-            _ => Err(NotAnEntry),
+            ("rule", rest) => rule(rest).map(Self::Rule).ok_or(ParseUndoError),
+            _ => Err(ParseUndoError),
         }
     }
 }
@@ -461,8 +463,8 @@ mod tests {
             Just(Undo::Table),
             Just(Undo::ResolvConf),
             "[a-z0-9.=+_-]{1,20}".prop_map(Undo::Resolvconf),
-            setting.prop_map(|[ours, former, path]| {
-                Undo::Setting(Setting { path: path.into(), ours, former })
+            setting.prop_map(|[ours, previous, path]| {
+                Undo::Setting(Setting { path: path.into(), ours, previous })
             }),
         ]
     }
@@ -514,21 +516,21 @@ mod tests {
     fn a_log_that_was_removed_is_written_again_while_it_has_entries() {
         let path = std::env::temp_dir().join(format!("linerate-kept-{}", std::process::id()));
         let mut log = UndoLog { interface: "none".into(), path, entries: Vec::new() };
-        log.keep().unwrap();
+        log.rewrite_if_removed().unwrap();
         assert!(!log.path.exists());
         log.record(Undo::Table).unwrap();
         fs::remove_file(&log.path).unwrap();
-        log.keep().unwrap();
+        log.rewrite_if_removed().unwrap();
         assert_eq!(read(&log.path).unwrap(), [Undo::Table]);
         fs::write(&log.path, "resolv.conf\n").unwrap();
-        log.keep().unwrap();
+        log.rewrite_if_removed().unwrap();
         assert_eq!(read(&log.path).unwrap(), [Undo::ResolvConf], "it was there");
         fs::remove_file(&log.path).unwrap();
     }
 
     #[test]
     fn what_is_no_setting_of_the_kernel_is_not_written_to() {
-        assert_eq!("setting 1 0 /etc/passwd".parse::<Undo>(), Err(NotAnEntry));
-        assert_eq!("setting 1 0".parse::<Undo>(), Err(NotAnEntry));
+        assert_eq!("setting 1 0 /etc/passwd".parse::<Undo>(), Err(ParseUndoError));
+        assert_eq!("setting 1 0".parse::<Undo>(), Err(ParseUndoError));
     }
 }

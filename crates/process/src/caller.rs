@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, bail};
 use host::{
     guardian_socket,
-    hooks::{Hook, Surroundings},
+    hooks::{Hook, HookEnvironment},
 };
 use sys::process::listener_pid;
 use tracing::Level;
@@ -55,7 +55,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// The command that started this process.
-    pub fn of_start(line: UnixStream) -> Self {
+    pub fn from_start(line: UnixStream) -> Self {
         Self { line: Arc::new(line), is_elsewhere: false }
     }
 
@@ -63,7 +63,7 @@ impl Caller {
     ///
     /// # Errors
     /// It did not introduce itself.
-    pub fn of_connection(line: UnixStream) -> anyhow::Result<Self> {
+    pub fn from_connection(line: UnixStream) -> anyhow::Result<Self> {
         let namespace = line::receive(&line)?.context("it left")?;
         let is_elsewhere = *namespace != own_namespace();
         // A hook may take any time.
@@ -101,7 +101,7 @@ fn own_namespace() -> Vec<u8> {
 }
 
 fn write_hook(hook: &Hook) -> Vec<u8> {
-    let Hook { command, surroundings: Surroundings { interface, file }, folder } = hook;
+    let Hook { command, environment: HookEnvironment { interface, file }, folder } = hook;
     let folder = folder.as_ref().map_or(&b""[..], |folder| folder.as_os_str().as_bytes());
     [interface.as_bytes(), file.as_os_str().as_bytes(), folder, command.as_bytes()].join(&b'\0')
 }
@@ -114,7 +114,7 @@ fn read_hook(message: &[u8]) -> anyhow::Result<Hook> {
     let (file, folder) = (path(next()?), path(next()?));
     let folder = (!folder.as_os_str().is_empty()).then_some(folder);
     let command = str::from_utf8(next()?)?.to_owned();
-    Ok(Hook { command, surroundings: Surroundings { interface, file }, folder })
+    Ok(Hook { command, environment: HookEnvironment { interface, file }, folder })
 }
 
 fn write_status(status: io::Result<ExitStatus>) -> Vec<u8> {
@@ -140,7 +140,7 @@ fn read_status(message: &[u8]) -> io::Result<ExitStatus> {
 ///
 /// # Errors
 /// The process sent anything else.
-pub fn attend(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<bool> {
+pub fn serve_background(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<bool> {
     let mut failed = false;
     while let Some(message) = line::receive(line)? {
         match message.split_first() {
@@ -158,12 +158,12 @@ pub fn attend(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<
     Ok(failed)
 }
 
-/// Connects to the guardian of an interface, for [`attend`]; `None` without a guardian. A guardian of
+/// Connects to the guardian of an interface, for [`serve_background`]; `None` without a guardian. A guardian of
 /// this user is in a folder that this user may enter.
 ///
 /// # Errors
 /// It cannot be reached.
-pub fn call_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
+pub fn connect_to_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
     let line = match UnixStream::connect(guardian_socket(interface)) {
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound
@@ -202,7 +202,7 @@ pub(crate) fn report_to(caller: Caller) {
 }
 
 /// Sends errors and warnings only to the log again.
-pub(crate) fn report_to_nobody() {
+pub(crate) fn stop_reporting() {
     recipients().clear();
 }
 
@@ -255,9 +255,9 @@ mod tests {
     #[test]
     fn a_hook_and_its_status_are_read_as_they_were_written() {
         for folder in [None, Some(PathBuf::from("/etc/a b"))] {
-            let surroundings =
-                Surroundings { interface: "wg0".into(), file: "/etc/a b/wg0.conf".into() };
-            let hook = Hook { command: "echo a\tb # \"'".into(), surroundings, folder };
+            let environment =
+                HookEnvironment { interface: "wg0".into(), file: "/etc/a b/wg0.conf".into() };
+            let hook = Hook { command: "echo a\tb # \"'".into(), environment, folder };
             assert_eq!(read_hook(&write_hook(&hook)).unwrap(), hook);
         }
         assert!(read_hook(b"wg0\0/etc/wg0.conf\0").is_err());

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use crate::{
-    children::style_of,
+    children::log_style_from,
     guardian,
-    life::LogStyle,
+    lifecycle::LogStyle,
     member::{agent, relay_server, steward},
     resolver, syslog,
 };
@@ -31,11 +31,11 @@ pub struct Child {
 
 impl Child {
     /// The process that the arguments ask for; `None` if a user started this program.
-    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+    pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let arguments: Vec<_> = arguments.collect();
         let (name, others) = arguments.split_first()?;
         let (_, run) = ALL.into_iter().find(|(known, _)| name == known)?;
-        Some(Self { log_style: style_of(others), run })
+        Some(Self { log_style: log_style_from(others), run })
     }
 
     /// Serves the process on standard input that started this one, until that ends.
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     fn asked(words: &[&str]) -> Option<LogStyle> {
-        Child::asked_for(words.iter().map(OsString::from)).map(|child| child.log_style)
+        Child::from_arguments(words.iter().map(OsString::from)).map(|child| child.log_style)
     }
 
     #[test]
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn each_process_has_a_name_of_its_own() {
         for (place, (name, run)) in ALL.into_iter().enumerate() {
-            let child = Child::asked_for([OsString::from(name)].into_iter()).unwrap();
+            let child = Child::from_arguments([OsString::from(name)].into_iter()).unwrap();
             assert!(std::ptr::fn_addr_eq(child.run, run), "{place}: {name}");
         }
     }

@@ -11,7 +11,7 @@ use std::{
 use config::conf::fnv1a;
 use sys::process;
 
-use crate::life::LogStyle;
+use crate::lifecycle::LogStyle;
 
 /// The argument for [`LogStyle::background`].
 const BACKGROUND: &str = "background";
@@ -22,9 +22,9 @@ const PROGRAM: &str = "/proc/self/exe";
 /// The first number of users without names. Neither systemd (its `UIDS-GIDS.md`) nor a package of
 /// Debian uses these numbers. They are below 65,536, so that a container has them. The range ends
 /// before 61,184.
-const USERS: u32 = 60_706;
+const FIRST_USER: u32 = 60_706;
 /// How many of them are for each [`Role`].
-const USERS_OF_A_ROLE: u32 = 159;
+const USERS_PER_ROLE: u32 = 159;
 
 /// A kind of process without rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,18 +53,18 @@ pub(crate) fn start(
 }
 
 /// The log style in the arguments of a process that [`start`] started.
-pub(crate) fn style_of(arguments: &[OsString]) -> LogStyle {
+pub(crate) fn log_style_from(arguments: &[OsString]) -> LogStyle {
     let says = |word: &str| arguments.iter().any(|argument| argument == word);
     LogStyle { background: says(BACKGROUND), json: says(JSON) }
 }
 
 /// The user that a process of the peer of this name becomes; `None` keeps the user.
-pub(crate) fn user_of(name: &str, role: Role) -> Option<u32> {
-    process::is_root().then(|| user_number(name, role))
+pub(crate) fn unprivileged_user(name: &str, role: Role) -> Option<u32> {
+    process::is_root().then(|| user_id(name, role))
 }
 
-fn user_number(name: &str, role: Role) -> u32 {
-    USERS + role as u32 * USERS_OF_A_ROLE + fnv1a(name) % USERS_OF_A_ROLE
+fn user_id(name: &str, role: Role) -> u32 {
+    FIRST_USER + role as u32 * USERS_PER_ROLE + fnv1a(name) % USERS_PER_ROLE
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn each_name_has_the_same_user_at_each_start() {
         for role in [Role::Agent, Role::Relay, Role::Resolver] {
-            assert_ne!(user_number("home", role), user_number("work", role));
+            assert_ne!(user_id("home", role), user_id("work", role));
         }
     }
 
@@ -90,7 +90,7 @@ mod tests {
             (65_520, u32::MAX),
         ];
         let numbers = |role| -> Vec<u32> {
-            (0..2_000).map(|name| user_number(&format!("tailnet{name}"), role)).collect()
+            (0..2_000).map(|name| user_id(&format!("tailnet{name}"), role)).collect()
         };
         let all = [Role::Agent, Role::Relay, Role::Resolver].map(numbers);
         let [agents, relays, resolvers] = &all;

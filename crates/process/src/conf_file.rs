@@ -35,7 +35,7 @@ pub fn read_conf(given: &Path) -> anyhow::Result<(PathBuf, Conf)> {
     };
     let (path, text, file, folder) = read().with_context(|| given.display().to_string())?;
     let name = path.display().to_string();
-    let mut conf = Conf::parse_file(&name, &text, &host::names())?;
+    let mut conf = Conf::parse_file(&name, &text, &host::read_names())?;
     conf.note_access(file, folder, effective_user());
     Ok((path, conf))
 }

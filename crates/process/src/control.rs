@@ -23,13 +23,13 @@ use std::{
 };
 
 use config::uapi::{Request, Stats, write_errno, write_state};
-use host::{number_scopes, sockets};
+use host::{resolve_scopes, sockets};
 use node::Node;
 use sys::{ACCEPT_PAUSE, Errno, SocketFile, errno::errno, process::Helper};
 use zeroize::Zeroizing;
 
 use clients::{ClientSlot, Clients};
-use requests::{Requests, SharedRoom};
+use requests::{Requests, SharedBudget};
 
 use crate::{capture, sandbox};
 
@@ -105,7 +105,7 @@ impl ControlSocket {
     ) -> io::Result<SocketFile> {
         let Self { listener, file } = self;
         let down: Arc<dyn Fn(Arc<UnixStream>) + Send + Sync> = Arc::new(down);
-        let (clients, room) = (Arc::new(Clients::default()), SharedRoom::default());
+        let (clients, budget) = (Arc::new(Clients::default()), SharedBudget::default());
         thread::Builder::new().name("uapi".into()).spawn(move || {
             for client in listener.incoming() {
                 let client = match client {
@@ -118,13 +118,13 @@ impl ControlSocket {
                     }
                 };
                 let (node, extras, down) = (node.clone(), extras.clone(), down.clone());
-                let room = room.clone();
+                let budget = budget.clone();
                 let Some(slot) = clients.admit(client) else {
                     tracing::warn!("a client of the socket was refused: there are too many");
                     continue;
                 };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
-                    if let Err(error) = serve_client(&slot, room, &node, &*extras, &*down) {
+                    if let Err(error) = serve_client(&slot, budget, &node, &*extras, &*down) {
                         tracing::debug!(%error, "a client of the socket disconnected");
                     }
                 });
@@ -162,18 +162,18 @@ pub trait Extras: Send + Sync {
 /// Answers one request after the other.
 fn serve_client(
     slot: &ClientSlot,
-    room: SharedRoom,
+    budget: SharedBudget,
     node: &Node,
     extras: &dyn Extras,
     down: &dyn Fn(Arc<UnixStream>),
 ) -> io::Result<()> {
     let mut client = slot.stream();
     client.set_write_timeout(Some(ANSWER_TIME))?;
-    let mut requests = Requests::new(client, room);
+    let mut requests = Requests::new(client, budget);
     while let Some(text) = requests.next()? {
         slot.begin()?;
         let mut answer = Zeroizing::new(String::new());
-        let request = text.map(|text| match number_scopes(text.as_str()) {
+        let request = text.map(|text| match resolve_scopes(text.as_str()) {
             Some(numbered) => Request::parse(&numbered),
             None => Request::parse(text.as_str()),
         });

@@ -15,14 +15,14 @@ use sys::clock;
 use wg::PublicKey;
 
 use crate::{
-    life::LogStyle,
+    lifecycle::LogStyle,
     resolver::{Job, Resolver},
 };
 
 /// The interval between checks for peers that do not answer: about that between initiations.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a peer has to be silent before its name is resolved. One lost datagram is not enough.
-const SILENT: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(5);
 /// The time until the name of a peer that stays silent is resolved again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -44,7 +44,7 @@ impl Endpoints {
         if interface && !names.is_empty() {
             let own = conf.interface.dns.servers.iter();
             job.own_servers = own.map(|server| server.address).collect();
-            job.servers = dns::servers(name, &[]);
+            job.servers = dns::other_servers(name, &[]);
         }
         Self { names, job, resolver: None }
     }
@@ -58,7 +58,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn hand_over(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+    pub fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
         if !self.names.is_empty() {
             self.resolver = Some(Resolver::start(&self.job, log_style).context("resolver")?);
         }
@@ -77,7 +77,7 @@ impl Endpoints {
         thread::Builder::new().name("endpoints".into()).spawn(move || {
             let mut silences = Silences::default();
             loop {
-                thread::sleep(LOOK);
+                thread::sleep(CHECK_INTERVAL);
                 let Some(node) = node.upgrade() else { return };
                 for peer in silences.due(node.unanswered(), clock::boottime()) {
                     resolve(&node, &resolver, &peer);
@@ -132,7 +132,7 @@ impl Silences {
         let is_due = |it: &Unanswered| {
             let silence = self.0.entry(it.peer).or_insert(Silence { since: now, resolved: None });
             let is_due = silence.resolved.is_none_or(|at| now - at >= AGAIN)
-                && now - silence.since >= SILENT;
+                && now - silence.since >= SILENCE;
             if is_due {
                 silence.resolved = Some(now);
             }

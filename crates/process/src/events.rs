@@ -29,10 +29,10 @@ use sys::{
 const QUIET: Duration = Duration::from_secs(1);
 
 /// How often a start that waits checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the main thread hears.
-pub(crate) enum Heard {
+pub(crate) enum Message {
     Event(Event),
     /// Links, addresses, routes or rules of this machine changed.
     Changed(netlink::Event),
@@ -44,16 +44,16 @@ pub(crate) enum Heard {
 
 pub(crate) enum Event {
     /// The interface itself changed.
-    Own(LinkChange),
-    /// The data plane ended.
-    Gone(io::Error),
+    Link(LinkChange),
+    /// The data plane stop_flag.
+    DataPlaneEnded(io::Error),
 }
 
 /// Whether a signal has asked the process to end. A start that waits checks this.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ended(Arc<AtomicBool>);
+pub(crate) struct StopFlag(Arc<AtomicBool>);
 
-impl Ended {
+impl StopFlag {
     /// Waits for the time `left`.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Ended {
     pub fn wait(&self, mut left: Duration) -> anyhow::Result<()> {
         while !left.is_zero() {
             ensure!(!self.0.load(Ordering::Relaxed), "a signal came");
-            let pause = left.min(LOOK);
+            let pause = left.min(CHECK_INTERVAL);
             thread::sleep(pause);
             left -= pause;
         }
@@ -70,8 +70,8 @@ impl Ended {
 }
 
 /// The sources of events.
-pub(crate) struct Listeners {
-    pub ended: Ended,
+pub(crate) struct EventSources {
+    pub stop_flag: StopFlag,
     pub signals: Signals,
     pub monitor: Monitor,
     /// The file of the control socket, where there is one.
@@ -80,49 +80,49 @@ pub(crate) struct Listeners {
     pub follow: Option<LinkFollower>,
 }
 
-impl Listeners {
+impl EventSources {
     /// Opens the sources that an interface and a proxy have in common.
     ///
     /// # Errors
     /// The kernel refuses a socket.
     pub fn open(signals: Signals, socket: Option<Watch>) -> anyhow::Result<Self> {
         let monitor = Monitor::open().context("netlink")?;
-        Ok(Self { ended: Ended::default(), signals, monitor, socket, follow: None })
+        Ok(Self { stop_flag: StopFlag::default(), signals, monitor, socket, follow: None })
     }
 
     /// Starts a thread for each.
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn spawn(self, events: mpsc::Sender<Heard>) -> io::Result<()> {
-        let Self { ended, signals, mut monitor, socket, follow } = self;
+    pub fn spawn(self, events: mpsc::Sender<Message>) -> io::Result<()> {
+        let Self { stop_flag, signals, mut monitor, socket, follow } = self;
         let thread = |name: &str| thread::Builder::new().name(name.into());
         if let Some(mut follow) = follow {
             let events = events.clone();
             thread("interface").spawn(move || {
                 while let Ok(event) = follow.next() {
-                    let _ = events.send(Heard::Event(Event::Own(event)));
+                    let _ = events.send(Message::Event(Event::Link(event)));
                 }
             })?;
         }
         let sender = events.clone();
         thread("signals").spawn(move || {
             while signals.wait().is_ok() {
-                ended.0.store(true, Ordering::Relaxed);
-                let _ = sender.send(Heard::End("signal"));
+                stop_flag.0.store(true, Ordering::Relaxed);
+                let _ = sender.send(Message::End("signal"));
             }
         })?;
         if let Some(mut watch) = socket {
             let sender = events.clone();
             thread("socket watch").spawn(move || {
                 if matches!(watch.wait(), Ok(WatchOutcome::Gone)) {
-                    let _ = sender.send(Heard::End("the socket's file was removed"));
+                    let _ = sender.send(Message::End("the socket's file was removed"));
                 }
             })?;
         }
         thread("netlink").spawn(move || {
             while let Ok(Some(event)) = monitor.next() {
-                let _ = events.send(Heard::Changed(event));
+                let _ = events.send(Message::Changed(event));
             }
         })?;
         Ok(())
@@ -131,7 +131,7 @@ impl Listeners {
 
 /// Waits for the next event. Memory that was used to handle the last ones, or to configure a peer that
 /// has just started, is released when none comes for a while.
-pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
+pub(crate) fn next_event(inbox: &mpsc::Receiver<Message>) -> Option<Message> {
     match inbox.recv_timeout(QUIET) {
         Err(RecvTimeoutError::Timeout) => {
             release_unused();
@@ -145,13 +145,13 @@ pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
 /// was received already. So thousands of routes that are added at once cost as much as one.
 pub(crate) fn changes_since(
     first: netlink::Event,
-    inbox: &mpsc::Receiver<Heard>,
-) -> (Vec<netlink::Event>, Option<Heard>) {
+    inbox: &mpsc::Receiver<Message>,
+) -> (Vec<netlink::Event>, Option<Message>) {
     let (mut changes, mut known) = (vec![first], HashSet::from([first]));
     loop {
         match inbox.try_recv().ok() {
-            Some(Heard::Changed(change)) if known.insert(change) => changes.push(change),
-            Some(Heard::Changed(_)) => {}
+            Some(Message::Changed(change)) if known.insert(change) => changes.push(change),
+            Some(Message::Changed(_)) => {}
             after => return (changes, after),
         }
     }
@@ -176,14 +176,14 @@ mod tests {
         let (events, inbox) = mpsc::channel();
         for _ in 0..1000 {
             for change in [Change::RoutesChanged, Change::AddressesChanged] {
-                events.send(Heard::Changed(change)).unwrap();
+                events.send(Message::Changed(change)).unwrap();
             }
         }
-        events.send(Heard::End("a test")).unwrap();
-        events.send(Heard::Changed(Change::RulesChanged)).unwrap();
+        events.send(Message::End("a test")).unwrap();
+        events.send(Message::Changed(Change::RulesChanged)).unwrap();
         let (changes, after) = changes_since(Change::RoutesChanged, &inbox);
         assert_eq!(changes, [Change::RoutesChanged, Change::AddressesChanged]);
-        assert!(matches!(after, Some(Heard::End("a test"))));
+        assert!(matches!(after, Some(Message::End("a test"))));
         let (changes, after) = changes_since(Change::Lost, &inbox);
         assert_eq!(changes, [Change::Lost, Change::RulesChanged]);
         assert!(after.is_none());

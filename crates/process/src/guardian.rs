@@ -46,7 +46,7 @@ use config::{
 };
 use host::{
     InterfaceLock, NoIpv6, UndoLog, dns, guardian_socket,
-    hooks::{Hook, Surroundings},
+    hooks::{Hook, HookEnvironment},
     rescue_file,
 };
 use ipnet::IpNet;
@@ -60,7 +60,7 @@ use crate::{
     caller::{self, Caller},
     children,
     events::release_unused,
-    life::LogStyle,
+    lifecycle::LogStyle,
     line,
     log_error::log_error,
 };
@@ -140,8 +140,8 @@ impl Guardian {
     ///
     /// # Errors
     /// [`StepFailed`], or it is gone.
-    pub fn tell(&mut self, step: Step) -> anyhow::Result<()> {
-        self.say(step, "")
+    pub fn run_step(&mut self, step: Step) -> anyhow::Result<()> {
+        self.send_step(step, "")
     }
 
     /// Has it write the state into the file, or into another one.
@@ -149,10 +149,10 @@ impl Guardian {
     /// # Errors
     /// [`StepFailed`], or it is gone or the state is too long.
     pub fn save(&mut self, step: Step, state: &DeviceState) -> anyhow::Result<()> {
-        self.say(step, &conf::write_state(state))
+        self.send_step(step, &conf::write_state(state))
     }
 
-    fn say(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
+    fn send_step(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
         line::send(&self.line, &[step.key().as_bytes(), b"\n", text.as_bytes()]).context(GONE)?;
         let mut reply = [0];
         self.line.read_exact(&mut reply).context(GONE)?;
@@ -170,16 +170,16 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
     process::set_process_name(NAME).context("its name")?;
     let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut guarding = Guarding::receive(&line)?;
-    let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
-    log_error(guarding.undo_log.keep());
+    let mut server = GuardianServer::receive(&line)?;
+    let served = serve(&line, &mut |step, text| server.carry_out(step, text));
+    log_error(server.undo_log.rewrite_if_removed());
     served
 }
 
 /// What a guardian received.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Heard {
+pub struct Rehearsal {
     /// Its job, as it would be sent.
     pub job: Vec<u8>,
     /// The part of its job that comes from the file.
@@ -193,29 +193,29 @@ pub struct Heard {
 /// # Errors
 /// There is no valid job. An error after that ends the steps.
 #[doc(hidden)]
-pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
-    let job = Job::hear(line)?;
+pub fn rehearse(line: &UnixStream) -> anyhow::Result<Rehearsal> {
+    let job = Job::receive(line)?;
     let message = job.write();
     let conf = job.conf;
     let mut steps = Vec::new();
     let _ = serve(line, &mut |step, text| {
         let saved = step.has_text().then(|| conf::read_state(text).ok()).flatten();
         steps.push((step.key(), saved.map(|state| conf::write(&conf, &state).to_string())));
-        Ok(Done::Well)
+        Ok(StepResult::Succeeded)
     });
-    Ok(Heard { job: message, conf, steps })
+    Ok(Rehearsal { job: message, conf, steps })
 }
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
-    Well,
+enum StepResult {
+    Succeeded,
     /// The reason was logged.
     Failed,
 }
 
 /// Carries out a step. After an error nothing more is accepted.
-type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<Done>;
+type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<StepResult>;
 
 /// Confirms the job, then serves the steps, which `carry_out` carries out.
 fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
@@ -231,9 +231,9 @@ fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
         drop(message);
         wg::stack::wipe();
         let done = done?;
-        may_restart = done == Done::Failed && step.may_keep_the_interface();
+        may_restart = done == StepResult::Failed && step.may_keep_the_interface();
         // If the peer is gone, no next step comes either.
-        let _ = { line }.write_all(&[if done == Done::Well { DONE } else { FAILED }]);
+        let _ = { line }.write_all(&[if done == StepResult::Succeeded { DONE } else { FAILED }]);
     }
     Ok(())
 }
@@ -261,7 +261,7 @@ impl Job {
             .join(&b'\0')
     }
 
-    fn hear(line: &UnixStream) -> anyhow::Result<Self> {
+    fn receive(line: &UnixStream) -> anyhow::Result<Self> {
         let message = line::receive(line)?.context("the connection was closed")?;
         Self::read(&message).context("its job")
     }
@@ -278,7 +278,7 @@ impl Job {
 
     /// # Errors
     /// The interface still exists, so the packet filter has to stay.
-    fn in_time(&self, step: Step) -> anyhow::Result<()> {
+    fn check_timing(&self, step: Step) -> anyhow::Result<()> {
         if step == Step::PostDown {
             // If it was moved away, another link may have its index.
             let link = Netlink::open()?.link(self.index)?.filter(|link| link.is_tun);
@@ -306,7 +306,7 @@ impl Job {
             let has_ipv6 = NoIpv6::of(&netlink, self.index)?.is_none();
             conf.addresses = addresses_now(&conf.addresses, addresses, has_ipv6);
             conf.mtu = conf.mtu.map(|mtu| link.mtu.try_into().unwrap_or(mtu));
-            conf.dns = dns::now(&self.interface, &conf.dns);
+            conf.dns = dns::current(&self.interface, &conf.dns);
         }
         Ok(conf)
     }
@@ -333,17 +333,17 @@ fn save_config(path: &Path, conf: &Interface, state: &DeviceState) -> anyhow::Re
     written.with_context(|| path.display().to_string()).context("SaveConfig")
 }
 
-struct Guarding {
+struct GuardianServer {
     job: Job,
     /// As it was at the start, whatever happens to its file.
     undo_log: UndoLog,
     callers: Callers,
 }
 
-impl Guarding {
+impl GuardianServer {
     /// Begins the job that the peer sends. An error is sent to the peer as well.
     fn receive(line: &UnixStream) -> anyhow::Result<Self> {
-        let begun = Job::hear(line).and_then(|job| {
+        let begun = Job::receive(line).and_then(|job| {
             let callers = Callers::open(&job.interface)?;
             Self::begin(job, callers)
         });
@@ -360,16 +360,16 @@ impl Guarding {
 
     /// # Errors
     /// It is too early for the step.
-    fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<Done> {
-        self.job.in_time(step)?;
+    fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<StepResult> {
+        self.job.check_timing(step)?;
         self.callers.accept();
-        let Err(error) = self.attempt(step, text) else { return Ok(Done::Well) };
+        let Err(error) = self.attempt(step, text) else { return Ok(StepResult::Succeeded) };
         tracing::error!("{error:#}");
         if step.may_keep_the_interface() {
             // Their `down` is over.
             self.callers.close();
         }
-        Ok(Done::Failed)
+        Ok(StepResult::Failed)
     }
 
     fn attempt(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
@@ -390,8 +390,8 @@ impl Guarding {
             }
         };
         let Job { interface, path, .. } = &self.job;
-        let surroundings = Surroundings { interface: interface.clone(), file: path.clone() };
-        surroundings.run_down(step.key(), hooks, |hook| self.callers.run(hook))
+        let environment = HookEnvironment { interface: interface.clone(), file: path.clone() };
+        environment.run_down(step.key(), hooks, |hook| self.callers.run(hook))
     }
 }
 
@@ -430,7 +430,7 @@ impl Callers {
         while let Ok((line, _)) = listener.socket.accept() {
             let times = line.set_read_timeout(Some(CALLER_TIME));
             let times = times.and_then(|()| line.set_write_timeout(Some(CALLER_TIME)));
-            match times.map_err(Into::into).and_then(|()| Caller::of_connection(line)) {
+            match times.map_err(Into::into).and_then(|()| Caller::from_connection(line)) {
                 Ok(caller) => {
                     caller::report_to(caller.clone());
                     self.accepted.push(caller);
@@ -443,14 +443,15 @@ impl Callers {
     /// Closes the connections.
     fn close(&mut self) {
         self.accepted.clear();
-        caller::report_to_nobody();
+        caller::stop_reporting();
     }
 
     /// Runs a hook in the terminal of the command that waits, or else without one.
     fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
         for caller in &self.accepted {
             let runner = caller.process()?;
-            let _lent = self.listener.as_ref().map(|listener| listener.lock.lend(runner));
+            let _runner =
+                self.listener.as_ref().map(|listener| listener.lock.record_hook_runner(runner));
             if let Some(done) = caller.run(hook) {
                 return done;
             }

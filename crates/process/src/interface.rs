@@ -22,10 +22,13 @@ use wg::PostQuantum;
 use crate::{
     closing,
     control::{ControlSocket, Extras},
-    events::{Event, Listeners},
-    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
+    events::{Event, EventSources},
+    interface_extras::InterfaceExtras,
+    lifecycle::{
+        Lifecycle, LogStyle, ProcessKind, Resources, StopReason, bind_metrics, register_empty,
+        socket_files,
+    },
     member::{self, Member},
-    offers::Offers,
     sandbox::Sandbox,
     supervisor::Supervisor,
     up::{Source, Up},
@@ -41,7 +44,7 @@ pub struct Options {
     /// A configuration to bring up.
     pub conf: Option<Source>,
     /// What of the machine it uses.
-    pub means: Means,
+    pub resources: Resources,
     /// Whether it confines itself.
     pub sandbox: bool,
     /// Whether it is a node of a tailnet, and not configured otherwise.
@@ -61,18 +64,18 @@ pub struct Options {
 /// It could not be started, or not be taken down cleanly.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
-    let Options { name, user, conf, means, sandbox, member, filter, log_style, .. } = options;
+    let Options { name, user, conf, resources, sandbox, member, filter, log_style, .. } = options;
     let by_wg_quick = options.by_wg_quick;
     // While signals still end the process.
     let conf = conf.map(|source| anyhow::Ok((source, lock(&name)?))).transpose()?;
     let members_lock = member.as_ref().map(|_| lock(&name)).transpose()?;
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let supervisor = Supervisor::find();
+    let supervisor = Supervisor::from_environment();
     let up = conf.map(|(source, lock)| Up::new(source, &name, lock, sandbox));
     let mut up = up.transpose()?;
-    up.iter_mut().for_each(Up::undo_former);
-    let Means { offloads, cores, path_mtu, post_quantum, crypto, metrics } = means;
+    up.iter_mut().for_each(Up::undo_leftovers);
+    let Resources { offloads, cores, path_mtu, post_quantum, crypto, metrics } = resources;
     let crypto = crypto.or(up.as_ref().and_then(Up::crypto)).unwrap_or_default();
     crypto.apply().context("Crypto")?;
     let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu)).unwrap_or(true);
@@ -94,8 +97,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let watch = Watch::new(control.path()).context("watch of the socket")?;
     // Before rights are given up: the kernel checks them when the socket is opened.
     let follow = Some(LinkFollower::open(index).context("netlink")?);
-    let listeners = Listeners { follow, ..Listeners::open(signals, Some(watch))? };
-    let wanted = HelperFor { index, sandbox, other_user: user.is_some() };
+    let event_sources = EventSources { follow, ..EventSources::open(signals, Some(watch))? };
+    let wanted = HelperConfig { index, sandbox, other_user: user.is_some() };
     let helper = wanted.start(socket_files(Some(&control), metrics.as_ref()));
     let helper = helper.context("helper process")?;
     if let Some(helper) = &helper {
@@ -103,7 +106,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         metrics.iter_mut().for_each(|metrics| metrics.delegate_removal(helper.clone()));
     }
     if let Some(helper) = helper.as_ref().filter(|_| !sandbox) {
-        register_nothing(helper).context("helper process")?;
+        register_empty(helper).context("helper process")?;
     }
     // Without a sandbox it has its rights itself.
     let helper = helper.filter(|_| sandbox);
@@ -117,7 +120,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
     if let Some(up) = &mut up {
-        up.end_by(listeners.ended.clone());
+        up.set_stop_flag(event_sources.stop_flag.clone());
     }
     let sandbox = if sandbox {
         let files = socket_files(Some(&control), metrics.as_ref());
@@ -126,12 +129,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         Sandbox::off()
     };
     let control = Some(control);
-    let home = Some(index);
+    let index_here = Some(index);
     let kind = Interface {
         up,
         member,
         index,
-        home,
+        index_here,
         path_mtu,
         post_quantum,
         filter,
@@ -139,7 +142,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         log_style,
         by_wg_quick,
     };
-    let life = Life {
+    let life = Lifecycle {
         name,
         ip,
         udp,
@@ -148,7 +151,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         attached: attached.unwrap_or_default(),
         control,
         metrics,
-        listeners,
+        event_sources,
         supervisor,
         sandbox,
         kind,
@@ -157,23 +160,23 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 }
 
 /// What decides whether there is a helper, and what it is for.
-struct HelperFor {
+struct HelperConfig {
     index: u32,
     sandbox: bool,
     other_user: bool,
 }
 
-impl HelperFor {
+impl HelperConfig {
     /// Starts the process that keeps the rights that the peer gives up, if it has any: for what
     /// needs them from time to time, and to remove sockets that `--user` may not remove.
     fn start<'a>(&self, files: impl Iterator<Item = &'a Path>) -> io::Result<Option<Arc<Helper>>> {
-        let keeps_rights = self.sandbox && process::has_network_capabilities();
-        if !keeps_rights && !self.other_user {
+        let has_capabilities = self.sandbox && process::has_network_capabilities();
+        if !has_capabilities && !self.other_user {
             return Ok(None);
         }
         let job = Job {
-            index: if keeps_rights { self.index } else { 0 },
-            sockets: keeps_rights,
+            index: if has_capabilities { self.index } else { 0 },
+            sockets: has_capabilities,
             removes_on_exit: self.other_user,
             sandbox: self.sandbox,
             files: files.map(Path::to_owned).collect(),
@@ -220,7 +223,7 @@ struct Interface {
     /// The index at the start.
     index: u32,
     /// The index in this network namespace, while it is here.
-    home: Option<u32>,
+    index_here: Option<u32>,
     path_mtu: bool,
     post_quantum: PostQuantum,
     filter: Option<Policy>,
@@ -229,7 +232,7 @@ struct Interface {
     by_wg_quick: bool,
 }
 
-impl Kind for Interface {
+impl ProcessKind for Interface {
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
         node.set_post_quantum(self.post_quantum);
@@ -241,7 +244,7 @@ impl Kind for Interface {
 
     fn extras(&mut self, _: &Arc<Node>) -> Arc<dyn Extras> {
         let networks = self.up.as_ref().map_or_else(Vec::new, Up::offers);
-        Arc::new(Offers { networks, by_wg_quick: self.by_wg_quick })
+        Arc::new(InterfaceExtras { networks, by_wg_quick: self.by_wg_quick })
     }
 
     fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
@@ -251,19 +254,19 @@ impl Kind for Interface {
         self.up.as_mut().map_or(Ok(()), |up| up.bring_up(node))
     }
 
-    fn hand_over(&mut self) -> anyhow::Result<()> {
+    fn delegate(&mut self) -> anyhow::Result<()> {
         if let Some(member) = &mut self.member {
             member.start_steward(self.log_style)?;
         }
         if let Some(up) = &mut self.up {
-            up.hand_over_names(self.log_style)?;
+            up.start_resolver(self.log_style)?;
         }
         match (&mut self.up, &self.helper) {
             (Some(up), helper) => {
-                up.guard(self.index, self.log_style)?;
-                up.leave_to(helper.clone()).context("helper process")
+                up.start_guardian(self.index, self.log_style)?;
+                up.delegate_to(helper.clone()).context("helper process")
             }
-            (_, Some(helper)) => register_nothing(helper).context("helper process"),
+            (_, Some(helper)) => register_empty(helper).context("helper process"),
             _ => Ok(()),
         }
     }
@@ -285,20 +288,22 @@ impl Kind for Interface {
     }
 
     fn catch_up(&mut self) {
-        self.up.iter_mut().for_each(Up::keep_rules);
+        self.up.iter_mut().for_each(Up::restore_rules);
     }
 
-    fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
+    fn handle(&mut self, node: &Node, event: Event) -> Option<StopReason> {
         match event {
             // Wherever the interface was, it is deleted.
-            Event::Gone(error) if errno(&error) == Some(Errno::EBADFD) => Some(Ending::Gone),
-            Event::Gone(error) => {
-                tracing::error!(%error, "the data plane ended");
-                Some(Ending::Broken(error))
+            Event::DataPlaneEnded(error) if errno(&error) == Some(Errno::EBADFD) => {
+                Some(StopReason::InterfaceDeleted)
             }
-            Event::Own(LinkChange::Deleted) => Some(Ending::Gone),
-            Event::Own(event) => {
-                self.follow(node, event);
+            Event::DataPlaneEnded(error) => {
+                tracing::error!(%error, "the data plane ended");
+                Some(StopReason::DataPlaneFailed(error))
+            }
+            Event::Link(LinkChange::Deleted) => Some(StopReason::InterfaceDeleted),
+            Event::Link(event) => {
+                self.handle_link_change(node, event);
                 None
             }
         }
@@ -323,20 +328,20 @@ impl Kind for Interface {
         self,
         node: Arc<Node>,
         file: Option<SocketFile>,
-        ending: Option<&Ending>,
+        reason: Option<&StopReason>,
     ) -> anyhow::Result<()> {
         if let Some(mut member) = self.member {
             member.end();
         }
         if let Some(mut up) = self.up {
-            match ending {
-                Some(Ending::Gone) => up.clean_up(file),
-                _ => up.bring_down(&node, self.home, file),
+            match reason {
+                Some(StopReason::InterfaceDeleted) => up.clean_up(file),
+                _ => up.bring_down(&node, self.index_here, file),
             }
         } else {
             drop(file);
         }
-        let Some(index) = self.home else { return Ok(()) };
+        let Some(index) = self.index_here else { return Ok(()) };
         if let Err(error) = Netlink::open().map_err(io::Error::from).and_then(|netlink| {
             match netlink.link(index)? {
                 Some(link) if link.name == node.info().name => delete_link(&node, &netlink, index),
@@ -351,14 +356,14 @@ impl Kind for Interface {
 
 impl Interface {
     /// Follows the interface's state.
-    fn follow(&mut self, node: &Node, event: LinkChange) {
+    fn handle_link_change(&mut self, node: &Node, event: LinkChange) {
         match event {
             LinkChange::Up => self.link_up(node),
             LinkChange::Down => node.link_down(),
             LinkChange::Mtu(mtu) => node.set_mtu(mtu),
             LinkChange::MovedAway { is_visible } => {
-                self.up.iter_mut().for_each(Up::leave);
-                self.home = None;
+                self.up.iter_mut().for_each(Up::mark_moved);
+                self.index_here = None;
                 tracing::info!("the interface was moved to another network namespace");
                 if !is_visible {
                     tracing::warn!(
@@ -371,7 +376,7 @@ impl Interface {
                 self.link_up(node);
             }
             LinkChange::MovedBack(index) => {
-                self.home = Some(index);
+                self.index_here = Some(index);
                 tracing::info!("the interface is back in this network namespace");
             }
             LinkChange::Lost => self.resynchronise(node),
@@ -382,7 +387,7 @@ impl Interface {
     /// Events were lost: reads the state of the link, if it is in this network namespace.
     fn resynchronise(&self, node: &Node) {
         node.routes_changed();
-        let Some(index) = self.home else { return };
+        let Some(index) = self.index_here else { return };
         match Netlink::open().and_then(|netlink| netlink.link(index)) {
             Ok(Some(link)) => {
                 node.set_mtu(link.mtu);
@@ -397,7 +402,7 @@ impl Interface {
     /// down again, if it is in this network namespace.
     fn link_up(&self, node: &Node) {
         let Err(error) = node.link_up() else { return };
-        let Some(index) = self.home else {
+        let Some(index) = self.index_here else {
             tracing::error!(%error, "no UDP socket: the interface carries nothing");
             return;
         };

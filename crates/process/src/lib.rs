@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   interface ──┐                          files ─► rights ─► threads ─► system calls
-//!   (up)        ├─► life: Life::run ─► start │ bring up │ enter the sandbox │ serve │ take down
+//!   (up)        ├─► life: Lifecycle::run ─► start │ bring up │ enter the sandbox │ serve │ take down
 //!   proxy ──────┘                            `── control, metrics: answer requests
 //!
 //!   member: a node of a tailnet, with its agent and its steward
@@ -26,28 +26,28 @@ mod endpoints;
 mod events;
 mod guardian;
 pub mod interface;
-mod life;
+mod interface_extras;
+mod leftovers;
+mod lifecycle;
 mod line;
 mod log_error;
 pub mod member;
 pub mod metrics;
-mod offers;
 pub mod proxy;
 mod resolver;
 mod sandbox;
 mod supervisor;
-mod sweep;
 mod syslog;
 mod up;
 mod wg_quick;
 
-pub use caller::{attend, call_guardian, read_reports, report};
+pub use caller::{connect_to_guardian, read_reports, report, serve_background};
 pub use child::Child;
 pub use conf_file::read_conf;
 #[doc(hidden)]
-pub use guardian::{Heard, rehearse};
-pub use life::{LogStyle, Means};
-pub use sweep::{Swept, sweep};
+pub use guardian::{Rehearsal, rehearse};
+pub use leftovers::{LeftoversResult, undo_leftovers};
+pub use lifecycle::{LogStyle, Resources};
 pub use syslog::forward_to;
 pub use up::Source;
 pub use wg_quick::runs_under_wg_quick;

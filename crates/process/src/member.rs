@@ -34,8 +34,8 @@ use node::{Attachments, Node, tunnel_mtu};
 use packet::Waker;
 use sys::{Channel, atomic_file, netlink::Netlink, process};
 
-use crate::{closing, life::LogStyle, log_error::log_error};
-use steward::{Job, StewardLine};
+use crate::{closing, lifecycle::LogStyle, log_error::log_error};
+use steward::{Job, StewardChannel};
 
 /// Where the states of machines are.
 const STATES: &str = "/var/lib/linerate";
@@ -94,7 +94,7 @@ pub(crate) struct Member {
     plane: Option<(Ends, Channel, KeyFile)>,
     /// The agent's end of its line, until the steward has it.
     agents_end: Option<Channel>,
-    steward: Option<StewardLine>,
+    steward: Option<StewardChannel>,
     plane_handle: Option<PlaneHandle>,
     path_mtu: bool,
 }
@@ -183,7 +183,7 @@ impl Member {
             mark: self.mark(),
             address_ranges: self.address_ranges.clone(),
         };
-        self.steward = Some(StewardLine::start(&job, &line, log_style).context("steward")?);
+        self.steward = Some(StewardChannel::start(&job, &line, log_style).context("steward")?);
         Ok(())
     }
 

@@ -34,8 +34,11 @@ use wg::PostQuantum;
 use crate::{
     control::{ControlSocket, Extras},
     endpoints::Endpoints,
-    events::{Event, Listeners},
-    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
+    events::{Event, EventSources},
+    lifecycle::{
+        Lifecycle, LogStyle, ProcessKind, Resources, StopReason, bind_metrics, register_empty,
+        socket_files,
+    },
     member::{self, Member},
     metrics::Metrics,
     sandbox::Sandbox,
@@ -50,7 +53,7 @@ pub struct Options {
     /// What it is to do.
     pub conf: Conf,
     /// What of the machine it uses.
-    pub means: Means,
+    pub resources: Resources,
     pub stack: StackChoice,
     /// Whether it confines itself.
     pub sandbox: bool,
@@ -73,7 +76,8 @@ pub enum StackChoice {
     InProcess,
 }
 
-const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
+const IGNORED_SETTINGS: &str =
+    "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
 
 /// Runs a peer and its proxies until it is told to end. `ready` is called once all
 /// listeners listen.
@@ -83,7 +87,7 @@ const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: th
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and namespaces are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let Options { name, mut conf, means, stack, sandbox, member, log_style } = options;
+    let Options { name, mut conf, resources, stack, sandbox, member, log_style } = options;
     check(&conf, member.is_some())?;
     let mut endpoints = Vec::new();
     let mut change = conf.change(|name| {
@@ -99,20 +103,20 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let endpoints = Endpoints::new(&conf, &name, false, sandbox);
     // The addresses of a node are known later, and may change.
     let stack = if member.is_some() { StackChoice::InProcess } else { stack };
-    let namespace = enter(stack, &plan, || change.forget_secrets())?;
+    let namespace = open_namespace(stack, &plan, || change.forget_secrets())?;
     // After the fork, so that the child does not have them.
     let users = read_users(&conf.interface.proxy.users)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
 
-    let metrics = bind_metrics(means.metrics.as_ref())?;
-    let path_mtu = means.path_mtu.or(conf.interface.features.path_mtu).unwrap_or(true);
-    let post_quantum = means.post_quantum.or(conf.interface.features.post_quantum);
+    let metrics = bind_metrics(resources.metrics.as_ref())?;
+    let path_mtu = resources.path_mtu.or(conf.interface.features.path_mtu).unwrap_or(true);
+    let post_quantum = resources.post_quantum.or(conf.interface.features.post_quantum);
     let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
-    let crypto = means.crypto.or(conf.interface.features.crypto).unwrap_or_default();
+    let crypto = resources.crypto.or(conf.interface.features.crypto).unwrap_or_default();
     crypto.apply().context("Crypto")?;
-    let cores = means.cores;
-    let offloads = Arc::new(means.offloads);
+    let cores = resources.cores;
+    let offloads = Arc::new(resources.offloads);
     let mut start = Start {
         name,
         conf,
@@ -146,7 +150,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
 /// The kernel's stack, if it is wanted and available. The child process calls `forget` to wipe the
 /// secrets that it inherits in its parent's memory.
-fn enter(
+fn open_namespace(
     choice: StackChoice,
     plan: &Plan,
     forget: impl FnOnce(),
@@ -196,14 +200,14 @@ impl Start {
         let Self { name, conf, change, users, signals, .. } = self;
         let Self { cores, path_mtu, post_quantum, offloads, metrics, sandbox, .. } = self;
         let Self { member, log_style, endpoints, set_addresses, .. } = self;
-        let supervisor = Supervisor::find();
-        let helper = help(sandbox, &conf).context("helper process")?;
+        let supervisor = Supervisor::from_environment();
+        let helper = start_helper(sandbox, &conf).context("helper process")?;
         let udp = UdpSocket::unbound_with_helper(&offloads, helper).context("UDP socket")?;
         let open = |options| Member::open(&name, None, options, udp.1.waker());
         let (attached, member) = member.map(open).transpose()?.unzip();
         let front = Front::bind(stack, &conf.interface.proxy)?;
         let (control, watch) = control(&name)?.unzip();
-        let listeners = Listeners::open(signals, watch)?;
+        let event_sources = EventSources::open(signals, watch)?;
         let files = process::open_files().context("limit of open files")?;
         let sandbox = if sandbox {
             let files = socket_files(control.as_ref(), metrics.as_ref());
@@ -228,7 +232,7 @@ impl Start {
             work: None,
             serving: None,
         };
-        let life = Life {
+        let life = Lifecycle {
             name,
             ip,
             udp,
@@ -237,7 +241,7 @@ impl Start {
             attached: attached.unwrap_or_default(),
             control,
             metrics,
-            listeners,
+            event_sources,
             supervisor,
             sandbox,
             kind,
@@ -265,7 +269,7 @@ struct Proxy<S: Stack> {
     serving: Option<Serving>,
 }
 
-impl<S: Stack> Kind for Proxy<S> {
+impl<S: Stack> ProcessKind for Proxy<S> {
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
         node.set_post_quantum(self.post_quantum);
@@ -284,12 +288,12 @@ impl<S: Stack> Kind for Proxy<S> {
         };
         let (served, work) = front.serve(tunnel, users, self.files);
         self.work = Some(work);
-        Arc::new(Shown(served))
+        Arc::new(ProxyExtras(served))
     }
 
-    fn hand_over(&mut self) -> anyhow::Result<()> {
+    fn delegate(&mut self) -> anyhow::Result<()> {
         let style = self.log_style;
-        self.endpoints.hand_over(style)?;
+        self.endpoints.start_resolver(style)?;
         self.member.as_mut().map_or(Ok(()), |member| member.start_steward(style))
     }
 
@@ -307,11 +311,11 @@ impl<S: Stack> Kind for Proxy<S> {
         Ok(())
     }
 
-    fn handle(&mut self, _: &Node, event: Event) -> Option<Ending> {
+    fn handle(&mut self, _: &Node, event: Event) -> Option<StopReason> {
         match event {
-            Event::Gone(error) => Some(Ending::Broken(error)),
+            Event::DataPlaneEnded(error) => Some(StopReason::DataPlaneFailed(error)),
             // Nobody else can change the tunnel's own link.
-            Event::Own(_) => None,
+            Event::Link(_) => None,
         }
     }
 
@@ -326,7 +330,7 @@ impl<S: Stack> Kind for Proxy<S> {
         self,
         node: Arc<Node>,
         file: Option<SocketFile>,
-        _: Option<&Ending>,
+        _: Option<&StopReason>,
     ) -> anyhow::Result<()> {
         drop(self.serving);
         if let Some(mut member) = self.member {
@@ -339,14 +343,14 @@ impl<S: Stack> Kind for Proxy<S> {
 }
 
 /// The process that sets the mark of this one's sockets once it is confined, if there is one.
-fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
+fn start_helper(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
     if !sandbox || !is_marked || !process::has_network_capabilities() {
         return Ok(None);
     }
     let job = Job { sockets: true, sandbox, ..Job::default() };
     let helper = Helper::start(&job)?;
-    register_nothing(&helper)?;
+    register_empty(&helper)?;
     Ok(Some(Arc::new(helper)))
 }
 
@@ -364,7 +368,7 @@ fn check(conf: &Conf, is_member: bool) -> anyhow::Result<()> {
         || interface.table != Table::Auto
         || interface.save_config
     {
-        tracing::warn!("{MEANINGLESS}");
+        tracing::warn!("{IGNORED_SETTINGS}");
     }
     if interface.addresses.is_empty() && !is_member {
         bail!("a proxy needs an Address to speak from");
@@ -412,9 +416,9 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
 }
 
 /// What the control socket shows of the proxies.
-struct Shown<S: Stack>(Served<S>);
+struct ProxyExtras<S: Stack>(Served<S>);
 
-impl<S: Stack> Extras for Shown<S> {
+impl<S: Stack> Extras for ProxyExtras<S> {
     fn describe(&self, stats: &mut Stats) {
         stats.proxy = Some(self.0.stats());
     }

@@ -34,9 +34,9 @@ use sys::{
 use tailnet::scope::addresses_in;
 
 use crate::{
-    children::{self, Role, user_of},
+    children::{self, Role, unprivileged_user},
     events::release_unused,
-    life::LogStyle,
+    lifecycle::LogStyle,
 };
 
 /// The name of this program as a resolver, its whole first argument.
@@ -47,7 +47,7 @@ const MESSAGE: usize = 4096;
 const ADDRESSES: usize = 16;
 
 /// Its work in addition to reads and writes: it queries name servers by UDP and TCP.
-const WORK: CallGroups = CallGroups {
+const CALLS: CallGroups = CallGroups {
     udp: true,
     tcp: true,
     agent: true,
@@ -156,7 +156,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
 /// A user of its own may read any file that is open to all: the system's resolver has its settings in
 /// many. Another user may have secrets, so only the usual files are open then.
 fn confine(job: &Job) -> anyhow::Result<()> {
-    let user = user_of(&job.name, Role::Resolver);
+    let user = unprivileged_user(&job.name, Role::Resolver);
     let has_own_user =
         process::retain_mark_capability(user).context("becoming the resolver's user")?;
     let read = match has_own_user {
@@ -165,14 +165,14 @@ fn confine(job: &Job) -> anyhow::Result<()> {
     };
     confine_files(&AccessRules { read, connect: Ports::Any, ..AccessRules::default() })
         .context(REFUSED)?;
-    confine_calls(WORK).context(REFUSED)?;
+    confine_calls(CALLS).context(REFUSED)?;
     Ok(())
 }
 
 impl Job {
     fn answer(&self, request: &Request) -> Reply<Vec<SocketAddr>> {
         let Request { host, port, mark } = request;
-        let mut found = self.past_the_tunnel(host, *mark);
+        let mut found = self.resolve_outside_tunnel(host, *mark);
         if found.is_empty() {
             let system = (host.as_str(), *port).to_socket_addrs();
             found = system.map_err(|error| error.to_string())?.map(|at| at.ip()).collect();
@@ -184,7 +184,7 @@ impl Job {
 
     /// What the host's own servers answer; nothing if the system's queries do not depend on the
     /// tunnel.
-    fn past_the_tunnel(&self, host: &str, mark: u32) -> Vec<IpAddr> {
+    fn resolve_outside_tunnel(&self, host: &str, mark: u32) -> Vec<IpAddr> {
         if mark == 0 && self.own_servers.is_empty() {
             return Vec::new();
         }
@@ -194,7 +194,7 @@ impl Job {
         if !pinned.is_empty() {
             return pinned;
         }
-        let mut servers = host::dns::servers(&self.name, &self.own_servers);
+        let mut servers = host::dns::other_servers(&self.name, &self.own_servers);
         if servers.is_empty() {
             servers.clone_from(&self.servers);
         }

@@ -33,13 +33,13 @@ use sys::process::{
 };
 
 /// A sandbox, unless it is off.
-pub(crate) struct Sandbox(Option<Walls>);
+pub(crate) struct Sandbox(Option<Limits>);
 
 /// What the process still may do.
-struct Walls {
-    reach: AccessRules,
-    rights: RetainedCapabilities,
-    work: CallGroups,
+struct Limits {
+    access: AccessRules,
+    capabilities: RetainedCapabilities,
+    calls: CallGroups,
 }
 
 impl Sandbox {
@@ -58,23 +58,23 @@ impl Sandbox {
         member: bool,
     ) -> Self {
         if has_helper {
-            let (rights, work) = (
+            let (capabilities, calls) = (
                 RetainedCapabilities::default(),
                 CallGroups { syncs: member, filters_floods: member, ..CallGroups::default() },
             );
-            return Self(Some(Walls { reach: reach([]), rights, work }));
+            return Self(Some(Limits { access: access([]), capabilities, calls }));
         }
-        let reach = reach(sockets);
-        let rights =
-            RetainedCapabilities { files: needs_files(&reach), ..RetainedCapabilities::default() };
-        let work = CallGroups {
+        let access = access(sockets);
+        let capabilities =
+            RetainedCapabilities { files: needs_files(&access), ..RetainedCapabilities::default() };
+        let calls = CallGroups {
             udp: true,
             unlinks: true,
             syncs: member,
             filters_floods: member,
             ..CallGroups::default()
         };
-        Self(Some(Walls { reach, rights, work }))
+        Self(Some(Limits { access, capabilities, calls }))
     }
 
     /// The sandbox of a proxy with these sockets. A helper sets its mark. A `member` of a tailnet
@@ -92,12 +92,13 @@ impl Sandbox {
             SocketAddress::Unix(path) => Some(&**path),
             SocketAddress::Ip(_) => None,
         });
-        let mut reach = reach(sockets.into_iter().chain(listeners));
+        let mut access = access(sockets.into_iter().chain(listeners));
         let (ports, unix) = exposed(&proxy.exposed);
         let tcp = !ports.is_empty();
         // It connects sockets that the process in the namespace makes, to wherever clients want.
-        reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
-        let rights = RetainedCapabilities { network: false, files: unix || needs_files(&reach) };
+        access.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
+        let capabilities =
+            RetainedCapabilities { network: false, files: unix || needs_files(&access) };
         let always = CallGroups {
             udp: true,
             streams: true,
@@ -106,8 +107,8 @@ impl Sandbox {
             filters_floods: member,
             ..CallGroups::default()
         };
-        let work = CallGroups { tcp, unix, splice: stack_of_kernel, ..always };
-        Self(Some(Walls { reach, rights, work }))
+        let calls = CallGroups { tcp, unix, splice: stack_of_kernel, ..always };
+        Self(Some(Limits { access, capabilities, calls }))
     }
 
     /// Starts threads that are confined to these files and rights, as are all that they start. The
@@ -119,9 +120,9 @@ impl Sandbox {
         &self,
         threads: impl FnOnce() -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {
-        let Some(walls) = &self.0 else { return threads() };
+        let Some(limits) = &self.0 else { return threads() };
         let confined = || {
-            walls.raise()?;
+            limits.apply()?;
             threads()
         };
         thread::scope(|scope| {
@@ -138,32 +139,32 @@ impl Sandbox {
     /// # Errors
     /// The kernel refused.
     pub fn enter(&self) -> anyhow::Result<()> {
-        let Some(walls) = &self.0 else { return Ok(()) };
-        told("files (landlock)", walls.raise()?);
+        let Some(limits) = &self.0 else { return Ok(()) };
+        log_enforcement("files (landlock)", limits.apply()?);
         Ok(())
     }
 
-    /// Confines all threads to the system calls of this work, once the start is over.
+    /// Confines all threads to the system calls of this calls, once the start is over.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn confine_calls(&self) -> anyhow::Result<()> {
-        let Some(walls) = &self.0 else { return Ok(()) };
-        told("system calls (seccomp)", confine_calls(walls.work).context(REFUSED)?);
+        let Some(limits) = &self.0 else { return Ok(()) };
+        log_enforcement("system calls (seccomp)", confine_calls(limits.calls).context(REFUSED)?);
         Ok(())
     }
 }
 
-impl Walls {
-    fn raise(&self) -> anyhow::Result<Enforcement> {
-        let confined = confine_files(&self.reach).context(REFUSED)?;
-        retain_capabilities(self.rights).context(REFUSED)?;
+impl Limits {
+    fn apply(&self) -> anyhow::Result<Enforcement> {
+        let confined = confine_files(&self.access).context(REFUSED)?;
+        retain_capabilities(self.capabilities).context(REFUSED)?;
         Ok(confined)
     }
 }
 
 /// What is read and written in any case, and the folders of sockets, to remove their files.
-fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> AccessRules {
+fn access<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> AccessRules {
     AccessRules {
         read: ALWAYS_READABLE.map(PathBuf::from).to_vec(),
         write: vec!["/dev/null".into()],
@@ -177,8 +178,8 @@ fn folder(path: &Path) -> Option<PathBuf> {
 }
 
 /// Whether files are to be removed in folders of another user.
-fn needs_files(reach: &AccessRules) -> bool {
-    !reach.remove.iter().all(|folder| owns(folder))
+fn needs_files(access: &AccessRules) -> bool {
+    !access.remove.iter().all(|folder| owns(folder))
 }
 
 /// The ports of the TCP services on this machine, and whether there are services at Unix sockets.
@@ -194,8 +195,8 @@ fn exposed(services: &[conf::WithOrigin<conf::Expose>]) -> (Vec<u16>, bool) {
 
 const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs without it)";
 
-fn told(what: &'static str, confined: Enforcement) {
-    attained(|parts| parts.push((what, confined)));
+fn log_enforcement(what: &'static str, confined: Enforcement) {
+    with_enforced(|parts| parts.push((what, confined)));
     match confined {
         Enforcement::Full => tracing::info!("sandbox: {what}"),
         Enforcement::Partial => tracing::info!("sandbox: {what}, as far as this kernel knows"),
@@ -205,15 +206,15 @@ fn told(what: &'static str, confined: Enforcement) {
 
 /// Whether the sandbox is off, and which parts are in force. Both concern the whole process.
 static OFF: AtomicBool = AtomicBool::new(false);
-static ATTAINED: Mutex<Vec<(&'static str, Enforcement)>> = Mutex::new(Vec::new());
+static ENFORCED: Mutex<Vec<(&'static str, Enforcement)>> = Mutex::new(Vec::new());
 
-fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Enforcement)>) -> T) -> T {
-    read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
+fn with_enforced<T>(read: impl FnOnce(&mut Vec<(&'static str, Enforcement)>) -> T) -> T {
+    read(&mut ENFORCED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Adds the state of the sandbox.
 pub(crate) fn describe(stats: &mut Stats) {
-    attained(|parts| {
+    with_enforced(|parts| {
         stats.sandbox.extend(parts.iter().map(|(what, confined)| {
             let state = match confined {
                 Enforcement::Full => "wholly",
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
     use config::conf::Conf;
 
-    fn walls(lines: &str, stack_of_kernel: bool) -> Walls {
+    fn limits(lines: &str, stack_of_kernel: bool) -> Limits {
         let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
         let text = format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.1/24\n{lines}\n");
         let conf = Conf::parse("wg0.conf", &text).unwrap();
@@ -249,7 +250,7 @@ mod tests {
         let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
         let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
         let none = CallGroups { udp: true, streams: true, unlinks: true, ..CallGroups::default() };
-        for (lines, work, ports) in [
+        for (lines, calls, ports) in [
             ("Socks5 = 127.0.0.1:1080", none, vec![]),
             (udp, none, vec![]),
             (port, CallGroups { tcp: true, ..none }, vec![8003]),
@@ -257,14 +258,14 @@ mod tests {
             ("FwMark = 7", none, vec![]),
             ("FwMark = off", none, vec![]),
         ] {
-            let own = walls(lines, false);
-            assert_eq!((own.work, own.reach.connect), (work, Ports::Only(ports)), "{lines}");
-            assert!(!own.rights.network, "{lines}");
-            let kernels = walls(lines, true);
-            let work = CallGroups { splice: true, ..work };
-            assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
+            let own = limits(lines, false);
+            assert_eq!((own.calls, own.access.connect), (calls, Ports::Only(ports)), "{lines}");
+            assert!(!own.capabilities.network, "{lines}");
+            let kernels = limits(lines, true);
+            let calls = CallGroups { splice: true, ..calls };
+            assert_eq!((kernels.calls, kernels.access.connect), (calls, Ports::Any), "{lines}");
         }
-        assert!(walls(unix, false).rights.files);
+        assert!(limits(unix, false).capabilities.files);
     }
 
     #[test]
@@ -272,24 +273,24 @@ mod tests {
         let socket = || [Path::new("/nowhere/at/all.sock")];
         let with = Sandbox::of_interface(socket(), true, false).0.unwrap();
         assert_eq!(
-            (with.rights, with.work),
+            (with.capabilities, with.calls),
             (RetainedCapabilities::default(), CallGroups::default())
         );
-        assert!(with.reach.remove.is_empty());
+        assert!(with.access.remove.is_empty());
         let without = Sandbox::of_interface(socket(), false, true).0.unwrap();
-        assert!(!without.rights.network && without.work.udp && without.work.unlinks);
-        assert_eq!(without.reach.remove, [Path::new("/nowhere/at")]);
+        assert!(!without.capabilities.network && without.calls.udp && without.calls.unlinks);
+        assert_eq!(without.access.remove, [Path::new("/nowhere/at")]);
     }
 
     #[test]
     fn what_the_start_starts_is_confined_and_who_starts_it_is_not_yet() {
-        let walls = walls("", false);
-        let raise = || walls.raise().unwrap();
-        if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Enforcement::None {
+        let limits = limits("", false);
+        let apply = || limits.apply().unwrap();
+        if thread::scope(|scope| scope.spawn(apply).join().unwrap()) == Enforcement::None {
             return skips::skip("landlock");
         }
         let opens = || File::open("/etc/passwd").is_ok();
-        let sandbox = Sandbox(Some(walls));
+        let sandbox = Sandbox(Some(limits));
         let started = sandbox
             .start(|| Ok([opens(), thread::scope(|scope| scope.spawn(opens).join().unwrap())]));
         assert_eq!(started.unwrap(), [false, false]);
@@ -301,9 +302,9 @@ mod tests {
         let lines = "Socks5 = unix:/tmp/one/socks\nHttpProxy = unix:/tmp/two/http\n\
                      Forward = tcp unix:/tmp/three/f -> 10.0.0.2:80\nHttpProxy = 127.0.0.1:8080\n\
                      Expose = tcp 10.0.0.1:81 -> unix:/tmp/four/service";
-        let reach = walls(lines, false).reach;
+        let access = limits(lines, false).access;
         let folders = ["/run/wireguard", "/tmp/one", "/tmp/two", "/tmp/three"].map(PathBuf::from);
-        assert_eq!(reach.remove, folders);
+        assert_eq!(access.remove, folders);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use node::Node;
 use sys::process::Service;
 
 /// Checks within the limit, so that one late round does no harm.
-const LOOKS: u32 = 3;
+const CHECKS: u32 = 3;
 
 /// The service manager that started the process, if any.
 pub(crate) struct Supervisor(Option<Arc<Service>>);
@@ -25,7 +25,7 @@ pub(crate) struct Supervisor(Option<Arc<Service>>);
 impl Supervisor {
     /// The service manager that the environment names. To be called before the rights to reach it
     /// are given up.
-    pub fn find() -> Self {
+    pub fn from_environment() -> Self {
         let service = Service::from_environment().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot notify the service manager");
             None
@@ -42,7 +42,7 @@ impl Supervisor {
         service.ready();
         let Some(limit) = service.watchdog() else { return Ok(()) };
         let (service, node) = (service.clone(), Arc::downgrade(node));
-        let watch = move || watch(&service, &node, limit / LOOKS);
+        let watch = move || watch(&service, &node, limit / CHECKS);
         thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
     }
 

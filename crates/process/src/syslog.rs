@@ -18,7 +18,7 @@ use sys::{
     process::{self, RetainedCapabilities, Signals, Syslog, retain_capabilities, silence_stderr},
 };
 
-use crate::{children, events::release_unused, life::LogStyle};
+use crate::{children, events::release_unused, lifecycle::LogStyle};
 
 /// The name of this program as this process, its whole first argument.
 pub(crate) const NAME: &str = "linerate-log";

@@ -13,10 +13,10 @@ use config::{
 };
 use host::{
     IPV6_MTU, InterfaceLock, NoIpv6, PacketFilter, UndoLog, dns,
-    hooks::{Hook, Surroundings},
+    hooks::{Hook, HookEnvironment},
     resolve, router,
-    routes::{For, MainRoutes, OwnTable, Routes, Wanted},
-    rules::{self, KeptRules},
+    routes::{MainRoutes, RouteTarget, Routes, TunnelTable, WantedRoutes},
+    rules::{self, RuleRestorer},
 };
 use ipnet::IpNet;
 use node::{Node, tunnel_mtu};
@@ -30,10 +30,10 @@ use wg::{Crypto, PostQuantum};
 use crate::{
     caller::Caller,
     endpoints::Endpoints,
-    events::Ended,
+    events::StopFlag,
     guardian::{self, Guardian, Step, StepFailed},
     interface::delete_link,
-    life::LogStyle,
+    lifecycle::LogStyle,
     log_error::log_error,
 };
 
@@ -48,7 +48,7 @@ pub struct Source {
     /// What it contains.
     pub conf: Conf,
     /// The other end of the connection that the command that started this process attends to
-    /// ([`crate::attend`]). `None` in the foreground: the process runs hooks itself.
+    /// ([`crate::serve_background`]). `None` in the foreground: the process runs hooks itself.
     pub caller: Option<UnixStream>,
 }
 
@@ -59,14 +59,14 @@ pub(crate) struct Up {
     name: String,
     /// Runs PreUp and PostUp.
     caller: Option<Caller>,
-    ended: Ended,
+    stop_flag: StopFlag,
     names: Endpoints,
     netlink: Netlink,
     undo_log: UndoLog,
     /// Whether addresses and networks of IPv6 are left out.
     without_ipv6: bool,
     routes: MainRoutes,
-    rules: KeptRules,
+    rules: RuleRestorer,
     /// Whether it came up: only then is there something to save, and something for PreDown and
     /// PostDown to undo.
     complete: bool,
@@ -92,7 +92,7 @@ impl Up {
         sandbox: bool,
     ) -> anyhow::Result<Self> {
         let Source { path, conf, caller } = source;
-        let caller = caller.map(Caller::of_start);
+        let caller = caller.map(Caller::from_start);
         conf.without_proxy()?;
         conf.without_writable_hooks()?;
         let hooks = &conf.interface.hooks;
@@ -108,14 +108,15 @@ impl Up {
         }
         let (undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         let names = Endpoints::new(&conf, name, true, sandbox);
-        let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
+        let (name, routes, rules) =
+            (name.to_owned(), MainRoutes::default(), RuleRestorer::default());
         let (guardian, helper) = (None, None);
         Ok(Self {
             path,
             conf,
             name,
             caller,
-            ended: Ended::default(),
+            stop_flag: StopFlag::default(),
             names,
             netlink,
             undo_log,
@@ -132,8 +133,8 @@ impl Up {
     }
 
     /// Has the wait for name servers end with the process.
-    pub fn end_by(&mut self, ended: Ended) {
-        self.ended = ended;
+    pub fn set_stop_flag(&mut self, stop_flag: StopFlag) {
+        self.stop_flag = stop_flag;
     }
 
     /// The networks that peers may reach behind this host.
@@ -157,7 +158,7 @@ impl Up {
     }
 
     /// Reverts the changes of a killed process.
-    pub fn undo_former(&mut self) {
+    pub fn undo_leftovers(&mut self) {
         self.undo_log.undo(&self.netlink);
     }
 
@@ -165,15 +166,15 @@ impl Up {
     /// them. After an error, [`Up::bring_down`] undoes the changes.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
-        let ended = &self.ended;
-        let mut change = self.conf.change(|name| resolve(name, |pause| ended.wait(pause)))?;
+        let stop_flag = &self.stop_flag;
+        let mut change = self.conf.change(|name| resolve(name, |pause| stop_flag.wait(pause)))?;
         change.device.replace_peers = false;
         self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
         self.names.name(node);
         let state = node.state();
         let index = node.info().index;
-        self.look_for_ipv6(index)?;
+        self.check_ipv6(index)?;
         let (conf, interface) = (&self.conf, &self.conf.interface);
 
         let addresses = self.add_addresses(index)?;
@@ -217,7 +218,7 @@ impl Up {
         let routes = Routes { netlink, wanted, log, interface, device: index, own }.add();
         self.routes = routes.map_err(|error| placed(error, conf, mtu))?;
         router::forward(&self.name, &self.conf.interface.router, &mut self.undo_log)?;
-        log_error(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
+        log_error(router::log_uncoalesced(&self.conf.interface.router, &self.netlink));
         self.post_up()?;
         self.complete = true;
         Ok(())
@@ -228,7 +229,7 @@ impl Up {
     ///
     /// # Errors
     /// The file lists addresses of IPv6 only.
-    fn look_for_ipv6(&mut self, index: u32) -> anyhow::Result<()> {
+    fn check_ipv6(&mut self, index: u32) -> anyhow::Result<()> {
         let conf = &self.conf;
         let addresses = &conf.interface.addresses;
         let address = addresses.iter().position(|address| address.addr().is_ipv6());
@@ -282,22 +283,22 @@ impl Up {
         self.run_hooks("PostUp", hooks)?;
         let mut deleted = rules::missing(&self.undo_log, &self.netlink)?;
         deleted.retain(|rule| !before.contains(rule));
-        self.undo_log.forget_rules(&deleted)
+        self.undo_log.remove_rules(&deleted)
     }
 
     /// Runs PreUp or PostUp as children of the command that started this process.
     fn run_hooks(&self, key: &str, hooks: &[String]) -> anyhow::Result<()> {
-        self.surroundings().run_up(key, hooks, |hook| self.run(hook))
+        self.environment().run_up(key, hooks, |hook| self.run(hook))
     }
 
     fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
         let Some(caller) = &self.caller else { return hook.run() };
-        let _lent = self.lock.lend(caller.process()?);
+        let _runner = self.lock.record_hook_runner(caller.process()?);
         caller.run(hook).unwrap_or_else(|| Err(io::Error::other(CALLER_GONE)))
     }
 
-    fn surroundings(&self) -> Surroundings {
-        Surroundings { interface: self.name.clone(), file: self.path.clone() }
+    fn environment(&self) -> HookEnvironment {
+        HookEnvironment { interface: self.name.clone(), file: self.path.clone() }
     }
 
     /// Starts a guardian if going down needs rights: for hooks, the undo log or SaveConfig. To be
@@ -305,7 +306,7 @@ impl Up {
     ///
     /// # Errors
     /// The guardian cannot be started.
-    pub fn guard(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
+    pub fn start_guardian(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
         // The command waits for that before it returns.
         self.caller = None;
         let interface = &self.conf.interface;
@@ -330,8 +331,8 @@ impl Up {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn hand_over_names(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
-        self.names.hand_over(log_style)
+    pub fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+        self.names.start_resolver(log_style)
     }
 
     /// Resolves names of endpoints again from now on, if their peers do not answer.
@@ -346,7 +347,7 @@ impl Up {
     ///
     /// # Errors
     /// The helper is gone.
-    pub fn leave_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
+    pub fn delegate_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
         if let Some(helper) = &helper {
             helper.register(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
         }
@@ -367,34 +368,38 @@ impl Up {
             Event::MtuChanged { .. } | Event::RoutesChanged | Event::RulesChanged => false,
         };
         if changes.iter().any(|event| matches!(event, Event::RulesChanged | Event::Lost)) {
-            self.keep_rules();
+            self.restore_rules();
         }
         if changes.iter().any(concerns) {
-            log_error(self.routes.settle(&self.netlink, self.helper.as_deref(), own));
+            log_error(self.routes.sync(&self.netlink, self.helper.as_deref(), own));
         }
     }
 
     /// The interface was moved to another namespace.
-    pub fn leave(&mut self) {
+    pub fn mark_moved(&mut self) {
         self.has_left = true;
     }
 
     /// Restores missing rules, but not too soon after the last time.
-    pub fn keep_rules(&mut self) {
+    pub fn restore_rules(&mut self) {
         let now = clock::boottime_nanos();
         let helper = self.helper.as_deref();
-        log_error(self.rules.settle(&self.undo_log, &self.netlink, helper, now));
+        log_error(self.rules.restore_missing(&self.undo_log, &self.netlink, helper, now));
     }
 
-    /// The time until [`Up::keep_rules`] is to be called, if it postponed something.
+    /// The time until [`Up::restore_rules`] is to be called, if it postponed something.
     pub fn rules_wait(&self) -> Option<Duration> {
         self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
     }
 
     /// Chooses a routing table of the tunnel's own where it needs one, and has the peer mark its
     /// datagrams.
-    fn choose_table(&self, node: &Node, wanted: &Wanted<'_>) -> anyhow::Result<Option<OwnTable>> {
-        let own = OwnTable::choose(&self.netlink, wanted, node.fwmark())?;
+    fn choose_table(
+        &self,
+        node: &Node,
+        wanted: &WantedRoutes<'_>,
+    ) -> anyhow::Result<Option<TunnelTable>> {
+        let own = TunnelTable::choose(&self.netlink, wanted, node.fwmark())?;
         if let Some(own) = own
             && node.fwmark() == 0
         {
@@ -430,14 +435,14 @@ impl Up {
     fn pre_down(&mut self) -> anyhow::Result<()> {
         let hooks = &self.conf.interface.hooks.pre_down;
         match &mut self.guardian {
-            Some(guardian) => guardian.tell(Step::PreDown),
-            None => self.surroundings().run_down("PreDown", hooks, |hook| hook.run_alone()),
+            Some(guardian) => guardian.run_step(Step::PreDown),
+            None => self.environment().run_down("PreDown", hooks, |hook| hook.run_alone()),
         }
     }
 
-    /// Undoes everything, and goes on after a failure. `home` is the interface's index if it is in
+    /// Undoes everything, and goes on after a failure. `index_here` is the interface's index if it is in
     /// this namespace, and `socket` the file of its control socket.
-    pub fn bring_down(&mut self, node: &Node, home: Option<u32>, socket: Option<SocketFile>) {
+    pub fn bring_down(&mut self, node: &Node, index_here: Option<u32>, socket: Option<SocketFile>) {
         if self.complete && !self.may_go_down {
             log_error(self.pre_down());
             if let Err(error) = self.save(node, Step::SaveConfig) {
@@ -446,7 +451,7 @@ impl Up {
             }
         }
         node.link_down();
-        if let Some(index) = home
+        if let Some(index) = index_here
             && let Err(error) = delete_link(node, &self.netlink, index)
         {
             tracing::error!(%error, "deleting the interface");
@@ -458,7 +463,7 @@ impl Up {
     pub fn clean_up(&mut self, socket: Option<SocketFile>) {
         drop(socket);
         if let Some(guardian) = &mut self.guardian {
-            return log_error(guardian.tell(Step::PostDown));
+            return log_error(guardian.run_step(Step::PostDown));
         }
         if !self.undo_log.is_empty() {
             self.undo_log.undo(&self.netlink);
@@ -466,7 +471,7 @@ impl Up {
         if self.complete {
             let hooks = &self.conf.interface.hooks.post_down;
             let run = |hook: &Hook| hook.run_alone();
-            log_error(self.surroundings().run_down("PostDown", hooks, run));
+            log_error(self.environment().run_down("PostDown", hooks, run));
         }
     }
 
@@ -480,10 +485,10 @@ impl Up {
 }
 
 /// The routes that a configuration asks for, to the networks of all peers.
-fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> Wanted<'a> {
+fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> WantedRoutes<'a> {
     let interface = &conf.interface;
     let nets = state.peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
-    Wanted {
+    WantedRoutes {
         nets: nets.filter(|net| is_possible(net, without_ipv6)).collect(),
         table: interface.table,
         policy: &interface.policy,
@@ -492,7 +497,7 @@ fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> Wanted
 
 /// Adds the line that an error of routes and rules comes from.
 fn placed(error: anyhow::Error, conf: &Conf, mtu: u32) -> anyhow::Error {
-    let Some(For { net, .. }) = error.downcast_ref() else { return error };
+    let Some(RouteTarget { net, .. }) = error.downcast_ref() else { return error };
     if net.addr().is_ipv6() && mtu < IPV6_MTU {
         let why = format!("IPv6 takes an MTU of {IPV6_MTU} or more");
         return error.context(why).context(conf.location(Setting::Mtu));

@@ -15,7 +15,7 @@ use config::conf::{Conf, Interface};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
-use process::{Heard, rehearse};
+use process::{Rehearsal, rehearse};
 use sys::namespace;
 
 use super::{steps, take};
@@ -27,7 +27,7 @@ const WORD: usize = 6;
 
 /// The line to a guardian: messages, and bytes that are none.
 pub fn guardian_line(data: &[u8]) {
-    let Some(Heard { job, conf, steps: told }) = heard(&line_of(data)) else { return };
+    let Some(Rehearsal { job, conf, steps: told }) = heard(&line_of(data)) else { return };
     // A job that is sent again is the same job.
     let again = heard(&framed(&job)).expect("what was written can be read");
     assert_eq!(again.job, job);
@@ -54,7 +54,7 @@ fn of_the_file(mut interface: Interface) -> Interface {
     interface
 }
 
-fn heard(bytes: &[u8]) -> Option<Heard> {
+fn heard(bytes: &[u8]) -> Option<Rehearsal> {
     let (mut line, theirs) = UnixStream::pair().expect("there are descriptors");
     line.write_all(bytes).expect("there is room");
     line.shutdown(Shutdown::Write).expect("it is a socket");

@@ -1,6 +1,6 @@
 //! Output for programs. The schema is `docs/json.md`, which changes with this file.
 
-use doctor::{Finding, Mend, Report, Setting, Undone};
+use doctor::{Finding, Fix, Report, Setting, UndoOutcome};
 use serde_json::{Value, json};
 
 use super::Applied;
@@ -23,15 +23,15 @@ pub(super) fn describe(report: &Report, applied: &[Applied]) -> Value {
 }
 
 fn finding(finding: &Finding) -> Value {
-    let (commands, advice) = match &finding.mend {
-        Mend::Change(settings) => (settings.iter().map(Setting::command).collect(), None),
-        Mend::ByHand(words) => (Vec::new(), Some(words)),
-        Mend::Nothing => (Vec::new(), None),
+    let (commands, advice) = match &finding.fix {
+        Fix::Change(settings) => (settings.iter().map(Setting::command).collect(), None),
+        Fix::Manual(words) => (Vec::new(), Some(words)),
+        Fix::None => (Vec::new(), None),
     };
     json!({
         "check": finding.check,
         "on": finding.on,
-        "weight": finding.weight.name(),
+        "weight": finding.severity.name(),
         "what": finding.what,
         "why": finding.why,
         "cost": finding.cost,
@@ -40,13 +40,13 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
-pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> Value {
-    let one = |(setting, undone): &(Setting, Undone)| {
+pub(super) fn describe_undone(undone: &[(Setting, UndoOutcome)]) -> Value {
+    let one = |(setting, undone): &(Setting, UndoOutcome)| {
         let (outcome, detail) = match undone {
-            Undone::Restored => ("restored", None),
-            Undone::Changed(now) => ("changed", Some(now.clone())),
-            Undone::Gone => ("gone", None),
-            Undone::Failed(error) => ("failed", Some(error.to_string())),
+            UndoOutcome::Restored => ("restored", None),
+            UndoOutcome::Changed(now) => ("changed", Some(now.clone())),
+            UndoOutcome::Gone => ("gone", None),
+            UndoOutcome::Failed(error) => ("failed", Some(error.to_string())),
         };
         json!({ "command": setting.command(), "outcome": outcome, "detail": detail })
     };
@@ -59,24 +59,24 @@ pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use doctor::Weight;
+    use doctor::Severity;
 
     use super::*;
 
     #[test]
     fn a_report_is_complete() {
-        let finding = |mend| Finding {
+        let finding = |fix| Finding {
             check: "mtu",
             on: "wg0".into(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: "w".into(),
             why: "y".into(),
             cost: "c",
-            mend,
+            fix,
         };
         let findings = vec![
-            finding(Mend::Change(vec![Setting::mtu("wg0", 1340)])),
-            finding(Mend::ByHand("do".into())),
+            finding(Fix::Change(vec![Setting::mtu("wg0", 1340)])),
+            finding(Fix::Manual("do".into())),
         ];
         let report = Report { findings, unknown: vec!["u".into()] };
         let applied =
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn the_outcome_of_each_setting_is_reported() {
         let undone = [
-            (Setting::mtu("wg0", 1420), Undone::Restored),
-            (Setting::mtu("wg1", 1420), Undone::Changed("1300".into())),
+            (Setting::mtu("wg0", 1420), UndoOutcome::Restored),
+            (Setting::mtu("wg1", 1420), UndoOutcome::Changed("1300".into())),
         ];
         let told = &describe_undone(&undone)["undone"];
         assert_eq!((&told[0]["outcome"], &told[0]["detail"]), (&json!("restored"), &Value::Null));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use doctor::{Finding, Mend, Report, Setting, Undone, Weight};
+use doctor::{Finding, Fix, Report, Setting, Severity, UndoOutcome};
 
 use super::Applied;
 
@@ -26,7 +26,7 @@ pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
     for unknown in &report.unknown {
         let _ = writeln!(text, "not checked: {unknown}");
     }
-    let found = report.findings.iter().filter(|finding| finding.weight != Weight::Note).count();
+    let found = report.findings.iter().filter(|finding| finding.severity != Severity::Note).count();
     let _ = match found {
         0 => writeln!(text, "No problems found."),
         1 => writeln!(text, "1 finding."),
@@ -44,20 +44,20 @@ pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
 }
 
 fn describe_finding(text: &mut String, finding: &Finding) {
-    let Finding { on, weight, what, why, cost, mend, .. } = finding;
-    paragraph(text, &format!("{:INDENT$}", weight.name()), &format!("{on}: {what}"));
+    let Finding { on, severity, what, why, cost, fix, .. } = finding;
+    paragraph(text, &format!("{:INDENT$}", severity.name()), &format!("{on}: {what}"));
     let indent = " ".repeat(INDENT);
     paragraph(text, &indent, &format!("why: {why}"));
-    if *weight != Weight::Note {
+    if *severity != Severity::Note {
         paragraph(text, &indent, &format!("cost: {cost}"));
     }
-    match mend {
+    match fix {
         // Not wrapped, so that it can be copied.
-        Mend::Change(settings) => settings.iter().for_each(|setting| {
+        Fix::Change(settings) => settings.iter().for_each(|setting| {
             let _ = writeln!(text, "{indent}fix: {}", setting.command());
         }),
-        Mend::ByHand(words) => paragraph(text, &indent, &format!("fix: {words}")),
-        Mend::Nothing => {}
+        Fix::Manual(words) => paragraph(text, &indent, &format!("fix: {words}")),
+        Fix::None => {}
     }
 }
 
@@ -76,17 +76,19 @@ fn paragraph(text: &mut String, first: &str, words: &str) {
     let _ = writeln!(text, "{line}");
 }
 
-pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> String {
+pub(super) fn describe_undone(undone: &[(Setting, UndoOutcome)]) -> String {
     if undone.is_empty() {
         return "Nothing to undo.\n".into();
     }
-    let line = |(setting, undone): &(Setting, Undone)| {
+    let line = |(setting, undone): &(Setting, UndoOutcome)| {
         let command = setting.command();
         match undone {
-            Undone::Restored => format!("reverted: {command}\n"),
-            Undone::Changed(now) => format!("left at {now}, as it was changed since: {command}\n"),
-            Undone::Gone => format!("gone: {}\n", setting.target),
-            Undone::Failed(error) => format!("refused: {command}: {error}\n"),
+            UndoOutcome::Restored => format!("reverted: {command}\n"),
+            UndoOutcome::Changed(now) => {
+                format!("left at {now}, as it was changed since: {command}\n")
+            }
+            UndoOutcome::Gone => format!("gone: {}\n", setting.target),
+            UndoOutcome::Failed(error) => format!("refused: {command}: {error}\n"),
         }
     };
     undone.iter().map(line).collect()
@@ -96,22 +98,22 @@ pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> String {
 mod tests {
     use super::*;
 
-    fn finding(mend: Mend) -> Finding {
+    fn finding(fix: Fix) -> Finding {
         Finding {
             check: "mtu",
             on: "wg0".into(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: "the MTU is 1420, and only 1340 bytes fit".into(),
             why: "a longer packet leaves in fragments, ".repeat(4).trim_end().to_owned(),
             cost: "RFC 8900",
-            mend,
+            fix,
         }
     }
 
     #[test]
     fn a_finding_is_wrapped_and_its_commands_can_be_copied() {
-        let mend = Mend::Change(vec![Setting::mtu("wg0", 1340)]);
-        let report = Report { findings: vec![finding(mend)], unknown: vec!["x: EPERM".into()] };
+        let fix = Fix::Change(vec![Setting::mtu("wg0", 1340)]);
+        let report = Report { findings: vec![finding(fix)], unknown: vec!["x: EPERM".into()] };
         let applied = [(Setting::mtu("wg0", 1340), Ok(()))];
         let text = describe(&report, &applied);
         assert!(text.starts_with("applied: ip link set wg0 mtu 1340\nslow    wg0: the MTU is"));
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_note_does_not_count_as_a_finding() {
-        let note = Finding { weight: Weight::Note, ..finding(Mend::Nothing) };
+        let note = Finding { severity: Severity::Note, ..finding(Fix::None) };
         let text = describe(&Report { findings: vec![note], unknown: vec![] }, &[]);
         assert!(text.starts_with("note    ") && text.ends_with("No problems found.\n"));
     }
@@ -138,10 +140,10 @@ mod tests {
     fn the_outcome_of_each_setting_is_reported() {
         let setting = || Setting::mtu("wg0", 1420);
         let undone = [
-            (setting(), Undone::Restored),
-            (setting(), Undone::Changed("1300".into())),
-            (setting(), Undone::Gone),
-            (setting(), Undone::Failed(std::io::ErrorKind::PermissionDenied.into())),
+            (setting(), UndoOutcome::Restored),
+            (setting(), UndoOutcome::Changed("1300".into())),
+            (setting(), UndoOutcome::Gone),
+            (setting(), UndoOutcome::Failed(std::io::ErrorKind::PermissionDenied.into())),
         ];
         assert_eq!(
             describe_undone(&undone),

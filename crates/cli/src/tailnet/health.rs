@@ -20,7 +20,7 @@ pub(crate) fn health(tunnel: &mut Tunnel) {
             let routes = words(&prefs["AdvertiseRoutes"]);
             tunnel.offers.extend(routes.iter().filter_map(|net| net.parse::<ipnet::IpNet>().ok()));
         }
-        Err(error) => tunnel.member = Some(Member::Silent(format!("{error:#}"))),
+        Err(error) => tunnel.member = Some(Member::NoAnswer(format!("{error:#}"))),
     }
 }
 

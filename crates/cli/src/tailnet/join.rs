@@ -185,7 +185,7 @@ impl Join {
         let address_ranges = self.address_range.clone();
         let member = Some(member_process::Options { state, address_ranges });
         let name = name.to_owned();
-        let (means, sandbox) = (self.machine.means()?, self.sandbox.is_on());
+        let (resources, sandbox) = (self.machine.resources()?, self.sandbox.is_on());
         let log_style = self.log.style(!self.foreground);
         let run: Run = if self.userspace {
             let mut conf = Conf::new(Interface::default(), Vec::new());
@@ -195,10 +195,12 @@ impl Join {
             let http = self.http.iter().cloned();
             proxy.http = http.map(|value| with_origin("--http", value)).collect();
             let stack = StackChoice::InProcess;
-            let options = proxy::Options { name, conf, means, stack, sandbox, member, log_style };
+            let options =
+                proxy::Options { name, conf, resources, stack, sandbox, member, log_style };
             Box::new(|ready| proxy::run(options, ready))
         } else {
-            let options = Options { name, member, means, sandbox, log_style, ..Options::default() };
+            let options =
+                Options { name, member, resources, sandbox, log_style, ..Options::default() };
             Box::new(|ready| life::run(options, ready))
         };
         crate::start_with(self.log, self.foreground, None, |ready| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Facts, Finding, Mend, Weight};
+use crate::{Facts, Finding, Fix, Severity};
 
 /// A handshake may be told in the same second that it happens in.
 const SLACK: Duration = Duration::from_secs(2);
@@ -17,28 +17,26 @@ pub(crate) fn wrong(facts: &Facts) -> Vec<Finding> {
         (last, "a peer's last handshake was after that"),
     ];
     let past = passed.iter().find(|(time, _)| time.is_some_and(|time| time > clock.wall + SLACK));
-    let finding = |weight, what: String| Finding {
+    let finding = |severity, what: String| Finding {
         check: "clock",
         on: "host".into(),
-        weight,
+        severity,
         what,
         why: "a handshake carries the time, and a peer takes none that is not later than the last"
             .into(),
         cost: "a daemon that starts with an earlier clock has its handshakes refused until the \
                clock has caught up (WireGuard paper, section 5.4.2)",
-        mend: Mend::ByHand(
-            "timedatectl set-ntp true, or chronyd, or the hypervisor's clock".into(),
-        ),
+        fix: Fix::Manual("timedatectl set-ntp true, or chronyd, or the hypervisor's clock".into()),
     };
     if let Some((_, evidence)) = past {
         let seconds = clock.wall.as_secs();
         let what = format!("the clock shows {seconds} s since 1970, and {evidence}");
-        return vec![finding(Weight::Broken, what)];
+        return vec![finding(Severity::Broken, what)];
     }
     match clock.synchronised {
         Some(false) => {
             let what = "nothing has told the kernel that the clock is kept right";
-            vec![finding(Weight::Note, what.into())]
+            vec![finding(Severity::Note, what.into())]
         }
         _ => Vec::new(),
     }
@@ -55,7 +53,7 @@ mod tests {
         assert!(wrong(&facts).is_empty());
         facts.clock.wall -= Duration::from_secs(90);
         let found = wrong(&facts);
-        assert_eq!(found[0].weight, Weight::Broken);
+        assert_eq!(found[0].severity, Severity::Broken);
         assert!(found[0].what.contains("handshake"), "{}", found[0].what);
         facts.clock.wall -= Duration::from_hours(2);
         assert!(wrong(&facts)[0].what.contains("disk"));
@@ -65,7 +63,7 @@ mod tests {
     fn a_clock_that_nothing_keeps_right_is_noted_and_an_unknown_one_not() {
         let mut facts = healthy();
         facts.clock.synchronised = Some(false);
-        assert_eq!(wrong(&facts)[0].weight, Weight::Note);
+        assert_eq!(wrong(&facts)[0].severity, Severity::Note);
         facts.clock.synchronised = None;
         assert!(wrong(&facts).is_empty());
     }

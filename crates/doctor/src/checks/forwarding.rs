@@ -1,6 +1,6 @@
 //! Forwarding, and what the kernel drops on the way.
 
-use crate::{DroppingChain, Facts, Finding, Mend, Setting, Tunnel, Weight};
+use crate::{DroppingChain, Facts, Finding, Fix, Setting, Severity, Tunnel};
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
@@ -28,7 +28,7 @@ pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
     let finding = |interface: &crate::Interface| Finding {
         check: "reverse-path",
         on: interface.name.clone(),
-        weight: Weight::Broken,
+        severity: Severity::Broken,
         what: format!(
             "{} filters strictly by reverse path, and marks do not count",
             interface.name
@@ -38,7 +38,7 @@ pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
             .into(),
         cost: "no handshake completes (kernel Documentation/networking/ip-sysctl.rst, rp_filter \
                and src_valid_mark; wg-quick(8) sets the latter)",
-        mend: Mend::Change(vec![Setting::sysctl(MARK, 1)]),
+        fix: Fix::Change(vec![Setting::sysctl(MARK, 1)]),
     };
     interfaces.map(finding).collect()
 }
@@ -56,12 +56,12 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
             findings.push(Finding {
                 check: "forwarding",
                 on: (*name).to_owned(),
-                weight: Weight::Broken,
+                severity: Severity::Broken,
                 what: format!("the host forwards IPv4, but not what comes in by {name}"),
                 why: "the interface's own switch is off".into(),
                 cost: "such packets are dropped (kernel Documentation/networking/ip-sysctl.rst, \
                        forwarding)",
-                mend: Mend::Change(vec![Setting::sysctl(key, 1)]),
+                fix: Fix::Change(vec![Setting::sysctl(key, 1)]),
             });
         }
     }
@@ -72,11 +72,11 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding {
             check: "forwarding-family",
             on: "host".into(),
-            weight: Weight::Note,
+            severity: Severity::Note,
             what: format!("the host forwards, but no {missing}"),
             why: "that may be meant so; a router for both families needs both switches".into(),
             cost: "none where it is meant so",
-            mend: Mend::Nothing,
+            fix: Fix::None,
         });
     }
     findings
@@ -87,7 +87,7 @@ fn offers(tunnel: &Tunnel, ipv4: bool) -> bool {
 }
 
 /// Whether [`offered`] tells where this switch is off.
-pub(super) fn is_told(tunnel: &Tunnel, switch: &str) -> bool {
+pub(super) fn is_reported(tunnel: &Tunnel, switch: &str) -> bool {
     FORWARD.iter().any(|(family, key)| *key == switch && offers(tunnel, *family == "IPv4"))
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
         let finding = |(family, key): (&str, &str)| Finding {
             check: "offer",
             on: tunnel.name.clone(),
-            weight: Weight::Broken,
+            severity: Severity::Broken,
             what: format!(
                 "networks of {family} are offered to peers, and the kernel forwards none"
             ),
@@ -110,10 +110,10 @@ pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
             ),
             cost: "peers reach nothing behind this host (kernel \
                    Documentation/networking/ip-sysctl.rst, ip_forward and forwarding)",
-            mend: match family {
-                "IPv4" => Mend::Change(vec![Setting::sysctl(key, 1)]),
+            fix: match family {
+                "IPv4" => Fix::Change(vec![Setting::sysctl(key, 1)]),
                 // The default route of an advertisement would be forgotten.
-                _ => Mend::ByHand(format!(
+                _ => Fix::Manual(format!(
                     "set {} down and up, with IpForward = true in its file, which keeps the \
                      routes that came by router advertisement; without such routes: sysctl -w \
                      {}=1",
@@ -145,13 +145,13 @@ pub(crate) fn filtered(facts: &Facts) -> Vec<Finding> {
     let finding = |(chain, accept): (String, String)| Finding {
         check: "forward-filter",
         on: "host".into(),
-        weight: Weight::Note,
+        severity: Severity::Note,
         what: format!("{chain} drops what is forwarded, but for what it accepts"),
         why: "a packet passes where every table lets it; linerate's accepts nothing on behalf of \
               others, as those of Docker, ufw and firewalld do not for it"
             .into(),
         cost: "none where the tunnel is accepted there",
-        mend: Mend::ByHand(format!("where peers get no further than this host: {accept}")),
+        fix: Fix::Manual(format!("where peers get no further than this host: {accept}")),
     };
     facts.forward_drops.iter().map(named).map(finding).collect()
 }
@@ -167,12 +167,12 @@ pub(crate) fn conntrack(facts: &Facts) -> Vec<Finding> {
     vec![Finding {
         check: "conntrack",
         on: "host".into(),
-        weight: Weight::Broken,
+        severity: Severity::Broken,
         what: format!("{count} of {max} entries of the connection table are taken"),
         why: "packets of new connections are dropped while it is full, those of the tunnel, too"
             .into(),
         cost: "new connections fail (kernel Documentation/networking/nf_conntrack-sysctl.rst)",
-        mend: Mend::Change(vec![Setting::sysctl(CONNTRACK_MAX, max * 2)]),
+        fix: Fix::Change(vec![Setting::sysctl(CONNTRACK_MAX, max * 2)]),
     }]
 }
 
@@ -216,7 +216,7 @@ mod tests {
         let both = [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")];
         assert!(half_forwarding(&with(&both)).is_empty());
         let found = half_forwarding(&with(&[both[0], both[1], (eth0, "0")]));
-        assert_eq!(found[0].mend, Mend::Change(vec![Setting::sysctl(eth0, 1)]));
+        assert_eq!(found[0].fix, Fix::Change(vec![Setting::sysctl(eth0, 1)]));
         assert!(half_forwarding(&with(&[(eth0, "0")])).is_empty(), "the host does not forward");
     }
 
@@ -226,7 +226,7 @@ mod tests {
             [("net/ipv4/ip_forward", "IPv6"), ("net/ipv6/conf/all/forwarding", "IPv4")]
         {
             let found = half_forwarding(&with(&[(key, "1")]));
-            assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
+            assert_eq!((found.len(), found[0].severity), (1, Severity::Note));
             assert!(found[0].what.contains(missing), "{}", found[0].what);
         }
     }
@@ -248,14 +248,14 @@ mod tests {
             let findings = offered(&facts);
             assert_eq!(findings.len(), found.len(), "{nets:?} {on:?}: {findings:#?}");
             for (finding, family) in findings.iter().zip(found) {
-                assert_eq!(finding.weight, Weight::Broken);
+                assert_eq!(finding.severity, Severity::Broken);
                 assert!(finding.what.contains(family), "{}", finding.what);
                 match *family {
                     "IPv4" => {
-                        let on = Mend::Change(vec![Setting::sysctl(FORWARD[0].1, 1)]);
-                        assert_eq!(finding.mend, on);
+                        let on = Fix::Change(vec![Setting::sysctl(FORWARD[0].1, 1)]);
+                        assert_eq!(finding.fix, on);
                     }
-                    _ => assert!(matches!(finding.mend, Mend::ByHand(_))),
+                    _ => assert!(matches!(finding.fix, Fix::Manual(_))),
                 }
             }
             let noted = half_forwarding(&facts).len();
@@ -275,10 +275,10 @@ mod tests {
         let found = filtered(&facts);
         assert_eq!(found.len(), 2);
         for (finding, chain) in found.iter().zip(["ip filter FORWARD", "ip6tables-legacy"]) {
-            assert_eq!(finding.weight, Weight::Note);
+            assert_eq!(finding.severity, Severity::Note);
             assert!(finding.what.contains(chain), "{}", finding.what);
-            let Mend::ByHand(mend) = &finding.mend else { panic!("{:?}", finding.mend) };
-            assert!(mend.contains(&format!("{chain} ")), "{mend}");
+            let Fix::Manual(fix) = &finding.fix else { panic!("{:?}", finding.fix) };
+            assert!(fix.contains(&format!("{chain} ")), "{fix}");
         }
     }
 
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(conntrack(&facts).len(), usize::from(found), "{count}");
             if found {
                 let doubled = Setting::sysctl(CONNTRACK_MAX, 200);
-                assert_eq!(conntrack(&facts)[0].mend, Mend::Change(vec![doubled]));
+                assert_eq!(conntrack(&facts)[0].fix, Fix::Change(vec![doubled]));
             }
         }
         assert!(conntrack(&healthy()).is_empty(), "there is no table");

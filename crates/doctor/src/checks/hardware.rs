@@ -1,7 +1,7 @@
 //! Devices that others met trouble with. None of it was seen with linerate, so that these are
 //! notes: where a rate is a fraction of what it should be, they say where to look first.
 
-use crate::{Facts, Finding, Interface, Mend, Weight};
+use crate::{Facts, Finding, Fix, Interface, Severity};
 
 /// What was met, and on which of this host's interfaces it might be.
 struct Known {
@@ -9,7 +9,7 @@ struct Known {
     what: &'static str,
     why: &'static str,
     cost: &'static str,
-    mend: &'static str,
+    fix: &'static str,
 }
 
 const KNOWN: [Known; 3] = [
@@ -24,7 +24,7 @@ const KNOWN: [Known; 3] = [
         why: "one such guest had runs of segments of equal length corrupted as Linux 7.0 to 7.1.4 \
               does it, maybe by the host's kernel",
         cost: "2 in place of 400 Mbit/s there, unproven elsewhere (tailscale/tailscale#21335)",
-        mend: "where a peer gets a fraction: linerate set IFACE offload udp-gso off",
+        fix: "where a peer gets a fraction: linerate set IFACE offload udp-gso off",
     },
     Known {
         places: |facts| outer(facts, |interface| interface.driver == "bnxt_en"),
@@ -33,7 +33,7 @@ const KNOWN: [Known; 3] = [
               ended in one of a single byte, which linerate does not add; short last segments of \
               other lengths were not told of",
         cost: "the host was without network (tailscale/tailscale#20994, #20806)",
-        mend: "where the kernel's log has `Fatal firmware reset event`: linerate set IFACE offload \
+        fix: "where the kernel's log has `Fatal firmware reset event`: linerate set IFACE offload \
                udp-gso off",
     },
     Known {
@@ -45,7 +45,7 @@ const KNOWN: [Known; 3] = [
         why: "of one (UCG Max) the ports of the bridge corrupt or lose TCP that comes coalesced \
               from a TUN, where they cut it up themselves",
         cost: "downloads by a fraction of the rate (SierraSoftworks/tailscale-unifi#205)",
-        mend: "where that is so: linerate set IFACE offload tun-tcp-gro off, or ethtool -K br0 tso \
+        fix: "where that is so: linerate set IFACE offload tun-tcp-gro off, or ethtool -K br0 tso \
                off",
     },
 ];
@@ -56,11 +56,11 @@ pub(crate) fn known(facts: &Facts) -> Vec<Finding> {
         let finding = |on: &str| Finding {
             check: "hardware",
             on: on.to_owned(),
-            weight: Weight::Note,
+            severity: Severity::Note,
             what: known.what.into(),
             why: known.why.into(),
             cost: known.cost,
-            mend: Mend::ByHand(format!("{} ({})", known.mend, known.cost)),
+            fix: Fix::Manual(format!("{} ({})", known.fix, known.cost)),
         };
         (known.places)(facts).into_iter().map(finding).collect::<Vec<_>>()
     };
@@ -86,7 +86,7 @@ mod tests {
         let found = known(&facts).into_iter();
         found
             .map(|finding| {
-                assert_eq!(finding.weight, Weight::Note);
+                assert_eq!(finding.severity, Severity::Note);
                 (finding.on, finding.cost.to_owned())
             })
             .collect()

@@ -2,7 +2,7 @@
 
 use sys::ethtool::UDP_FORWARDING;
 
-use crate::{Facts, Finding, Interface, Mend, Setting, Weight};
+use crate::{Facts, Finding, Fix, Interface, Setting, Severity};
 
 const GRO: &str = "rx-gro";
 const LIST: &str = "rx-gro-list";
@@ -17,7 +17,7 @@ pub(crate) fn receive_offload(facts: &Facts) -> Vec<Finding> {
     let finding = |interface: &Interface| Finding {
         check: "gro",
         on: interface.name.clone(),
-        weight: Weight::Slow,
+        severity: Severity::Slow,
         what: format!("{} does not coalesce what it receives", interface.name),
         why: if interface.outer {
             "without generic receive offload each encrypted datagram goes up through the kernel by \
@@ -29,7 +29,7 @@ pub(crate) fn receive_offload(facts: &Facts) -> Vec<Finding> {
         .into(),
         cost: "5.4 against 7.3 Gbit/s of TCP in wireguard-go without and with UDP_GRO and \
                UDP_SEGMENT (Tailscale, 2023, c6i.8xlarge)",
-        mend: switch(interface, &[(GRO, true)]),
+        fix: switch(interface, &[(GRO, true)]),
     };
     without.map(finding).collect()
 }
@@ -47,14 +47,14 @@ pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
         Finding {
             check: "checksum",
             on: interface.name.clone(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: format!("{} does not fill in checksums of what it sends", interface.name),
             why:
                 "the kernel refuses UDP_SEGMENT with EIO on such an interface, and datagrams are sent \
                   one by one"
                     .into(),
             cost: "5.4 against 7.3 Gbit/s as for GRO; the refusal: tailscale/tailscale#7791",
-            mend: match known.is_empty() {
+            fix: match known.is_empty() {
                 true => cannot(interface, CHECKSUMS[0]),
                 false => switch(interface, &known),
             },
@@ -84,7 +84,7 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
         Finding {
             check: "udp-forwarding",
             on: interface.name.clone(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: format!(
                 "UDP that {} receives is not coalesced when it is forwarded",
                 interface.name
@@ -96,7 +96,7 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
             cost: "QUIC through a TUN: 2.9 Gbit/s datagram by datagram, 12.5 coalesced \
                    (WireGuard/wireguard-go#97, i5-12400, no encryption); the setting: \
                    hassio-addons/app-tailscale#351, tailscale.com/kb/1320",
-            mend: switch(interface, &wanted),
+            fix: switch(interface, &wanted),
         }
     };
     facts.interfaces.iter().filter(lacks).map(finding).collect()
@@ -114,14 +114,14 @@ pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
         let finding = |feature: &str, what: &str| Finding {
             check: "segmentation",
             on: interface.name.clone(),
-            weight: Weight::Note,
+            severity: Severity::Note,
             what: format!("{} could cut up {what} itself, and {feature} is off", interface.name),
             why:
                 "the kernel then does it in front of the interface, on the processor; some switch \
                   it off because an interface does it wrongly"
                     .into(),
             cost: "not measured here",
-            mend: Mend::ByHand(format!(
+            fix: Fix::Manual(format!(
                 "where nothing is known against it: ethtool -K {} {feature} on",
                 interface.name
             )),
@@ -136,7 +136,7 @@ pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Switches features, where the interface lets them be.
-fn switch(interface: &Interface, wanted: &[(&str, bool)]) -> Mend {
+fn switch(interface: &Interface, wanted: &[(&str, bool)]) -> Fix {
     let fixed = wanted
         .iter()
         .find(|(name, _)| !interface.features.get(*name).is_some_and(|feature| feature.changeable));
@@ -144,11 +144,11 @@ fn switch(interface: &Interface, wanted: &[(&str, bool)]) -> Mend {
         return cannot(interface, name);
     }
     let setting = |(name, on): &(&str, bool)| Setting::feature(&interface.name, name, *on);
-    Mend::Change(wanted.iter().map(setting).collect())
+    Fix::Change(wanted.iter().map(setting).collect())
 }
 
-fn cannot(interface: &Interface, feature: &str) -> Mend {
-    Mend::ByHand(format!(
+fn cannot(interface: &Interface, feature: &str) -> Fix {
+    Fix::Manual(format!(
         "the driver or the kernel does not let {feature} of {} be switched: another interface, or a \
          newer kernel",
         interface.name
@@ -184,18 +184,18 @@ mod tests {
     #[test]
     fn what_is_off_is_to_be_switched_on() {
         let facts = with(|interface| set(interface, GRO, false, true));
-        let on = Mend::Change(vec![Setting::feature("eth0", GRO, true)]);
-        assert_eq!(receive_offload(&facts)[0].mend, on);
+        let on = Fix::Change(vec![Setting::feature("eth0", GRO, true)]);
+        assert_eq!(receive_offload(&facts)[0].fix, on);
         let facts = with(|interface| set(interface, CHECKSUMS[0], false, true));
-        let on = Mend::Change(vec![Setting::feature("eth0", CHECKSUMS[0], true)]);
-        assert_eq!(checksum(&facts)[0].mend, on);
+        let on = Fix::Change(vec![Setting::feature("eth0", CHECKSUMS[0], true)]);
+        assert_eq!(checksum(&facts)[0].fix, on);
     }
 
     #[test]
     fn udp_forwarding_takes_one_feature_on_and_the_other_off() {
         let [list, forwarding] = [(LIST, false), (UDP_FORWARDING, true)]
             .map(|(name, on)| Setting::feature("eth0", name, on));
-        for (has_list, has_forwarding, mend) in [
+        for (has_list, has_forwarding, fix) in [
             (true, false, vec![list.clone(), forwarding.clone()]),
             (false, false, vec![forwarding]),
             (true, true, vec![list]),
@@ -204,7 +204,7 @@ mod tests {
                 set(interface, LIST, has_list, true);
                 set(interface, UDP_FORWARDING, has_forwarding, true);
             });
-            assert_eq!(udp_forwarding(&facts)[0].mend, Mend::Change(mend));
+            assert_eq!(udp_forwarding(&facts)[0].fix, Fix::Change(fix));
             facts.interfaces[0].forwards = false;
             assert!(udp_forwarding(&facts).is_empty(), "nothing is forwarded");
         }
@@ -218,7 +218,7 @@ mod tests {
             interface.features.remove(UDP_FORWARDING);
         });
         for check in [receive_offload, checksum, udp_forwarding] {
-            assert!(matches!(check(&facts)[0].mend, Mend::ByHand(_)));
+            assert!(matches!(check(&facts)[0].fix, Fix::Manual(_)));
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
     fn segmentation_that_a_device_could_do_is_noted_for_what_goes_by_it() {
         let features = |facts: &Facts| -> Vec<bool> {
             let found = segmentation(facts);
-            assert!(found.iter().all(|finding| finding.weight == Weight::Note));
+            assert!(found.iter().all(|finding| finding.severity == Severity::Note));
             let names = [UDP_SEGMENTS, TCP_SEGMENTS];
             names.map(|name| found.iter().any(|finding| finding.what.contains(name))).into()
         };

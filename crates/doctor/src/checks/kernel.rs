@@ -1,6 +1,6 @@
 //! The kernel: what it lacks, and what is known of it.
 
-use crate::{Facts, Finding, Kernel, Mend, Weight};
+use crate::{Facts, Finding, Fix, Kernel, Severity};
 
 /// From this version to that one runs of datagrams of equal length come to harm.
 const BAD_SEGMENTS: ([u32; 3], [u32; 3]) = ([7, 0, 0], [7, 1, 4]);
@@ -13,13 +13,13 @@ pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding {
             check: "kernel-segments",
             on: "kernel".into(),
-            weight: Weight::Broken,
+            severity: Severity::Broken,
             what: format!("this is Linux {release}"),
             why: "Linux 7.0 to 7.1.4 corrupts runs of segments of equal length, as UDP_SEGMENT \
                   sends them"
                 .into(),
             cost: "datagrams are lost, and with them the tunnel's rate (tailscale/tailscale#19777)",
-            mend: Mend::ByHand(
+            fix: Fix::Manual(
                 "linerate set IFACE offload udp-gso off, until the kernel is newer".into(),
             ),
         });
@@ -35,14 +35,14 @@ pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
             Finding {
             check: "kernel-virtio-v6",
             on: interface.name.clone(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: format!("virtio_net on Linux {release}, and a peer over IPv6"),
             why: "before Linux 6.2 virtio_net refuses UDP_SEGMENT over IPv6 with EINVAL, and each \
                   datagram is sent by itself"
                 .into(),
             cost: "7.3 against 5.4 Gbit/s in wireguard-go with UDP_SEGMENT and UDP_GRO (Tailscale, \
                    2023, c6i.8xlarge); the refusal: quinn-rs/quinn#1637",
-            mend: Mend::ByHand("a kernel from 6.2 on".into()),
+            fix: Fix::Manual("a kernel from 6.2 on".into()),
         }
         }));
     }
@@ -112,11 +112,11 @@ pub(crate) fn refused_offloads(facts: &Facts) -> Vec<Finding> {
         Some(Finding {
             check: "offload",
             on: (*name).into(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: format!("{name} was tried, and Linux {} refused: {error}", facts.kernel.release),
             why: format!("without it {}", known.why),
             cost: known.cost,
-            mend: Mend::ByHand(format!(
+            fix: Fix::Manual(format!(
                 "a kernel from {} on, or in a sandbox one that lets it through",
                 known.since
             )),
@@ -166,7 +166,7 @@ mod tests {
             let found = refused_offloads(&facts);
             assert_eq!((found.len(), found[index].on.as_str()), (index + 1, *name));
         }
-        let Mend::ByHand(mend) = &refused_offloads(&facts)[1].mend else { panic!() };
-        assert!(mend.contains("6.2"), "{mend}");
+        let Fix::Manual(fix) = &refused_offloads(&facts)[1].fix else { panic!() };
+        assert!(fix.contains("6.2"), "{fix}");
     }
 }

@@ -1,23 +1,23 @@
 //! What a node of a tailnet says of itself.
 
-use crate::{Facts, Finding, Member, Mend, Tunnel, Weight};
+use crate::{Facts, Finding, Fix, Member, Severity, Tunnel};
 
 /// What the findings of a node have in common.
-fn finding(tunnel: &Tunnel, weight: Weight, what: String, why: &str, mend: String) -> Finding {
+fn finding(tunnel: &Tunnel, severity: Severity, what: String, why: &str, fix: String) -> Finding {
     Finding {
         check: "tailnet",
         on: tunnel.name.clone(),
-        weight,
+        severity,
         what,
         why: why.into(),
-        cost: match weight {
-            Weight::Broken => {
+        cost: match severity {
+            Severity::Broken => {
                 "what the coordinator changes does not arrive; peers that are known \
                                stay reachable"
             }
             _ => "a relay carries TCP inside TCP: `make bench ARGS='--only tailnet'` has the rates",
         },
-        mend: Mend::ByHand(mend),
+        fix: Fix::Manual(fix),
     }
 }
 
@@ -29,8 +29,8 @@ fn members(facts: &Facts) -> impl Iterator<Item = (&Tunnel, &Member)> {
 pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let name = &tunnel.name;
-        let (what, mend) = match member {
-            Member::Silent(error) => (
+        let (what, fix) = match member {
+            Member::NoAnswer(error) => (
                 format!("the agent of {name} does not answer: {error}"),
                 format!("the log of {name}: journalctl -u linerate-join@{name}"),
             ),
@@ -51,7 +51,7 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
             },
         };
         let why = "the agent speaks to the coordinator and the relays, and finds paths to peers";
-        Some(finding(tunnel, Weight::Broken, what, why, mend))
+        Some(finding(tunnel, Severity::Broken, what, why, fix))
     };
     members(facts).filter_map(of_member).collect()
 }
@@ -60,10 +60,10 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
 pub(crate) fn health(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let Member::Answers { health, .. } = member else { return Vec::new() };
-        let mend = format!("linerate status {0} and linerate netcheck {0} say more", tunnel.name);
+        let fix = format!("linerate status {0} and linerate netcheck {0} say more", tunnel.name);
         let why = "the node itself reports this";
         let of_line =
-            |line: &String| finding(tunnel, Weight::Broken, line.clone(), why, mend.clone());
+            |line: &String| finding(tunnel, Severity::Broken, line.clone(), why, fix.clone());
         health.iter().map(of_line).collect()
     };
     members(facts).flat_map(of_member).collect()
@@ -80,10 +80,10 @@ pub(crate) fn relayed(facts: &Facts) -> Vec<Finding> {
         };
         let why = "no direct path was found: UDP is blocked on the way, or both ends are behind \
                    NATs that no path leads through";
-        let mend = format!(
+        let fix = format!(
             "linerate why {first} says what was tried; linerate netcheck, whether UDP leaves"
         );
-        Some(finding(tunnel, Weight::Slow, what, why, mend))
+        Some(finding(tunnel, Severity::Slow, what, why, fix))
     };
     members(facts).filter_map(of_member).collect()
 }
@@ -93,12 +93,12 @@ mod tests {
     use super::*;
     use crate::facts::healthy;
 
-    /// What is found of a node, by its weight and text.
-    fn found(member: Member) -> Vec<(Weight, String)> {
+    /// What is found of a node, by its severity and text.
+    fn found(member: Member) -> Vec<(Severity, String)> {
         let mut facts = healthy();
         facts.tunnels[0].member = Some(member);
         let all = [state(&facts), health(&facts), relayed(&facts)].concat();
-        all.into_iter().map(|finding| (finding.weight, finding.what)).collect()
+        all.into_iter().map(|finding| (finding.severity, finding.what)).collect()
     }
 
     fn running() -> (String, Vec<String>, Vec<String>) {
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_node_that_is_silent_or_not_logged_in_is_broken() {
-        let silent = found(Member::Silent("connection refused".into()));
+        let silent = found(Member::NoAnswer("connection refused".into()));
         let text = "the agent of wg0 does not answer: connection refused";
-        assert_eq!(silent, [(Weight::Broken, text.to_owned())]);
+        assert_eq!(silent, [(Severity::Broken, text.to_owned())]);
         for (state, text) in [
             ("NeedsLogin", "wg0 is not logged in"),
             ("Stopped", "wg0 was stopped"),
@@ -123,7 +123,7 @@ mod tests {
         ] {
             let (_, health, relayed) = running();
             let found = found(Member::Answers { state: state.into(), health, relayed });
-            assert_eq!(found, [(Weight::Broken, text.to_owned())]);
+            assert_eq!(found, [(Severity::Broken, text.to_owned())]);
         }
     }
 
@@ -133,8 +133,8 @@ mod tests {
         let health = vec!["the coordinator does not answer".to_owned()];
         let relayed = vec!["desk".to_owned(), "phone".to_owned()];
         let found = found(Member::Answers { state, health, relayed });
-        assert_eq!(found[0], (Weight::Broken, "the coordinator does not answer".to_owned()));
+        assert_eq!(found[0], (Severity::Broken, "the coordinator does not answer".to_owned()));
         let text = "packets to 2 peers go through a relay, desk among them";
-        assert_eq!(found[1], (Weight::Slow, text.to_owned()));
+        assert_eq!(found[1], (Severity::Slow, text.to_owned()));
     }
 }

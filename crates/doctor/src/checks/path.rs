@@ -2,16 +2,16 @@
 
 use std::net::SocketAddr;
 
-use crate::{Facts, Finding, Mend, Setting, Tunnel, TunnelPeer, Weight};
+use crate::{Facts, Finding, Fix, Setting, Severity, Tunnel, TunnelPeer};
 
 /// What WireGuard and UDP put around an inner packet, in bytes: data header 16, tag 16,
 /// UDP 8.
-const AROUND: u32 = 40;
+const OVERHEAD: u32 = 40;
 /// The least MTU that IPv6 works over (RFC 8200 section 5).
-const LEAST: u32 = 1280;
+const IPV6_MIN_MTU: u32 = 1280;
 /// An MTU of which a way has at least this much left is worth raising, in bytes: jumbo
 /// frames, not the 20 bytes between IPv4 and IPv6.
-const WORTH: u32 = 1000;
+const WORTHWHILE: u32 = 1000;
 
 /// The longest inner packet that goes to a peer in one piece, as far as this host's routes
 /// tell.
@@ -20,7 +20,7 @@ fn fits(peer: &TunnelPeer) -> Option<u32> {
         SocketAddr::V4(_) => 20,
         SocketAddr::V6(_) => 40,
     };
-    Some(peer.path_mtu?.saturating_sub(AROUND + ip))
+    Some(peer.path_mtu?.saturating_sub(OVERHEAD + ip))
 }
 
 fn least(tunnel: &Tunnel) -> Option<u32> {
@@ -29,7 +29,7 @@ fn least(tunnel: &Tunnel) -> Option<u32> {
 
 /// The least that was found to arrive at a peer, by search.
 fn found(tunnel: &Tunnel) -> Option<u32> {
-    tunnel.peers.iter().filter(|peer| !peer.circles).filter_map(|peer| peer.found_mtu).min()
+    tunnel.peers.iter().filter(|peer| !peer.is_looped).filter_map(|peer| peer.found_mtu).min()
 }
 
 /// A tunnel whose longest packets do not fit the way to a peer.
@@ -42,7 +42,7 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
         Some(Finding {
             check: "mtu",
             on: name.clone(),
-            weight: Weight::Slow,
+            severity: Severity::Slow,
             what: match hop {
                 Some(hop) => {
                     format!("the MTU is {mtu}, and only {hop} bytes fit the way to a peer")
@@ -61,16 +61,16 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
             }
             .into(),
             cost: "fragments fail for some (RFC 8900 section 3); twice the packets outside",
-            mend: if fits < LEAST {
-                Mend::ByHand(format!(
-                    "IPv6 in the tunnel needs {LEAST}: look at the MTU of the interfaces on the way \
+            fix: if fits < IPV6_MIN_MTU {
+                Fix::Manual(format!(
+                    "IPv6 in the tunnel needs {IPV6_MIN_MTU}: look at the MTU of the interfaces on the way \
                      to the peer; without IPv6, ip link set {name} mtu {fits}"
                 ))
             } else if hop.is_some() {
-                Mend::Change(vec![Setting::mtu(name, fits)])
+                Fix::Change(vec![Setting::mtu(name, fits)])
             } else {
                 // It would keep the path from being found wide again.
-                Mend::ByHand(format!(
+                Fix::Manual(format!(
                     "where the path stays so: ip link set {name} mtu {fits}, which holds for all \
                      of its peers; MTU = {fits} in the file"
                 ))
@@ -86,17 +86,17 @@ pub(crate) fn unused(facts: &Facts) -> Vec<Finding> {
         let (mtu, fits) = (tunnel.mtu?, least(tunnel)?);
         // Behind the first hop it is narrower.
         let is_narrow = found(tunnel).is_some_and(|found| found < mtu);
-        (fits >= mtu + WORTH && !is_narrow).then(|| Finding {
+        (fits >= mtu + WORTHWHILE && !is_narrow).then(|| Finding {
             check: "mtu-unused",
             on: tunnel.name.clone(),
-            weight: Weight::Note,
+            severity: Severity::Note,
             what: format!("the MTU is {mtu}, and this host's way to each peer takes {fits} bytes"),
             why:
                 "longer packets cost less for each byte; what lies behind the first hop cannot be \
                   seen from here, and both ends need the same MTU"
                     .into(),
             cost: "not measured here",
-            mend: Mend::ByHand(format!(
+            fix: Fix::Manual(format!(
                 "where the whole way is known to take it, at both ends: ip link set {} mtu {fits}",
                 tunnel.name
             )),
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_packet_fits_to_the_byte() {
-        for (mtu, path, endpoint, mend) in [
+        for (mtu, path, endpoint, fix) in [
             (1440, 1500, V4, None),
             (1441, 1500, V4, Some(1440)),
             (1420, 1500, V6, None),
@@ -131,20 +131,20 @@ mod tests {
             (1420, 1400, V4, Some(1340)),
         ] {
             let found = too_long(&with(mtu, path, endpoint));
-            let wanted = mend.map(|mtu| Mend::Change(vec![Setting::mtu("wg0", mtu)]));
-            assert_eq!(found.first().map(|found| found.mend.clone()), wanted, "{mtu} {path}");
+            let wanted = fix.map(|mtu| Fix::Change(vec![Setting::mtu("wg0", mtu)]));
+            assert_eq!(found.first().map(|found| found.fix.clone()), wanted, "{mtu} {path}");
         }
     }
 
     #[test]
     fn what_ipv6_would_not_fit_is_not_applied() {
-        assert!(matches!(too_long(&with(1420, 1300, V4))[0].mend, Mend::ByHand(_)));
+        assert!(matches!(too_long(&with(1420, 1300, V4))[0].fix, Fix::Manual(_)));
     }
 
     #[test]
     fn the_narrowest_way_counts() {
         let mut facts = with(1420, 9000, V4);
-        assert_eq!(unused(&facts)[0].weight, Weight::Note);
+        assert_eq!(unused(&facts)[0].severity, Severity::Note);
         let mut second = facts.tunnels[0].peers[0].clone();
         second.path_mtu = Some(1400);
         facts.tunnels[0].peers.push(second);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_was_found_by_search_counts_where_it_is_less_than_the_first_hop_takes() {
-        for (path, found, told, mend) in [
+        for (path, found, told, fix) in [
             (Some(1500), Some(1420), None, None),
             (Some(1500), Some(1340), Some("1340 bytes were found"), None),
             (None, Some(1340), Some("1340 bytes were found"), None),
@@ -170,11 +170,11 @@ mod tests {
             assert_eq!(findings.len(), usize::from(told.is_some()), "{case:?}");
             let Some(told) = told else { continue };
             assert!(findings[0].what.contains(told), "{case:?}: {}", findings[0].what);
-            match mend {
+            match fix {
                 Some(mtu) => {
-                    assert_eq!(findings[0].mend, Mend::Change(vec![Setting::mtu("wg0", mtu)]));
+                    assert_eq!(findings[0].fix, Fix::Change(vec![Setting::mtu("wg0", mtu)]));
                 }
-                None => assert!(matches!(findings[0].mend, Mend::ByHand(_)), "{case:?}"),
+                None => assert!(matches!(findings[0].fix, Fix::Manual(_)), "{case:?}"),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::{Facts, Finding, Mend, Tunnel, Weight};
+use crate::{Facts, Finding, Fix, Severity, Tunnel};
 
 /// A session ends this long after its handshake (WireGuard paper, section 6.1): who shook
 /// hands within that time was reached.
@@ -18,69 +18,69 @@ fn port_of(facts: &Facts, tunnel: &Tunnel) -> Finding {
         peer.last_handshake.is_some_and(|then| facts.clock.wall.saturating_sub(then) < SESSION)
     });
     let (recent, all) = (recent.count(), tunnel.peers.len());
-    let finding = |weight, what, why: &str, cost, mend| Finding {
+    let finding = |severity, what, why: &str, cost, fix| Finding {
         check: "port",
         on: tunnel.name.clone(),
-        weight,
+        severity,
         what,
         why: why.into(),
         cost,
-        mend,
+        fix,
     };
     match tunnel.listen_port {
         None => finding(
-            Weight::Broken,
+            Severity::Broken,
             "no UDP port is bound".into(),
             "an interface that is down has no socket",
             "nothing is carried",
-            Mend::ByHand(format!("ip link set {} up", tunnel.name)),
+            Fix::Manual(format!("ip link set {} up", tunnel.name)),
         ),
         Some(port) => finding(
-            Weight::Note,
+            Severity::Note,
             format!(
                 "UDP port {port} is bound; {recent} of {all} peers shook hands within 3 minutes"
             ),
             "whether a firewall or a NAT on the way lets others reach this port cannot be told \
              from this host; a handshake is the proof that one peer does",
             "none",
-            Mend::Nothing,
+            Fix::None,
         ),
     }
 }
 
 /// Peers whose endpoint is reached through the tunnel that leads to them, which can carry
 /// nothing; and what came back into a tunnel that way earlier.
-pub(crate) fn circles(facts: &Facts) -> Vec<Finding> {
-    let finding = |tunnel: &Tunnel, weight, what, mend| Finding {
+pub(crate) fn loops(facts: &Facts) -> Vec<Finding> {
+    let finding = |tunnel: &Tunnel, severity, what, fix| Finding {
         check: "circle",
         on: tunnel.name.clone(),
-        weight,
+        severity,
         what,
         why: "what is encrypted for a peer comes back to the tunnel as a packet for that peer, \
               and is dropped there (`out loop` in linerate show)"
             .into(),
         cost: "nothing is carried to the peer while its endpoint is reached through the tunnel",
-        mend,
+        fix,
     };
     let of_tunnel = |tunnel: &Tunnel| {
-        let circling = tunnel.peers.iter().filter(|peer| peer.circles);
+        let circling = tunnel.peers.iter().filter(|peer| peer.is_looped);
         let endpoints: Vec<_> = circling.filter_map(|peer| peer.endpoint).collect();
         let Tunnel { name, looped, .. } = tunnel;
         let Some(first) = endpoints.first() else {
             let what = format!("{looped} datagrams of its own came back into {name}");
-            return (*looped > 0).then(|| finding(tunnel, Weight::Note, what, Mend::Nothing));
+            return (*looped > 0).then(|| finding(tunnel, Severity::Note, what, Fix::None));
         };
         let (ip, len, default) = match first {
             SocketAddr::V4(v4) => (v4.ip().to_string(), 32, "0.0.0.0/0"),
             SocketAddr::V6(v6) => (v6.ip().to_string(), 128, "::/0"),
         };
         let what = format!("the way to the endpoint {first} leads into {name} itself");
-        let mend = format!(
+        let fix = format!(
             "in the file, {default} in AllowedIPs in the place of networks that only together are \
              everything: `linerate up` then keeps its own datagrams out of the tunnel; or a route \
              to {ip}/{len} by the host's gateway"
         );
-        Some(finding(tunnel, Weight::Broken, what, Mend::ByHand(mend)))
+        Some(finding(tunnel, Severity::Broken, what, Fix::Manual(fix)))
     };
     facts.tunnels.iter().filter_map(of_tunnel).collect()
 }
@@ -91,7 +91,7 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
         let silent = tunnel.peers.iter().filter(|peer| {
             // Why one whose way is a circle does not answer is known.
             peer.endpoint.is_some()
-                && !peer.circles
+                && !peer.is_looped
                 && peer.tx_bytes > 0
                 && peer.last_handshake.is_none()
         });
@@ -100,7 +100,7 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
         Some(Finding {
             check: "silent-peer",
             on: tunnel.name.clone(),
-            weight: Weight::Broken,
+            severity: Severity::Broken,
             what: match keys.len() {
                 1 => format!("peer {first} has not answered one handshake"),
                 count => format!("{count} peers have not answered one handshake, {first} first"),
@@ -109,7 +109,7 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
                   not have the other's key"
                 .into(),
             cost: "nothing is carried to it",
-            mend: Mend::ByHand(
+            fix: Fix::Manual(
                 "compare keys and endpoint at both ends, and see with tcpdump whether the \
                  datagrams arrive"
                     .into(),
@@ -133,32 +133,32 @@ mod tests {
         assert!(port(&facts)[0].what.contains("1 of 1"));
         facts.clock.wall = last + SESSION;
         assert!(port(&facts)[0].what.contains("0 of 1"));
-        assert_eq!(port(&facts)[0].weight, Weight::Note);
+        assert_eq!(port(&facts)[0].severity, Severity::Note);
         facts.tunnels[0].listen_port = None;
-        assert_eq!(port(&facts)[0].weight, Weight::Broken);
+        assert_eq!(port(&facts)[0].severity, Severity::Broken);
     }
 
     #[test]
     fn a_way_into_the_tunnel_itself_is_found_and_is_why_the_peer_is_silent() {
         let mut facts = healthy();
-        assert!(circles(&facts).is_empty());
+        assert!(loops(&facts).is_empty());
         facts.tunnels[0].looped = 3;
-        let past = &circles(&facts)[0];
-        assert_eq!((past.weight, &past.mend), (Weight::Note, &Mend::Nothing));
+        let past = &loops(&facts)[0];
+        assert_eq!((past.severity, &past.fix), (Severity::Note, &Fix::None));
         for (endpoint, default, host) in [
             ("192.0.2.1:51820", " 0.0.0.0/0 ", " 192.0.2.1/32 "),
             ("[2001:db8::1]:51820", " ::/0 ", " 2001:db8::1/128 "),
         ] {
             facts.tunnels[0].peers[0] = TunnelPeer {
                 endpoint: Some(endpoint.parse().unwrap()),
-                circles: true,
+                is_looped: true,
                 tx_bytes: 148,
                 ..TunnelPeer::default()
             };
-            let found = circles(&facts);
-            assert_eq!((found.len(), found[0].weight), (1, Weight::Broken));
-            let Mend::ByHand(mend) = &found[0].mend else { panic!("{found:?}") };
-            assert!(mend.contains(default) && mend.contains(host), "{mend}");
+            let found = loops(&facts);
+            assert_eq!((found.len(), found[0].severity), (1, Severity::Broken));
+            let Fix::Manual(fix) = &found[0].fix else { panic!("{found:?}") };
+            assert!(fix.contains(default) && fix.contains(host), "{fix}");
             assert!(silent_peers(&facts).is_empty(), "it is told already");
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         let peer = &mut facts.tunnels[0].peers[0];
         (peer.last_handshake, peer.tx_bytes) = (None, 148);
         let calling = facts.clone();
-        assert_eq!(silent_peers(&calling)[0].weight, Weight::Broken);
+        assert_eq!(silent_peers(&calling)[0].severity, Severity::Broken);
         facts.tunnels[0].peers[0].tx_bytes = 0;
         assert!(silent_peers(&facts).is_empty(), "nobody called");
     }

@@ -2,7 +2,7 @@
 
 use sys::BufferSizes;
 
-use crate::{Facts, Finding, Mend, Setting, Tunnel, Weight};
+use crate::{Facts, Finding, Fix, Setting, Severity, Tunnel};
 
 /// One direction's buffer.
 struct Side {
@@ -64,20 +64,18 @@ fn small(facts: &Facts, side: &Side) -> Vec<Finding> {
     let finding = |(on, granted): (&str, u64)| Finding {
         check: side.check,
         on: on.to_owned(),
-        weight: Weight::Slow,
+        severity: Severity::Slow,
         what: format!(
             "the {} of the UDP socket has {granted} bytes of the {wanted} asked for",
             side.check.replace('-', " ")
         ),
         why: side.why.into(),
         cost: side.cost,
-        mend: match facts.sysctls.number(side.limit) {
-            Some(limit) if limit < wanted => {
-                Mend::Change(vec![Setting::sysctl(side.limit, wanted)])
+        fix: match facts.sysctls.number(side.limit) {
+            Some(limit) if limit < wanted => Fix::Change(vec![Setting::sysctl(side.limit, wanted)]),
+            _ => {
+                Fix::Manual("set the interface down and up, so that the socket is made anew".into())
             }
-            _ => Mend::ByHand(
-                "set the interface down and up, so that the socket is made anew".into(),
-            ),
         },
     };
     small.map(finding).collect()
@@ -89,13 +87,13 @@ pub(crate) fn overflow(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| Finding {
         check: "overflow",
         on: tunnel.name.clone(),
-        weight: Weight::Note,
+        severity: Severity::Note,
         what: format!("{} datagrams found the receive buffer full", tunnel.overflow),
         why: "more came than the processor decrypts; TCP adapts to that, and a few are of no \
               account"
             .into(),
         cost: "each is a packet lost (SO_RXQ_OVFL, counted by the daemon since its start)",
-        mend: Mend::Nothing,
+        fix: Fix::None,
     };
     over.map(finding).collect()
 }
@@ -110,13 +108,13 @@ pub(crate) fn demotions(facts: &Facts) -> Vec<Finding> {
         Finding {
         check: "demotion",
         on: tunnel.name.clone(),
-        weight: Weight::Note,
+        severity: Severity::Note,
         what: format!("the kernel refused {name} {count} times to the daemon"),
         why: "linerate then works without it for 1 second to 1 minute; an interface without checksum \
               offload, an IPsec policy or a short path MTU does that"
             .into(),
         cost: "nothing is lost; while it is off, what its absence costs (see the check offload)",
-        mend: Mend::Nothing,
+        fix: Fix::None,
     }
     };
     each.map(finding).collect()
@@ -142,9 +140,9 @@ mod tests {
             facts.sysctls.0.insert(side.limit.into(), "212992".into());
             let found = check(&facts);
             assert_eq!((found[0].check, found[0].on.as_str()), (side.check, "wg0"));
-            assert_eq!(found[0].mend, Mend::Change(vec![Setting::sysctl(side.limit, 4 << 20)]));
+            assert_eq!(found[0].fix, Fix::Change(vec![Setting::sysctl(side.limit, 4 << 20)]));
             facts.sysctls.0.insert(side.limit.into(), "4194304".into());
-            assert!(matches!(check(&facts)[0].mend, Mend::ByHand(_)), "the limit is no more");
+            assert!(matches!(check(&facts)[0].fix, Fix::Manual(_)), "the limit is no more");
         }
     }
 
@@ -166,7 +164,7 @@ mod tests {
         facts.tunnels[0].overflow = 7;
         facts.tunnels[0].demotions = vec![("udp-gso".into(), 2)];
         for found in [overflow(&facts), demotions(&facts)] {
-            assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
+            assert_eq!((found.len(), found[0].severity), (1, Severity::Note));
         }
     }
 }

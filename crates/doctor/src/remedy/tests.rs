@@ -87,7 +87,7 @@ fn what_is_applied_is_taken_back_by_another_process_and_the_file_is_for_its_owne
     assert_eq!(folder.text().unwrap(), "1\tmtu wg0\t1420\t1380\n1\tfeature eth0 rx-gro\toff\ton\n");
     let undone = folder.open(&fake, 1).undo().unwrap();
     assert!(fake.has("1420", "off"));
-    assert!(undone.iter().all(|(_, undone)| matches!(undone, Undone::Restored)), "{undone:?}");
+    assert!(undone.iter().all(|(_, undone)| matches!(undone, UndoOutcome::Restored)), "{undone:?}");
     assert_eq!(undone[0].0, Setting::feature("eth0", "rx-gro", false), "the last comes first");
     assert_eq!(folder.text(), None);
     assert!(folder.open(&fake, 1).undo().unwrap().is_empty());
@@ -111,7 +111,9 @@ fn what_somebody_changed_since_stays_and_what_is_gone_is_told() {
     fake.put(MTU, "1300");
     fake.values.borrow_mut().remove(GRO);
     let undone = folder.open(&fake, 1).undo().unwrap();
-    let [(_, Undone::Gone), (_, Undone::Changed(now))] = &undone[..] else { panic!("{undone:?}") };
+    let [(_, UndoOutcome::Gone), (_, UndoOutcome::Changed(now))] = &undone[..] else {
+        panic!("{undone:?}")
+    };
     assert_eq!((now.as_str(), folder.text()), ("1300", None));
 }
 
@@ -145,7 +147,7 @@ fn what_cannot_be_taken_back_can_be_tried_again() {
     folder.open(&fake, 1).apply(wanted().iter()).unwrap();
     fake.refuses.set(true);
     let undone = folder.open(&fake, 1).undo().unwrap();
-    assert!(undone.iter().all(|(_, undone)| matches!(undone, Undone::Failed(_))));
+    assert!(undone.iter().all(|(_, undone)| matches!(undone, UndoOutcome::Failed(_))));
     fake.refuses.set(false);
     folder.open(&fake, 1).undo().unwrap();
     assert!(fake.has("1420", "off"));

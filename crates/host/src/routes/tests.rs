@@ -40,7 +40,7 @@ fn add_to(
     nets: Vec<IpNet>,
 ) -> anyhow::Result<MainRoutes> {
     let policy = Policy::default();
-    let wanted = Wanted { nets, table, policy: &policy };
+    let wanted = WantedRoutes { nets, table, policy: &policy };
     let log = &mut UndoLog::open("linerate-none").unwrap();
     Routes { netlink, wanted, log, interface: NAME, device, own: None }.add()
 }
@@ -64,7 +64,7 @@ fn what_is_there_is_read_once_for_all_networks() {
         assert_eq!(of_many, of_one + 499, "one request for each further route");
         assert_eq!(main.networks().len(), 500);
         let before = netlink.requests();
-        main.settle(netlink, None, device).unwrap();
+        main.sync(netlink, None, device).unwrap();
         assert_eq!(netlink.requests() - before, 2, "one for the links and one for the addresses");
     });
 }
@@ -85,10 +85,10 @@ fn a_free_table_costs_as_much_after_many_that_are_in_use() {
     with_interface(|netlink, device| {
         let policy = Policy::default();
         let nets = vec!["0.0.0.0/0".parse().unwrap()];
-        let wanted = Wanted { nets, table: Table::Auto, policy: &policy };
+        let wanted = WantedRoutes { nets, table: Table::Auto, policy: &policy };
         let choose = || {
             let before = netlink.requests();
-            let own = OwnTable::choose(netlink, &wanted, 0).unwrap().unwrap();
+            let own = TunnelTable::choose(netlink, &wanted, 0).unwrap().unwrap();
             (own.table, netlink.requests() - before)
         };
         assert_eq!(choose(), (FIRST_TABLE, 2));
@@ -122,7 +122,7 @@ fn an_error_has_the_network_whose_route_cannot_be_added() {
         let route = Route { destination: taken, device: lo, table: MAIN_TABLE, metric: None };
         netlink.add_route(&route).unwrap();
         let error = add(netlink, device, many(3)).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&For::route(taken)));
+        assert_eq!(error.downcast_ref(), Some(&RouteTarget::route(taken)));
         assert_eq!(format!("{error:#}"), "route to 16.0.16.0/21: File exists (os error 17)");
     });
 }

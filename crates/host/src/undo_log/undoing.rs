@@ -85,7 +85,7 @@ fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
     let mut log = host.log("wg1");
     // A folder can neither be read nor written.
     let path = host.setting.with_file_name(".");
-    let stuck = Undo::Setting(Setting { path, ours: "1".into(), former: "0".into() });
+    let stuck = Undo::Setting(Setting { path, ours: "1".into(), previous: "0".into() });
     log.record(stuck.clone()).unwrap();
     assert!(change(&mut log, &host.setting, "1"));
     let file = log.path.clone();
@@ -119,7 +119,7 @@ fn a_setting_that_cannot_be_written_is_returned_and_the_others_are_changed() {
     assert_eq!(unwritten.iter().map(|one| &one.path).collect::<Vec<_>>(), [&fixed]);
     assert_eq!(host.value(), "1");
     let setting =
-        Setting { path: host.setting.clone(), ours: "1".to_owned(), former: "0".to_owned() };
+        Setting { path: host.setting.clone(), ours: "1".to_owned(), previous: "0".to_owned() };
     assert_eq!(read(&log.path).unwrap(), [Undo::Setting(setting)]);
 }
 
@@ -139,6 +139,6 @@ fn only_the_named_rules_are_removed() {
         log.record(Undo::Rule(rule)).unwrap();
     }
     log.record(Undo::Table).unwrap();
-    log.forget_rules(&rules[..1]).unwrap();
+    log.remove_rules(&rules[..1]).unwrap();
     assert_eq!(read(&log.path).unwrap(), [Undo::Rule(rules[1]), Undo::Table]);
 }

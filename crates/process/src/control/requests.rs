@@ -17,10 +17,10 @@ use zeroize::{Zeroize, Zeroizing};
 /// and a network of either family, so these are over 180,000 peers; more come in several requests.
 const MAX_REQUEST: usize = 64 << 20;
 /// Bytes that are reserved for each client: some 170 peers.
-const OWN_ROOM: usize = 64 << 10;
+const OWN_BUDGET: usize = 64 << 10;
 /// Bytes of all requests together beyond that: one of the longest.
-const SHARED_ROOM: usize = MAX_REQUEST - OWN_ROOM;
-/// Bytes that are read at a time, and room for a request at first.
+const SHARED_BUDGET: usize = MAX_REQUEST - OWN_BUDGET;
+/// Bytes that are read at a time, and budget for a request at first.
 const CHUNK: usize = 4096;
 /// How long a request may take from its first byte on.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
@@ -29,18 +29,18 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// The bytes that are left for all clients together.
 #[derive(Clone, Debug)]
-pub(super) struct SharedRoom(Arc<AtomicUsize>);
+pub(super) struct SharedBudget(Arc<AtomicUsize>);
 
-impl Default for SharedRoom {
+impl Default for SharedBudget {
     fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(SHARED_ROOM)))
+        Self(Arc::new(AtomicUsize::new(SHARED_BUDGET)))
     }
 }
 
 /// The requests of a client.
 pub(super) struct Requests<'a> {
     client: &'a UnixStream,
-    room: SharedRoom,
+    budget: SharedBudget,
     /// It holds keys.
     chunk: Zeroizing<Vec<u8>>,
     /// The part of the chunk that was not parsed yet.
@@ -56,10 +56,10 @@ struct Times {
 }
 
 impl<'a> Requests<'a> {
-    pub fn new(client: &'a UnixStream, room: SharedRoom) -> Self {
+    pub fn new(client: &'a UnixStream, budget: SharedBudget) -> Self {
         let times = Times { request: REQUEST_TIME, silence: SILENCE };
         let chunk = Zeroizing::new(vec![0; CHUNK]);
-        Self { client, room, chunk, rest: 0..0, times }
+        Self { client, budget, chunk, rest: 0..0, times }
     }
 
     /// Reads the next request, up to its empty line. Returns `None` if the client sends no other.
@@ -73,7 +73,7 @@ impl<'a> Requests<'a> {
             return Ok(None);
         }
         let deadline = after(self.times.request);
-        let mut text = Ok(Text::new(self.room.clone()));
+        let mut text = Ok(Text::new(self.budget.clone()));
         let mut starts_line = true;
         loop {
             let bytes = &self.chunk[self.rest.clone()];
@@ -121,14 +121,14 @@ fn after(time: Duration) -> u64 {
 #[derive(Debug)]
 pub(super) struct Text {
     bytes: Zeroizing<Vec<u8>>,
-    room: SharedRoom,
+    budget: SharedBudget,
     /// How much of that it has.
     taken: usize,
 }
 
 impl Text {
-    fn new(room: SharedRoom) -> Self {
-        Self { bytes: Zeroizing::new(Vec::with_capacity(CHUNK)), room, taken: 0 }
+    fn new(budget: SharedBudget) -> Self {
+        Self { bytes: Zeroizing::new(Vec::with_capacity(CHUNK)), budget, taken: 0 }
     }
 
     pub fn as_str(&self) -> &str {
@@ -149,7 +149,7 @@ impl Text {
         }
         if len > self.bytes.capacity() {
             let capacity = (2 * self.bytes.capacity()).max(len).min(MAX_REQUEST);
-            self.take(capacity.saturating_sub(OWN_ROOM))?;
+            self.take(capacity.saturating_sub(OWN_BUDGET))?;
             let mut larger = Zeroizing::new(Vec::with_capacity(capacity));
             larger.extend_from_slice(&self.bytes);
             self.bytes = larger;
@@ -158,11 +158,11 @@ impl Text {
         Ok(self)
     }
 
-    /// Has so much of the shared room.
+    /// Has so much of the shared budget.
     fn take(&mut self, wanted: usize) -> Result<(), i32> {
         let more = wanted - self.taken;
         let take = |left: usize| left.checked_sub(more);
-        let taken = self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map_err(|_| Errno::ENOMEM as i32)?;
         self.taken = wanted;
         Ok(())
@@ -171,7 +171,7 @@ impl Text {
 
 impl Drop for Text {
     fn drop(&mut self) {
-        self.room.0.fetch_add(self.taken, Ordering::Relaxed);
+        self.budget.0.fetch_add(self.taken, Ordering::Relaxed);
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
                 scope.spawn(move || {
                     said.chunks(cut).for_each(|part| client.write_all(part).unwrap())
                 });
-                let mut requests = Requests::new(&ours, SharedRoom::default());
+                let mut requests = Requests::new(&ours, SharedBudget::default());
                 for wanted in ["get=1\n", "set=1\na=b\n", "", "x\n"] {
                     assert_eq!(next(&mut requests), Some(Ok(wanted.to_owned())), "{cut}");
                 }
@@ -210,7 +210,7 @@ mod tests {
         for cut in 1..=said.len() {
             let (mut client, ours) = UnixStream::pair().unwrap();
             said.chunks(cut).for_each(|part| client.write_all(part).unwrap());
-            let mut requests = Requests::new(&ours, SharedRoom::default());
+            let mut requests = Requests::new(&ours, SharedBudget::default());
             for wanted in ["get=1\r\n\r", "set=1\r\na=b\r\n\r", "get=1\r\n"] {
                 assert_eq!(next(&mut requests), Some(Ok(wanted.to_owned())), "{cut}");
             }
@@ -229,7 +229,7 @@ mod tests {
         // The first ends within a chunk that begins the second.
         let said = [request(100), request(300), request(1)].concat();
         client.write_all(said.as_bytes()).unwrap();
-        let mut requests = Requests::new(&ours, SharedRoom::default());
+        let mut requests = Requests::new(&ours, SharedBudget::default());
         for _ in 0..3 {
             next(&mut requests).unwrap().unwrap();
             let mut outside = requests.chunk.to_vec();
@@ -247,7 +247,7 @@ mod tests {
             let (mut client, ours) = UnixStream::pair().unwrap();
             client.write_all(said).unwrap();
             drop(client);
-            let error = Requests::new(&ours, SharedRoom::default()).next().unwrap_err();
+            let error = Requests::new(&ours, SharedBudget::default()).next().unwrap_err();
             match kind {
                 Some(kind) => assert_eq!(error.kind(), kind),
                 None => assert_eq!(error.raw_os_error(), Some(Errno::EPROTO as i32)),
@@ -262,7 +262,7 @@ mod tests {
             silence: Duration::from_millis(silence),
         };
         let (mut client, ours) = UnixStream::pair().unwrap();
-        let mut requests = Requests::new(&ours, SharedRoom::default());
+        let mut requests = Requests::new(&ours, SharedBudget::default());
         requests.times = times(60_000, 20);
         assert_eq!(requests.next().unwrap_err().kind(), io::ErrorKind::TimedOut);
 
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_request_that_is_too_long_is_answered_and_holds_nothing() {
         let (mut client, ours) = UnixStream::pair().unwrap();
-        let room = SharedRoom::default();
+        let budget = SharedBudget::default();
         let line = [&[b'a'; 65_535][..], b"\n"].concat();
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -291,21 +291,21 @@ mod tests {
                 }
                 client.write_all(b"\nget=1\n\n").unwrap();
             });
-            let mut requests = Requests::new(&ours, room.clone());
+            let mut requests = Requests::new(&ours, budget.clone());
             assert_eq!(next(&mut requests), Some(Err(Errno::E2BIG as i32)));
             assert_eq!(next(&mut requests), Some(Ok("get=1\n".into())));
         });
-        assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
+        assert_eq!(budget.0.load(Ordering::Relaxed), SHARED_BUDGET);
     }
 
     #[test]
     fn one_long_request_leaves_the_others_their_own_room() {
-        let room = SharedRoom::default();
-        let long = Text::new(room.clone()).push(&vec![b'a'; MAX_REQUEST]).unwrap();
-        let own = Text::new(room.clone()).push(&[b'a'; OWN_ROOM]).unwrap();
+        let budget = SharedBudget::default();
+        let long = Text::new(budget.clone()).push(&vec![b'a'; MAX_REQUEST]).unwrap();
+        let own = Text::new(budget.clone()).push(&[b'a'; OWN_BUDGET]).unwrap();
         assert_eq!(own.push(b"a").unwrap_err(), Errno::ENOMEM as i32);
         assert_eq!(long.push(b"a").unwrap_err(), Errno::E2BIG as i32);
-        assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
-        Text::new(room).push(&vec![b'a'; OWN_ROOM + 1]).unwrap();
+        assert_eq!(budget.0.load(Ordering::Relaxed), SHARED_BUDGET);
+        Text::new(budget).push(&vec![b'a'; OWN_BUDGET + 1]).unwrap();
     }
 }

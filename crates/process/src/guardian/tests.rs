@@ -48,10 +48,10 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
     let (told, done) = channel();
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
-            let job = Job::hear(&theirs).unwrap();
+            let job = Job::receive(&theirs).unwrap();
             serve(&theirs, &mut |step, text| {
                 told.send((job.conf.hooks.clone(), step, text.len())).unwrap();
-                Ok(Done::Well)
+                Ok(StepResult::Succeeded)
             })
         });
         let mut guardian = Guardian::begin(line, &message()).unwrap();
@@ -59,7 +59,7 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
         for step in Step::ALL {
             match step {
                 step if step.has_text() => guardian.save(step, &state).unwrap(),
-                step => guardian.tell(step).unwrap(),
+                step => guardian.run_step(step).unwrap(),
             }
             let (hooks, heard, length) = done.try_recv().expect("it was done");
             assert_eq!((hooks.post_down.len(), heard), (1, step));
@@ -75,7 +75,7 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
 fn a_guardian_that_is_gone_is_told_of() {
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
-    let said = Guardian { line }.tell(Step::PreDown).unwrap_err();
+    let said = Guardian { line }.run_step(Step::PreDown).unwrap_err();
     assert!(said.to_string().contains("linerate down") && !said.is::<StepFailed>(), "{said}");
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
@@ -86,7 +86,8 @@ fn a_guardian_that_is_gone_is_told_of() {
 fn a_guardian_that_cannot_begin_its_job_sends_the_reason() {
     let (line, theirs) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
-        let refusing = scope.spawn(move || Guarding::receive(&theirs).err().unwrap().to_string());
+        let refusing =
+            scope.spawn(move || GuardianServer::receive(&theirs).err().unwrap().to_string());
         let error = Guardian::begin(line, b"wg0").unwrap_err();
         assert_eq!(format!("{error:#}"), "its job: it is incomplete");
         assert_eq!(refusing.join().unwrap(), "its job");
@@ -102,13 +103,13 @@ fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
     let (line, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&[FAILED, DONE]).unwrap();
     let mut guardian = Guardian { line };
-    let failed = guardian.tell(Step::PreDown).unwrap_err();
+    let failed = guardian.run_step(Step::PreDown).unwrap_err();
     assert_eq!(failed.downcast_ref(), Some(&StepFailed(Step::PreDown)));
     guardian.save(Step::SaveConfig, &DeviceState::default()).unwrap();
 }
 
 /// Sends these messages after the job. Returns the number of steps that were carried out.
-fn heard(messages: &[&[u8]], outcome: Done) -> (usize, anyhow::Result<()>) {
+fn heard(messages: &[&[u8]], outcome: StepResult) -> (usize, anyhow::Result<()>) {
     let (line, theirs) = UnixStream::pair().unwrap();
     line::send(&line, &[&message()]).unwrap();
     for message in messages {
@@ -116,7 +117,7 @@ fn heard(messages: &[&[u8]], outcome: Done) -> (usize, anyhow::Result<()>) {
     }
     line.shutdown(Shutdown::Write).unwrap();
     let mut done = 0;
-    Job::hear(&theirs).unwrap();
+    Job::receive(&theirs).unwrap();
     let served = serve(&theirs, &mut |_, _| {
         done += 1;
         Ok(outcome)
@@ -128,18 +129,18 @@ fn heard(messages: &[&[u8]], outcome: Done) -> (usize, anyhow::Result<()>) {
 fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
     let [before, save, after] = [&b"PreDown\n"[..], b"SaveConfig\n", b"PostDown\n"];
     let elsewhere = &b"SaveElsewhere\n"[..];
-    assert!(matches!(heard(&[before, save, elsewhere, after], Done::Well), (4, Ok(()))));
-    assert!(matches!(heard(&[after], Done::Well), (1, Ok(()))));
+    assert!(matches!(heard(&[before, save, elsewhere, after], StepResult::Succeeded), (4, Ok(()))));
+    assert!(matches!(heard(&[after], StepResult::Succeeded), (1, Ok(()))));
     for failed in [
         // It went on, as when a signal ends it, or began again, as the interface stayed.
         &[before, save, elsewhere, after][..],
         &[before, before, before, save, before],
     ] {
-        let (heard, served) = heard(failed, Done::Failed);
+        let (heard, served) = heard(failed, StepResult::Failed);
         assert!(heard == failed.len() && served.is_ok(), "{failed:?}: {heard}, {served:?}");
     }
     for failed in [&[before, save, save][..], &[before, elsewhere, before], &[after, before]] {
-        let (heard, served) = heard(failed, Done::Failed);
+        let (heard, served) = heard(failed, StepResult::Failed);
         assert!(heard == failed.len() - 1 && served.is_err(), "{failed:?}: {heard}, {served:?}");
     }
     for (messages, done) in [
@@ -153,7 +154,7 @@ fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
         (&[b"SaveConfig\n\xff"], 0),
         (&[b""], 0),
     ] {
-        let (heard, served) = heard(messages, Done::Well);
+        let (heard, served) = heard(messages, StepResult::Succeeded);
         assert!(heard == done && served.is_err(), "{messages:?}: {heard}, {served:?}");
     }
 }
@@ -168,9 +169,9 @@ fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
     for (index, is_heard) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
         let job = job(index, "wg0.conf", interface());
         for step in [Step::PreDown, Step::SaveConfig] {
-            job.in_time(step).unwrap();
+            job.check_timing(step).unwrap();
         }
-        assert_eq!(job.in_time(Step::PostDown).is_ok(), is_heard, "{index}");
+        assert_eq!(job.check_timing(Step::PostDown).is_ok(), is_heard, "{index}");
     }
 }
 
@@ -199,14 +200,14 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
     let interface = Conf::parse("wg0.conf", file).unwrap().interface;
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
-            let job = Job::hear(&theirs).unwrap();
+            let job = Job::receive(&theirs).unwrap();
             serve(&theirs, &mut |_, text| {
                 log_error(job.save(text, None));
-                Ok(Done::Well)
+                Ok(StepResult::Succeeded)
             })
         });
         let mut guardian = Guardian::begin(line, &job(7, &path, interface).write()).unwrap();
-        guardian.say(Step::SaveConfig, told).unwrap();
+        guardian.send_step(Step::SaveConfig, told).unwrap();
         drop(guardian);
         serving.join().unwrap().unwrap();
     });
@@ -273,10 +274,10 @@ fn each_step_has_its_own_hooks_run_for_the_interface() {
     let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
     // No link has the largest of numbers.
     let job = Job { interface: name.clone(), ..job(i32::MAX as u32, "wg0.conf", conf) };
-    let mut guarding = Guarding::begin(job, Callers::default()).unwrap();
+    let mut server = GuardianServer::begin(job, Callers::default()).unwrap();
     let mut expected = String::new();
     for step in [Step::PreDown, Step::PostDown] {
-        assert_eq!(guarding.carry_out(step, "").unwrap(), Done::Well);
+        assert_eq!(server.carry_out(step, "").unwrap(), StepResult::Succeeded);
         expected += &format!("{} {name}\n", step.key());
         assert_eq!(fs::read_to_string(&log).unwrap(), expected);
     }
@@ -288,9 +289,9 @@ fn a_hook_that_fails_is_a_failed_step_and_no_end() {
     let text = "[Interface]\nPreDown = true\nPreDown = false\nPostDown = exit 3\n";
     let conf = Conf::parse("wg0.conf", text).unwrap().interface;
     let job = job(i32::MAX as u32, "wg0.conf", conf);
-    let mut guarding = Guarding::begin(job, Callers::default()).unwrap();
+    let mut server = GuardianServer::begin(job, Callers::default()).unwrap();
     for step in [Step::PreDown, Step::PreDown, Step::PostDown] {
-        assert_eq!(guarding.carry_out(step, "").unwrap(), Done::Failed, "{step:?}");
+        assert_eq!(server.carry_out(step, "").unwrap(), StepResult::Failed, "{step:?}");
     }
 }
 
@@ -311,19 +312,20 @@ fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
     let printed = thread::scope(|scope| {
         let command = scope.spawn(|| {
             let mut printed = Vec::new();
-            let failed = caller::attend(&line, |text| printed.push(text.to_owned())).unwrap();
+            let failed =
+                caller::serve_background(&line, |text| printed.push(text.to_owned())).unwrap();
             (failed, printed)
         });
-        let caller = Caller::of_start(theirs);
+        let caller = Caller::from_start(theirs);
         let callers = Callers { listener: None, accepted: vec![caller.clone()] };
-        let mut guarding = Guarding::begin(job, callers).unwrap();
-        assert_eq!(guarding.carry_out(Step::PreDown, "").unwrap(), Done::Failed);
-        assert!(guarding.callers.accepted.is_empty(), "its `down` is over");
+        let mut server = GuardianServer::begin(job, callers).unwrap();
+        assert_eq!(server.carry_out(Step::PreDown, "").unwrap(), StepResult::Failed);
+        assert!(server.callers.accepted.is_empty(), "its `down` is over");
         caller::report_to(caller);
         caller::report(tracing::Level::WARN, "a warning");
         caller::report(tracing::Level::INFO, "no warning");
         caller::report(tracing::Level::ERROR, "an error\nof two lines");
-        caller::report_to_nobody();
+        caller::stop_reporting();
         command.join().unwrap()
     });
     assert_eq!(printed, (true, vec!["a warning".into(), "an error\nof two lines".into()]));

@@ -22,7 +22,7 @@ use sys::{
 };
 use tailnet::line::PART;
 
-use crate::life::LogStyle;
+use crate::lifecycle::LogStyle;
 
 /// The name of this program as an agent, its whole first argument.
 pub(crate) const NAME: &str = "linerate-agent";
@@ -49,7 +49,7 @@ const DNS: u16 = 53;
 
 /// What it does besides reading and writing: it speaks to coordinators, relays and resolvers,
 /// listens where names are asked about, and keeps its folder.
-const WORK: CallGroups = CallGroups {
+const CALLS: CallGroups = CallGroups {
     udp: true,
     streams: true,
     unlinks: true,
@@ -105,8 +105,8 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
         Some(user) => become_agent(user).context("becoming the agent's user")?,
         None => retain_capabilities(RetainedCapabilities::default())?,
     }
-    confine_files(&reach(&opened)).context(REFUSED)?;
-    confine_calls(WORK).context(REFUSED)?;
+    confine_files(&access(&opened)).context(REFUSED)?;
+    confine_calls(CALLS).context(REFUSED)?;
     let options = agent::Options {
         name: job.name,
         folder: agent::Folder { path: opened, display: job.folder, open: Some(folder) },
@@ -127,7 +127,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     )
 }
 
-fn reach(folder: &Path) -> AccessRules {
+fn access(folder: &Path) -> AccessRules {
     AccessRules {
         read: READ.iter().map(PathBuf::from).collect(),
         write: vec!["/dev/null".into()],

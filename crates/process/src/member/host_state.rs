@@ -12,7 +12,7 @@ use anyhow::Context;
 use config::conf::{Dns, Policy, Router, Table};
 use host::{
     NoIpv6, PacketFilter, UndoLog, dns, router,
-    routes::{OwnTable, Routes, Wanted},
+    routes::{Routes, TunnelTable, WantedRoutes},
 };
 use ipnet::IpNet;
 use sys::{
@@ -37,13 +37,13 @@ pub(super) struct HostState {
     index: u32,
     /// The user accepts addresses of these networks, in addition to tailnet addresses.
     ranges: Vec<IpNet>,
-    table: OwnTable,
+    table: TunnelTable,
     netlink: Netlink,
     undo_log: UndoLog,
-    addresses: Done<Vec<IpNet>>,
+    addresses: Applied<Vec<IpNet>>,
     routes: BTreeSet<IpNet>,
-    forwarding: Done<Forwarding>,
-    names: Done<Option<NamesWish>>,
+    forwarding: Applied<Forwarding>,
+    names: Applied<Option<NamesWish>>,
     /// Who answers without us.
     servers: Vec<IpAddr>,
     /// The last.
@@ -63,15 +63,15 @@ struct Forwarding {
 
 /// What was done; nobody knows after a step that failed.
 #[derive(Debug)]
-struct Done<T>(Option<T>);
+struct Applied<T>(Option<T>);
 
-impl<T: Default> Default for Done<T> {
+impl<T: Default> Default for Applied<T> {
     fn default() -> Self {
         Self(Some(T::default()))
     }
 }
 
-impl<T: Clone + PartialEq> Done<T> {
+impl<T: Clone + PartialEq> Applied<T> {
     fn is(&self, wished: &T) -> bool {
         self.0.as_ref() == Some(wished)
     }
@@ -96,14 +96,14 @@ impl HostState {
             name: name.clone(),
             index: *index,
             ranges: job.address_ranges.clone(),
-            table: OwnTable::of(*mark),
+            table: TunnelTable::with_number(*mark),
             netlink,
             undo_log,
-            addresses: Done::default(),
+            addresses: Applied::default(),
             routes: BTreeSet::new(),
-            forwarding: Done::default(),
-            names: Done::default(),
-            servers: dns::servers(name, &[]),
+            forwarding: Applied::default(),
+            names: Applied::default(),
+            servers: dns::other_servers(name, &[]),
             wish: None,
         })
     }
@@ -151,7 +151,7 @@ impl HostState {
     /// where nothing was wished.
     pub fn restore(&mut self) -> Option<FromSteward> {
         let wish = self.wish.clone()?;
-        (self.addresses, self.forwarding) = (Done(None), Done(None));
+        (self.addresses, self.forwarding) = (Applied(None), Applied(None));
         self.routes.clear();
         Some(self.apply(&wish))
     }
@@ -161,10 +161,10 @@ impl HostState {
     pub fn follow_names(&mut self) -> Option<(bool, FromSteward)> {
         let wish = self.wish.clone()?;
         let own = wish.names.as_ref().map_or(&[][..], |names| &names.servers);
-        let servers = dns::servers(&self.name, own);
+        let servers = dns::other_servers(&self.name, own);
         let overwritten = self.undo_log.names_are_overwritten();
         if overwritten {
-            self.names = Done(None);
+            self.names = Applied(None);
         }
         // resolvconf(8) shows nobody but us.
         let others = !servers.is_empty() && servers != self.servers;
@@ -177,7 +177,7 @@ impl HostState {
     /// Undoes everything that does not go with the interface.
     pub fn undo(&mut self) {
         self.undo_log.undo(&self.netlink);
-        log_error(self.undo_log.keep());
+        log_error(self.undo_log.rewrite_if_removed());
     }
 
     /// The addresses or networks that the interface can have: without those of IPv6 if that is off.
@@ -244,7 +244,11 @@ impl HostState {
         let nets = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("it is a network"));
         let routes = Routes {
             netlink: &self.netlink,
-            wanted: Wanted { nets: self.possible(&nets), table: Table::Auto, policy: &policy },
+            wanted: WantedRoutes {
+                nets: self.possible(&nets),
+                table: Table::Auto,
+                policy: &policy,
+            },
             log: &mut self.undo_log,
             interface: &self.name,
             device: self.index,
@@ -255,7 +259,7 @@ impl HostState {
 
     fn set_names(&mut self, wish: &HostWish) -> anyhow::Result<()> {
         self.undo_log.undo_names(&self.netlink);
-        let Some(names) = &wish.names else { return dns::unset_resolved(&self.name) };
+        let Some(names) = &wish.names else { return dns::revert_resolved(&self.name) };
         let servers = names.servers.iter().copied().map(Into::into).collect();
         let dns = Dns { servers, search_domains: names.search.clone() };
         dns::set(&self.name, &dns, &names.domains, &mut self.undo_log)
@@ -314,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_step_that_failed_is_tried_again_for_the_former_wish_too() {
-        let mut done = Done::<u8>::default();
+        let mut done = Applied::<u8>::default();
         assert!(done.is(&0) && !done.is(&1));
         assert!(done.set(&1, Err(anyhow::anyhow!("half of it"))).is_err());
         assert!(!done.is(&0) && !done.is(&1));

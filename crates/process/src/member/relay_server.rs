@@ -22,7 +22,7 @@ use sys::{
 use tailnet::line::PART;
 
 use super::steward::{PAUSE, STEADY};
-use crate::{children, life::LogStyle};
+use crate::{children, lifecycle::LogStyle};
 
 /// The name of this program as a relay, its whole first argument.
 pub(crate) const NAME: &str = "linerate-relay";
@@ -66,7 +66,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
 }
 
 /// The relay that a steward keeps, as the agent wishes.
-pub(super) struct KeptRelay {
+pub(super) struct RelaySupervisor {
     /// Both ends of the line between agent and relay, for the next of each.
     pub agents_end: Channel,
     own_end: Channel,
@@ -87,7 +87,7 @@ struct Running {
     started: Duration,
 }
 
-impl KeptRelay {
+impl RelaySupervisor {
     /// None yet.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl KeptRelay {
     }
 
     /// Relays at this port from now on, or not at all.
-    pub fn wish(&mut self, port: Option<u16>) {
+    pub fn set_port(&mut self, port: Option<u16>) {
         if self.port == port {
             return;
         }
@@ -130,7 +130,7 @@ impl KeptRelay {
             Ok(running) => self.running = Some(running),
             Err(error) => {
                 tracing::error!(error = format!("{error:#}"), "relay");
-                self.try_later();
+                self.schedule_restart();
             }
         }
     }
@@ -143,10 +143,10 @@ impl KeptRelay {
         }
         tracing::error!("the relay for peers ended; another one is started");
         self.stop();
-        self.try_later();
+        self.schedule_restart();
     }
 
-    fn try_later(&mut self) {
+    fn schedule_restart(&mut self) {
         self.due = Some(now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSE.1);
     }

@@ -34,11 +34,11 @@ use super::{
     agent::{self, AgentJob},
     host_state::{HostState, NameFiles},
     local_socket, make_folder,
-    relay_server::KeptRelay,
+    relay_server::RelaySupervisor,
 };
 use crate::{
-    children::{self, Role, user_of},
-    life::LogStyle,
+    children::{self, Role, unprivileged_user},
+    lifecycle::LogStyle,
     log_error::log_error,
 };
 
@@ -70,9 +70,9 @@ pub(super) struct Job {
 }
 
 /// The data plane's connection to its steward.
-pub(super) struct StewardLine(Channel);
+pub(super) struct StewardChannel(Channel);
 
-impl StewardLine {
+impl StewardChannel {
     /// Starts one. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ struct Serving {
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
     agent: Option<Agent>,
-    relay_server: KeptRelay,
+    relay_server: RelaySupervisor,
     pause: Duration,
 }
 
@@ -170,7 +170,7 @@ impl Agent {
     }
 
     /// Has it give back what it has elsewhere, and end. Does not wait for long.
-    fn hang_up(&self) {
+    fn request_exit(&self) {
         if !answer(&self.channel, &FromSteward::End) {
             return;
         }
@@ -211,8 +211,8 @@ impl Serving {
             SocketFile::listen(&socket).with_context(|| socket.display().to_string())?;
         // Who may do what is told by the client's credentials.
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
-        let user = user_of(&job.name, Role::Relay);
-        let relay_server = KeptRelay::new(user, job.mark, log_style).context("relay")?;
+        let user = unprivileged_user(&job.name, Role::Relay);
+        let relay_server = RelaySupervisor::new(user, job.mark, log_style).context("relay")?;
         let mut serving = Self {
             job,
             line,
@@ -258,11 +258,11 @@ impl Serving {
                 self.relay_server.handle_ended();
             }
             self.relay_server.handle_timeout();
-            if said && !self.hear(&mut buffer)
+            if said && !self.receive_from_agent(&mut buffer)
                 || changed && !self.follow_interface()
                 || !self.follow_names()
             {
-                self.bury();
+                self.reap_agent();
             }
         }
     }
@@ -313,9 +313,9 @@ impl Serving {
         let (channel, theirs) = Channel::pair()?;
         let own = self.job.state.join(agent::FOLDER);
         make_folder(&own, 0o700).with_context(|| own.display().to_string())?;
-        let user = user_of(&self.job.name, Role::Agent);
+        let user = unprivileged_user(&self.job.name, Role::Agent);
         if let Some(user) = user {
-            give_all(&own, user).with_context(|| own.display().to_string())?;
+            change_owner_of_all(&own, user).with_context(|| own.display().to_string())?;
         }
         let process = children::start(agent::NAME, self.log_style, theirs)?;
         let started = sys::clock::boottime_nanos();
@@ -332,13 +332,13 @@ impl Serving {
         let begun =
             agent.begin(&job, &self.line, &self.listener, &own, &self.relay_server.agents_end);
         if begun.is_err() {
-            self.bury();
+            self.reap_agent();
         }
         begun
     }
 
     /// Hears the agent. `false` if it is gone.
-    fn hear(&mut self, buffer: &mut [u8]) -> bool {
+    fn receive_from_agent(&mut self, buffer: &mut [u8]) -> bool {
         let Some(agent) = &mut self.agent else { return false };
         let len = match agent.channel.receive(buffer) {
             Ok(0) | Err(_) => return false,
@@ -352,13 +352,13 @@ impl Serving {
                 return false;
             }
         };
-        self.relay_server.wish(wish.relay_server);
+        self.relay_server.set_port(wish.relay_server);
         let done = self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&wish));
         answer(&agent.channel, &done)
     }
 
     /// The agent died. The host stays as it is until the next one says otherwise.
-    fn bury(&mut self) {
+    fn reap_agent(&mut self) {
         let Some(mut agent) = self.agent.take() else { return };
         let _ = agent.process.kill();
         let status = agent.process.wait();
@@ -372,7 +372,7 @@ impl Serving {
 
     fn end(mut self) {
         if let Some(mut agent) = self.agent.take() {
-            agent.hang_up();
+            agent.request_exit();
             let _ = agent.process.kill();
             let _ = agent.process.wait();
         }
@@ -398,7 +398,7 @@ fn open_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Gives a folder and what is in it to a user: of a former name, maybe.
-fn give_all(folder: &Path, user: u32) -> io::Result<()> {
+fn change_owner_of_all(folder: &Path, user: u32) -> io::Result<()> {
     process::change_owner(folder, user)?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -23,7 +23,7 @@ impl NameFiles {
     /// # Errors
     /// The kernel is out of memory.
     pub fn new() -> io::Result<Self> {
-        let mut files = Self { changes: dns::changes()?, pace: Pace::default() };
+        let mut files = Self { changes: dns::watch_changes()?, pace: Pace::default() };
         files.schedule_poll();
         Ok(files)
     }

@@ -2,13 +2,13 @@
 //! the rights are given up, in the one order in which each step still has the rights that it needs.
 //!
 //! ```text
-//!   Life { sides, sockets, sandbox, kind }            everything is open; no thread but the main one
+//!   Lifecycle { sides, sockets, sandbox, kind }            everything is open; no thread but the main one
 //!     `── run
 //!          sandbox.start    threads of the node                           files, rights: confined
 //!          kind.configure   the peer, before anybody can ask              the main thread has all
 //!          sandbox.start    threads of control, metrics, events           files, rights: confined
 //!          kind.bring_up    the host: addresses, routes, hooks            the main thread has all
-//!          kind.hand_over   to a guardian and a helper, which keep rights
+//!          kind.delegate   to a guardian and a helper, which keep rights
 //!          sandbox.enter                                                  the main thread: confined
 //!          kind.serve       clients of proxies
 //!          sandbox.confine_calls                                          all threads: system calls
@@ -38,7 +38,7 @@ use wg::{Crypto, PostQuantum};
 use crate::{
     caller,
     control::{ControlSocket, Extras},
-    events::{Event, Heard, Listeners, changes_since, next_event, release_unused},
+    events::{Event, EventSources, Message, changes_since, next_event, release_unused},
     log_error::log_error,
     metrics::{self, Metrics},
     sandbox::Sandbox,
@@ -56,7 +56,7 @@ pub struct LogStyle {
 
 /// What of the machine a peer uses.
 #[derive(Debug, Default)]
-pub struct Means {
+pub struct Resources {
     /// Which offloads are used from the start.
     pub offloads: Offloads,
     /// How many cores.
@@ -75,7 +75,7 @@ pub struct Means {
 }
 
 /// What differs between the kinds of process, in the order of the calls.
-pub(crate) trait Kind: Send {
+pub(crate) trait ProcessKind: Send {
     /// Configures the peer before the control socket answers, with all rights.
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
@@ -88,14 +88,14 @@ pub(crate) trait Kind: Send {
     }
 
     /// Hands to other processes what needs rights from now on.
-    fn hand_over(&mut self) -> anyhow::Result<()> {
+    fn delegate(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
     /// Starts the rest. This thread is confined now.
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
-    /// The time until [`Kind::catch_up`] is to be called, if it is.
+    /// The time until [`ProcessKind::catch_up`] is to be called, if it is.
     fn wait(&self) -> Option<Duration> {
         None
     }
@@ -112,12 +112,12 @@ pub(crate) trait Kind: Send {
     }
 
     /// Handles an event. `Some` ends the process.
-    fn handle(&mut self, node: &Node, event: Event) -> Option<Ending>;
+    fn handle(&mut self, node: &Node, event: Event) -> Option<StopReason>;
 
     /// Links, addresses, routes or rules of this machine changed; each change is there once.
     fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]);
 
-    /// Undoes everything. `file` is the control socket's; `ending` is `None` if the start failed.
+    /// Undoes everything. `file` is the control socket's; `reason` is `None` if the start failed.
     ///
     /// # Errors
     /// Something could not be undone.
@@ -125,22 +125,22 @@ pub(crate) trait Kind: Send {
         self,
         node: Arc<Node>,
         file: Option<SocketFile>,
-        ending: Option<&Ending>,
+        reason: Option<&StopReason>,
     ) -> anyhow::Result<()>;
 }
 
 /// Why a process ends.
-pub(crate) enum Ending {
+pub(crate) enum StopReason {
     /// It was told to.
-    Told,
+    Requested,
     /// The interface is gone.
-    Gone,
+    InterfaceDeleted,
     /// The data plane failed.
-    Broken(io::Error),
+    DataPlaneFailed(io::Error),
 }
 
 /// The parts of a process, all opened.
-pub(crate) struct Life<K, R, S> {
+pub(crate) struct Lifecycle<K, R, S> {
     pub name: String,
     pub ip: IpSide<R, S>,
     pub udp: (UdpSocket, UdpReceiver),
@@ -149,7 +149,7 @@ pub(crate) struct Life<K, R, S> {
     pub attached: Attachments,
     pub control: Option<ControlSocket>,
     pub metrics: Option<Metrics>,
-    pub listeners: Listeners,
+    pub event_sources: EventSources,
     pub supervisor: Supervisor,
     pub sandbox: Sandbox,
     pub kind: K,
@@ -161,14 +161,14 @@ struct SocketFiles {
     _metrics: Option<SocketFile>,
 }
 
-impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
+impl<K: ProcessKind, R: IpRecv + 'static, S: IpSend> Lifecycle<K, R, S> {
     /// Runs it until it is told to end. `ready` is called once it can be used.
     ///
     /// # Errors
     /// It could not be started, its data plane failed, or something could not be undone.
     pub fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let Self { name, sandbox, supervisor, mut kind, .. } = self;
-        let Self { ip, udp, offloads, cores, attached, control, metrics, listeners, .. } = self;
+        let Self { ip, udp, offloads, cores, attached, control, metrics, event_sources, .. } = self;
         let parts = NodeParts { ip, udp, offloads, cores, attached };
         let (events, inbox) = mpsc::channel();
         let node = sandbox.start(|| start(parts, &events))?;
@@ -177,19 +177,19 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
             let extras = kind.extras(&node);
             let down = events.clone();
             let down = move |client| {
-                let _ = down.send(Heard::Down(client));
+                let _ = down.send(Message::Down(client));
             };
             let serve = |control: ControlSocket| control.serve(node.clone(), extras, down);
             let file = control.map(serve).transpose().context("socket")?;
             let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
             let _metrics = metrics.context("threads")?.flatten();
-            listeners.spawn(events).context("threads")?;
+            event_sources.spawn(events).context("threads")?;
             Ok(SocketFiles { control: file, _metrics })
         });
         let SocketFiles { control: file, _metrics } = sockets?;
         let mut settle = || {
             kind.bring_up(&node)?;
-            kind.hand_over()?;
+            kind.delegate()?;
             survive_parent()?;
             sandbox.enter()?;
             kind.serve(&node)?;
@@ -202,64 +202,66 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
         }
         ready();
         release_unused();
-        let ending = live(&node, &mut kind, &inbox);
+        let reason = live(&node, &mut kind, &inbox);
         supervisor.stopping();
-        kind.take_down(node, file, Some(&ending))?;
-        match ending {
-            Ending::Told | Ending::Gone => Ok(()),
-            Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
+        kind.take_down(node, file, Some(&reason))?;
+        match reason {
+            StopReason::Requested | StopReason::InterfaceDeleted => Ok(()),
+            StopReason::DataPlaneFailed(error) => {
+                Err(error).with_context(|| format!("{name}: the data plane"))
+            }
         }
     }
 }
 
 fn start<R: IpRecv + 'static, S: IpSend>(
     parts: NodeParts<R, S>,
-    events: &mpsc::Sender<Heard>,
+    events: &mpsc::Sender<Message>,
 ) -> anyhow::Result<Arc<Node>> {
     let ended = events.clone();
     let node = Node::start(parts, move |error| {
-        let _ = ended.send(Heard::Event(Event::Gone(error)));
+        let _ = ended.send(Message::Event(Event::DataPlaneEnded(error)));
     });
     Ok(Arc::new(node.context("engine")?))
 }
 
 /// Handles events until the process is to end.
-fn live(node: &Node, kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> Ending {
+fn live(node: &Node, kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message>) -> StopReason {
     let mut pending = None;
-    while let Some(heard) = pending.take().or_else(|| next(kind, inbox)) {
-        match heard {
-            Heard::End(why) => {
+    while let Some(message) = pending.take().or_else(|| next(kind, inbox)) {
+        match message {
+            Message::End(why) => {
                 tracing::info!(why, "going down");
                 break;
             }
-            Heard::Changed(first) => {
+            Message::Changed(first) => {
                 let (changes, after) = changes_since(first, inbox);
                 kind.handle_changes(node, &changes);
                 pending = after;
             }
-            Heard::Down(client) => {
+            Message::Down(client) => {
                 caller::report_to_client(client.clone());
                 let Err(error) = kind.prepare_down(node) else {
                     tracing::info!("going down: linerate down");
                     break;
                 };
                 tracing::error!("{error:#}");
-                caller::report_to_nobody();
+                caller::stop_reporting();
                 // An error means that the client has left.
                 let _ = client.shutdown(Shutdown::Both);
             }
-            Heard::Event(event) => {
-                if let Some(ending) = kind.handle(node, event) {
-                    return ending;
+            Message::Event(event) => {
+                if let Some(reason) = kind.handle(node, event) {
+                    return reason;
                 }
             }
         }
     }
-    Ending::Told
+    StopReason::Requested
 }
 
 /// The next event. Meanwhile, what was postponed is done when it is due.
-fn next(kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
+fn next(kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message>) -> Option<Message> {
     while let Some(wait) = kind.wait() {
         match inbox.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => kind.catch_up(),
@@ -290,6 +292,6 @@ pub(crate) fn socket_files<'a>(
 ///
 /// # Errors
 /// It is gone.
-pub(crate) fn register_nothing(helper: &Helper) -> io::Result<()> {
+pub(crate) fn register_empty(helper: &Helper) -> io::Result<()> {
     helper.register(&[], &[])
 }

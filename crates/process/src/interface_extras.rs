@@ -8,14 +8,14 @@ use crate::control::Extras;
 
 /// The part of an interface's state that its peer does not have.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Offers {
+pub(crate) struct InterfaceExtras {
     /// The networks that peers may reach behind this host.
     pub networks: Vec<IpNet>,
     /// Whether wg-quick(8) brought the interface up.
     pub by_wg_quick: bool,
 }
 
-impl Extras for Offers {
+impl Extras for InterfaceExtras {
     fn describe(&self, stats: &mut Stats) {
         stats.offers.clone_from(&self.networks);
     }

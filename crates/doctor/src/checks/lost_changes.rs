@@ -1,6 +1,6 @@
 //! What `linerate up` did, and somebody has undone since.
 
-use crate::{Facts, Finding, Gone, Mend, Setting, Tunnel, Weight, checks::forwarding};
+use crate::{Facts, Finding, Fix, LostChange, Setting, Severity, Tunnel, checks::forwarding};
 
 /// Rules, filters, name servers and settings that are not there any more.
 pub(crate) fn undone(facts: &Facts) -> Vec<Finding> {
@@ -8,24 +8,24 @@ pub(crate) fn undone(facts: &Facts) -> Vec<Finding> {
 }
 
 fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
-    let finding = |what, why: &str, cost, mend| Finding {
+    let finding = |what, why: &str, cost, fix| Finding {
         check: "undone",
         on: tunnel.name.clone(),
-        weight: Weight::Broken,
+        severity: Severity::Broken,
         what,
         why: why.into(),
         cost,
-        mend,
+        fix,
     };
     let restart = || {
         let name = &tunnel.name;
-        Mend::ByHand(format!(
+        Fix::Manual(format!(
             "see who does that, and restart the interface: linerate down {name} and linerate up \
              {name}, or systemctl restart linerate@{name}"
         ))
     };
     let mut findings = Vec::new();
-    let rules: Vec<&str> = tunnel.gone.iter().filter_map(rule).collect();
+    let rules: Vec<&str> = tunnel.lost.iter().filter_map(rule).collect();
     if !rules.is_empty() {
         findings.push(finding(
             format!("policy rules that `up` made are gone: {}", rules.join(", ")),
@@ -36,10 +36,10 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
             restart(),
         ));
     }
-    for gone in &tunnel.gone {
-        match gone {
-            Gone::Rule(_) => {}
-            Gone::Table(table) => findings.push(finding(
+    for lost in &tunnel.lost {
+        match lost {
+            LostChange::Rule(_) => {}
+            LostChange::Table(table) => findings.push(finding(
                 format!("the nftables table inet {table} is gone, or rules in it are"),
                 "who loads a ruleset anew flushes it first, all of it: Debian's \
                  /etc/nftables.conf begins with `flush ruleset`",
@@ -47,42 +47,42 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
                  nothing; of a full tunnel the addresses are open to neighbours (CVE-2019-14899)",
                 restart(),
             )),
-            Gone::ResolvConf => findings.push(finding(
+            LostChange::ResolvConf => findings.push(finding(
                 "the name servers of the file are not in /etc/resolv.conf any more".into(),
                 "somebody wrote the file anew: a DHCP client or NetworkManager does",
                 "names are asked for beside the tunnel",
                 restart(),
             )),
             // That nothing is forwarded is told already.
-            Gone::Setting { key, .. } if forwarding::is_told(tunnel, key) => {}
+            LostChange::Setting { key, .. } if forwarding::is_reported(tunnel, key) => {}
             // networkd and others take advertisements by themselves, and then switch it off.
-            Gone::Setting { key, ours, now } if key.ends_with("/accept_ra") => {
+            LostChange::Setting { key, ours, current } if key.ends_with("/accept_ra") => {
                 findings.push(Finding {
-                    weight: Weight::Note,
+                    severity: Severity::Note,
                     ..finding(
-                        format!("{key} is {now}, and `up` set it to {ours}"),
+                        format!("{key} is {current}, and `up` set it to {ours}"),
                         "a service that takes a router's advertisements by itself keeps the kernel \
                          from it",
                         "without such a service the default route that came by advertisement runs \
                          out",
-                        Mend::ByHand(format!("where nothing does: sysctl -w {key}={ours}")),
+                        Fix::Manual(format!("where nothing does: sysctl -w {key}={ours}")),
                     )
                 });
             }
-            Gone::Setting { key, ours, now } => findings.push(finding(
-                format!("{key} is {now}, and `up` set it to {ours}"),
+            LostChange::Setting { key, ours, current } => findings.push(finding(
+                format!("{key} is {current}, and `up` set it to {ours}"),
                 "a file of sysctl.d or another service has set it since",
                 "what it was set for does not work: forwarding",
-                Mend::Change(vec![Setting::sysctl(key.as_str(), ours)]),
+                Fix::Change(vec![Setting::sysctl(key.as_str(), ours)]),
             )),
         }
     }
     findings
 }
 
-fn rule(gone: &Gone) -> Option<&str> {
-    match gone {
-        Gone::Rule(rule) => Some(rule),
+fn rule(lost: &LostChange) -> Option<&str> {
+    match lost {
+        LostChange::Rule(rule) => Some(rule),
         _ => None,
     }
 }
@@ -92,31 +92,31 @@ mod tests {
     use super::*;
     use crate::facts::healthy;
 
-    fn with(gone: Vec<Gone>) -> Facts {
+    fn with(lost: Vec<LostChange>) -> Facts {
         let mut facts = healthy();
-        facts.tunnels[0].gone = gone;
+        facts.tunnels[0].lost = lost;
         facts
     }
 
-    fn setting(key: &str) -> Gone {
-        Gone::Setting { key: key.into(), ours: "1".into(), now: "0".into() }
+    fn setting(key: &str) -> LostChange {
+        LostChange::Setting { key: key.into(), ours: "1".into(), current: "0".into() }
     }
 
     #[test]
     fn each_thing_that_is_gone_is_told_and_rules_together() {
         assert!(undone(&with(vec![])).is_empty());
-        let rules = ["32764 of IPv4", "32765 of IPv6"].map(|rule| Gone::Rule(rule.into()));
+        let rules = ["32764 of IPv4", "32765 of IPv6"].map(|rule| LostChange::Rule(rule.into()));
         let [first, second] = rules;
-        let table = Gone::Table("linerate-wg0".into());
-        let found = undone(&with(vec![first, table, Gone::ResolvConf, second]));
+        let table = LostChange::Table("linerate-wg0".into());
+        let found = undone(&with(vec![first, table, LostChange::ResolvConf, second]));
         let whats: Vec<_> = found.iter().map(|finding| finding.what.as_str()).collect();
         assert_eq!(whats.len(), 3, "{whats:?}");
         assert!(whats[0].contains("32764 of IPv4, 32765 of IPv6"), "{whats:?}");
         assert!(whats[1].contains("inet linerate-wg0") && whats[2].contains("resolv.conf"));
         for finding in found {
-            assert_eq!(finding.weight, Weight::Broken);
-            let Mend::ByHand(mend) = finding.mend else { panic!() };
-            assert!(mend.contains("linerate up wg0"), "{mend}");
+            assert_eq!(finding.severity, Severity::Broken);
+            let Fix::Manual(fix) = finding.fix else { panic!() };
+            assert!(fix.contains("linerate up wg0"), "{fix}");
         }
     }
 
@@ -124,16 +124,16 @@ mod tests {
     fn a_setting_can_be_set_again_and_forwarding_is_told_once() {
         let (ipv4, ipv6) = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding");
         let mut facts = with(vec![setting(ipv4), setting(ipv6)]);
-        let mends = |facts: &Facts| -> Vec<Mend> {
-            undone(facts).into_iter().map(|finding| finding.mend).collect()
+        let fixes = |facts: &Facts| -> Vec<Fix> {
+            undone(facts).into_iter().map(|finding| finding.fix).collect()
         };
-        let change = |key| Mend::Change(vec![Setting::sysctl(key, 1)]);
-        assert_eq!(mends(&facts), [change(ipv4), change(ipv6)]);
+        let change = |key| Fix::Change(vec![Setting::sysctl(key, 1)]);
+        assert_eq!(fixes(&facts), [change(ipv4), change(ipv6)]);
         facts.tunnels[0].offers = vec!["10.0.0.0/8".parse().unwrap()];
-        assert_eq!(mends(&facts), [change(ipv6)]);
+        assert_eq!(fixes(&facts), [change(ipv6)]);
 
         let found = undone(&with(vec![setting("net/ipv6/conf/eth0/accept_ra")]));
-        assert_eq!(found[0].weight, Weight::Note);
-        assert!(matches!(found[0].mend, Mend::ByHand(_)), "networkd would set it back");
+        assert_eq!(found[0].severity, Severity::Note);
+        assert!(matches!(found[0].fix, Fix::Manual(_)), "networkd would set it back");
     }
 }

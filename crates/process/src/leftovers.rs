@@ -4,9 +4,9 @@ use anyhow::Context;
 use host::{InterfaceLock, UndoLog, sockets::socket_path};
 use sys::{SocketFile, netlink::Netlink};
 
-/// What came of [`sweep`].
+/// What came of [`undo_leftovers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swept {
+pub enum LeftoversResult {
     /// There was nothing to do, or an interface of that name exists.
     Nothing,
     /// Another process brought the interface down meanwhile.
@@ -19,20 +19,20 @@ pub enum Swept {
 ///
 /// # Errors
 /// What is left cannot be read, or not all of it could be undone.
-pub fn sweep(name: &str) -> anyhow::Result<Swept> {
-    if !InterfaceLock::is_known(name) && UndoLog::open(name)?.is_empty() {
-        return Ok(Swept::Nothing);
+pub fn undo_leftovers(name: &str) -> anyhow::Result<LeftoversResult> {
+    if !InterfaceLock::has_lock_file(name) && UndoLog::open(name)?.is_empty() {
+        return Ok(LeftoversResult::Nothing);
     }
-    let Some(lock) = InterfaceLock::wait(name)? else { return Ok(Swept::Nothing) };
+    let Some(lock) = InterfaceLock::wait(name)? else { return Ok(LeftoversResult::Nothing) };
     let (mut undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
     if netlink.link_by_name(name)?.is_some() {
-        return Ok(Swept::Nothing);
+        return Ok(LeftoversResult::Nothing);
     }
-    let swept = match (undo_log.is_empty(), lock.was_waited_for()) {
-        (false, _) => Swept::Undone,
+    let swept = match (undo_log.is_empty(), lock.was_contended()) {
+        (false, _) => LeftoversResult::Undone,
         // The guardian has done everything except remove the socket's file.
-        (true, true) => Swept::ByAnother,
-        (true, false) => return Ok(Swept::Nothing),
+        (true, true) => LeftoversResult::ByAnother,
+        (true, false) => return Ok(LeftoversResult::Nothing),
     };
     SocketFile::remove_stale(&socket_path(name)).with_context(|| name.to_owned())?;
     undo_log.undo(&netlink);

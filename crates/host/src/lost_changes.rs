@@ -12,7 +12,7 @@ use super::{
 
 /// Something that is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum LostChange {
     /// A policy rule, by family and priority.
     Rule(String),
     /// The nftables table of the interface, or the rules in it.
@@ -26,13 +26,13 @@ pub enum Gone {
         /// What was written.
         ours: String,
         /// The value now.
-        now: String,
+        current: String,
     },
 }
 
 /// What is gone of an interface in this network namespace, and the errors of what could not be
 /// checked.
-pub fn gone(interface: &str, netlink: &Netlink) -> (Vec<Gone>, Vec<anyhow::Error>) {
+pub fn lost_changes(interface: &str, netlink: &Netlink) -> (Vec<LostChange>, Vec<anyhow::Error>) {
     let log = match UndoLog::open(interface) {
         Ok(log) => log,
         Err(error) => return (Vec::new(), vec![error]),
@@ -40,32 +40,39 @@ pub fn gone(interface: &str, netlink: &Netlink) -> (Vec<Gone>, Vec<anyhow::Error
     let rules = rules::missing(&log, netlink);
     let rules = rules.map(|rules| rules.iter().map(of_rule).collect::<Vec<_>>());
     let others = log.entries().iter().map(|entry| of_entry(interface, entry));
-    let (mut gone, mut unknown) = (Vec::new(), Vec::new());
+    let (mut lost, mut unknown) = (Vec::new(), Vec::new());
     for told in iter::once(rules).chain(others.map(|told| told.map(Vec::from_iter))) {
         match told {
-            Ok(found) => gone.extend(found),
+            Ok(found) => lost.extend(found),
             Err(error) => unknown.push(error),
         }
     }
-    (gone, unknown)
+    (lost, unknown)
 }
 
-fn of_rule(rule: &Rule) -> Gone {
+fn of_rule(rule: &Rule) -> LostChange {
     let family = if rule.family == Family::V4 { "IPv4" } else { "IPv6" };
-    Gone::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
+    LostChange::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
 }
 
 /// What is gone of one entry other than a rule.
-fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<Gone>> {
+fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<LostChange>> {
     Ok(match entry {
-        Undo::Table if !nft::stands(interface)? => Some(Gone::Table(nft::table_of(interface))),
-        Undo::ResolvConf if !dns::file_is_ours(interface) => Some(Gone::ResolvConf),
+        Undo::Table if !nft::is_intact(interface)? => {
+            Some(LostChange::Table(nft::table_of(interface)))
+        }
+        Undo::ResolvConf if !dns::file_is_ours(interface) => Some(LostChange::ResolvConf),
         Undo::Setting(setting) => {
             // A device may have gone, and its settings with it.
-            let Ok(now) = fs::read_to_string(&setting.path) else { return Ok(None) };
-            let (path, ours, now) = (setting.path.display(), setting.ours.clone(), now.trim());
+            let Ok(current) = fs::read_to_string(&setting.path) else { return Ok(None) };
+            let (path, ours, current) =
+                (setting.path.display(), setting.ours.clone(), current.trim());
             let key = path.to_string().trim_start_matches("/proc/sys/").to_owned();
-            (now != ours).then(|| Gone::Setting { key, ours, now: now.to_owned() })
+            (current != ours).then(|| LostChange::Setting {
+                key,
+                ours,
+                current: current.to_owned(),
+            })
         }
         // resolvconf(8) keeps its entries itself.
         _ => None,
