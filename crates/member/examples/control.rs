@@ -1,6 +1,6 @@
-//! Speaks to a coordinator and prints what happens: `control URL [AUTH-KEY-FILE] [SECONDS]`. The
-//! node has keys of its own each time, and no data plane: it can be seen, but not reached. At the
-//! end of its time it logs out.
+//! Connects to a coordinator and prints the events: `control URL [AUTH-KEY-FILE] [SECONDS]`. The
+//! node has new keys each time and no data plane, so peers see it but cannot reach it. It logs out
+//! at the end.
 
 use std::time::Duration;
 

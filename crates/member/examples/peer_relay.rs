@@ -1,17 +1,19 @@
-//! A peer relay alone, and a load for any: datagrams of two clients that are bound to one endpoint.
+//! A peer relay alone, and a load generator for any peer relay: two clients that are bound to one
+//! endpoint exchange datagrams.
 //!
 //! ```text
 //!   peer_relay serve PORT                             relays for the load's clients
-//!   peer_relay load ADDRESS KEY VNI [SIZE [SECONDS]]  by the line that `serve` prints
+//!   peer_relay load ADDRESS KEY VNI [SIZE [SECONDS]]  with the line that `serve` prints
 //!   peer_relay bare ADDRESS [SIZE [SECONDS]]          without a relay: see below
 //! ```
 //!
-//! One client sends runs by GSO, as many as the relay passes on; the other counts what arrives. The
-//! same load drives Tailscale's own relay (`bench/testcontrol/udprelay`). Each belongs into a network
-//! namespace of its own: over loopback the sender's core would do the relay's receiving.
+//! One client sends runs by GSO as fast as the relay forwards them, and the other counts received
+//! datagrams. The same load drives Tailscale's relay (`bench/testcontrol/udprelay`). Run relay and
+//! load in separate network namespaces: over loopback, the sender's core would do the relay's
+//! receiving.
 //!
-//! `bare` shows what a relay could pass that costs nothing: the kernel rewrites addresses in its
-//! place, from port 41001 to port 41002 of the load's host (here 10.9.0.2) by way of 10.9.0.1:41000:
+//! `bare` measures the upper bound for a relay. The kernel rewrites addresses instead, from port
+//! 41001 to port 41002 of the load's host (here 10.9.0.2) through 10.9.0.1:41000:
 //!
 //! ```text
 //!   nft add table ip n; sysctl net.ipv4.ip_forward=1
@@ -46,14 +48,14 @@ use tailnet::{
     peer_relay::{GENEVE_LEN, Geneve, Protocol, Vni},
 };
 
-/// Datagrams of one batch of the sender.
+/// The datagrams in one batch of the sender.
 const TOGETHER: usize = 256;
-/// Datagrams under way at most: what a relay's socket holds. More would only be dropped there, at the
-/// cost of the cores that the relay shares with this load.
+/// The most datagrams in flight: the capacity of a relay's socket. More would be dropped there, at
+/// the cost of the cores that relay and load share.
 const WINDOW: u64 = 2048;
-/// What did not arrive by then is lost.
+/// The age at which a datagram counts as lost.
 const LOST: Duration = Duration::from_millis(5);
-/// How long an answer of the relay takes at most.
+/// The time limit of an answer of the relay.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> anyhow::Result<()> {
@@ -89,7 +91,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Length of a datagram, and for how long they are sent.
+/// The length of a datagram, and the duration of the load.
 fn shape(words: &[&str]) -> anyhow::Result<(usize, Duration)> {
     let size = words.first().map_or(Ok(1400), |size| size.parse()).context("size")?;
     let seconds = words.get(1).map_or(Ok(5), |time| time.parse()).context("seconds")?;
@@ -150,7 +152,7 @@ fn load(
     run(relay, vni, (source, sink), size, time)
 }
 
-/// Sends, and counts what arrives.
+/// Sends datagrams, and counts the received ones.
 fn run(
     relay: SocketAddr,
     vni: Vni,

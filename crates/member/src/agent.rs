@@ -1,16 +1,17 @@
-//! The agent: it speaks to the coordinator, to relays and to programs of this machine, and decides.
-//! It has no key of WireGuard's; what parses the network's words is here, and without rights.
+//! The agent: the process that exchanges messages with the coordinator, relays and programs, and
+//! makes the decisions. It has no WireGuard key. It parses all input from the network, and it runs
+//! without privileges.
 //!
 //! ```text
 //!   coordinator ── control ──┐                        ┌── line ──► data plane, steward
 //!   relays ─────── derp ─────┤                        │
-//!   UDP, by the data plane ──┼──► core::Agent ────────┼── dns ───► programs that ask for names
-//!   programs ───── local_api ┤      map, prefs        └── state ─► files
-//!   clock ───────────────────┘      `── mesh: paths, endpoints, home
+//!   UDP, by the data plane ──┼──► core::Agent ────────┼── dns ───► programs that resolve names
+//!   programs ───── local_api ┤      map, prefs        └── state_folder ─► files
+//!   clock ───────────────────┘      `── mesh: paths, endpoints, home relay
 //! ```
 //!
-//! All of it is one thread: whatever is slow is a task of its own that tells [`core`] when it is
-//! done. The loop is [`run`](mod@run); [`core`] has no sockets.
+//! The agent is one thread. Slow work runs in separate tasks that report to [`core`]. The loop is
+//! [`run`](mod@run); [`core`] has no sockets.
 
 mod apply;
 mod commands;
@@ -48,64 +49,64 @@ use self::{local_api::Request, roots::Roots};
 /// The folder of an agent's files.
 #[derive(Debug)]
 pub struct Folder {
-    /// By which they are opened.
+    /// The path by which the files are opened.
     pub path: PathBuf,
-    /// By which users know it.
+    /// The path that is shown to users.
     pub display: PathBuf,
-    /// What `path` leads through, if it does.
+    /// The folder's file descriptor, if `path` leads through one.
     pub open: Option<OwnedFd>,
 }
 
-/// What an agent is.
+/// The settings of an agent.
 #[derive(Debug)]
 pub struct Options {
-    /// The member's name.
+    /// The name of the node on this machine.
     pub name: String,
-    /// Where it keeps files.
+    /// The folder of its files.
     pub folder: Folder,
-    /// The authorities that TLS trusts.
+    /// The certificate authorities that TLS trusts.
     pub roots: Roots,
-    /// The mark of its sockets; 0 for none.
+    /// The mark of its sockets; 0 without a mark.
     pub mark: u32,
-    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    /// Networks whose addresses the user accepts, in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
-    /// Whether there is an interface, which the steward cares for.
+    /// Whether there is an interface, which the steward configures.
     pub has_interface: bool,
-    /// Whether it runs as a user that only agents have, and that may not change settings.
+    /// Whether it runs as a user of its own, who may not change settings.
     pub has_own_user: bool,
 }
 
-/// Whom it speaks to on this machine.
+/// Connections to the other processes of this node and to programs.
 #[derive(Debug)]
 pub struct Lines {
     /// The data plane.
     pub plane: Channel,
-    /// The steward, where there is one.
+    /// The steward, if there is one.
     pub steward: Option<Channel>,
-    /// The process that relays for peers, where one can be had.
+    /// The process that relays for peers, if available.
     pub relay_server: Option<Channel>,
-    /// Where programs ask.
+    /// The source of requests of programs.
     pub clients: Clients,
 }
 
-/// Where programs ask.
+/// The source of requests of programs.
 #[derive(Debug)]
 pub enum Clients {
-    /// At a socket, as they ask tailscaled.
+    /// A Unix socket, compatible with the one of tailscaled.
     #[cfg(feature = "local-api")]
     Socket(std::os::unix::net::UnixListener),
-    /// The one program that the agent is a part of.
+    /// The program that contains this agent.
     Own(mpsc::Receiver<Request>),
 }
 
-/// Runs an agent until the data plane, or the program that it is a part of, is gone.
+/// Runs an agent until the data plane ends, or the program that contains the agent.
 ///
 /// # Errors
 /// Its files cannot be used.
 pub fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
     let ended = runtime.block_on(run::run(options, lines));
-    // A name may be asked for that no server answers: nobody waits for that.
+    // Does not wait for look-ups of names that no server answers.
     runtime.shutdown_background();
     ended
 }

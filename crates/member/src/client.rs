@@ -1,4 +1,4 @@
-//! A client of the socket where a member answers as tailscaled does (tailscale `client/local`).
+//! A client of a member's local API (tailscale `client/local`).
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -10,28 +10,28 @@ use serde_json::Value;
 use tailnet::keys::MachinePublic;
 use tokio::{net::UnixStream, time::timeout};
 
-/// The name that the server answers to: no web page can say it.
+/// The host header that the server accepts. No web page can send it.
 const HOST: &str = "local-tailscaled.sock";
-/// How long an answer may take. A ping of a peer that does not answer takes longest.
+/// The time limit of an answer. A ping to a silent peer takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one may take of tailnet lock: the agent gives up after twice 60 s.
+/// The time limit of an answer about tailnet lock: the agent gives up after twice 60 s.
 const TKA_TIMEOUT: Duration = Duration::from_secs(150);
-/// The most bytes of an answer.
+/// The longest answer, in bytes.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Why a member did not do what it was asked.
+/// The reason for a failed request.
 #[derive(Debug)]
 pub enum ClientError {
-    /// No member answers there.
+    /// No member answers at the socket.
     Absent(io::Error),
-    /// It refused, in its words.
+    /// The member refused.
     Refused {
-        /// The status of HTTP.
+        /// The HTTP status.
         status: u16,
-        /// Its words.
+        /// The message.
         text: String,
     },
-    /// It did not answer as it should.
+    /// The answer is invalid.
     Broken(String),
 }
 
@@ -48,36 +48,36 @@ impl std::fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// A member's socket.
+/// A client of one member.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
-/// Lines of JSON that come as things happen.
+/// A stream of notifications as lines of JSON.
 pub struct Notifications {
     body: Incoming,
     rest: BytesMut,
 }
 
 impl Client {
-    /// That of this socket.
+    /// A client of the member at this socket.
     pub fn new(socket: PathBuf) -> Self {
         Self { socket }
     }
 
-    /// Asks for what is at `path`, below `/localapi/v0/`.
+    /// Gets `path`, below `/localapi/v0/`.
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.request(Method::GET, path, None).await
     }
 
-    /// Asks for what is at `path`, with a parameter of any text.
+    /// Gets `path` with a parameter of any text.
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn get_with(&self, path: &str, name: &str, of: &str) -> Result<Value, ClientError> {
         self.get(&with_parameter(path, name, of)).await
     }
@@ -85,7 +85,7 @@ impl Client {
     /// Posts `body` to `path`.
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
         self.request(Method::POST, path, body).await
     }
@@ -93,24 +93,24 @@ impl Client {
     /// Posts bytes to `path`.
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Value, ClientError> {
         self.request_bytes(Method::POST, path, body.to_vec()).await
     }
 
-    /// Changes what is at `path`.
+    /// Patches `path`.
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn patch(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.request(Method::PATCH, path, Some(body)).await
     }
 
-    /// Hears what happens from now on; `mask` says what is told at once (`ipn/backend.go`,
+    /// Subscribes to notifications. `mask` selects the first one (`ipn/backend.go`,
     /// `NotifyWatchOpt`).
     ///
     /// # Errors
-    /// Nobody answers, or it is refused.
+    /// The member does not answer or refuses.
     pub async fn watch(&self, mask: u32) -> Result<Notifications, ClientError> {
         let path = format!("watch-ipn-bus?mask={mask}");
         let response = self.send(Method::GET, &path, Vec::new()).await?;
@@ -143,7 +143,7 @@ impl Client {
         };
         let late = |_| ClientError::Broken(format!("none came within {} s{hint}", limit.as_secs()));
         let text = timeout(limit, answered).await.map_err(late)??;
-        // Some answers are texts, or empty.
+        // Some answers are plain text or empty.
         let as_text = || Value::String(String::from_utf8_lossy(&text).into_owned());
         Ok(plain(serde_json::from_slice(&text).unwrap_or_else(|_| as_text())))
     }
@@ -171,7 +171,7 @@ impl Client {
         }
         let text = collect(response.into_body()).await?;
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        // Some refusals are JSON.
+        // Some errors are JSON.
         let message = serde_json::from_str::<Value>(&text).ok();
         let message = message.and_then(|message| Some(message.get("error")?.as_str()?.to_owned()));
         let text = plain_text(&message.unwrap_or(text));
@@ -180,10 +180,10 @@ impl Client {
 }
 
 impl Notifications {
-    /// The next one; `None` once the member has ended.
+    /// Receives the next notification; `None` once the member has ended.
     ///
     /// # Errors
-    /// It is no JSON.
+    /// It is not JSON.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
@@ -223,8 +223,8 @@ async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
     Ok(text)
 }
 
-/// An answer that a terminal may be shown: names in it are the coordinator's words, or those of
-/// other nodes.
+/// Removes control characters from an answer: it contains text of the coordinator and of other
+/// nodes, and is printed on terminals.
 fn plain(answer: Value) -> Value {
     match answer {
         Value::String(text) => Value::String(plain_text(&text)),
@@ -236,16 +236,16 @@ fn plain(answer: Value) -> Value {
     }
 }
 
-/// A text without what commands a terminal.
+/// Removes control characters, which could command a terminal.
 pub fn plain_text(text: &str) -> String {
     let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
     text.chars().filter(is_shown).collect()
 }
 
-/// Reads a coordinator's key from an argument.
+/// Parses a coordinator's key from an argument.
 ///
 /// # Errors
-/// It is not a key, or the key of zeros; the error is a message.
+/// A message, if it is not a key or the key of zeros.
 pub fn read_server_key(text: &str) -> Result<MachinePublic, &'static str> {
     let key = text.parse().ok().filter(|key: &MachinePublic| !key.is_zero());
     key.ok_or("the server's key is mkey: and 64 hexadecimal digits, as `linerate-server` shows it")

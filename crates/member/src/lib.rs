@@ -1,15 +1,15 @@
-//! Floor 4: a machine in a tailnet. Its network is found and kept by an agent, which has no key of
-//! WireGuard's; its packets are carried by the data plane, which does what the agent says.
+//! Floor 4: a machine in a tailnet. An agent, which has no WireGuard key, joins and follows the
+//! network. The data plane transports the packets and carries out the agent's commands.
 //!
 //! ```text
-//!   agent    speaks to the coordinator, to relays, and to programs of this machine; decides
-//!   client   asks a running agent
-//!   lock     keys and secrets of tailnet lock, for who asks a running agent
-//!   relay_server   a process of its own: passes datagrams on between peers
-//!   plane    beside a `Node`: carries out the agent's words, and tells it what happens
+//!   agent         exchanges messages with the coordinator, relays and programs; decides
+//!   client        sends requests to a running agent
+//!   tka           parses keys and secrets of tailnet lock for such requests
+//!   relay_server  a separate process that relays datagrams between peers
+//!   plane         runs with a `Node`: carries out the agent's commands and reports events
 //! ```
 #![forbid(unsafe_code)]
-// A program that the agent is a part of needs no socket.
+// A program that contains the agent needs no socket.
 #![cfg_attr(not(feature = "local-api"), allow(dead_code))]
 
 pub mod agent;

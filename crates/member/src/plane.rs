@@ -1,17 +1,17 @@
-//! What the data plane does for the agent.
+//! The data plane's side of a member.
 //!
 //! ```text
-//!   line ── ToPlane ──► hear:   peers, paths, filter, keys ──► Node
-//!                               datagrams ──► UDP socket;  from relays ──► engine::Relay
-//!                               pings ──► tunnel
-//!   line ◄── ToAgent ── watch:  events of peers, activity         ◄── Node
-//!                       sort:   disco and STUN                    ◄── engine::ControlReceiver
-//!                       relay:  runs to peers behind relays       ◄── engine::Relay
-//!                       messages: pongs; pings are answered       ◄── engine::MessageReceiver
+//!   line ── ToPlane ──► receive:  peers, paths, filter, keys ──► Node
+//!                                 datagrams ──► UDP socket;  relayed ──► engine::RelayQueues
+//!                                 pings ──► tunnel
+//!   line ◄── ToAgent ── reporter: events of peers, activity         ◄── Node
+//!                       disco:    disco and STUN                    ◄── engine::ControlReceiver
+//!                       relay:    runs to peers behind relays       ◄── engine::RelayQueues
+//!                       messages: pongs; answers pings              ◄── engine::MessageReceiver
 //! ```
 //!
-//! Each is a thread. What they send waits where the agent does not read; the data path does not
-//! wait for them, and what finds no room in its queues is counted as dropped there.
+//! Each row is a thread. If the agent does not read, these threads wait. The data path does not
+//! wait for them: it drops and counts datagrams that exceed its queues.
 
 mod auxiliary;
 mod endpoint_tables;
@@ -53,12 +53,12 @@ use self::{
 };
 pub use self::{keys::KeyFile, port::open_socket};
 
-/// How long a thread waits that has no reason to wake up.
+/// The wait of a thread that has no deadline.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Datagrams of disco and STUN in one message at most.
+/// The most disco and STUN datagrams in one message.
 const MAX_DATAGRAMS: usize = 32;
 
-/// The data plane's ends of what is attached to it.
+/// The data plane's ends of the channels to the engine.
 pub struct Ends {
     datagrams: ControlReceiver,
     messages: MessageReceiver,
@@ -66,7 +66,7 @@ pub struct Ends {
     tables: EndpointTables,
 }
 
-/// What a member's data plane has attached. `wake_inbound` ends the wait of its UDP side.
+/// The attachments of a member's data plane. `wake_inbound` ends the wait of its UDP side.
 pub fn attach(wake_inbound: Waker) -> (Attachments, Ends) {
     let magic = Magic::new(&disco::MAGIC).expect("it has six bytes");
     let relayed_headers = [false, true].map(|control| {
@@ -91,11 +91,11 @@ pub fn attach(wake_inbound: Waker) -> (Attachments, Ends) {
     (attached, Ends { datagrams, messages, own_packets, tables })
 }
 
-/// The sending half of the line. Clones are the same.
+/// The sending half of the line. Clones share it.
 #[derive(Clone)]
 struct LineSender(Arc<Mutex<Channel>>);
 
-/// Everything that a message of the agent may change.
+/// The state that messages of the agent change.
 struct Plane {
     node: Arc<Node>,
     tables: EndpointTables,
@@ -104,15 +104,15 @@ struct Plane {
     sockets: AuxiliarySockets,
     line: LineSender,
     pings: Pings,
-    /// Hears who this node is, where it has no interface.
+    /// Receives this node's identity, if it has no interface.
     on_identity: OnIdentity,
 }
 
-/// Hears who a node without an interface is.
+/// Receives the identity of a node without an interface.
 pub type OnIdentity = Box<dyn FnMut(Identity) + Send>;
 
-/// Starts to serve the agent at the other end of `line`. Also tells it of changes of the network,
-/// for as long as [`Telling`] is kept.
+/// Starts the threads that serve the agent at the other end of `line`. They report network changes
+/// until the [`PlaneHandle`] is dropped.
 ///
 /// # Errors
 /// The system starts no more threads.
@@ -141,7 +141,7 @@ pub fn start(
     let ended = notifier.clone();
     let receive = move || {
         plane.receive(&receiving);
-        // Nobody is left who could say or hear anything.
+        // The line is closed: ends the other threads.
         ended.notify(|pending| pending.ended = true);
         plane.tables.relay.close();
     };
@@ -157,31 +157,31 @@ pub fn start(
     Ok(PlaneHandle { notifier, line_threads, data_plane_threads })
 }
 
-/// Tells the agent what the process hears, and never waits for it.
+/// Reports network changes to the agent, without waiting for it.
 pub struct PlaneHandle {
     notifier: Arc<Notifier>,
-    /// Until the line is closed.
+    /// They run until the line is closed.
     line_threads: Vec<JoinHandle<()>>,
-    /// Until the data plane has ended.
+    /// They run until the data plane has ended.
     data_plane_threads: Vec<JoinHandle<()>>,
 }
 
 impl PlaneHandle {
-    /// Links, addresses or routes of this machine changed.
+    /// Reports that links, addresses or routes of this machine changed.
     pub fn network_changed(&self) {
         self.notifier.notify(|pending| pending.network = true);
     }
 
-    /// What tells the agent that, for another thread.
+    /// As [`Self::network_changed`], for another thread.
     pub fn network_changes(&self) -> impl Fn() + Send + use<> {
         let notifier = self.notifier.clone();
         move || notifier.notify(|pending| pending.network = true)
     }
 
-    /// Waits for the threads that have the node, once the agent is gone. A process that ends need
-    /// not: it ends its threads.
+    /// Waits for the threads that use the node, once the agent is gone. A process that ends need
+    /// not wait.
     pub fn wait_for_agent(&mut self) {
-        // One that panicked has ended, too.
+        // A thread that panicked has ended as well.
         self.line_threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 
@@ -200,7 +200,7 @@ fn spawn<T: Send + 'static>(
 
 impl LineSender {
     /// # Errors
-    /// Nobody will ever read it.
+    /// The line is closed.
     fn send(&self, message: &ToAgent) -> io::Result<()> {
         let channel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         line::write(message, |part| channel.send(part))
@@ -208,7 +208,7 @@ impl LineSender {
 }
 
 impl Plane {
-    /// Does what the agent says until nobody is left who could say anything.
+    /// Carries out the agent's messages until the line is closed.
     fn receive(&mut self, line: &Channel) {
         let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
         loop {
@@ -247,7 +247,7 @@ impl Plane {
                 }
             }
             ToPlane::Path { peer, path } => self.set_path(peer, path),
-            // One that was removed meanwhile, or has no path yet, needs none.
+            // A peer that was removed, or has no path yet, needs no handshake.
             ToPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
             ToPlane::Datagrams(datagrams) => {
                 datagrams.iter().for_each(|one| self.send_datagram(one));
@@ -262,7 +262,7 @@ impl Plane {
             ToPlane::Relayed(datagrams) => {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
-                    // A peer's first words may come by a relay that it was not sought at.
+                    // The first packet of a peer may come from a relay that was not used for it.
                     if self.peers.relay_endpoint(one.from, one.region, &self.tables).is_some() {
                         let _ = self.tables.relay.inject(&from, one.bytes, one.segment as usize);
                     }
@@ -319,31 +319,31 @@ impl Plane {
             Path::Auxiliary { number, .. } => self.sockets.endpoint(peer, number),
             Path::Relay(region) => self.peers.relay_endpoint(peer, region, &self.tables),
         };
-        // A peer that was removed meanwhile needs no path.
+        // A peer that was removed needs no path.
         if let Some(endpoint) = endpoint {
             let _ = self.node.set_endpoint(&public(peer), endpoint);
             self.sockets.handle_path(peer, path);
         }
     }
 
-    /// Sends a datagram that is not WireGuard's.
+    /// Sends a datagram that does not belong to WireGuard.
     fn send_datagram(&self, one: &Outgoing) {
         if let Some(by) = one.by {
             return self.sockets.send(by, one);
         }
         let local = one.source.map(|at| Local { addr: at.addr, interface: at.interface });
         let to = Endpoint { local, ..Endpoint::new(one.to) };
-        // Whether it arrives is told by its answer alone.
+        // Only an answer shows whether it arrives.
         let _ = self.node.send_control(&one.bytes, to, one.hops);
     }
 
-    /// Where nobody reads, the next words come from another agent, which asks.
+    /// If the line is closed, the next agent requests the state again.
     fn send(&self, message: &ToAgent) {
         let _ = self.line.send(message);
     }
 }
 
-/// Passes on what is not WireGuard's.
+/// Forwards datagrams that do not belong to WireGuard.
 fn forward_datagrams(datagrams: &ControlReceiver, tables: &EndpointTables, line: &LineSender) {
     use std::sync::mpsc::RecvTimeoutError;
     loop {
@@ -374,7 +374,7 @@ fn forward_datagrams(datagrams: &ControlReceiver, tables: &EndpointTables, line:
     }
 }
 
-/// Passes on what goes to peers behind relays.
+/// Forwards datagrams for peers behind relays.
 fn forward_runs(relay: &RelayQueues, line: &LineSender) {
     loop {
         let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else {

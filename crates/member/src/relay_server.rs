@@ -1,15 +1,15 @@
-//! The relay for peers, as a process of its own has it: a data plane without keys of WireGuard's.
+//! The process of a peer relay: a data plane without WireGuard keys.
 //!
 //! ```text
-//!   UDP ──► Passing ── data of bound clients ────► UDP       a thread; what passes is not opened
-//!              |  `─── binds ── Server ─ answer ─► UDP
-//!              `────── STUN ──► line ──► agent
-//!   agent ── Allocate ──► hear ──► Server                    a thread
-//!         ── STUN ──────► hear ──► UDP
+//!   UDP ──► Forwarder ── data of bound clients ──► UDP       a thread; data is not decrypted
+//!               |  `─── binds ── Server ─ answer ─► UDP
+//!               `────── STUN ──► line ──► agent
+//!   agent ── Allocate ──► Service ──► Server                 a thread
+//!         ── STUN ──────► Service ──► UDP
 //! ```
 //!
-//! The agent decides who may have an endpoint; it is told where one may be reached. That it ends
-//! costs no packet: endpoints stay, and the next agent makes more.
+//! The agent decides about requests for endpoints and announces their addresses. If it ends, no
+//! packet is lost: endpoints remain, and the next agent allocates more.
 
 mod forwarder;
 
@@ -37,7 +37,7 @@ use zeroize::Zeroizing;
 
 use self::forwarder::Forwarder;
 
-/// A socket that relays, before anybody is served.
+/// A bound socket, before its clients are served.
 pub struct Bound {
     socket: UdpSocket,
     receiver: UdpReceiver,
@@ -45,8 +45,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// At a UDP port of all addresses, 0 for any, with this mark on what it sends. With the rights
-    /// that the port, the mark and large buffers take.
+    /// Binds a UDP port of all addresses, 0 for any, and sets a mark. It needs the privileges for
+    /// the port, the mark and large buffers.
     ///
     /// # Errors
     /// The port is in use, or the kernel refuses.
@@ -57,10 +57,10 @@ impl Bound {
         Ok(Self { socket, receiver, port })
     }
 
-    /// Relays for whom the agent on `line` allows it, until `steward` is gone.
+    /// Relays for clients that the agent on `line` permits, until `steward` is gone.
     ///
     /// # Errors
-    /// The socket can never receive again, or the system starts no threads.
+    /// The socket failed permanently, or the system starts no threads.
     pub fn serve(self, line: Channel, steward: &Channel) -> anyhow::Result<()> {
         line.set_nonblocking().context("line")?;
         let line = Arc::new(line);
@@ -83,13 +83,13 @@ impl Bound {
     }
 }
 
-/// Tells the agent that it cannot relay.
+/// Reports to the agent that relaying is not possible.
 pub fn report_failure(line: &Channel, error: &anyhow::Error) {
-    // An agent that does not read hears it of the next one.
+    // An agent that does not read gets the error from the next process.
     let _ = line::write(&FromRelayServer::Failed(format!("{error:#}")), |part| line.send(part));
 }
 
-/// Does what the agent says.
+/// Carries out the agent's messages.
 struct Service {
     table: Arc<Mutex<Server>>,
     socket: UdpSocket,
@@ -135,7 +135,7 @@ impl Service {
                 for Outgoing { to, source, hops, bytes, .. } in datagrams {
                     let local = source.map(|at| Local { addr: at.addr, interface: at.interface });
                     let to = Endpoint { local, ..Endpoint::new(to) };
-                    // Like any that is lost.
+                    // As if it was lost.
                     let _ = self.socket.send_control(&bytes, to, hops);
                 }
             }
@@ -152,7 +152,7 @@ impl Service {
     }
 }
 
-/// Tells the agent, unless it has not read for long: nobody waits for it.
+/// Sends a message, without waiting for an agent that does not read.
 fn send_to_agent(line: &Channel, message: &FromRelayServer) {
     if let Err(error) = line::write(message, |part| line.send(part)) {
         tracing::debug!(%error, "the agent was not told");

@@ -1,6 +1,6 @@
-//! Keys and secrets of tailnet lock, as people write them, for what is asked of a running agent. They
-//! are made and read where the person is: no agent has a secret that turns tailnet lock off, until
-//! `lock disable` uses it and posts it to the agent.
+//! Keys and secrets of tailnet lock in text form, for requests to a running agent. They are created
+//! and parsed on the user's side: no agent has a secret that disables tailnet lock, until `lock
+//! disable` sends it.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tailnet::tka::{claim, hash_of_secret, read_public};
 use zeroize::Zeroizing;
 
-/// What a secret begins with.
+/// The prefix of a secret.
 const SECRET: &str = "disablement-secret:";
 
-/// A trusted key, for an agent: `tlpub:..`, and its votes behind a question mark.
+/// Parses a trusted key: `tlpub:..`, optionally with a question mark and its votes.
 ///
 /// # Errors
-/// It is none.
+/// It is invalid.
 pub fn trusted_key(text: &str) -> anyhow::Result<Value> {
     let (key, votes) = text.split_once('?').unwrap_or((text, "1"));
     let votes: u32 = votes.parse().with_context(|| format!("{text}: the votes"))?;
@@ -24,15 +24,15 @@ pub fn trusted_key(text: &str) -> anyhow::Result<Value> {
     Ok(json!({ "Kind": 1, "Votes": votes, "Public": Base64::encode_string(&key) }))
 }
 
-/// The public half of a key: `tlpub:..` or `nlpub:..`.
+/// Parses the public half of a key: `tlpub:..` or `nlpub:..`.
 ///
 /// # Errors
-/// It is none.
+/// It is invalid.
 pub fn public_key(text: &str) -> anyhow::Result<[u8; 32]> {
     read_public(text).map_err(|_| anyhow::anyhow!("{text}: not a key such as tlpub:.."))
 }
 
-/// A new secret that turns tailnet lock off, and its hash.
+/// Creates a secret that disables tailnet lock, and its hash.
 ///
 /// # Errors
 /// There is no randomness.
@@ -47,10 +47,10 @@ pub fn new_secret() -> anyhow::Result<(Zeroizing<String>, [u8; 32])> {
     Ok((text, hash))
 }
 
-/// Reads a secret.
+/// Parses a secret.
 ///
 /// # Errors
-/// It is none.
+/// It is invalid.
 pub fn read_secret(text: &str) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     let Some(hex) = text.strip_prefix(SECRET).or_else(|| text.strip_prefix("disablement:")) else {
         bail!("a secret begins with {SECRET}");
@@ -59,10 +59,10 @@ pub fn read_secret(text: &str) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     bytes.map(Zeroizing::new).map_err(|_| anyhow::anyhow!("the secret is not hexadecimal"))
 }
 
-/// Whose key a signature is of, and by which key that node renews it, which may be none.
+/// The node key of a signature, and the key that may renew it, which may be empty.
 ///
 /// # Errors
-/// It is none.
+/// The signature is invalid.
 pub fn signed_node(signature: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
     let claimed = claim(signature).context("a signature")?;
     Ok((claimed.node.to_string(), claimed.wrapping))

@@ -1,4 +1,4 @@
-//! Floor 3: a running peer: an IP side such as a TUN device, a UDP socket, the engine between them,
+//! Floor 3: a running node: an IP side such as a TUN device, a UDP socket, the engine between them,
 //! and the control half.
 #![forbid(unsafe_code)]
 
@@ -37,10 +37,10 @@ use wg::{
     config::PeerState,
 };
 
-/// All randomness is the kernel's.
+/// The kernel's random numbers.
 type Rng = UnwrapErr<SysRng>;
 
-/// A peer that runs until it is dropped.
+/// A node that runs until it is dropped.
 pub struct Node {
     info: TunInfo,
     control: Arc<Mutex<Control<Rng>>>,
@@ -48,7 +48,7 @@ pub struct Node {
     udp: UdpSocket,
     socket_settings: Mutex<SocketSettings>,
     mtu: Arc<AtomicU32>,
-    /// Whether the MTU of paths is searched for.
+    /// Whether the MTUs of paths are probed.
     searching: AtomicBool,
     offloads: Arc<Offloads>,
     tap: Arc<Tap>,
@@ -59,17 +59,17 @@ pub struct Node {
     engine: Engine,
 }
 
-/// The parts of a peer.
+/// The parts of a node.
 pub struct NodeParts<R, S> {
     /// A TUN device, or another IP side.
     pub ip: IpSide<R, S>,
     /// The UDP socket and its receiving half.
     pub udp: (UdpSocket, UdpReceiver),
-    /// The offloads of the kernel that are used.
+    /// The kernel's offloads that may be used.
     pub offloads: Arc<Offloads>,
-    /// How many cores it uses.
+    /// The number of cores to use.
     pub cores: usize,
-    /// Its optional parts. The observer is the node's own.
+    /// Optional parts. The node sets the observer itself.
     pub attached: Attachments,
 }
 
@@ -78,32 +78,32 @@ pub struct IpSide<R, S> {
     pub recv: R,
     pub send: S,
     pub info: TunInfo,
-    /// What is waited for, where that is a TUN device.
+    /// Waits for packets, if the IP side is a TUN device.
     pub source: Option<TunSource>,
 }
 
 /// The settings of the UDP socket.
 #[derive(Clone, Copy, Debug, Default)]
 struct SocketSettings {
-    /// The port asked for; once bound, the port.
+    /// The requested port; once bound, the actual port.
     port: u16,
     fwmark: u32,
     up: bool,
 }
 
-/// Why a change was not made.
+/// The reason for a refused change.
 #[derive(Debug)]
 pub enum ApplyError {
-    /// The UDP socket could not have the port or the mark.
+    /// The port or the mark of the UDP socket is not available.
     Bind(BindError),
-    /// The protocol refused.
+    /// The protocol's configuration refused the change.
     Config(ConfigError),
-    /// There is no offload of that name.
+    /// The offload with this name does not exist.
     NoSuchOffload(String),
 }
 
 impl ApplyError {
-    /// The number of `errno.h` for the UAPI's reply.
+    /// The error number (`errno.h`) for the UAPI's reply.
     pub fn errno(&self) -> i32 {
         let errno = match self {
             Self::Bind(BindError::InUse) => Errno::EADDRINUSE,
@@ -129,8 +129,8 @@ impl std::fmt::Display for ApplyError {
 impl std::error::Error for ApplyError {}
 
 impl Node {
-    /// Starts a peer. It is down until [`Node::link_up`]. `ended` is called if the data plane ends
-    /// by itself.
+    /// Starts a node. It is down until [`Node::link_up`]. `ended` is called if the data plane
+    /// fails.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -188,15 +188,15 @@ impl Node {
         &self.info
     }
 
-    /// The process that has the rights that this one gave up, if there is one.
+    /// The process that retains the privileges of this one, if there is one.
     pub fn helper(&self) -> Option<&Helper> {
         self.udp.helper()
     }
 
-    /// Makes a change: first of the socket, which the kernel may refuse, then of the device.
+    /// Applies a change: first to the socket, where the kernel may refuse it, then to the device.
     ///
     /// # Errors
-    /// It was refused.
+    /// The change was refused.
     pub fn apply(&self, change: Change) -> Result<(), ApplyError> {
         self.change_socket(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
         self.names.remove(&change);
@@ -221,7 +221,7 @@ impl Node {
         Ok(())
     }
 
-    /// To be called when the interface came up: opens the socket.
+    /// Opens the socket. Call it when the interface came up.
     ///
     /// # Errors
     /// The port is not available.
@@ -243,7 +243,7 @@ impl Node {
         Ok(())
     }
 
-    /// To be called when the interface went down: ends sessions and closes the socket.
+    /// Ends sessions and closes the socket. Call it when the interface went down.
     pub fn link_down(&self) {
         let mut socket_settings = lock(&self.socket_settings);
         if std::mem::replace(&mut socket_settings.up, false) {
@@ -252,14 +252,14 @@ impl Node {
         }
     }
 
-    /// To be called when the interface has another MTU.
+    /// Sets the MTU. Call it when that of the interface changed.
     pub fn set_mtu(&self, mtu: u32) {
         if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {
             self.search_paths(self.searching.load(Ordering::Relaxed));
         }
     }
 
-    /// Searches for the MTU of the path to each peer that supports it from now on, or stops.
+    /// Starts or stops probing the path MTU of each peer that supports it.
     pub fn search_paths(&self, wanted: bool) {
         self.searching.store(wanted, Ordering::Relaxed);
         let mtu = u16::try_from(self.mtu.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
@@ -267,15 +267,14 @@ impl Node {
         self.engine.wake();
     }
 
-    /// Says whether secrets are agreed with peers against quantum computers. A change ends
-    /// sessions.
+    /// Sets whether to agree on post-quantum secrets with peers. A change ends sessions.
     pub fn set_post_quantum(&self, mode: PostQuantum) {
         lock(&self.control).set_post_quantum(mode);
         self.engine.wake();
     }
 
-    /// To be called when routes or addresses changed: a peer is no longer answered from the address
-    /// it reached, where packets from there to it leave by another device now than they came in by.
+    /// Call it when routes or addresses changed. If packets from a peer's source address now leave
+    /// by another device than before, the node no longer replies from that address.
     pub fn routes_changed(&self) {
         let sticky: Vec<_> =
             lock(&self.control).peers_with_source().map(|(key, at)| (*key, at)).collect();
@@ -293,12 +292,12 @@ impl Node {
         }
     }
 
-    /// The peer whose allowed IPs hold an address.
+    /// The peer whose allowed IPs contain an address.
     pub fn peer_of(&self, ip: IpAddr) -> Option<PublicKey> {
         self.device.routes().lookup(ip).map(|peer| *peer.public_key())
     }
 
-    /// The state, as `wg show` shows it.
+    /// The state, as `wg show` prints it.
     pub fn state(&self) -> DeviceState {
         let socket_settings = *lock(&self.socket_settings);
         let control = lock(&self.control);
@@ -310,13 +309,12 @@ impl Node {
         }
     }
 
-    /// Each offload by its name: whether it is wanted, and how often the kernel
-    /// refused it.
+    /// The offloads by name: whether each is enabled, and how often the kernel refused it.
     pub fn offloads(&self) -> &Offloads {
         &self.offloads
     }
 
-    /// Switches offloads on or off, all of them or none; `all` names each.
+    /// Switches offloads on or off, either all or none of the list; `all` stands for each of them.
     ///
     /// # Errors
     /// [`ApplyError::NoSuchOffload`].
@@ -334,13 +332,13 @@ impl Node {
         Ok(())
     }
 
-    /// Has each thread of the data plane finish a round, even without work.
+    /// Makes each thread of the data plane finish a round, even without work.
     pub fn wake_threads(&self) {
         self.engine.wake();
         self.engine.wake_receivers();
     }
 
-    /// How many rounds each thread of the data plane has finished, by its name.
+    /// The number of finished rounds of each thread of the data plane, by name.
     pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
         self.engine.rounds()
     }
@@ -350,7 +348,7 @@ impl Node {
         lock(&self.socket_settings).fwmark
     }
 
-    /// All counters that are not in the state.
+    /// All counters that are not part of the state.
     pub fn stats(&self) -> Stats {
         let load = self.load();
         let [outbound, inbound, queued] = [&load.outbound, &load.inbound, &load.queued]
@@ -377,7 +375,7 @@ impl Node {
         }
     }
 
-    /// How large batches were, and how long packets waited.
+    /// Histograms of batch sizes and waiting times.
     pub fn load(&self) -> &Load {
         self.engine.load()
     }
@@ -387,17 +385,17 @@ impl Node {
         &self.tap
     }
 
-    /// Filters packets from peers: accepts all until a policy is set.
+    /// The filter of packets from peers. It accepts all packets until a policy is set.
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// How fast peers answer handshakes.
+    /// Counters of answered handshakes.
     pub fn handshakes(&self) -> &HandshakeCounts {
         &self.device.handshakes
     }
 
-    /// How many packets were dropped for a reason.
+    /// The number of packets dropped for a reason.
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.device.drops.get(reason)
     }
@@ -414,8 +412,8 @@ impl Node {
     }
 }
 
-/// Called by each thread of the data plane when it starts. If a short time slice is refused, it
-/// keeps the usual one.
+/// Runs in each thread of the data plane when it starts. If the kernel refuses a short time slice,
+/// the thread uses the default.
 fn init_thread() {
     let _ = process::request_short_time_slice();
 }

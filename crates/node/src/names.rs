@@ -1,4 +1,4 @@
-//! The names that endpoints of peers were resolved from, to resolve them again.
+//! The names of peers' endpoints, for resolving them again.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use super::{Node, lock, now};
 pub struct Unanswered {
     pub peer: PublicKey,
     pub name: EndpointName,
-    /// The address that initiations are sent to.
+    /// The address to which initiations are sent.
     pub endpoint: Option<SocketAddr>,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Drops the names of the peers that a change removes or gives an endpoint. From then on the
-    /// address counts.
+    /// Removes the names of peers that a change removes or moves to an endpoint. From then on the
+    /// address applies.
     pub fn remove(&self, change: &Change) {
         let mut names = self.lock();
         if change.device.replace_peers {
@@ -51,8 +51,7 @@ impl Names {
 }
 
 impl Node {
-    /// Stores the names that endpoints were resolved from, in place of all former ones. Endpoints
-    /// that are addresses are skipped.
+    /// Replaces the stored names of endpoints. Endpoints without a name are skipped.
     pub fn name_endpoints(&self, names: impl IntoIterator<Item = (PublicKey, EndpointName)>) {
         let named = names.into_iter().filter(|(_, name)| name.is_name());
         *self.names.lock() = named.collect();
@@ -71,8 +70,8 @@ impl Node {
         unanswered.collect()
     }
 
-    /// Moves a peer to another address of its name, if nothing has changed since the peer did not
-    /// answer: neither the name nor the endpoint, nor has it answered. Returns whether it was moved.
+    /// Moves a peer to another address of its name, if name and endpoint are unchanged and the peer
+    /// still does not answer. Returns whether it was moved.
     pub fn move_unanswered(&self, unanswered: &Unanswered, to: SocketAddr) -> bool {
         let Unanswered { peer, name, endpoint } = unanswered;
         let names = self.names.lock();
@@ -88,7 +87,7 @@ impl Node {
         moved
     }
 
-    /// Says that the names are resolved again from now on.
+    /// Notes that the names are resolved again from now on.
     pub fn follow_names(&self) {
         self.names.are_followed.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! For a program that chooses where peers are reached: events, commands, and datagrams of its own.
+//! The interface for a program that chooses the paths of peers: events, commands, and datagrams of
+//! other protocols.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,14 +9,14 @@ use wg::{CommandError, Event, PublicKey, config::PeerTraffic};
 
 use super::{Node, lock, now};
 
-/// What was done to meet peers by chance.
+/// Counters of birthday probing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbingStats {
-    /// Sockets that were opened for it.
+    /// Sockets that were opened.
     pub sockets: u64,
-    /// Those that a peer's call met.
+    /// Sockets that a probe of a peer reached.
     pub connected: u64,
-    /// Ports of peers that were called.
+    /// Ports of peers that were probed.
     pub probes: u64,
 }
 
@@ -27,41 +28,41 @@ pub(super) struct Probing {
 }
 
 impl Node {
-    /// Has events noted from now on, for [`Node::poll_event`]. `waker` is called for each, and
-    /// must not block. Only the first subscriber counts.
+    /// Enables events for [`Node::poll_event`]. `waker` is called for each and must not block. Only
+    /// the first subscriber counts.
     pub fn subscribe(&self, waker: Waker) {
         lock(&self.control).subscribe(waker);
         self.engine.wake();
     }
 
-    /// The next event.
+    /// Takes the next event.
     pub fn poll_event(&self) -> Option<Event> {
         self.device.events.poll()
     }
 
-    /// Sets where a peer is reached.
+    /// Sets the endpoint of a peer.
     ///
     /// # Errors
-    /// There is no such peer.
+    /// The peer is unknown.
     pub fn set_endpoint(&self, peer: &PublicKey, endpoint: Endpoint) -> Result<(), CommandError> {
         lock(&self.control).set_endpoint(peer, endpoint)
     }
 
-    /// Begins a handshake with a peer now.
+    /// Starts a handshake with a peer now.
     ///
     /// # Errors
-    /// There is no such peer, it has no endpoint, or the interface is down.
+    /// The peer is unknown or without an endpoint, or the interface is down.
     pub fn handshake_now(&self, peer: &PublicKey) -> Result<(), CommandError> {
         let begun = lock(&self.control).handshake_now(peer, now());
         self.engine.wake();
         begun
     }
 
-    /// Sends a datagram of another protocol by the UDP socket, from `to.local` where that is given,
-    /// past as many routers as `hops` says.
+    /// Sends a datagram of another protocol from the UDP socket: from `to.local` if it is set, and
+    /// with `hops` as its TTL.
     ///
     /// # Errors
-    /// It did not go.
+    /// It was not sent.
     pub fn send_control(
         &self,
         datagram: &[u8],
@@ -74,17 +75,17 @@ impl Node {
         self.udp.send_control(datagram, to, hops)
     }
 
-    /// Opens so many sockets beside the one of this peer, at ports of their own.
+    /// Opens this many additional sockets at other ports, for birthday probing.
     ///
     /// # Errors
-    /// There is not even one.
+    /// The first socket failed.
     pub fn open_flows(&self, count: u16) -> Result<ProbeSockets, BindError> {
         let flows = self.udp.open_probe_sockets(count, self.fwmark())?;
         self.probing.sockets.fetch_add(flows.count().into(), Ordering::Relaxed);
         Ok(flows)
     }
 
-    /// What was done to meet peers by chance.
+    /// The counters of birthday probing.
     pub fn probing_stats(&self) -> ProbingStats {
         let Probing { sockets, connected, probes } = &self.probing;
         let [sockets, connected, probes] =
@@ -92,22 +93,22 @@ impl Node {
         ProbingStats { sockets, connected, probes }
     }
 
-    /// One of these was met by a peer's call.
+    /// Counts a socket that a probe of a peer reached.
     pub fn count_connected(&self) {
         self.probing.connected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many ports are called by chance.
+    /// Counts probed ports.
     pub fn count_probes(&self, probes: u64) {
         self.probing.probes.fetch_add(probes, Ordering::Relaxed);
     }
 
-    /// What each peer sent and received.
+    /// The traffic of each peer.
     pub fn traffic(&self) -> Vec<PeerTraffic> {
         lock(&self.control).traffic().collect()
     }
 
-    /// The port of the UDP socket: once it is bound, the one that it has.
+    /// The port of the UDP socket; once bound, the actual port.
     pub fn listen_port(&self) -> u16 {
         lock(&self.socket_settings).port
     }

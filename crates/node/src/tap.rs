@@ -1,12 +1,12 @@
-//! Copies packets inside the tunnel beside the traffic, for whoever captures.
+//! Captures of packets inside the tunnel.
 //!
 //! ```text
-//!   engine's threads -- Observer::show, copy --> chunks, at most 4 MiB --> Capture
+//!   engine's threads -- Observer::observe, copy --> chunks, at most 4 MiB --> Capture
 //! ```
 //!
-//! While somebody captures, the packets of a batch are written as blocks of pcapng into memory
-//! of their own. What finds no room is not kept, and counted; the traffic waits for nothing but
-//! the list of captures, which is locked as long as it takes to put one in or out.
+//! While a capture runs, the packets of each batch are copied as pcapng blocks. Packets beyond the
+//! memory limit are dropped and counted. The data path waits only for the lock of the list of
+//! captures, which is held briefly when one starts or ends.
 
 use std::{
     sync::{
@@ -22,47 +22,46 @@ use packet::pcapng::{self, CapturedPacket, Statistics};
 
 use config::uapi::CaptureOptions;
 
-/// Bytes that wait to be read, of one capture: 10 ms at 3 Gbit/s, so that a reader may lose
-/// a core for a while.
+/// The most unread bytes of a capture: 10 ms at 3 Gbit/s, so that a reader may lose a core for a
+/// while.
 const MAX_PENDING_BYTES: usize = 4 << 20;
-/// What a chunk takes beside its bytes, in bytes.
+/// The overhead of a chunk, in bytes.
 const CHUNK_OVERHEAD: usize = 128;
-/// Captures at one time: each costs its memory and its copies.
+/// The most captures at once. Each costs memory and copies.
 const MAX_CAPTURES: usize = 4;
 
-/// As many captures are under way as there may be.
+/// The limit of captures is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyCaptures;
 
-/// Where a data plane's packets can be seen.
+/// The capture point of a data plane.
 pub struct Tap {
     on: Arc<AtomicBool>,
-    /// Captures whose reader did not leave yet, be they ended or not.
+    /// Captures that were not dropped, including ended ones.
     open: AtomicUsize,
     clock: Clock,
     captures: RwLock<Vec<ActiveCapture>>,
 }
 
-/// The data plane's end of a capture. Its reader hears that it ended when it is dropped.
+/// The data plane's end of a capture. Dropping it ends the capture for the reader.
 struct ActiveCapture {
     options: CaptureOptions,
     chunks: Sender<Chunk>,
     shared: Arc<Shared>,
 }
 
-/// What both ends of a capture know.
+/// The state that both ends of a capture share.
 struct Shared {
-    /// Bytes that may still wait.
+    /// Bytes that may still be stored.
     room_left: AtomicUsize,
     received: AtomicU64,
     dropped: AtomicU64,
-    /// Of the dropped, those that no block told of yet.
+    /// Dropped packets that no block has reported yet.
     unreported: AtomicU64,
     began: Duration,
 }
 
-/// The reader's end of a capture. It goes on, and costs, until this is dropped or
-/// [`CaptureEnd`] ends it.
+/// The reader's end of a capture. The capture runs until this is dropped or [`CaptureEnd`] ends it.
 pub struct Capture {
     chunks: Mutex<Receiver<Chunk>>,
     end: CaptureEnd,
@@ -75,7 +74,7 @@ pub struct CaptureEnd {
     shared: Arc<Shared>,
 }
 
-/// Blocks of pcapng. Their room is given back when this is dropped.
+/// Blocks of pcapng. Dropping it frees their share of the memory limit.
 pub struct Chunk {
     bytes: Vec<u8>,
     reserved: usize,
@@ -83,12 +82,12 @@ pub struct Chunk {
 }
 
 impl Tap {
-    /// A tap of which nobody captures. Packets are stamped by `clock`.
+    /// A tap without captures. `clock` provides the timestamps.
     pub fn new(clock: Clock) -> Self {
         Self { on: Arc::default(), open: AtomicUsize::new(0), clock, captures: RwLock::default() }
     }
 
-    /// Begins a capture.
+    /// Starts a capture.
     ///
     /// # Errors
     /// [`TooManyCaptures`].
@@ -125,7 +124,7 @@ impl Observer for Tap {
             if capture.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
                 continue;
             }
-            // Where one peer was asked for it is that.
+            // A capture of one peer needs no comment.
             let reported = peer.filter(|_| capture.options.peer.is_none());
             let comment =
                 reported.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
@@ -136,7 +135,7 @@ impl Observer for Tap {
 }
 
 impl ActiveCapture {
-    /// Keeps as many of the packets as there is room for.
+    /// Stores packets up to the memory limit.
     fn store(&self, seen: CapturedPacket<'_>, packets: &[&[u8]]) {
         let (shared, snaplen) = (&self.shared, self.options.snaplen);
         let cost = |packet: &[u8]| {
@@ -167,7 +166,7 @@ impl ActiveCapture {
                 );
                 dropped = 0;
             }
-            // Its reader may have gone; it takes the capture out of the list.
+            // The reader may be gone; its drop removes the capture from the list.
             let _ = self.chunks.send(chunk);
         }
         shared.unreported.fetch_add(all - stored, Ordering::Relaxed);
@@ -175,7 +174,7 @@ impl ActiveCapture {
 }
 
 impl Shared {
-    /// Takes room, where there is as much.
+    /// Reserves memory, if available.
     fn reserve(&self, bytes: usize) -> bool {
         let less = |room_left: usize| room_left.checked_sub(bytes);
         self.room_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
@@ -183,17 +182,17 @@ impl Shared {
 }
 
 impl Capture {
-    /// Waits for the next packets; `None` when the capture has ended and all was read.
+    /// Waits for the next packets; `None` when the capture has ended and everything was read.
     pub fn next(&self) -> Option<Chunk> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
-    /// What ends it.
+    /// The handle that ends it.
     pub fn end(&self) -> &CaptureEnd {
         &self.end
     }
 
-    /// How it went until now.
+    /// The present statistics.
     pub fn statistics(&self) -> Statistics {
         let Shared { received, dropped, began, .. } = &*self.end.shared;
         Statistics {
@@ -213,20 +212,20 @@ impl Drop for Capture {
 }
 
 impl CaptureEnd {
-    /// Takes no more packets; those that wait are still there to be read.
+    /// Stops capturing. Stored packets can still be read.
     pub fn end(&self) {
         let mut all = self.tap.captures.write().unwrap_or_else(PoisonError::into_inner);
         let here = all.iter().position(|capture| Arc::ptr_eq(&capture.shared, &self.shared));
         let ended = here.map(|here| all.swap_remove(here));
         self.tap.on.store(!all.is_empty(), Ordering::Relaxed);
         drop(all);
-        // Its reader is woken without the lock.
+        // Wakes the reader without the lock.
         drop(ended);
     }
 }
 
 impl Chunk {
-    /// Whole blocks of pcapng.
+    /// Complete blocks of pcapng.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -278,18 +277,18 @@ mod tests {
         u32::from_le_bytes(block[at..at + 4].try_into().unwrap())
     }
 
-    /// The length that each packet had, and how many were lost before it.
+    /// The original length of each packet, and the number of packets lost before it.
     fn read(capture: &Capture) -> Vec<(u32, u64)> {
         let packet = |block: &Vec<u8>| {
             let options = 28 + word(block, 20).next_multiple_of(4) as usize;
-            // Behind the flags.
+            // The option after the flags.
             let lost = word(block, options + 8) == 0x0008_0004;
             (word(block, 24), if lost { word(block, options + 12).into() } else { 0 })
         };
         blocks(capture).iter().map(packet).collect()
     }
 
-    /// A packet that was captured.
+    /// A captured packet.
     #[derive(Debug, PartialEq)]
     struct Frame {
         outbound: bool,

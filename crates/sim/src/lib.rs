@@ -1,4 +1,4 @@
-//! Dev only: networks in memory, on virtual time and by a seed.
+//! Dev only: simulated networks in memory, with virtual time and a seed.
 //!
 //! ```text
 //!   test -> Port -> PortRecv | engine | NetSend -> Network -> NetRecv | engine | PortSend -> Port -> test
@@ -6,8 +6,8 @@
 //!   test of paths -> Socket -> box -> Network -> box -> Socket -> test
 //! ```
 //!
-//! Nothing here waits: a receive without anything to receive returns an empty
-//! batch, so that a test steps its halves in one thread.
+//! No call blocks: a receive without data returns an empty batch, so a test steps its halves in one
+//! thread.
 #![forbid(unsafe_code)]
 #![allow(missing_docs)]
 

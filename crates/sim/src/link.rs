@@ -1,11 +1,11 @@
-//! What happens to datagrams on the way.
+//! Effects of a link on datagrams.
 
 use std::{net::SocketAddr, time::Duration};
 
 use packet::Ecn;
 use rand_chacha::{ChaCha20Rng, rand_core::Rng};
 
-/// What is on the way: a UDP datagram, or what a test sends in its place.
+/// A datagram in flight: UDP, or the unit of another protocol under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     pub from: SocketAddr,
@@ -16,7 +16,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The TTL that Linux gives where nobody asks for another.
+    /// The default TTL of Linux.
     pub const TTL: u8 = 64;
 
     pub fn new(from: SocketAddr, to: SocketAddr, bytes: impl Into<Vec<u8>>) -> Self {
@@ -24,30 +24,30 @@ impl Datagram {
     }
 }
 
-/// What a link does to each datagram. Chances are of 10,000.
+/// The effects of a link on each datagram. Probabilities are in units of 1/10,000.
 ///
 /// ```text
-///   -> longest -> queue, rate -> loss, corruption -> delay, jitter, late -> once or twice
+///   -> longest -> queue, rate -> loss, corruption -> delay, jitter, late -> one or two copies
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// The least time on the way.
+    /// The minimum delay.
     pub delay: Duration,
-    /// The most that is added to it, evenly spread: where that is longer than the
-    /// time between two datagrams, they change places.
+    /// The maximum of an additional, uniformly distributed delay. Datagrams are reordered if it
+    /// exceeds the time between them.
     pub jitter: Duration,
     /// Bytes a second.
     pub rate: Option<u64>,
-    /// The longest wait for the rate; what would wait longer is lost.
+    /// The longest wait for the rate. Datagrams that would wait longer are lost.
     pub queue: Duration,
-    /// Bytes of headers around each datagram that take time at the rate as well.
+    /// Bytes of headers per datagram that count for the rate.
     pub overhead: usize,
     pub loss: u32,
-    /// How many come `late`.
+    /// The probability of the additional delay `late`.
     pub reordering: u32,
     pub late: Duration,
     pub duplication: u32,
-    /// How many arrive with one bit changed.
+    /// The probability of a flipped bit.
     pub corruption: u32,
     /// Whether every ECN-capable datagram is marked.
     pub congested: bool,
@@ -56,7 +56,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A millisecond, and nothing happens on the way.
+    /// A delay of a millisecond without other effects.
     pub const CLEAN: Self = Self {
         delay: Duration::from_millis(1),
         jitter: Duration::ZERO,
@@ -73,11 +73,11 @@ impl Link {
     };
 }
 
-/// A link in one direction, with what waits for its rate.
+/// A link in one direction, with its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
     pub link: Link,
-    /// When all that waits will have left.
+    /// The time at which the queue is empty.
     idle_at: Duration,
 }
 
@@ -86,12 +86,12 @@ impl Wire {
         Self { link, idle_at: Duration::ZERO }
     }
 
-    /// How long a datagram that comes now would wait.
+    /// The wait of a datagram that is sent now.
     pub fn wait(&self, now: Duration) -> Duration {
         self.idle_at.saturating_sub(now)
     }
 
-    /// When `datagram`, which enters now, arrives, and its copy.
+    /// The arrival times of a datagram that is sent now, and of its duplicate.
     pub fn cross(
         &mut self,
         datagram: &mut Datagram,

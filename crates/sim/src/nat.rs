@@ -1,11 +1,10 @@
-//! What a NAT box does, in the words of RFC 4787.
+//! Behaviour of a NAT box, in the terms of RFC 4787.
 
 use std::{net::SocketAddr, time::Duration};
 
 pub(crate) mod table;
 
-/// Which remote endpoints are one to a box: RFC 4787 sections 4.1 (mapping) and 5
-/// (filtering).
+/// The remote endpoints that a box treats alike: RFC 4787 sections 4.1 (mapping) and 5 (filtering).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dependence {
     EndpointIndependent,
@@ -23,18 +22,18 @@ impl Dependence {
     }
 }
 
-/// How the outer port of a new mapping is chosen (RFC 4787 section 4.2.1).
+/// The choice of the outer port of a new mapping (RFC 4787 section 4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// The inner port, or another where that is taken.
+    /// The inner port, or another one if it is in use.
     Preserved,
     Random,
 }
 
-/// How long an entry lives behind the last datagram that refreshed it.
+/// The lifetime of an entry after the last datagram that refreshed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Until an answer came, and for two seconds more.
+    /// Before the first reply, and for two seconds afterwards.
     pub unreplied: Duration,
     pub stream: Duration,
     /// Whether datagrams from outside refresh as well (RFC 4787, REQ-6).
@@ -49,21 +48,21 @@ impl Timeouts {
         refreshed_from_outside: true,
     };
 
-    /// One time for all, refreshed by what goes out.
+    /// One timeout for all entries, refreshed only by outgoing datagrams.
     pub const fn outbound(timeout: Duration) -> Self {
         Self { unreplied: timeout, stream: timeout, refreshed_from_outside: false }
     }
 }
 
-/// A NAT box between a network and the one outside.
+/// A NAT box between an inner and an outer network.
 #[derive(Clone, Copy, Debug)]
 pub struct Nat {
     pub mapping: Dependence,
     pub filtering: Dependence,
     pub ports: Ports,
-    /// Whether what no host asked for goes to the box itself: it leaves an entry there as
-    /// conntrack's, to which an outer port gives way. With a drop in Linux's input chain there
-    /// is none.
+    /// Whether unsolicited datagrams are accepted by the box itself. As in conntrack, they create
+    /// an entry that makes a new mapping use another port. A drop in Linux's input chain prevents
+    /// that.
     pub tracks_input: bool,
     /// Whether hosts behind it reach each other by their outer addresses (RFC 4787 section 6).
     pub hairpin: bool,
@@ -72,7 +71,7 @@ pub struct Nat {
 }
 
 impl Nat {
-    /// `masquerade`, and a drop of what comes to the box itself.
+    /// `masquerade`, with a drop of packets to the box itself.
     pub const PORT_RESTRICTED: Self = Self {
         mapping: Dependence::EndpointIndependent,
         filtering: Dependence::AddressAndPortDependent,
@@ -99,6 +98,6 @@ impl Nat {
     /// `masquerade` alone.
     pub const NO_INPUT_DROP: Self = Self { tracks_input: true, ..Self::PORT_RESTRICTED };
 
-    /// No datagram passes, either way.
+    /// Drops all UDP datagrams.
     pub const UDP_BLOCKED: Self = Self { blocks_udp: true, ..Self::PORT_RESTRICTED };
 }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   host -> box -> box -> | link, routers | -> box -> host
-//!   at once, as it is sent                     as it arrives
+//!   at sending time                             at arrival time
 //! ```
 //!
-//! What stays behind a box takes no time; the link is that of the Internet. Each box that
-//! forwards takes one off the TTL, and the routers between two networks theirs.
+//! Traffic behind one box takes no time; the link is on the Internet. Each box decrements the TTL
+//! by one, and the Internet by its number of routers.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -24,7 +24,7 @@ use crate::{
     socket::{NetRecv, NetSend, Queue, Socket},
 };
 
-/// Where an address means something: the Internet, or the network behind a box.
+/// The scope of an address: the Internet, or the network behind a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Realm(usize);
 
@@ -32,7 +32,7 @@ impl Realm {
     pub const INTERNET: Self = Self(0);
 }
 
-/// All networks of a test; clones are the same ones.
+/// All networks of a test. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Mutex<State>>);
 
@@ -41,21 +41,21 @@ pub(crate) struct State {
     rng: ChaCha20Rng,
     pub now: Duration,
     serial: u64,
-    /// What is on the way, by when it arrives.
+    /// Datagrams in flight, by arrival time.
     in_flight: BTreeMap<(Duration, u64), (Hop, Datagram)>,
     link: Link,
     /// The link towards each address of the Internet.
     wires: HashMap<IpAddr, Wire>,
-    /// Between any two networks on the Internet.
+    /// The number of routers between two networks on the Internet.
     routers: u8,
-    /// Of each realm behind a box, by its number less one.
+    /// The box of each realm, at the realm's number less one.
     gateways: Vec<Gateway>,
     /// Addresses behind boxes.
     hosts: HashSet<(Realm, IpAddr)>,
     pub sockets: HashMap<(Realm, SocketAddr), Queue>,
-    /// What arrived on the Internet where no socket is.
+    /// Datagrams that arrived on the Internet at addresses without a socket.
     arrived: VecDeque<Datagram>,
-    /// Datagrams that a socket's queue holds.
+    /// The capacity of a socket's queue, in datagrams.
     room: usize,
 }
 
@@ -65,16 +65,16 @@ struct Gateway {
     outside: Realm,
 }
 
-/// What a datagram reaches next.
+/// The next stop of a datagram.
 #[derive(Clone, Copy, Debug)]
 enum Hop {
     Host(Realm),
-    /// The outer side of the box before this realm.
+    /// The outer side of the box of this realm.
     Gateway(Realm),
 }
 
 impl Network {
-    /// A network that does the same with the same seed.
+    /// A network whose behaviour depends only on the seed.
     pub fn new(seed: u64, link: Link) -> Self {
         Self(Arc::new(Mutex::new(State {
             rng: ChaCha20Rng::seed_from_u64(seed),
@@ -92,19 +92,19 @@ impl Network {
         })))
     }
 
-    /// A network behind a box that has the addresses `outer` in `outside`.
+    /// Adds a network behind a box that has the addresses `outer` in `outside`.
     pub fn add_nat(&self, outside: Realm, nat: Nat, outer: &[IpAddr]) -> Realm {
         let mut state = self.lock();
         state.gateways.push(Gateway { table: Table::new(nat, outer), outside });
         Realm(state.gateways.len())
     }
 
-    /// A socket of the Internet at `address`.
+    /// Binds a socket on the Internet.
     pub fn socket(&self, address: SocketAddr) -> (NetRecv, NetSend) {
         self.bind(Realm::INTERNET, address).halves()
     }
 
-    /// A socket of the host at `address`.
+    /// Binds a socket of a host.
     pub fn bind(&self, realm: Realm, address: SocketAddr) -> Socket {
         let mut state = self.lock();
         state.hosts.insert((realm, address.ip()));
@@ -112,14 +112,14 @@ impl Network {
         Socket::new(self.clone(), realm, address)
     }
 
-    /// Changes what happens to datagrams sent from now on.
+    /// Changes the link for datagrams sent from now on.
     pub fn set_link(&self, link: Link) {
         let mut state = self.lock();
         state.link = link;
         state.wires.values_mut().for_each(|wire| wire.link = link);
     }
 
-    /// The same for datagrams to one address.
+    /// Changes the link to one address.
     pub fn set_link_to(&self, address: IpAddr, link: Link) {
         self.lock().wire(address).link = link;
     }
@@ -128,19 +128,19 @@ impl Network {
         self.lock().link
     }
 
-    /// How long a datagram that is sent now would wait for the rate of the link.
+    /// The wait of a datagram that is sent now, because of the link's rate.
     pub fn wait_to(&self, address: IpAddr) -> Duration {
         let mut state = self.lock();
         let now = state.now;
         state.wire(address).wait(now)
     }
 
-    /// Sets how many routers are between two networks of the Internet.
+    /// Sets the number of routers between two networks on the Internet.
     pub fn set_routers(&self, routers: u8) {
         self.lock().routers = routers;
     }
 
-    /// Bounds the queue of every socket to so many datagrams.
+    /// Limits the queue of every socket to this many datagrams.
     pub fn set_room(&self, datagrams: usize) {
         self.lock().room = datagrams;
     }
@@ -162,39 +162,39 @@ impl Network {
         self.lock().pass_until(end);
     }
 
-    /// When the next datagram reaches a host or a box.
+    /// The arrival time of the next datagram at a host or a box.
     pub fn next_arrival(&self) -> Option<Duration> {
         self.lock().in_flight.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the first of the datagrams that arrived on the Internet where no socket is.
+    /// Takes the first datagram that arrived on the Internet at an address without a socket.
     pub fn poll_arrival(&self) -> Option<Datagram> {
         self.lock().arrived.pop_front()
     }
 
-    /// Sends on the Internet what no socket did.
+    /// Sends a datagram on the Internet without a socket.
     pub fn send(&self, datagram: Datagram) {
         self.lock().send(Realm::INTERNET, datagram);
     }
 
-    /// Sends on the Internet what arrives so much later than it would.
+    /// Sends a datagram on the Internet with an additional delay.
     pub fn send_late(&self, datagram: Datagram, late: Duration) {
         self.lock().launch(datagram, late);
     }
 
-    /// Has a datagram arrive at once, whatever the link does.
+    /// Delivers a datagram at once, without the link.
     pub fn deliver(&self, datagram: Datagram) {
         let mut state = self.lock();
         let now = state.now;
         state.schedule(now, Hop::Host(Realm::INTERNET), datagram);
     }
 
-    /// Sends bytes that no engine made.
+    /// Sends arbitrary bytes.
     pub fn inject(&self, from: SocketAddr, to: SocketAddr, ecn: Ecn, bytes: &[u8]) {
         self.send(Datagram { ecn, ..Datagram::new(from, to, bytes) });
     }
 
-    /// Takes everything that is on the way off the network.
+    /// Removes and returns all datagrams in flight.
     pub fn take_in_flight(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.lock().in_flight)
             .into_values()
@@ -208,8 +208,7 @@ impl Network {
 }
 
 impl State {
-    /// Sends a datagram from within `realm`: out through boxes as far as it must, then on its
-    /// way.
+    /// Sends a datagram from `realm`, through boxes if necessary.
     pub fn send(&mut self, mut realm: Realm, mut datagram: Datagram) {
         while realm != Realm::INTERNET {
             let to = datagram.to.ip();
@@ -249,7 +248,7 @@ impl State {
         }
     }
 
-    /// The box whose outer address this is.
+    /// The box with this outer address.
     fn gateway_at(&self, outside: Realm, address: IpAddr) -> Option<Hop> {
         let owns = |gateway: &Gateway| gateway.outside == outside && gateway.table.owns(address);
         self.gateways.iter().position(owns).map(|at| Hop::Gateway(Realm(at + 1)))
@@ -282,7 +281,7 @@ impl State {
         }
     }
 
-    /// A datagram is before the box of `realm`.
+    /// A datagram arrives at the box of `realm`.
     fn enter(&mut self, realm: Realm, mut datagram: Datagram) {
         let table = &mut self.gateways[realm.0 - 1].table;
         let Some(to) = table.inbound(self.now, datagram.from, datagram.to) else { return };
@@ -298,7 +297,7 @@ impl State {
     }
 }
 
-/// Takes `hops` off the TTL; whether some is left.
+/// Decrements the TTL by `hops`. Returns whether it is still positive.
 fn forward(datagram: &mut Datagram, hops: u8) -> bool {
     datagram.ttl = datagram.ttl.saturating_sub(hops);
     datagram.ttl > 0

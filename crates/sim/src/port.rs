@@ -1,4 +1,4 @@
-//! The IP side: a queue in, a queue out.
+//! The IP side: an input queue and an output queue.
 
 use std::{
     collections::VecDeque,
@@ -33,12 +33,12 @@ impl Port {
         (PortRecv(self.clone()), PortSend(self.clone()))
     }
 
-    /// Has a packet enter the tunnel.
+    /// Sends a packet into the tunnel.
     pub fn push(&self, packet: impl Into<Vec<u8>>) {
         self.push_super(packet, Offload::None);
     }
 
-    /// Has a packet enter to which `offload` is left to be done.
+    /// Sends a packet into the tunnel, with an offload that remains to be done.
     pub fn push_super(&self, packet: impl Into<Vec<u8>>, offload: Offload) {
         self.lock().into_tunnel.push_back((packet.into(), offload));
     }
@@ -48,12 +48,12 @@ impl Port {
         self.lock().out_of_tunnel.drain(..).collect()
     }
 
-    /// Whether packets wait to enter.
+    /// Whether packets wait at the entry.
     pub fn waiting(&self) -> bool {
         !self.lock().into_tunnel.is_empty()
     }
 
-    /// Takes the device away.
+    /// Makes the device fail.
     pub fn remove_device(&self) {
         self.lock().is_removed = true;
     }

@@ -12,7 +12,7 @@ use crate::{
     network::{Network, Realm},
 };
 
-/// A socket for tests that are their own engine.
+/// A socket for tests that run without an engine.
 #[derive(Clone, Debug)]
 pub struct Socket {
     network: Network,
@@ -28,12 +28,12 @@ pub struct NetRecv(Socket);
 #[derive(Clone, Debug)]
 pub struct NetSend(Socket);
 
-/// What waits in a socket.
+/// The receive queue of a socket.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// And since when.
+    /// With arrival times.
     arrived: VecDeque<(Duration, Datagram)>,
-    /// Datagrams that found no room and were not told of yet.
+    /// Dropped datagrams that were not reported yet.
     lost: u32,
 }
 
@@ -65,7 +65,7 @@ impl Socket {
         self.launch(Datagram { ttl, ..Datagram::new(self.address, to, bytes) });
     }
 
-    /// Takes the first datagram that waits.
+    /// Takes the first datagram in the queue.
     pub fn receive(&self) -> Option<Datagram> {
         let mut state = self.network.lock();
         let queue = state.sockets.get_mut(&(self.realm, self.address))?;

@@ -1,4 +1,4 @@
-//! Brings data plane, paths, host and names to what map and preferences say.
+//! Applies map and preferences to the data plane, the paths, the host and the names.
 
 use std::{collections::HashSet, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl Agent {
-    /// Brings data plane, paths, host and names to what map and preferences say.
+    /// Applies map and preferences to the data plane, the paths, the host and the names.
     pub fn apply_settings(&mut self) {
         self.settings_update.begin(self.clock.now);
         let wall = self.clock.wall;
@@ -35,9 +35,9 @@ impl Agent {
             if runs { settings(&self.map, &self.prefs, &around) } else { Settings::default() };
         self.expiry = self.map.next_expiry(wall).map(|wait| self.clock.now + wait);
         let old = std::mem::replace(&mut self.settings, new);
-        // Absence is no removal: what a former agent said stays until there is something to say.
+        // Without settings of its own, the agent does not replace those of the previous agent.
         let has_settings = self.has_hello && (!runs || self.map.node().is_some());
-        // A map that was kept may be older than what a former agent said: it removes no peer.
+        // A saved map may be older than the settings of the previous agent, so it removes no peer.
         let is_current = !runs || self.login.has_map;
         let previous_until = self.mesh.previous_agent_until();
         let waits = !is_current && self.clock.now < previous_until;
@@ -73,21 +73,21 @@ impl Agent {
         if !is_same && let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(self.settings.host.clone()));
         }
-        // Without an interface, programs of the same process know the names from the data plane.
+        // Without an interface, programs in the same process get the names from the data plane.
         if self.has_interface {
             let names = std::mem::take(&mut self.settings.names);
             self.serve_names(&names);
         }
         self.announce();
-        // Of a large network, these are freed: the former settings, and perhaps the map's text.
+        // Returns the memory of the old settings and of the map's text, which a large network has.
         drop(old);
         release_heap();
     }
 
-    /// Tells the data plane what differs; all, where nobody knows what it was told.
+    /// Sends the changed settings to the data plane; all of them without `previous`.
     fn update_plane(&self, previous: Option<&Settings>, is_current: bool) {
         let new = &self.settings;
-        // The filter first: no new peer's packet enters by the old rules.
+        // The filter comes first, so that no packet of a new peer passes by the old rules.
         if previous.is_none_or(|previous| previous.filter != new.filter) {
             self.plane.send(ToPlane::Filter(new.filter.clone()));
         }
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// Answers questions about names from what is known now.
+    /// Answers DNS queries from these names.
     fn serve_names(&mut self, names: &tailnet::dns::Config) {
         let own: HashSet<_> = self.settings.host.addresses.iter().map(ipnet::IpNet::addr).collect();
         let (names, skipped) = tailnet::dns::Names::new(names);
@@ -113,7 +113,7 @@ impl Agent {
         let served = Served { names, own: own.clone() };
         let names_config = self.settings.host.names.as_ref();
         let address = names_config.and_then(|names_config| names_config.servers.first()).copied();
-        // One that is not wanted for now answers all the same; at another address it cannot.
+        // A server that is not needed now continues, unless the address differs.
         self.names.take_if(|(at, _)| address.is_some_and(|address| address != *at));
         if let Some((_, server)) = &self.names {
             server.set(served);
@@ -141,7 +141,7 @@ impl Agent {
     }
 }
 
-/// Sockets for questions about names.
+/// Sockets for DNS queries.
 fn bind(address: IpAddr) -> io::Result<Sockets> {
     let at = (address, 53);
     let udp = vec![std::net::UdpSocket::bind(at)?];

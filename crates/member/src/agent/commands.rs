@@ -1,5 +1,5 @@
-//! What relays and the coordinator's session are told. A command that finds no room is kept until
-//! there is some; of each state that is the latest.
+//! Commands to the relays' task and to the coordinator's session. If the channel is full, the
+//! latest value of each state waits here.
 
 use tailnet::{
     control::messages::Announced, messages::DerpMap, scope::Scope, tka::follow::Question,
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{control, derp};
 
-/// What tells the relays.
+/// Commands to the relays' task.
 pub(super) struct RelayCommands {
     commands: mpsc::Sender<derp::Command>,
     map: Option<(DerpMap, Scope)>,
@@ -17,11 +17,11 @@ pub(super) struct RelayCommands {
     network_changed: bool,
 }
 
-/// What tells a session.
+/// Commands to a session with the coordinator.
 pub(super) struct SessionCommands {
     commands: mpsc::Sender<control::Command>,
     announced: Option<Box<Announced>>,
-    /// One ends the other.
+    /// The latest goal; a new one replaces it.
     goal: Option<control::Command>,
     question: Option<Question>,
     reconnect: bool,
@@ -48,14 +48,14 @@ impl RelayCommands {
         self.network_changed = true;
     }
 
-    /// Sends what is no state. Waits for room: the relays' task only distributes, so that there
-    /// soon is some.
+    /// Sends a command that is not a state. Waits for capacity, which is short: the relays' task
+    /// only distributes commands.
     pub async fn send(&self, command: derp::Command) {
-        // Without that task the agent ends.
+        // If that task has ended, the agent ends as well.
         let _ = self.commands.send(command).await;
     }
 
-    /// Sends all that was set.
+    /// Sends all states that were set.
     pub async fn flush(&mut self) {
         let commands = [
             self.map.take().map(|(map, scope)| derp::Command::Map(map, scope)),
@@ -78,12 +78,12 @@ impl SessionCommands {
         self.announced = Some(Box::new(announced));
     }
 
-    /// To log in, to resume, or to log out.
+    /// Sets the goal: to log in, to resume, or to log out.
     pub fn set_goal(&mut self, goal: control::Command) {
         self.goal = Some(goal);
     }
 
-    /// To ask about tailnet lock.
+    /// Sets the request about tailnet lock.
     pub fn request_tka(&mut self, question: Question) {
         self.question = Some(question);
     }
@@ -92,24 +92,24 @@ impl SessionCommands {
         self.reconnect = true;
     }
 
-    /// To answer a ping, unless so much waits that it would be late.
+    /// Answers a ping, unless the channel is full: the answer would be late.
     pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
         let _ = self.commands.try_send(control::Command::Answer { url, over_noise, body });
     }
 
-    /// Sends all that was set. A session takes commands whatever else it does, so that there soon
-    /// is room.
+    /// Sends all states that were set. A session receives commands at all times, so capacity is
+    /// soon available.
     pub async fn flush(&mut self) {
         let reconnect = std::mem::take(&mut self.reconnect) && self.goal.is_none();
         let commands = [
-            // A coordinator wants to know whom it registers.
+            // First, since a registration needs it.
             self.announced.take().map(control::Command::Update),
             self.goal.take(),
             self.question.take().map(control::Command::TkaRequest),
             reconnect.then_some(control::Command::Reconnect),
         ];
         for command in commands.into_iter().flatten() {
-            // One that has ended is told nothing; the next one is told all.
+            // An ended session gets nothing, and the next one gets all states.
             let _ = self.commands.send(command).await;
         }
     }

@@ -1,23 +1,23 @@
-//! The coordinator, as this machine speaks to it.
+//! The client side of the coordinator's protocol.
 //!
 //! ```text
 //!   Command --> run --> session: one goal at a time          (session)
-//!   Event  <--            | join, be there, leave
-//!                         |  register, updates               (session)
-//!                         |  the map's stream                (map)
+//!   Event  <--            | register, follow the map, log out
+//!                         |  registrations, updates          (session)
+//!                         |  the stream of maps              (map)
 //!                         |  answers to pings                (ping)
-//!                         |  questions about tailnet lock    (lock)
+//!                         |  requests about tailnet lock     (tka)
 //!                         v
 //!                       HTTP/2                               (requests, connection)
 //!                       Noise                                (stream)
 //!                       TLS or not, proxies, both families   (dial)
 //! ```
 //!
-//! [`run`] keeps trying until it is told otherwise, and tells each time why it does not work
-//! ([`Trouble`]). It decides nothing about keys: they are the data plane's. Where a login needs
-//! another node key it says so, and waits for the [`Command::Login`] that has one. Of what
-//! a map says, it knows the [`MapHead`]. One that cannot be read ends the connection: what comes
-//! behind it builds on it.
+//! [`run`] pursues its goal until another command arrives, and reports each failure
+//! ([`ControlError`]). It decides nothing about keys, which belong to the data plane. If a login
+//! needs another node key, it reports that and waits for a [`Command::Login`] with one. It parses
+//! only the [`MapHead`] of a map. An unreadable map ends the connection, because later maps depend
+//! on it.
 //!
 //! [`run`]: run()
 
@@ -48,103 +48,103 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 pub use self::session::random;
 use self::{dial::Dialer, error::ControlError};
 
-/// What is the same as long as the agent lives.
+/// The constant settings of a session.
 pub struct Settings<C = Dialer> {
     /// The coordinator.
     pub url: ControlUrl,
-    /// The coordinator's key; zero accepts the one that it has, which [`Event::ServerKey`] names.
+    /// The coordinator's key. If zero, the session accepts any key and reports it by
+    /// [`Event::ServerKey`].
     pub server_key: MachinePublic,
     /// The key of this machine.
     pub machine_key: MachineKey,
-    /// How it is reached.
+    /// Opens the connections.
     pub dialer: C,
 }
 
-/// What the session is to do; it ends when nobody can tell it any more. The first must be an [`Command::Update`]: a coordinator wants to know
-/// whom it registers.
+/// Commands to a session, which ends when their channel is closed. The first must be a
+/// [`Command::Update`], which registrations need.
 #[derive(Debug)]
 pub enum Command {
-    /// Register this node key, then stay connected with it. Ends what was before.
+    /// Registers this node key, then follows its map. Replaces the previous goal.
     Login(Login),
-    /// This node key is registered: stay connected with it, and register it only if the coordinator
-    /// does not know it. Ends what was before.
+    /// Follows the map of this registered node key. Registers it only if the coordinator does not
+    /// know it. Replaces the previous goal.
     Resume(Login),
-    /// This is what the node is now. The coordinator is told whenever it is connected.
+    /// The present state of the node. The session sends it to the coordinator at each connect.
     Update(Box<Announced>),
-    /// Send this to answer a ping of the coordinator.
+    /// Answers a ping of the coordinator.
     Answer {
-        /// Where, as the ping says.
+        /// The URL, from the ping.
         url: String,
-        /// Whether over Noise, as the ping says.
+        /// Whether over Noise, from the ping.
         over_noise: bool,
-        /// What.
+        /// The body.
         body: Vec<u8>,
     },
-    /// Ask this about tailnet lock. Ends what was asked before.
+    /// Sends a request about tailnet lock. Replaces the previous request.
     TkaRequest(Question),
-    /// Give up this node key at the coordinator, then be idle.
+    /// Logs this node key out, then waits.
     Logout(NodePublic),
-    /// The network changed: connect again, at once.
+    /// The network changed: connects again at once.
     Reconnect,
 }
 
-/// What happens.
+/// Events of a session.
 #[derive(Debug)]
 pub enum Event {
-    /// The coordinator proved that it has this key, and no other was expected: from now on no other is
-    /// accepted.
+    /// The coordinator proved that it has this key. From now on no other key is accepted.
     ServerKey(MachinePublic),
-    /// The first map of a stream is here: it comes next.
+    /// A stream started. Its first map is the next event.
     Connected {
-        /// Whether it has what changed since the last one that was taken; else it is complete.
+        /// Whether the stream continues from the last map that was received. Otherwise the first
+        /// map is complete.
         resumed: bool,
     },
-    /// The connection ended, or did not come about. It is tried again after a while.
+    /// The connection ended or failed. The session connects again.
     Disconnected {
-        /// Why.
+        /// The reason.
         why: ControlError,
-        /// When it is tried again.
+        /// The delay before the next attempt.
         retry_in: Duration,
     },
-    /// A person must log in at this URL.
+    /// The user must log in at this URL.
     AuthUrl(String),
-    /// The node key is registered: it may be kept.
+    /// The node key is registered and can be stored.
     Registered(Registered),
-    /// The node key has expired, or is to be signed: log in with another one. Until then the session
-    /// is idle.
+    /// The node key has expired or needs a signature: log in with another one. Until then the
+    /// session waits.
     NeedsNewNodeKey {
-        /// The signature that is to be made anew for it, in base64, where tailnet lock is on.
+        /// The signature to renew for it, in base64, if tailnet lock is on.
         signature: Option<String>,
     },
-    /// The coordinator refuses to register the node key, in these words. It is asked again after a
-    /// while.
+    /// The coordinator refuses to register the node key. The session tries again.
     Refused {
-        /// Its words.
+        /// The coordinator's message.
         why: String,
-        /// When it is asked again.
+        /// The delay before the next attempt.
         retry_in: Duration,
     },
-    /// A map, or a change to it, or a sign of life with what comes along.
+    /// A map, a change to it, or a keepalive with its contents.
     Map {
-        /// What concerns the session, and pings that are not answered by it.
+        /// The part for the session, and pings that the session did not answer.
         head: MapHead,
-        /// All of it.
+        /// The whole map.
         map: Box<MapResponse>,
-        /// Its room among the maps that wait.
+        /// Its share of the memory for pending maps.
         room: OwnedSemaphorePermit,
     },
-    /// The answer to a question about tailnet lock.
+    /// The response to a request about tailnet lock.
     TkaResponse {
-        /// The question's number.
+        /// The number of the request.
         number: u32,
-        /// In JSON, unread; or why there is none.
+        /// The response, as unparsed JSON.
         answer: Result<Bytes, ControlError>,
     },
-    /// The node key is given up.
+    /// The node key is logged out.
     LoggedOut,
 }
 
-/// Speaks to a coordinator until nobody tells it anything any more, or nobody listens.
+/// Runs a session with a coordinator until the channel of commands or of events is closed.
 pub async fn run(
     settings: Settings,
     commands: mpsc::Receiver<Command>,

@@ -1,5 +1,5 @@
-//! What the agent knows and decides, without sockets: an event comes in by [`Agent::handle`] with
-//! the time, and what follows goes to queues, which others empty.
+//! State and decisions of the agent, without sockets. [`Agent::handle`] takes an event and the
+//! time. The effects go to queues, which other tasks send.
 
 #[cfg(test)]
 mod tests;
@@ -42,12 +42,12 @@ use super::{
     tunnel_pings::TunnelPings,
 };
 
-/// The names that this machine's user gives to addresses (hosts(5)).
+/// Host names that the user of this machine configured (hosts(5)).
 const HOSTS: &str = "/etc/hosts";
-/// The map is kept so long after it changed: changes come in crowds.
+/// The delay between a change of the map and its write to disk, because changes come in bursts.
 const SAVE_DELAY: Duration = Duration::from_secs(2);
 
-/// Who this node is to the data plane.
+/// This node, as the data plane describes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnNode {
     pub key: NodePublic,
@@ -55,15 +55,15 @@ pub(super) struct OwnNode {
     pub index: u32,
 }
 
-/// A delay of a timer that shows a stall of this process, for example while it reads a large map on a busy
-/// machine. Signs of life of paths wait during a stall. After a longer delay the machine may have slept, and
-/// paths may be gone.
+/// A delay of a timer that indicates a stall of this process, for example while it reads a large
+/// map on a busy machine. Replies of peers wait in queues during a stall. After a longer delay the
+/// machine may have slept, and paths may be gone.
 const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
-/// All that the agent knows.
+/// The state of the agent.
 pub(super) struct Agent {
     pub has_interface: bool,
-    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    /// Networks whose addresses the user accepts, in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
     pub state: StateFolder,
     pub machine_key: MachineKey,
@@ -83,38 +83,39 @@ pub(super) struct Agent {
     pub programs: Programs,
     pub tunnel_pings: TunnelPings,
     pub settings: Settings,
-    /// What is wrong, by its kind.
+    /// Present problems, by kind.
     pub problems: BTreeMap<&'static str, String>,
-    /// Where default routes led last.
+    /// The default routes at the last check.
     pub default_routes: [DefaultRoute; 2],
-    /// Who answered questions about names before.
+    /// The resolvers that the host used before.
     pub servers: Vec<IpAddr>,
-    /// Who answers questions about names, at this address.
+    /// The running DNS server and its address.
     pub names: Option<(IpAddr, dns::Server)>,
-    /// Whether data plane and steward were told all: they may have what a former agent said.
+    /// Whether data plane and steward have all settings of this agent, and none of the previous
+    /// one.
     pub sent_all: bool,
-    /// Whether they were told what a map says that was kept.
+    /// Whether they have the settings of the saved map.
     pub sent_saved_map: bool,
-    /// Whether the data plane said who this node is.
+    /// Whether the data plane has sent its description of this node.
     pub has_hello: bool,
-    /// When the machine's network is looked at.
+    /// Checks of the machine's network.
     pub network_check: Throttle,
-    /// When the map is to be kept.
+    /// The time at which to save the map.
     pub save_map_at: Option<Duration>,
-    /// When it was kept last.
+    /// The time at which it was saved last.
     map_saved_at: Option<Duration>,
-    /// When a key expires next.
+    /// The time at which the next key expires.
     pub expiry: Option<Duration>,
-    /// When settings are made of maps: a fifth of the time at most, so that a flood of maps leaves time for
-    /// all else.
+    /// Updates of the settings from maps: at most a fifth of the time, so that a flood of maps
+    /// leaves time for all other work.
     pub settings_update: Throttle,
     pub writers: Arc<Writers>,
     pub effects: Effects,
-    /// When the last event came.
+    /// The time of the last event.
     pub clock: Clock,
 }
 
-/// What an agent begins with.
+/// The parts of a new agent.
 pub(super) struct Parts {
     pub has_interface: bool,
     pub address_ranges: Vec<IpNet>,
@@ -126,7 +127,7 @@ pub(super) struct Parts {
     pub relay_server: Option<LineSender<ToRelayServer>>,
     pub relays: mpsc::Sender<derp::Command>,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
-    /// Where checks of the network tell what they found.
+    /// Receives the results of network checks.
     pub check_results: mpsc::Sender<CheckResult>,
     pub port_mapping: PortMapping,
     pub writers: Arc<Writers>,
@@ -134,36 +135,36 @@ pub(super) struct Parts {
     pub clock: Clock,
 }
 
-/// What the agent asks of the machine.
+/// Access to the machine.
 pub(super) struct Effects {
-    /// Its addresses, each with the length of its network, but not those of one interface.
+    /// Its addresses with their prefix lengths, except those of one interface.
     pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
-    /// Where its default routes lead.
+    /// Its default routes.
     pub default_routes: Box<dyn Fn() -> [DefaultRoute; 2]>,
-    /// Begins to speak to a coordinator.
+    /// Starts a session with a coordinator.
     pub connect: Box<Connect>,
 }
 
 type Connect =
     dyn Fn(control::Settings, mpsc::Receiver<control::Command>, mpsc::Sender<control::Event>);
 
-/// What time it is.
+/// The present time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
-    /// On the clock of paths.
+    /// On the clock that paths use.
     pub now: Duration,
     /// Since 1970.
     pub wall: Duration,
 }
 
-/// What happens.
+/// Events.
 pub(super) enum Input {
     Plane(ToAgent),
     Steward(FromSteward),
     StewardEnded,
     RelayServer(FromRelayServer),
     RelayServerEnded,
-    /// In the session of this number.
+    /// With the number of the session.
     Control(u32, control::Event),
     Relays(derp::Event),
     Request(Request),
@@ -178,10 +179,10 @@ impl Clock {
 }
 
 impl Agent {
-    /// An agent that was told nothing yet.
+    /// An agent without information from the data plane or a coordinator.
     ///
     /// # Errors
-    /// Its keys cannot be read or made.
+    /// Its keys cannot be read or created.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
         let relay_process = RelayProcess::new(parts.relay_server, parts.check_results.clone());
@@ -232,15 +233,15 @@ impl Agent {
         })
     }
 
-    /// Asks the data plane who this node is.
+    /// Requests the data plane's description of this node.
     pub fn hello(&self) {
         self.plane.send(ToPlane::Hello);
-        // Which paths it has from a former agent.
+        // The data plane may have paths of the previous agent.
         self.plane.send(ToPlane::Report);
         self.relay_process.hello();
     }
 
-    /// Takes what happened, and does what follows from it.
+    /// Handles an event and its consequences.
     pub async fn handle(&mut self, input: Input, clock: Clock) {
         let late = self.poll_timeout().map(|due| clock.now.saturating_sub(due));
         if let Some(late) = late.filter(|late| STALL.contains(late)) {
@@ -266,13 +267,13 @@ impl Agent {
         self.flush().await;
     }
 
-    /// Takes the time at which what was handled last is done.
+    /// Takes the time at which the last event was handled.
     pub fn handle_done(&mut self, now: Duration) {
         self.settings_update.handle_done(self.clock.now, now);
         self.network_check.handle_done(self.clock.now, now);
     }
 
-    /// When [`Input::Timeout`] has something to do.
+    /// The time at which [`Input::Timeout`] has an effect.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
         let tka = self.tka.poll_timeout();
@@ -305,7 +306,7 @@ impl Agent {
     }
 
     async fn handle_plane(&mut self, message: ToAgent) {
-        // What it says before that is to a former agent.
+        // Earlier messages were for the previous agent.
         if !self.has_hello && !matches!(message, ToAgent::Hello { .. }) {
             return;
         }
@@ -323,7 +324,8 @@ impl Agent {
                 let (bytes, segment) = (bytes.into(), segment as usize);
                 let bundled = self.mesh.takes_bundles(&to);
                 let send = derp::Command::Send { region, to, bytes, segment, bundled };
-                // Where the relays' tasks do not keep up, the data plane's queue fills and drops.
+                // If the relays' tasks do not keep up, the data plane's queue fills and drops
+                // datagrams.
                 self.relays.send(send).await;
             }
             ToAgent::Event(event) => {
@@ -355,7 +357,7 @@ impl Agent {
         }
     }
 
-    /// Begins with what is kept: what was joined goes on before any network is asked.
+    /// Starts from the files, so that a joined node works before the coordinator answers.
     fn begin(&mut self) {
         self.has_hello = true;
         self.mesh.set_own_key(self.own.key, self.clock.now);
@@ -373,7 +375,7 @@ impl Agent {
     }
 
     fn handle_steward(&mut self, message: FromSteward) {
-        // The loop ends by the other.
+        // The loop handles the other message.
         let FromSteward::Done { problems, servers } = message else { return };
         match &problems[..] {
             [] => drop(self.problems.remove("host")),
@@ -382,7 +384,7 @@ impl Agent {
                 self.problems.insert("host", some.join("; "));
             }
         }
-        // The address at which names are answered may be there only now.
+        // The address of the DNS server may be available only now.
         let unbound = self.settings.host.names.is_some() && self.names.is_none();
         if self.servers != servers || unbound {
             self.servers = servers;
@@ -390,7 +392,8 @@ impl Agent {
         }
     }
 
-    /// Nobody can start another one: its rights are gone with it. What needs none goes on.
+    /// No new steward can be started, because its privileges ended with it. Everything that needs
+    /// no privileges continues.
     fn handle_steward_ended(&mut self) {
         const GONE: &str = "the process that sets routes and names was killed: both stay as they \
                             are until this node is started again";
@@ -415,7 +418,7 @@ impl Agent {
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
-                // What it said was of another connection.
+                // The reported health was that of the previous connection.
                 self.problems.remove("relay health");
                 self.mesh.handle_relay_up(region, self.clock.now);
             }
@@ -443,7 +446,7 @@ impl Agent {
         }
     }
 
-    /// The coordinator said something about the network.
+    /// Handles a map or a change of it.
     pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
         let is_map = !map.keep_alive;
         let wall = self.clock.wall;
@@ -478,7 +481,7 @@ impl Agent {
         self.publish_state();
     }
 
-    /// Makes settings of the map, at once or after others that came shortly before.
+    /// Updates the settings from the map: at once, or after a delay if others came shortly before.
     fn settle(&mut self) {
         self.settings_update.request(self.clock.now);
         if self.settings_update.is_due(self.clock.now) {
@@ -493,14 +496,14 @@ impl Agent {
         self.relay_process.set_relays(self.map.derp_map(), scope);
     }
 
-    /// Which addresses the coordinator may have this node speak to.
+    /// The addresses that the coordinator may direct this node to.
     pub fn scope(&self) -> Scope {
         let Ok(url) = self.prefs.control_url.parse() else { return Scope::default() };
         let hosts = std::fs::read(HOSTS).unwrap_or_default();
         Scope::of_control(&url, &String::from_utf8_lossy(&hosts))
     }
 
-    /// The operator may write beside root.
+    /// Grants the operator write access, in addition to root.
     pub fn set_operator(&mut self) {
         let name = &self.prefs.operator_user;
         let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();

@@ -1,17 +1,17 @@
-//! Relays: connections to regions, by which datagrams go that have no direct path.
+//! DERP relays: connections to regions, for datagrams without a direct path.
 //!
 //! ```text
-//!   commands ──► run ──► a queue a region ──► region: connect, log in, serve ──► relay
-//!                          50 ms, 1 MiB          │    ▲                            │
-//!   events ◄─────────────────────────────────────┘    └────────── frames ◄─────────┘
+//!   commands ──► run ──► one queue per region ──► region: connect, log in, serve ──► relay
+//!                          50 ms, 1 MiB             │    ▲                             │
+//!   events ◄────────────────────────────────────────┘    └────────── frames ◄──────────┘
 //! ```
 //!
-//! The home region stays connected; another is connected when there is something to send, and until
-//! nothing was said for a minute. What one read brings is one event. The node key is with the data
-//! plane, so a login asks for its contents by an event.
+//! The home region stays connected. Another region is connected while it has datagrams, and is
+//! closed after a minute without any. The datagrams of one read are one event. The data plane has
+//! the node key, so each login requests its sealed contents by an event.
 //!
-//! A relay's `ServerInfo` is sealed for the node key too, and may ask that no more than so much be
-//! sent. It is not opened: the relay holds up what comes faster, and the queue here is short.
+//! A relay's `ServerInfo` is also sealed for the node key and may contain a rate limit. It is not
+//! opened: the relay delays excess data, and the queue here is short.
 
 mod connect;
 mod queue;
@@ -37,25 +37,26 @@ use tokio::{
 use self::{queue::Chunk, region::Handle};
 use super::control::dial::{Dialer, SocketHook};
 
-/// How much waits in the kernel. What waits longer is in the queue, where it can be dropped.
+/// The limit of unsent bytes in the kernel. More bytes wait in the queue, where they can be
+/// dropped.
 const UNSENT: u32 = 64 << 10;
 
-/// How relays are reached.
+/// The settings of the connections to relays.
 pub struct Settings {
-    /// What connects.
+    /// Opens the connections.
     pub dialer: Dialer,
 }
 
-/// What relays are told.
+/// Commands to the relays' task.
 #[derive(Debug)]
 pub enum Command {
     /// All relays, and the scope of their addresses. An empty map changes nothing.
     Map(DerpMap, Scope),
-    /// The region that is home.
+    /// The home region.
     Home(Option<u16>),
-    /// Send datagrams to a peer.
+    /// Sends datagrams to a peer.
     Send {
-        /// Through this region.
+        /// The region.
         region: u16,
         /// The peer.
         to: NodePublic,
@@ -63,29 +64,28 @@ pub enum Command {
         bytes: Bytes,
         /// The length of each but the last.
         segment: usize,
-        /// Whether the peer takes bundles.
+        /// Whether the peer accepts bundles.
         bundled: bool,
     },
-    /// The network is another: find out whether the connections still work.
+    /// The network changed: tests the connections.
     NetworkChanged,
-    /// The node key is another: log in anew.
+    /// The node key changed: logs in again.
     KeyChanged,
-    /// Connect to a region only to say how far it is; nothing if that fails. For where UDP is
-    /// blocked.
+    /// Measures the latency of a region by HTTP, for networks that block UDP.
     Measure {
         /// The region.
         region: u16,
-        /// The round trip of a request.
+        /// The round-trip time of a request; `None` if it failed.
         reply: oneshot::Sender<Option<Duration>>,
     },
 }
 
-/// What happens at relays.
+/// Events of the relays' task.
 #[derive(Debug)]
 pub enum Event {
-    /// Datagrams came.
+    /// Received datagrams.
     Received {
-        /// Through this region.
+        /// The region.
         region: u16,
         /// Senders and datagrams.
         datagrams: Vec<(NodePublic, Bytes)>,
@@ -94,17 +94,17 @@ pub enum Event {
     Connected {
         /// The region.
         region: u16,
-        /// The round trip of a request to it.
+        /// The round-trip time of a request to it.
         latency: Duration,
     },
-    /// The connection to a region broke, or none could be made. It is tried again if it is home, or
-    /// if there is something to send.
+    /// The connection to a region ended or failed. It is retried if the region is home or has
+    /// datagrams.
     Disconnected {
         /// The region.
         region: u16,
         /// Whether a relay had accepted the login.
         was_up: bool,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A peer is not connected to a region.
@@ -113,17 +113,17 @@ pub enum Event {
         region: u16,
         /// The peer.
         peer: NodePublic,
-        /// The relay's number for the reason: 0 it left, 1 it is not known there.
+        /// The relay's code for the reason: 0 if the peer left, 1 if it is unknown there.
         reason: u8,
     },
-    /// What a relay says of the connection; empty for nothing any more.
+    /// A relay's warning about the connection; empty if it is resolved.
     Health {
         /// The region.
         region: u16,
-        /// Its words.
+        /// The warning.
         text: String,
     },
-    /// The contents of a login are wanted, sealed with the node key for a relay's.
+    /// Requests the contents of a login, sealed with the node key for the relay's key.
     Login {
         /// The region.
         region: u16,
@@ -134,7 +134,7 @@ pub enum Event {
     },
 }
 
-/// Keeps connections to relays, as it is told, until nobody tells it any more.
+/// Runs the connections to relays until the channel of commands is closed.
 pub async fn run(
     settings: Settings,
     mut commands: mpsc::Receiver<Command>,
@@ -178,7 +178,7 @@ impl Relays {
         }
     }
 
-    /// Connections to relays that are in the new map as they were in the old are kept.
+    /// Connections to unchanged relays remain.
     fn set_map(&mut self, map: DerpMap, scope: Scope) {
         let regions = map.regions.unwrap_or_default();
         let mut regions: BTreeMap<u16, DerpRegion> =
@@ -209,7 +209,7 @@ impl Relays {
         }
     }
 
-    /// What tells a region, which is begun with unless it runs.
+    /// The handle of a region, which is started if necessary.
     fn open(&mut self, id: u16) -> Option<&Handle> {
         let (relays, handle) = self.regions.get_mut(&id)?;
         let open = || region::open(id, Arc::clone(relays), self.dialer.clone(), &self.events);

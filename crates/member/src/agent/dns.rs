@@ -1,15 +1,15 @@
-//! The resolver of this machine's programs: `tailnet::dns` behind sockets.
+//! The DNS server for programs of this machine: `tailnet::dns` with sockets.
 //!
 //! ```text
-//!   datagram, stream ──► from this machine? ──► Names::answer ──► Reply ───────────────► back
-//!                             │ no                   └─► Forward ─► forward.rs, 256 ──► back
-//!                             ▼                                      at once
-//!                          dropped
+//!   UDP, TCP ──► from this machine? ──► Names::answer ──► Reply ─────────────────────► client
+//!                      │ no                   └─► Forward ─► forward.rs, at most 256 ──► client
+//!                      ▼
+//!                   dropped
 //! ```
 //!
-//! Only programs of this machine are answered: who sends from one of the node's own addresses or
-//! over loopback. The sockets come bound from outside, as port 53 needs rights that an agent has
-//! not.
+//! The server answers only programs of this machine, whose packets come from one of the node's
+//! addresses or over loopback. The caller binds the sockets, because port 53 needs privileges that
+//! an agent does not have.
 
 mod forward;
 mod serve;
@@ -35,54 +35,53 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Queries that are passed on at once; the next are refused with SERVFAIL (tailscale
-/// `net/dns/manager.go`).
+/// The most queries that are forwarded at once. More get SERVFAIL (tailscale `net/dns/manager.go`).
 const MAX_FORWARDED: usize = 256;
-/// Connections at once; the next are closed.
+/// The most TCP connections at once. More are closed.
 const MAX_STREAMS: usize = 64;
 
-/// What is done to a socket before it connects to a resolver, such as marking it, so that its
-/// packets do not go where the queries came from.
+/// A function that runs on a socket before it connects to a resolver, for example to set a mark, so
+/// that forwarded queries do not loop back.
 pub type SocketHook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
-/// Where queries come in. Each socket is bound to one address, which answers come from.
+/// The sockets of the server. Each is bound to one address, from which answers are sent.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// For datagrams.
+    /// UDP sockets.
     pub udp: Vec<UdpSocket>,
-    /// For streams.
+    /// TCP listeners.
     pub tcp: Vec<TcpListener>,
 }
 
-/// The names of one map, and who may ask for them.
+/// The names of one map, and the addresses of permitted clients.
 #[derive(Debug, Default)]
 pub struct Served {
-    /// What queries are answered from.
+    /// The names.
     pub names: Names,
     /// The addresses of this node.
     pub own: HashSet<IpAddr>,
 }
 
-/// What became of queries so far.
+/// Counters of queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Answered from the map.
+    /// Queries answered from the map.
     pub answered: u64,
-    /// Answered by a resolver.
+    /// Queries answered by a resolver.
     pub forwarded: u64,
-    /// That no resolver answered in time.
+    /// Queries that no resolver answered in time.
     pub failed: u64,
-    /// That came while [`MAX_FORWARDED`] were under way.
+    /// Queries that came while [`MAX_FORWARDED`] others were being forwarded.
     pub busy: u64,
-    /// From an address that is not this machine's.
+    /// Queries and connections from other machines.
     pub strangers: u64,
 }
 
-/// A resolver that runs until it is dropped.
+/// A DNS server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    // Aborts what runs when it is dropped.
+    // Aborts its tasks on drop.
     _tasks: JoinSet<()>,
 }
 
@@ -104,10 +103,10 @@ struct Counters {
 }
 
 impl Server {
-    /// Starts to serve, inside a runtime.
+    /// Starts the server in the present runtime.
     ///
     /// # Errors
-    /// When a socket cannot be made one of the runtime's.
+    /// A socket cannot be registered with the runtime.
     pub fn start(sockets: Sockets, served: Served, hook: SocketHook) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             served: RwLock::new(Arc::new(served)),
@@ -130,17 +129,17 @@ impl Server {
         Ok(Self { shared, _tasks: tasks })
     }
 
-    /// Serves these names from the next query on.
+    /// Replaces the names.
     pub fn set(&self, served: Served) {
         let served = Arc::new(served);
         let mut current = self.shared.served.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, served);
         drop(current);
-        // The old map's memory is freed outside the lock.
+        // Frees the old names without the lock.
         drop(old);
     }
 
-    /// What became of queries so far.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         let counters = &self.shared.counters;
         Counts {
@@ -158,7 +157,7 @@ impl Shared {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A place for a connection of a program of this machine, if there is one.
+    /// A permit for a connection of a program of this machine, if one is free.
     fn admit_stream(&self, sender: IpAddr) -> Option<OwnedSemaphorePermit> {
         if !self.admits(sender) {
             return None;
@@ -166,7 +165,7 @@ impl Shared {
         self.streams.clone().try_acquire_owned().ok()
     }
 
-    /// Whether a sender is a program of this machine.
+    /// Whether a sender is a program of this machine. Counts others.
     fn admits(&self, sender: IpAddr) -> bool {
         let sender = sender.to_canonical();
         let admitted = sender.is_loopback() || self.served().own.contains(&sender);

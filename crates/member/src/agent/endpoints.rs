@@ -1,4 +1,4 @@
-//! This machine's own addresses, and where it leaves to all others.
+//! Addresses and default routes of this machine.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,15 +10,15 @@ use sys::netlink::{DefaultRoute, Netlink};
 
 use super::core::Agent;
 
-/// The most addresses that are told to peers.
+/// The most endpoints that are announced.
 const MAX_ENDPOINTS: usize = 20;
 
-/// The shortest time between two looks at the machine's network. A look reads all routes, and each route of
-/// thousands of peers is a change.
+/// The shortest interval between two checks of the machine's network. A check reads all routes, and
+/// each route of thousands of peers triggers one.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Agent {
-    /// Looks at the machine's network, if that is due.
+    /// Checks the machine's network, if due.
     pub fn check_network(&mut self) {
         if self.network_check.is_due(self.clock.now) {
             self.network_check.begin(self.clock.now);
@@ -26,8 +26,7 @@ impl Agent {
         }
     }
 
-    /// Routes change also by what we do ourselves: only other addresses, or another way to all that
-    /// is far, are another network.
+    /// Compares addresses and default routes, because the routes of this node change as well.
     pub fn network_changed(&mut self) {
         self.mesh.port_mapping.check();
         let (found, routes) = (self.local_endpoints(), (self.effects.default_routes)());
@@ -45,14 +44,14 @@ impl Agent {
         reachable_at(&(self.effects.addresses)(self.own.index), self.own.port)
     }
 
-    /// Finds out this machine's own addresses anew.
+    /// Reads this machine's addresses again.
     pub fn find_endpoints(&mut self) {
         let found = self.local_endpoints();
         self.mesh.set_local(found, self.clock.now);
     }
 }
 
-/// Where a machine with these addresses may be reached in its own networks, at `port`.
+/// The endpoints at these addresses and `port` that other machines may reach.
 pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = addresses
         .iter()
@@ -60,19 +59,19 @@ pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
         .filter(|address| is_reachable(*address))
         .map(|address| (address, port).into())
         .collect();
-    // IPv6 first, as it needs no translation.
+    // IPv6 first, because it needs no NAT.
     found.sort_by_key(|at| (at.is_ipv4(), *at));
     found.truncate(MAX_ENDPOINTS);
     found
 }
 
-/// Those by which the machine is in a network.
+/// The networks to which this machine is connected.
 pub(super) fn connected_networks(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
     addresses.retain(|net| !net.addr().is_loopback());
     addresses
 }
 
-/// This machine's addresses, each with the length of its network; not on the interface `own`.
+/// This machine's addresses with their prefix lengths, except those of the interface `own`.
 pub(super) fn addresses(own: u32) -> Vec<IpNet> {
     let read = || {
         let netlink = Netlink::open()?;
@@ -90,7 +89,7 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
     })
 }
 
-/// Where this machine's default routes lead.
+/// The default routes of this machine.
 pub(super) fn default_routes() -> [DefaultRoute; 2] {
     let read = || Netlink::open()?.default_routes();
     read().unwrap_or_else(|error: sys::netlink::NetlinkError| {
@@ -107,7 +106,7 @@ fn is_reachable(address: IpAddr) -> bool {
     !is_local && !address.is_loopback() && !address.is_unspecified() && !is_tailnet_address(address)
 }
 
-/// Another tailnet's addresses lead to it alone.
+/// Addresses of a tailnet are reachable only through it.
 fn is_tailnet_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64,

@@ -1,10 +1,10 @@
-//! The agent's end of a line: messages in and out, without waiting in the kernel.
+//! The agent's end of a line: messages in and out, without blocking.
 //!
 //! ```text
 //!   handle.send(message) ──► queue ──► writer ──► line ──► reader ──► messages
 //! ```
 //!
-//! Of what waits there, state is its latest and datagrams are bounded ([`waiting`]).
+//! The queue stores the latest value of each state and a limited number of datagrams ([`queue`]).
 
 pub(super) mod queue;
 
@@ -24,7 +24,7 @@ use tokio::{
 
 use self::queue::Message;
 
-/// Sends messages. Clones are the same.
+/// Sends messages. Clones share one queue.
 pub(super) struct LineSender<M: Message>(Arc<Shared<M>>);
 
 struct Shared<M: Message> {
@@ -33,18 +33,18 @@ struct Shared<M: Message> {
 }
 
 impl<M: Message> LineSender<M> {
-    /// Of which nothing is sent until it is taken.
+    /// A sender whose messages remain in the queue until the writer takes them.
     pub fn new() -> Self {
         Self(Arc::new(Shared { pending: Mutex::default(), more: Notify::new() }))
     }
 
-    /// Queues a message. Where the other end is gone, so is this process soon.
+    /// Queues a message. If the other process is gone, this one ends soon.
     pub fn send(&self, message: M) {
         message.push(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.more.notify_one();
     }
 
-    /// The next message to be sent.
+    /// The next message to send.
     pub fn poll(&self) -> Option<M> {
         M::pop(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -65,8 +65,8 @@ impl<M: Message> Clone for LineSender<M> {
     }
 }
 
-/// Reads and writes messages until the other end is gone. What it reads goes to `heard`; the
-/// handle sends.
+/// Reads and writes messages until the other process is gone. Received messages go to `inbox`; the
+/// returned handle sends.
 pub(super) fn open<Out, In>(
     channel: Channel,
     inbox: mpsc::Sender<In>,
@@ -76,7 +76,7 @@ where
     In: DeserializeOwned,
 {
     channel.set_nonblocking()?;
-    // What keeps the boundaries of packets is used as one that keeps those of datagrams.
+    // A SOCK_SEQPACKET socket preserves boundaries, so it works as a datagram socket.
     let channel = UnixDatagram::from_std(StdSocket::from(OwnedFd::from(channel)))?;
     let sender = LineSender::new();
     let queue = sender.clone();
@@ -105,7 +105,7 @@ async fn read<In: DeserializeOwned>(
                     return Ok(());
                 }
             }
-            // What a former agent was told half.
+            // The rest of a message to the previous agent.
             Ok(None) | Err(LineError::BadPart) => {}
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         }

@@ -1,17 +1,16 @@
-//! The socket where programs of this machine ask the node: Tailscale's local HTTP interface, as far
-//! as the `tailscale` command needs it (tailscale `ipn/localapi/localapi.go`), and what linerate's
-//! own commands ask beyond that, below `linerate/`.
+//! The local API for programs of this machine: the part of Tailscale's local HTTP interface that
+//! the `tailscale` command needs (tailscale `ipn/localapi/localapi.go`), and requests of linerate's
+//! own commands below `linerate/`.
 //!
 //! ```text
-//!   program ──► connection: who is it? (SO_PEERCRED), how many has it?     serve.rs
-//!                   └─► request: is it for us? may it?                     call.rs
-//!                           └─► by its path ─► Request ─► the agent        routes.rs
+//!   program ──► connection: user (SO_PEERCRED), limits                     serve.rs
+//!                   └─► request: host header, method, permission           call.rs
+//!                           └─► by path ─► Request ─► agent                routes.rs
 //! ```
 //!
-//! All users of the machine may read; root and the operator may write, and the user that started this
-//! process without root.
-//! What is not there says so in an error that the command prints. A program that the agent is a part
-//! of makes its requests itself, and there is no socket.
+//! All users of the machine may read. Root, the operator, and the user that started this process
+//! without root may write. Unsupported requests get an error that the command prints. A program
+//! that contains the agent sends its requests through a channel, without a socket.
 
 #[cfg(feature = "local-api")]
 mod body;
@@ -50,141 +49,140 @@ use tokio::sync::{mpsc, oneshot};
 #[cfg(feature = "local-api")]
 pub use self::server::Server;
 
-/// News that may wait for a program to read them. One that is slower has to ask again.
+/// The most queued notifications of a program. A slower one is disconnected.
 const MAX_NOTIFICATIONS: usize = 64;
 
-/// Where the answer to a request goes. It is closed when nobody waits any more.
+/// Receives the answer to a request. It is closed when the program is gone.
 pub type Reply<T> = oneshot::Sender<Result<T, ApiError>>;
 
-/// What a program asks of the agent.
+/// Requests of programs to the agent.
 #[derive(Debug)]
 pub enum Request {
-    /// The state, with peers or without.
+    /// Returns the state, with or without peers.
     Status {
-        /// Whether peers are asked for.
+        /// Whether to include peers.
         peers: bool,
         /// The answer.
         reply: Reply<Box<Status>>,
     },
-    /// The preferences.
+    /// Returns the preferences.
     Prefs {
         /// The answer.
         reply: Reply<Box<Prefs>>,
     },
-    /// Changes preferences, by [`Prefs::edited`] and [`Prefs::check`], and answers with all.
+    /// Changes preferences, by [`Prefs::edited`] and [`Prefs::check`], and returns all.
     EditPrefs {
         /// The changes.
         edits: MaskedPrefs,
         /// The answer.
         reply: Reply<Box<Prefs>>,
     },
-    /// Whether these preferences, which linerate can do, may be set.
+    /// Checks whether these supported preferences may be set.
     CheckPrefs {
         /// All of them.
         prefs: Box<Prefs>,
         /// The answer.
         reply: Reply<()>,
     },
-    /// Begins to be connected. Answered at once; the rest is news for watchers.
+    /// Starts to connect. It is answered at once; progress is sent to watchers.
     Start {
-        /// How. Preferences in it replace all but [`Prefs::login`], and linerate can do them.
+        /// The options. Their preferences are supported and replace all except [`Prefs::login`].
         options: StartOptions,
         /// The answer.
         reply: Reply<()>,
     },
-    /// Asks the coordinator for a page to log in at, which watchers are told.
+    /// Requests a login page from the coordinator. Watchers get its URL.
     LoginInteractive {
         /// The answer.
         reply: Reply<()>,
     },
-    /// Ends the login, and is answered when that is done.
+    /// Logs out. It is answered afterwards.
     Logout {
         /// The answer.
         reply: Reply<()>,
     },
-    /// Sends one ping, and is answered with its result.
+    /// Sends a ping and returns its result.
     Ping {
-        /// What to ping.
+        /// The address to ping.
         ip: IpAddr,
-        /// How.
+        /// The kind of ping.
         kind: PingKind,
-        /// How long the datagram is to be; 0 for no matter.
+        /// The length of the datagram; 0 for any.
         size: u16,
         /// The answer.
         reply: Reply<PingResult>,
     },
-    /// Whose an address or a key is; `None` where it is nobody's.
+    /// Returns the owner of an address or a key, if there is one.
     WhoIs {
-        /// The address or key.
+        /// The address or the key.
         query: WhoIsQuery,
         /// The answer.
         reply: Reply<Option<Box<WhoIs>>>,
     },
-    /// The relays (`tailcfg.DERPMap`), or null.
+    /// Returns the relays (`tailcfg.DERPMap`), or null.
     DerpMap {
         /// The answer.
         reply: Reply<Value>,
     },
-    /// The map's DNS settings (`tailcfg.DNSConfig`), or null.
+    /// Returns the map's DNS settings (`tailcfg.DNSConfig`), or null.
     DnsConfig {
         /// The answer.
         reply: Reply<Value>,
     },
-    /// The whole map (`netmap.NetworkMap`), or null.
+    /// Returns the whole map (`netmap.NetworkMap`), or null.
     NetMap {
         /// The answer.
         reply: Reply<Value>,
     },
-    /// A node by its number (`tailcfg.Node`), or null.
+    /// Returns the node with this ID (`tailcfg.Node`), or null.
     Node {
-        /// The number.
+        /// The ID.
         id: i64,
         /// The answer.
         reply: Reply<Value>,
     },
-    /// The state of tailnet lock (`ipnstate.TailnetLockStatus`).
+    /// Returns the state of tailnet lock (`ipnstate.TailnetLockStatus`).
     TkaStatus {
         /// The answer.
         reply: Reply<Value>,
     },
-    /// Does something to tailnet lock, and is answered when that is done.
+    /// Changes or queries tailnet lock. It is answered afterwards.
     Tka {
-        /// What.
+        /// The operation.
         order: Box<Order>,
         /// The answer.
         reply: Reply<Value>,
     },
-    /// What keeps this machine from forwarding packets; empty for nothing.
+    /// Returns the reason why this machine forwards no packets; empty if it does.
     Forwarding {
         /// The answer.
         reply: Reply<String>,
     },
-    /// Takes a program among those that are told news. What the mask asks for at once is told
-    /// first.
+    /// Subscribes a program to notifications. The mask selects the first one.
     Watch {
-        /// What is asked for.
+        /// The mask.
         mask: WatchMask,
-        /// Where news go.
+        /// Receives the notifications.
         watcher: Watcher,
     },
-    /// What is in the way to `NODE[:PORT]`.
+    /// Explains why `NODE[:PORT]` is reached, or not.
     Why {
         /// The node, by name or address.
         target: String,
         /// The answer.
         reply: Reply<Why>,
     },
-    /// A fresh look at the network around: `linerate netcheck`'s own report.
+    /// Returns the report of `linerate netcheck`.
     Netcheck {
         /// The answer.
         reply: Reply<Value>,
     },
 }
 
-/// What [`Request::WhoIs`] asks about.
+/// The subject of [`Request::WhoIs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhoIsQuery {
-    /// An address, and a port or 0.
+    /// An address with a port or 0.
     Address {
         /// The address.
         address: SocketAddr,
@@ -195,7 +193,7 @@ pub enum WhoIsQuery {
     Key(NodePublic),
 }
 
-/// Why a request is not done, for the program and its user.
+/// An error for the program and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
@@ -207,22 +205,22 @@ impl ApiError {
         Self { status, text: text.to_string() }
     }
 
-    /// It failed here or in the network.
+    /// A failure here or in the network.
     pub fn failed(text: impl fmt::Display) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 
-    /// It makes no sense.
+    /// An invalid request.
     pub fn bad(text: impl fmt::Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// It cannot be done now, such as without a map.
+    /// A request that is not possible now, for example without a map.
     pub fn not_now(text: impl fmt::Display) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 
-    /// linerate does not do this.
+    /// A feature that linerate does not have.
     pub fn unsupported(what: impl fmt::Display) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, format_args!("not implemented by linerate: {what}"))
     }
@@ -248,26 +246,27 @@ impl fmt::Display for ApiError {
     }
 }
 
-/// A program that is told news.
+/// A program that receives notifications.
 #[derive(Clone, Debug)]
 pub struct Watcher {
     notifications: mpsc::Sender<Arc<Notify>>,
 }
 
-/// A watcher, and what it is told.
+/// A watcher and its channel of notifications.
 pub fn watcher() -> (Watcher, mpsc::Receiver<Arc<Notify>>) {
     let (notifications, receiver) = mpsc::channel(MAX_NOTIFICATIONS);
     (Watcher { notifications }, receiver)
 }
 
 impl Watcher {
-    /// Tells news; false once the program has gone or does not read: it is to be forgotten then.
+    /// Sends a notification. Returns false if the program is gone or does not read: remove the
+    /// watcher.
     #[must_use]
     pub fn notify(&self, notify: &Notify) -> bool {
         self.share(&Arc::new(notify.clone()))
     }
 
-    /// Sends news without a copy, for several programs; false as above.
+    /// As [`Self::notify`], without a copy, for several programs.
     #[must_use]
     pub fn share(&self, notify: &Arc<Notify>) -> bool {
         self.notifications.try_send(Arc::clone(notify)).is_ok()
@@ -279,21 +278,21 @@ impl Watcher {
     }
 }
 
-/// Who may write beside root.
+/// The users who may write, in addition to root.
 #[derive(Debug)]
 pub struct Writers {
     user: Option<u32>,
-    /// A user's number; more than 32 bits for nobody.
+    /// A user ID; more than 32 bits without an operator.
     operator: AtomicU64,
 }
 
 impl Writers {
-    /// This user, if any, and no operator yet.
+    /// This user, if any, and no operator.
     pub fn new(user: Option<u32>) -> Self {
         Self { user, operator: AtomicU64::new(u64::MAX) }
     }
 
-    /// Makes a user the operator ([`Prefs::operator_user`]), or nobody.
+    /// Sets or removes the operator ([`Prefs::operator_user`]).
     pub fn set_operator(&self, operator: Option<u32>) {
         self.operator.store(operator.map_or(u64::MAX, u64::from), Relaxed);
     }

@@ -1,13 +1,13 @@
-//! Who this node is to the coordinator: login, expiry, logout.
+//! The login at the coordinator: registration, expiry, logout.
 //!
 //! ```text
-//!   no key ── auth key, or a page ──► candidate ── registered ──► key, map ──► running
-//!      ^                                                            |
-//!      `──────────── logout, or it has to log in again ◄────────────'
+//!   no key ── auth key, or login page ──► candidate ── registered ──► key, map ──► running
+//!      ^                                                                |
+//!      `───────────────── logout, or a new login is needed ◄────────────'
 //! ```
 //!
-//! One node key serves until the coordinator takes another: a login that is not finished cuts
-//! nobody off.
+//! The node key remains in use until the coordinator accepts another one, so an unfinished login
+//! breaks no connection.
 
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
@@ -29,33 +29,32 @@ use super::{
     local_api::{ApiError, Reply},
 };
 
-/// What identifies this machine's log, of which there is none (`logtail/id.go`).
+/// The length of a log ID (`logtail/id.go`). This node uploads no log.
 const LOG_ID_LEN: usize = 64;
 
-/// Where the login stands.
+/// The state of the login.
 #[derive(Default)]
 pub(super) struct Login {
     session: Option<Session>,
-    /// Counts sessions: what an ended one still says is not heard.
+    /// The number of the present session. Events of ended sessions are ignored.
     number: u32,
-    /// What the next login is with.
+    /// The next login, while the data plane creates its key.
     pending: Option<PendingLogin>,
-    /// What the login that is not finished was begun with.
+    /// The auth key of the unfinished login.
     auth_key: Option<Zeroizing<String>>,
-    /// The key to log in with if the coordinator does not accept the node key: it may have deleted
+    /// The auth key for the case that the coordinator rejects the node key: it may have deleted
     /// this node since the last map.
     fallback_key: Option<Zeroizing<String>>,
-    /// Where somebody is to log in.
+    /// The login page; empty if there is none.
     pub page: String,
-    /// Whether somebody has to log in.
+    /// Whether the user must log in.
     needs_login: bool,
-    /// Whether an administrator has to approve this machine.
+    /// Whether an administrator must approve this machine.
     needs_approval: bool,
-    /// Whether the coordinator is connected.
     pub connected: bool,
-    /// Whether its next map is the first of a stream.
+    /// Whether the next map is the first of a stream.
     is_new_stream: bool,
-    /// Whether its map is here.
+    /// Whether a map was received in this session.
     pub has_map: bool,
     logouts: Vec<Reply<()>>,
 }
@@ -68,25 +67,24 @@ struct Session {
 }
 
 impl Session {
-    /// Whether the preferences are for this coordinator.
+    /// Whether it is the session of these preferences.
     fn matches(&self, prefs: &Prefs) -> bool {
         self.url == prefs.control_url && self.server_key == prefs.server_key
     }
 }
 
-/// A login that waits for its candidate.
+/// A login that waits for its candidate key.
 #[derive(Default)]
 struct PendingLogin {
     auth_key: Option<Zeroizing<String>>,
-    /// The signature of the former node key, by tailnet lock.
+    /// The signature of the previous node key, by tailnet lock.
     previous: Option<Vec<u8>>,
 }
 
-/// What users are told of a node key that counts no more.
+/// The message about an expired or revoked node key.
 pub(super) const EXPIRED: &str = "this node's key has expired, or was taken back: log in again";
 
 impl Login {
-    /// Sends what the session is to be told.
     pub async fn flush(&mut self) {
         if let Some(session) = &mut self.session {
             session.commands.flush().await;
@@ -95,27 +93,27 @@ impl Login {
 }
 
 impl Agent {
-    /// How far the node has come.
+    /// The state for users.
     pub fn node_state(&self) -> NodeState {
         match () {
             () if !self.login.page.is_empty() || self.login.needs_login => NodeState::NeedsLogin,
             () if self.own.key.is_zero() || self.has_expired() => NodeState::NeedsLogin,
             () if !self.prefs.want_running => NodeState::Stopped,
             () if self.login.needs_approval => NodeState::NeedsMachineAuth,
-            // A map of before is enough to be one of the network.
+            // A map of a previous session is sufficient.
             () if self.map.node().is_some() => NodeState::Running,
             () => NodeState::Starting,
         }
     }
 
-    /// Whether the map says that this node's key has expired. Its peers drop it by their own clocks;
-    /// until then, and if the coordinator extends it, all goes on.
+    /// Whether this node's key has expired according to the map. Peers drop it by their own clocks.
+    /// Until then, and if the coordinator extends it, everything continues.
     pub fn has_expired(&self) -> bool {
         let now = self.map.time(self.clock.wall);
         !self.own.key.is_zero() && self.map.node().is_some_and(|node| node.has_expired(now))
     }
 
-    /// Connects to the coordinator, if that is wanted; or ends the connection.
+    /// Connects to the coordinator or disconnects, according to the preferences.
     pub fn connect(&mut self) {
         let wanted = self.prefs.want_running && !self.prefs.control_url.is_empty();
         let is_other =
@@ -172,7 +170,7 @@ impl Agent {
     }
 
     fn end_session(&mut self) {
-        // One that nobody can tell anything any more ends.
+        // A session ends when its channel is closed.
         if self.login.session.take().is_some() {
             self.login.number += 1;
         }
@@ -186,7 +184,7 @@ impl Agent {
         self.problems.remove("refusal");
     }
 
-    /// The network changed: the coordinator is connected anew.
+    /// Connects to the coordinator again after a network change.
     pub fn reconnect(&mut self) {
         if let Some(session) = &mut self.login.session {
             session.commands.reconnect();
@@ -199,13 +197,13 @@ impl Agent {
         }
     }
 
-    /// Begins, as programs ask for it: by an auth key, or with the node key that there is.
+    /// Starts at the request of a program: with an auth key, or with the present node key.
     pub fn start(&mut self, auth_key: Option<Zeroizing<String>>) {
         self.connect();
         let needs_key = self.own.key.is_zero() || self.login.needs_login;
         let is_admitted = self.login.connected && self.login.page.is_empty();
         if auth_key.is_some() {
-            // The result of an earlier attempt says nothing about this key.
+            // Problems of an earlier attempt do not concern this key.
             self.clear_control_problems();
         }
         match auth_key {
@@ -220,7 +218,7 @@ impl Agent {
         self.publish_state();
     }
 
-    /// Logs in anew: by an auth key, or by a page that somebody visits.
+    /// Logs in with a new key: by an auth key, or by a login page.
     pub fn begin_login(&mut self, auth_key: Option<Zeroizing<String>>) {
         if self.login.session.is_none() && !self.start_session() {
             return;
@@ -229,29 +227,29 @@ impl Agent {
         self.plane.send(ToPlane::MakeCandidate);
     }
 
-    /// Logs in once more with what the last login was with, under tailnet lock: by another node key,
-    /// signed as the former one was.
+    /// Repeats the last login under tailnet lock with another node key, signed like the previous
+    /// one.
     fn begin_signed_login(&mut self, previous: Vec<u8>) {
         let auth_key = self.login.auth_key.take().or(self.login.fallback_key.take());
         self.login.pending = Some(PendingLogin { auth_key, previous: Some(previous) });
         self.plane.send(ToPlane::MakeCandidate);
     }
 
-    /// Asks the coordinator about tailnet lock.
+    /// Sends a request about tailnet lock to the coordinator.
     pub fn request_tka(&mut self, question: Question) {
         if let Some(session) = &mut self.login.session {
             session.commands.request_tka(question);
         }
     }
 
-    /// Tells the coordinator what a ping found that it asked for.
+    /// Sends the result of a ping to the coordinator that requested it.
     pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
         if let Some(session) = &self.login.session {
             session.commands.answer_ping(url, over_noise, body);
         }
     }
 
-    /// The data plane made a candidate.
+    /// Logs in with the candidate key from the data plane.
     pub fn log_in_with(&mut self, candidate: NodePublic) {
         let Some(PendingLogin { auth_key, previous }) = self.login.pending.take() else { return };
         let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
@@ -263,7 +261,7 @@ impl Agent {
         self.set_goal(Command::Login(login));
     }
 
-    /// The coordinator's connection said something.
+    /// Handles an event of the coordinator's session.
     pub fn handle_control(&mut self, session: u32, event: Event) {
         if session != self.login.number {
             return;
@@ -346,7 +344,7 @@ impl Agent {
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
             self.mesh.set_own_key(self.own.key, self.clock.now);
             self.relays.key_changed();
-            // Peers' handshakes were with another key.
+            // Handshakes of peers used another key.
             self.settings = Default::default();
             (self.sent_all, self.sent_saved_map) = (false, false);
             self.apply_settings();
@@ -369,7 +367,7 @@ impl Agent {
         self.programs.login_finished(&self.prefs);
     }
 
-    /// Logs out: the coordinator is told first, if it answers.
+    /// Logs out, at the coordinator first if it answers.
     pub fn logout(&mut self, reply: Reply<()>) {
         if self.own.key.is_zero() {
             self.clear_tka();
@@ -402,7 +400,7 @@ impl Agent {
         self.publish_state();
     }
 
-    /// Tells the coordinator what this node is now, if that differs from the last time.
+    /// Sends the present state of this node to the coordinator, if it changed.
     pub fn announce(&mut self) {
         let announced = self.announced();
         let Some(session) = &mut self.login.session else { return };
@@ -444,14 +442,14 @@ impl Agent {
         })
     }
 
-    /// Tells programs how far the node has come, if that is news.
+    /// Notifies programs of the state, if it changed.
     pub fn publish_state(&mut self) {
         let state = self.node_state();
         self.programs.set_state(state);
     }
 }
 
-/// Whether a browser may be sent there, and a terminal shown it.
+/// Whether the URL may be opened in a browser and printed on a terminal.
 pub(super) fn is_page(page: &str) -> bool {
     const LONGEST: usize = 2048;
     let is_web = page.starts_with("https://") || page.starts_with("http://");

@@ -1,4 +1,4 @@
-//! Paths to peers: disco messages in and out, this node's endpoints, and its home relay.
+//! Paths to peers: disco messages in both directions, this node's endpoints, and its home relay.
 //!
 //! ```text
 //!   datagrams ──► disco ──► Paths ──► transmits ──► disco ──► UDP by the data plane, or a relay
@@ -45,52 +45,51 @@ pub(super) use self::{
     netcheck_tasks::{CheckResult, look_up},
 };
 
-/// What follows from what happened.
+/// Pending work for the agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Due {
-    /// Own addresses are to be found out anew.
+    /// Read the machine's addresses again.
     pub endpoints: bool,
-    /// The coordinator is to be told of endpoints or of the home.
+    /// Announce the endpoints or the home relay to the coordinator.
     pub announce: bool,
-    /// The home relay is another.
+    /// The home relay changed.
     home: bool,
 }
 
-/// See the module.
 pub(super) struct Mesh {
     disco: Disco,
     paths: Paths,
     own_key: NodePublic,
     local: Vec<SocketAddr>,
     netcheck: Netcheck,
-    /// Of the last check.
+    /// The report of the last check.
     report: Report,
     seen_by_peers: SeenByPeers,
     net_info: NetInfo,
     pub port_mapping: PortMapping,
     homes: Home,
-    /// Tasks of a check tell here what they found.
+    /// Receives the results of a check's tasks.
     results: mpsc::Sender<CheckResult>,
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
     previous_paths: PreviousPaths,
     bundles: Bundles,
-    /// Messages to be sent, beside those of paths.
+    /// Messages to send, in addition to those of paths.
     messages: Vec<Transmit>,
-    /// Requests for endpoints of this node's relay.
+    /// Requests for endpoints of this node's peer relay.
     allocation_requests: Vec<AllocationRequest>,
     pending: Vec<Outgoing>,
-    /// Calls to ports that may lead to a peer by chance.
+    /// Birthday probes: pings to random ports of peers.
     probes: Vec<Outgoing>,
-    /// Whether peers are met by chance.
+    /// Whether birthday probing is enabled.
     birthday_probing: bool,
     due: Due,
     nat64: Nat64,
 }
 
 impl Mesh {
-    /// Without peers, by this disco key.
+    /// A mesh without peers.
     pub fn new(
         key: DiscoKey,
         results: mpsc::Sender<CheckResult>,
@@ -112,7 +111,7 @@ impl Mesh {
             homes: Home::new(None, pick),
             results,
             logins: HashMap::new(),
-            // A former agent's logins may still be answered.
+            // Logins of the previous agent may still be answered.
             next_login: rng().next_u32(),
             activity: HashMap::new(),
             previous_paths: PreviousPaths::default(),
@@ -127,18 +126,17 @@ impl Mesh {
         }
     }
 
-    /// The key of our disco messages.
+    /// The public disco key of this node.
     pub fn disco_key(&self) -> DiscoPublic {
         self.disco.public()
     }
 
-    /// The home relay's region.
     pub fn home(&self) -> Option<u16> {
         self.homes.current()
     }
 
-    /// What the coordinator is told of the network around. Latencies alone are no news: else nodes
-    /// would tell each other of each check.
+    /// The network information for the coordinator. Changed latencies alone do not count, or nodes
+    /// would announce each check.
     pub fn net_info(&self) -> &NetInfo {
         &self.net_info
     }
@@ -158,12 +156,12 @@ impl Mesh {
         }
     }
 
-    /// As STUN servers see us.
+    /// The addresses that STUN servers report.
     fn reflexive(&self) -> Vec<SocketAddr> {
         [self.report.global(true), self.report.global(false)].concat()
     }
 
-    /// Where we may be reached, and how we know.
+    /// The endpoints of this node with their origins.
     pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
         let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
@@ -173,22 +171,22 @@ impl Mesh {
         local.chain(mapped.map(|at| (at, EndpointKind::Portmapped))).chain(reflexive).collect()
     }
 
-    /// Whether a STUN server answered lately.
+    /// Whether a STUN server answered the last check.
     pub fn udp_works(&self) -> bool {
         self.report.udp
     }
 
-    /// What a peer sent and received.
+    /// The traffic of a peer.
     pub fn activity(&self, peer: &NodePublic) -> Option<&Activity> {
         self.activity.get(peer)
     }
 
-    /// What is known of the way to a peer.
+    /// The state of the path to a peer.
     pub fn path(&self, peer: NodePublic) -> Option<Shown> {
         self.paths.path(peer)
     }
 
-    /// The relays' latencies.
+    /// The latencies of relays.
     pub fn latencies(&self) -> impl Iterator<Item = (u16, Duration)> {
         self.report.latencies.iter().map(|(region, latency)| (*region, *latency))
     }
@@ -198,7 +196,7 @@ impl Mesh {
         self.update_paths(now);
     }
 
-    /// Takes our own addresses. Whether they are others than before.
+    /// Sets this machine's addresses. Returns whether they changed.
     pub fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) -> bool {
         let differs = self.local != local;
         self.due.announce |= differs;
@@ -210,7 +208,7 @@ impl Mesh {
     pub fn set_relays(&mut self, map: &DerpMap, scope: Scope, now: Duration) {
         self.netcheck.set_map(map, scope);
         self.homes.set_map(map);
-        // Where there is no choice, nothing has to be measured first.
+        // A single region is home without a measurement.
         if map.regions.iter().flatten().count() == 1 {
             self.homes.handle_report(&BTreeMap::new(), now, true, now);
             self.handle_new_home(now);
@@ -226,7 +224,7 @@ impl Mesh {
         self.update_net_info();
     }
 
-    /// A relay of a region said something.
+    /// A relay of a region sent something.
     pub fn handle_relay_frame(&mut self, region: u16, now: Duration) {
         self.homes.handle_heard(region, now);
     }
@@ -237,8 +235,8 @@ impl Mesh {
         self.paths.set_relay(region, true, now);
     }
 
-    /// No relay of a region could be connected, or one that was broke. If that is home, and cannot
-    /// be connected again, another is at once.
+    /// The connection to a region failed or ended. If the home region cannot be connected, another
+    /// one becomes home at once.
     pub fn handle_relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
         self.homes.handle_down(region, now);
         self.paths.set_relay(region, false, now);
@@ -247,7 +245,7 @@ impl Mesh {
         }
     }
 
-    /// By what was measured last, as a dead relay would hold up a check for seconds.
+    /// Uses the last report, because a dead relay would delay a check for seconds.
     fn choose_another_home(&mut self, now: Duration) {
         let before = self.home();
         self.homes.handle_report(&self.report.latencies, now, true, now);
@@ -263,7 +261,7 @@ impl Mesh {
         let gone: Vec<NodePublic> =
             self.paths.keys().filter(|key| !current.contains(key)).collect();
         gone.into_iter().for_each(|key| self.paths.remove_peer(key));
-        // Also what the data plane said of those whom no path was sought to.
+        // The data plane may have reported peers without a path.
         self.activity.retain(|key, _| current.contains(key));
         self.bundles.retain(|key| current.contains(key));
         for (key, info) in peers {
@@ -271,17 +269,17 @@ impl Mesh {
         }
     }
 
-    /// Takes whose peer relays may be asked; `None` if none is to be used.
+    /// Sets the peers whose relays may be used; `None` disables peer relays.
     pub fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
         self.paths.set_peer_relays(self.disco.public(), relays);
     }
 
-    /// The NAT before this machine, as far as is known.
+    /// The NAT of this machine, if known.
     pub fn nat(&self) -> Option<Nat> {
         self.report.nat(&self.local, &self.seen_by_peers, self.netcheck.hairpin())
     }
 
-    /// Nothing that arrived was handled for this time.
+    /// Received data was not handled for this time.
     pub fn handle_stall(&mut self, time: Duration, now: Duration) {
         self.paths.handle_stall(time, now);
     }
@@ -294,10 +292,10 @@ impl Mesh {
         self.check(now);
     }
 
-    /// A datagram of the UDP socket that is not WireGuard's.
+    /// Handles a datagram of the UDP socket that does not belong to WireGuard.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         let one = self.nat64.incoming_datagram(one);
-        // Of others an auxiliary socket hears nothing.
+        // Auxiliary sockets receive only disco messages of peers.
         let is_usual = one.to.is_none();
         if is_usual && stun::is_stun(&one.bytes) {
             self.netcheck.handle_stun_response(&one.bytes, one.at);
@@ -331,13 +329,12 @@ impl Mesh {
         self.update_probing();
     }
 
-    /// Takes whether peers are met by chance.
     pub fn set_birthday_probing(&mut self, enabled: bool) {
         self.birthday_probing = enabled;
         self.update_probing();
     }
 
-    /// What this node does where a peer can be met by chance alone.
+    /// The state of birthday probing for users.
     pub fn birthday_probing_text(&self) -> &'static str {
         match self.report.place(&self.local, &self.seen_by_peers) {
             _ if !self.birthday_probing => "off",
@@ -358,7 +355,7 @@ impl Mesh {
         self.paths.handle_opened(number, count, now);
     }
 
-    /// Datagrams that came through a relay. Returns those that are WireGuard's.
+    /// Handles datagrams from a relay. Returns those of WireGuard.
     pub fn handle_relayed(
         &mut self,
         region: u16,
@@ -392,17 +389,17 @@ impl Mesh {
         relayed
     }
 
-    /// The requests for endpoints that came since the last time.
+    /// Takes the requests for relay endpoints.
     pub fn take_allocation_requests(&mut self) -> Vec<AllocationRequest> {
         std::mem::take(&mut self.allocation_requests)
     }
 
-    /// Sends a message.
+    /// Queues a message.
     pub fn send(&mut self, message: Transmit) {
         self.messages.push(message);
     }
 
-    /// Offers bundles to whose datagrams came in numbers and one by one.
+    /// Offers bundles to peers that send many single datagrams.
     fn offer_bundles(&mut self, relayed: &[Relayed], now: Duration) {
         let is_single = |one: &Relayed| one.bytes.len() <= one.segment as usize;
         let in_numbers = relayed.windows(2).filter(|two| two[0].from == two[1].from);
@@ -417,30 +414,30 @@ impl Mesh {
         }
     }
 
-    /// Whether a peer takes bundles from a relay.
+    /// Whether a peer accepts bundles from a relay.
     pub fn takes_bundles(&self, peer: &NodePublic) -> bool {
         self.paths.disco(peer).is_some_and(|disco| self.bundles.takes(peer, disco))
     }
 
-    /// The data plane gave a relay so many bytes for a peer.
+    /// The data plane sent bytes to a peer by a relay.
     pub fn handle_relay_sent(&mut self, peer: NodePublic, bytes: usize, now: Duration) {
         let traffic = Traffic { sent: bytes as u64, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
-    /// Peers sent or received something. Whether this is the first that the data plane says of them.
+    /// Handles reports about peers. Returns whether they are the first from the data plane.
     pub fn handle_activity(&mut self, all: Vec<Activity>, now: Duration) -> bool {
         let is_first = self.previous_paths.handle_activity(&all, now);
         all.into_iter().for_each(|one| self.handle_peer_activity(one, now));
         is_first
     }
 
-    /// Until when what a former agent told stays, whatever the map says that was kept.
+    /// The time until which the settings of the previous agent have priority over the saved map.
     pub fn previous_agent_until(&self) -> Duration {
         self.previous_paths.agent_until()
     }
 
-    /// A peer sent or received something, by the data plane's count.
+    /// Handles a report about a peer.
     fn handle_peer_activity(&mut self, mut new: Activity, now: Duration) {
         new.heard_from = new.heard_from.map(|from| self.nat64.incoming_path(from));
         let old = self.activity.insert(new.peer, new);
@@ -453,7 +450,7 @@ impl Mesh {
         self.paths.handle_wireguard(new.peer, traffic, now);
     }
 
-    /// The data plane begins a handshake, of which its counts tell a second later.
+    /// The data plane starts a handshake, which its reports show a second later.
     pub fn handle_wanted(&mut self, peer: NodePublic, now: Duration) {
         let traffic = Traffic { sent: 1, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
@@ -476,7 +473,7 @@ impl Mesh {
         self.paths.ping(peer, now)
     }
 
-    /// The number of a login, whose answer goes to `reply`.
+    /// Stores the reply of a relay login. Returns the number of the login.
     pub fn begin_relay_login(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
         self.next_login = self.next_login.wrapping_add(1);
         self.logins.retain(|_, waiting| !waiting.is_closed());
@@ -484,7 +481,7 @@ impl Mesh {
         self.next_login
     }
 
-    /// The answer.
+    /// Answers a relay login.
     pub fn finish_relay_login(&mut self, id: u32, sealed: Vec<u8>) {
         if let Some(reply) = self.logins.remove(&id) {
             let _ = reply.send(sealed.into());
@@ -493,7 +490,7 @@ impl Mesh {
 
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
-        // Nobody is spoken to where no path has a timer: the network around does not matter.
+        // Without path timers there is no traffic, so no check is needed.
         let due = paths.map(|_| self.netcheck.due());
         let previous = self.previous_paths.poll_timeout();
         let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };
@@ -509,7 +506,7 @@ impl Mesh {
     }
 }
 
-/// What a path is called for users, and whether it is direct.
+/// The address of a direct path.
 pub(super) fn direct(path: Option<Path>) -> Option<SocketAddr> {
     match path {
         Some(Path::Direct(at) | Path::Auxiliary { at, .. }) => Some(at),

@@ -1,5 +1,5 @@
-//! The port that the router forwards: a task with one UDP socket, connected to the gateway, so that
-//! the kernel leaves out what others send; and one for a router that speaks [`upnp`] alone.
+//! The port mapping at the router: a task with one UDP socket, connected to the gateway, so that
+//! the kernel drops datagrams of other senders; and a task for routers that only support [`upnp`].
 
 mod upnp;
 
@@ -27,27 +27,27 @@ use tokio::{
 use self::upnp::Upnp;
 use super::{control::dial::SocketHook, mesh::CheckResult};
 
-/// How long PCP and NAT-PMP are waited for before UPnP is asked, too.
+/// The time for PCP and NAT-PMP before UPnP is tried as well.
 const UPNP_DELAY: Duration = Duration::from_millis(500);
 
-/// What the task is asked for. It looks at the gateway each time that it is told.
+/// The input of the task, which checks the gateway at each notification.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted {
-    /// The port to be mapped, if any.
+    /// The port to map, if any.
     pub port: Option<u16>,
 }
 
-/// What is known of the router.
+/// The state of the router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Router {
     /// By PCP and NAT-PMP.
     pub pcp_nat_pmp: Mapped,
-    /// By UPnP, which is asked where those map nothing.
+    /// By UPnP, which is tried if they map nothing.
     pub upnp: upnp::State,
 }
 
 impl Router {
-    /// By what the port is mapped, where, and until when.
+    /// The protocol, the external address and the expiry of the mapping.
     fn mapping(&self) -> Option<(String, SocketAddrV4, Duration)> {
         let pcp_nat_pmp = self.pcp_nat_pmp.mapping;
         let pcp_nat_pmp = pcp_nat_pmp.map(|it| (it.protocol.to_string(), it.external, it.expires));
@@ -56,50 +56,50 @@ impl Router {
     }
 }
 
-/// What a node knows of the port that its router forwards.
+/// The port mapping of a node.
 pub(super) struct PortMapping {
     wanted: watch::Sender<Wanted>,
     known: Router,
 }
 
 impl PortMapping {
-    /// One of the task that hears this.
+    /// A port mapping by the task that receives `wanted`.
     pub fn new(wanted: watch::Sender<Wanted>) -> Self {
         Self { wanted, known: Router::default() }
     }
 
-    /// Has this port mapped.
+    /// Sets the port to map.
     pub fn set_port(&self, port: Option<u16>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.port, port) != port);
     }
 
-    /// Has the task look whether gateway and mapping are still the same.
+    /// Makes the task check the gateway and the mapping.
     pub fn check(&self) {
         if self.wanted.borrow().port.is_some() {
             self.wanted.send_modify(|_| {});
         }
     }
 
-    /// The task found this. Whether the node is reached elsewhere now.
+    /// Sets the state of the router. Returns whether the external address changed.
     pub fn set(&mut self, known: Router) -> bool {
         let before = self.endpoint();
         self.known = known;
         self.endpoint() != before
     }
 
-    /// Where the node is reached.
+    /// The external address.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.known.mapping().map(|(_, external, _)| external.into())
     }
 
-    /// Adds what the coordinator is told.
+    /// Adds the port mapping to the information for the coordinator.
     pub fn add_to(&self, info: NetInfo) -> NetInfo {
         let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         let have_port_map = self.known.mapping().is_some();
         NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.is_supported, ..info }
     }
 
-    /// For users, in one line.
+    /// A line for users.
     pub fn text(&self, now: Duration) -> String {
         let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.is_supported) {
@@ -115,7 +115,7 @@ impl PortMapping {
         }
     }
 
-    /// For programs; null without a mapping.
+    /// JSON for programs; null without a mapping.
     pub fn json(&self, now: Duration) -> Value {
         self.known.mapping().map_or(Value::Null, |(protocol, external, expires)| {
             json!({
@@ -127,7 +127,7 @@ impl PortMapping {
     }
 }
 
-/// Maps the port that is wanted, until nobody can want one any more; then it releases it.
+/// Maps the requested port. Releases it when the channel is closed.
 pub(super) async fn run(
     nonce: Nonce,
     hook: Option<SocketHook>,
@@ -139,7 +139,7 @@ pub(super) async fn run(
     let mut socket = None;
     let mut published = Router::default();
     let mut buffer = [0; LONGEST];
-    // When UPnP is asked, too, if nothing is mapped by then.
+    // The time after which UPnP is tried if nothing is mapped.
     let mut upnp_after = Duration::ZERO;
     loop {
         mapper.handle_timeout(now());
@@ -185,7 +185,7 @@ fn now() -> Duration {
     clock::boottime()
 }
 
-/// Goes where the gateway is now. Where it is there already, the mapping is looked at.
+/// Moves to the present gateway. If it is unchanged, checks the mapping.
 async fn follow_gateway(
     mapper: &mut Mapper,
     socket: &mut Option<UdpSocket>,
@@ -217,7 +217,7 @@ fn gateway() -> Option<Ipv4Addr> {
     })
 }
 
-/// A socket to a gateway, and from where it sends.
+/// A socket to a gateway, with its addresses and the port.
 async fn open(
     gateway: Ipv4Addr,
     port: u16,
@@ -241,7 +241,7 @@ async fn open(
     }
 }
 
-/// What does not go now goes with the next try.
+/// Errors are ignored, because the mapper repeats its requests.
 fn send(mapper: &mut Mapper, socket: Option<&UdpSocket>) {
     while let Some(datagram) = mapper.poll_transmit() {
         if let Some(Err(error)) = socket.map(|socket| socket.try_send(&datagram)) {
@@ -250,8 +250,8 @@ fn send(mapper: &mut Mapper, socket: Option<&UdpSocket>) {
     }
 }
 
-/// The next datagram; never one without a socket. That nobody listens there is an error, once for
-/// each datagram that was sent.
+/// Receives a datagram; waits forever without a socket. A closed port of the gateway causes an
+/// error for each sent datagram.
 async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match socket {
         Some(socket) => socket.recv(buffer).await,

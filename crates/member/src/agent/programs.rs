@@ -1,4 +1,4 @@
-//! The programs of this machine that wait for news, or for the answer to a ping.
+//! Programs of this machine that wait for notifications or for the answer to a ping.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,32 +12,31 @@ use tailnet::{
 
 use super::local_api::{Reply, Watcher};
 
-/// How long a ping is waited for (`ipn/localapi`).
+/// The time limit of a ping (`ipn/localapi`).
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most pings that wait for an answer.
+/// The most pending pings.
 const MAX_PINGS: usize = 64;
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct Programs {
     watchers: Vec<Watcher>,
     pings: HashMap<u32, PendingPing>,
-    /// Pings of peers that have no path yet.
+    /// Pings to peers that have no path yet.
     unsent: Vec<(NodePublic, PendingPing)>,
     state: Option<State>,
 }
 
-/// A ping that was not answered yet.
+/// A ping without an answer.
 struct PendingPing {
     result: PingResult,
-    /// The code of each region, to name a relay.
+    /// The code of each region.
     regions: HashMap<u16, String>,
     reply: Reply<PingResult>,
     until: Duration,
 }
 
 impl Programs {
-    /// Takes a program among those that are told news.
+    /// Subscribes a program to notifications.
     pub fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
         self.watchers.retain(|other| !other.is_gone());
         if mask == WatchMask::default() || watcher.notify(first) {
@@ -50,29 +49,29 @@ impl Programs {
         self.watchers.retain(|watcher| watcher.share(&notification));
     }
 
-    /// How far the node has come.
+    /// Notifies of the state, if it changed.
     pub fn set_state(&mut self, state: State) {
         if self.state.replace(state) != Some(state) {
             self.notify(&Notify { state: Some(state), ..Notify::default() });
         }
     }
 
-    /// Somebody is to log in there.
+    /// Notifies of a login page.
     pub fn login_page(&mut self, page: &str) {
         self.notify(&Notify { browse_to_url: Some(page.to_owned()), ..Notify::default() });
     }
 
-    /// A login failed for good.
+    /// Notifies of a failed login.
     pub fn login_failed(&mut self, why: &str) {
         self.notify(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
     }
 
-    /// The coordinator is not reached; it is tried again.
+    /// Logs that the coordinator is unreachable; it is retried.
     pub fn log_unreachable(&mut self, why: &str) {
         tracing::warn!(why, "not connected");
     }
 
-    /// Somebody has logged in.
+    /// Notifies of a finished login.
     pub fn login_finished(&mut self, prefs: &Prefs) {
         self.notify(&Notify {
             login_finished: Some(Empty {}),
@@ -81,17 +80,17 @@ impl Programs {
         });
     }
 
-    /// Preferences have changed.
+    /// Notifies of changed preferences.
     pub fn prefs_changed(&mut self, prefs: &Prefs) {
         self.notify(&Notify { prefs: Some(Box::new(prefs.clone())), ..Notify::default() });
     }
 
-    /// The coordinator described this node.
+    /// Notifies of changes to this node.
     pub fn node_changed(&mut self, node: &Node) {
         self.notify(&Notify { self_change: Json::of(node).ok(), ..Notify::default() });
     }
 
-    /// A program asks for a ping of a peer, which is sent as soon as there is a path.
+    /// Adds a ping to a peer, which is sent when there is a path.
     pub fn add_ping(
         &mut self,
         peer: NodePublic,
@@ -100,7 +99,7 @@ impl Programs {
         reply: Reply<PingResult>,
         now: Duration,
     ) {
-        // Whoever asked may have gone.
+        // Removes pings of programs that are gone.
         self.unsent.retain(|(_, waiting)| !waiting.reply.is_closed());
         self.pings.retain(|_, waiting| !waiting.reply.is_closed());
         if self.pings.len() + self.unsent.len() >= MAX_PINGS {
@@ -111,7 +110,7 @@ impl Programs {
         self.unsent.push((peer, PendingPing { result, regions, reply, until: now + PING_TIMEOUT }));
     }
 
-    /// Sends the pings that can be sent. `send` returns the number of one.
+    /// Sends pings that can be sent. `send` returns the number of the ping.
     pub fn send_pings(&mut self, mut send: impl FnMut(NodePublic) -> Option<u32>) {
         for (peer, waiting) in std::mem::take(&mut self.unsent) {
             match send(peer) {

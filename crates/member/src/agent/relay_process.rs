@@ -1,5 +1,5 @@
-//! Relaying for peers: who may have an endpoint, and where the relay is reached. What is relayed
-//! goes through another process ([`crate::relay_server`]).
+//! The agent's part of a peer relay: permissions for endpoints, and the addresses of the relay. A
+//! separate process relays the datagrams ([`crate::relay_server`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -30,12 +30,12 @@ use super::{
     mesh::{CheckResult, look_up},
 };
 
-/// Requests that wait at most: the relay answers in microseconds.
+/// The most pending requests. The relay answers in microseconds.
 const MAX_REQUESTS: usize = 256;
-/// The most addresses that are told.
+/// The most addresses of an endpoint.
 const MAX_ADDRESSES: usize = 20;
 
-/// A request for an endpoint, opened.
+/// A decrypted request for an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AllocationRequest {
     pub region: u16,
@@ -44,21 +44,21 @@ pub(super) struct AllocationRequest {
     pub message: AllocateRequest,
 }
 
-/// What the agent has of the relay.
+/// The state of the relay process.
 pub(super) struct RelayProcess {
     line: Option<LineSender<ToRelayServer>>,
-    /// Its port, once it relays.
+    /// Its port, while it relays.
     port: Option<u16>,
     pending: BTreeMap<u32, AllocationRequest>,
     next: u32,
-    /// How its socket is seen from outside.
+    /// Finds the external addresses of its socket.
     netcheck: Netcheck,
     report: Report,
     found: mpsc::Sender<CheckResult>,
 }
 
 impl RelayProcess {
-    /// By this line, where there is a process that can relay.
+    /// `line` leads to the process, if there is one.
     pub fn new(line: Option<LineSender<ToRelayServer>>, found: mpsc::Sender<CheckResult>) -> Self {
         Self {
             line,
@@ -71,7 +71,7 @@ impl RelayProcess {
         }
     }
 
-    /// Asks whether there is one already.
+    /// Asks whether it relays already.
     pub fn hello(&self) {
         self.send(ToRelayServer::Hello);
     }
@@ -80,20 +80,19 @@ impl RelayProcess {
         self.netcheck.set_map(map, scope);
     }
 
-    /// A look-up is done.
     pub fn handle_check_result(&mut self, found: &CheckResult) {
         if let CheckResult::Addresses(name, addresses) = found {
             self.netcheck.handle_address(name, addresses.clone());
         }
     }
 
-    /// There is to be none.
+    /// The relay is disabled or gone.
     pub fn stop(&mut self) {
         self.port = None;
         self.pending.clear();
     }
 
-    /// Asks for an endpoint, if there is a relay.
+    /// Requests an endpoint, if the relay is running.
     fn request_endpoint(&mut self, request: AllocationRequest) {
         if self.port.is_none() {
             return;
@@ -107,12 +106,12 @@ impl RelayProcess {
         self.send(ToRelayServer::Allocate { id, asked_by: request.disco, clients });
     }
 
-    /// Where the relay may be reached: in the networks of these addresses, and from outside.
+    /// The addresses of the relay: in local networks and external.
     fn addresses(&self, local: &[SocketAddr]) -> Vec<SocketAddr> {
         let Some(port) = self.port else { return Vec::new() };
         let local = local.iter().map(|at| SocketAddr::new(at.ip(), port));
         let seen = [self.report.global(false), self.report.global(true)].concat();
-        // Who has a NAT that gives each server another port may have it forward this one.
+        // The user of a NAT with endpoint-dependent mapping may have forwarded this port.
         let varies = self.report.mapping_varies() == Some(true);
         let forwarded = seen.iter().find(|at| varies && at.is_ipv4());
         let forwarded = forwarded.map(|at| SocketAddr::new(at.ip(), port));
@@ -127,7 +126,8 @@ impl RelayProcess {
         if running { self.netcheck.poll_timeout() } else { Some(self.netcheck.due()) }
     }
 
-    /// Finds out from time to time how its socket is seen, which also keeps a NAT's mapping.
+    /// Checks the external addresses of its socket from time to time, which also refreshes a NAT's
+    /// mapping.
     pub fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) {
         if self.port.is_none() {
             return;
@@ -163,7 +163,7 @@ impl RelayProcess {
 }
 
 impl Agent {
-    /// What the relay said.
+    /// Handles a message of the relay process.
     pub fn handle_relay_message(&mut self, message: FromRelayServer) {
         match message {
             FromRelayServer::Ready { key, port } => {
@@ -185,7 +185,7 @@ impl Agent {
                 };
                 let addresses = self.relay_process.addresses(self.mesh.local());
                 if addresses.is_empty() {
-                    // Who asks does so again in three seconds.
+                    // The peer repeats its request after three seconds.
                     return;
                 }
                 let endpoint = Box::new(RelayEndpoint {
@@ -212,7 +212,7 @@ impl Agent {
         }
     }
 
-    /// Makes an endpoint for a peer that may have one, and is one of the two that are to use it.
+    /// Allocates an endpoint for a permitted peer that is one of its two clients.
     pub fn allocate(&mut self, request: AllocationRequest) {
         let peer = self.map.peer(&request.peer);
         let may = |(peer, own)| may(peer, own, MAY_ALLOCATE, &self.settings.grants);
@@ -229,7 +229,7 @@ impl Agent {
 impl queue::Message for ToRelayServer {
     type Queue = VecDeque<Self>;
 
-    /// Who asked for an endpoint asks again.
+    /// A peer repeats its request for an endpoint.
     fn push(self, queue: &mut VecDeque<Self>) {
         if queue.len() < MAX_REQUESTS {
             queue.push_back(self);

@@ -1,4 +1,5 @@
-//! The authorities that TLS trusts: those of the files that the environment names, or this machine's.
+//! The certificate authorities that TLS trusts: those in files that the environment names, or those
+//! of this machine.
 
 use std::{
     env,
@@ -11,34 +12,34 @@ use rustls::RootCertStore;
 use rustls_native_certs::{CertificateResult, ErrorKind, load_certs_from_paths, load_native_certs};
 use sys::process::take_variable;
 
-/// The variables that name files of certificates, as in Go (`crypto/x509/root_unix.go`). The second one
-/// names folders.
+/// Environment variables with paths of certificates, as in Go (`crypto/x509/root_unix.go`): a file,
+/// and folders.
 const VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// See the module.
+/// The trusted certificates.
 #[derive(Clone, Debug, Default)]
 pub struct Roots {
     named: Option<Arc<Named>>,
 }
 
-/// What the files that the environment names contain.
+/// The contents of the files that the environment names.
 #[derive(Debug)]
 struct Named {
     store: RootCertStore,
     /// The variables with their values.
     variables: String,
-    /// Why files could not be read.
+    /// Errors of the files.
     problems: Vec<String>,
 }
 
 impl Roots {
-    /// Reads the files that the environment names. A process does so before it gives up rights: the files may
-    /// be root's. This machine's own certificates are read when they are needed.
+    /// Reads the files that the environment names. Call it before privileges are dropped, because
+    /// only root may be able to read them. This machine's own certificates are read on demand.
     pub fn from_environment() -> Self {
         Self::named(VARIABLES.map(|name| {
             let value = env::var_os(name)?;
             if value.is_empty() {
-                // An empty one would name a file without certificates.
+                // An empty variable would name a file without certificates.
                 take_variable(name);
             }
             Some(value).filter(|value| !value.is_empty())
@@ -72,7 +73,6 @@ impl Roots {
         Self { named: Some(Arc::new(named)) }
     }
 
-    /// The certificates.
     pub fn store(&self) -> RootCertStore {
         match &self.named {
             Some(named) => named.store.clone(),
@@ -84,14 +84,14 @@ impl Roots {
         }
     }
 
-    /// The variables that name files, with their values and the problems of the files.
+    /// The variables that name files, with their values and the errors of the files.
     pub fn source(&self) -> Option<String> {
         let named = self.named.as_ref()?;
         let problem = self.problem().map(|problem| format!(" ({problem})"));
         Some(named.variables.clone() + &problem.unwrap_or_default())
     }
 
-    /// Why a file that the environment names cannot be used.
+    /// The errors of files that the environment names.
     pub fn problem(&self) -> Option<String> {
         let problems = &self.named.as_ref()?.problems;
         (!problems.is_empty()).then(|| problems.join("; "))

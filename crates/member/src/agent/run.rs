@@ -1,4 +1,4 @@
-//! The agent's loop: one event after the other, and after each what follows from it.
+//! The agent's loop: handles one event after another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,12 +24,12 @@ use super::{
     state_folder::StateFolder,
 };
 
-/// Messages of each kind that wait at most.
+/// The capacity of each channel.
 const CHANNEL_CAPACITY: usize = 256;
-/// How long an agent that ends takes at most to release what it has elsewhere.
+/// The time limit for releasing the port mapping at the end.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs until the data plane, or the program that it is a part of, is gone.
+/// Runs until the data plane ends, or the program that contains the agent.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_plane) = mpsc::channel(CHANNEL_CAPACITY);
     let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
@@ -119,7 +119,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
-            // Before that it does not know whether it is logged in.
+            // Before the hello message, the agent does not know whether it is logged in.
             request = requests.recv(), if agent.has_hello => match request {
                 Some(request) => Input::Request(request),
                 None => break Ok(()),
@@ -136,7 +136,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     ended
 }
 
-/// The outcome of what is there; never without one.
+/// The result of the future; waits forever without one.
 async fn wait_for<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
     match some {
         Some(future) => Some(future.await),
@@ -144,7 +144,7 @@ async fn wait_for<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> 
     }
 }
 
-/// Marks sockets, so that what they send does not go where the interface's routes lead.
+/// A hook that marks sockets, so that their packets do not use the routes of the interface.
 fn socket_hook(mark: u32) -> Option<SocketHook> {
     let hook: SocketHook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
     Some(hook).filter(|_| mark != 0)

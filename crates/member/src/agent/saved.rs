@@ -1,4 +1,4 @@
-//! What of the agent's knowledge outlives it: the map and the preferences.
+//! The map and the preferences on disk.
 
 use serde::{Deserialize, Serialize};
 use sys::process::release_heap;
@@ -6,12 +6,10 @@ use tailnet::{keys::NodePublic, map::NetworkMap, prefs::Prefs};
 
 use super::{core::Agent, state_folder::StateFolder};
 
-/// The name of the preferences' file.
 const PREFS: &str = "prefs.json";
-/// The name of the map's file.
 const MAP: &str = "map.json";
 
-/// The map as it is kept: for the node key that it was told to.
+/// The saved map with the node key that it belongs to.
 #[derive(Serialize, Deserialize)]
 struct SavedMap<M> {
     version: u32,
@@ -19,12 +17,12 @@ struct SavedMap<M> {
     map: M,
 }
 
-/// The version of the kept map's form.
+/// The version of the file format.
 const MAP_VERSION: u32 = 1;
 
-/// The preferences.
+/// Loads the preferences.
 pub(super) fn load_prefs(state: &StateFolder) -> Prefs {
-    // Not `unwrap_or_default`: Go's zero is not what a node begins with.
+    // Not `unwrap_or_default`: the defaults of a node differ from Go's zero values.
     match state.read(PREFS) {
         Some(saved) => saved,
         None => Prefs::new(),
@@ -32,14 +30,13 @@ pub(super) fn load_prefs(state: &StateFolder) -> Prefs {
 }
 
 impl Agent {
-    /// The map of this node key.
+    /// Loads the map of this node key.
     pub fn load_map(&self) -> Option<NetworkMap> {
         let saved: SavedMap<NetworkMap> = self.state.read(MAP)?;
         let is_ours = saved.version == MAP_VERSION && saved.node_key == self.own.key;
         (is_ours && !self.own.key.is_zero()).then(|| saved.map.restored())
     }
 
-    /// Keeps the map for the next start.
     pub fn save_map(&mut self) {
         let saved = SavedMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
         match &self.state.save(MAP, &saved) {
@@ -49,11 +46,11 @@ impl Agent {
                 self.problems.insert("disk", problem);
             }
         }
-        // Of a large map, its text is.
+        // Returns the memory of a large map's text.
         release_heap();
     }
 
-    /// Forgets the network.
+    /// Removes the map, in memory and on disk.
     pub fn remove_map(&mut self) {
         self.map = NetworkMap::default();
         self.save_map_at = None;
@@ -63,7 +60,6 @@ impl Agent {
         self.apply_settings();
     }
 
-    /// Keeps the preferences.
     pub fn save_prefs(&mut self) -> std::io::Result<()> {
         let saved = self.state.save(PREFS, &self.prefs);
         match &saved {

@@ -1,13 +1,13 @@
-//! What an agent keeps in its folder. Each file is replaced as a whole, so a full disk or a power
-//! failure leaves the former one.
+//! The files of an agent. Each file is replaced atomically, so a full disk or a power failure
+//! leaves the previous one.
 //!
 //! ```text
-//!   machine.key   who this machine is to the coordinator
-//!   lock.key      what this node signs its next node key with, under tailnet lock
-//!   disco.key     kept, so that another agent does not look like another machine to peers
-//!   prefs.json    settings, the coordinator's address and key, the user
+//!   machine.key   identifies this machine to the coordinator
+//!   lock.key      signs the next node key of this node, under tailnet lock
+//!   disco.key     stored, so that a restarted agent is the same machine to peers
+//!   prefs.json    settings, the coordinator's URL and key, the user
 //!   map.json      the last map, for a start without the coordinator
-//!   lock.json     whom the network trusts to sign node keys, under tailnet lock
+//!   lock.json     the keys that may sign node keys, under tailnet lock
 //! ```
 
 use std::{fs, io, str::FromStr};
@@ -23,7 +23,6 @@ use zeroize::Zeroizing;
 
 use super::Folder;
 
-/// The folder of an agent.
 #[derive(Debug)]
 pub(super) struct StateFolder {
     folder: Folder,
@@ -34,26 +33,26 @@ impl StateFolder {
         Self { folder }
     }
 
-    /// The machine key; a new one, where there is none.
+    /// Reads the machine key, or creates one.
     ///
     /// # Errors
-    /// The file holds something else, or a new one cannot be written.
+    /// The file is invalid, or a new one cannot be written.
     pub fn machine_key(&self) -> anyhow::Result<MachineKey> {
         self.key("machine.key", MachineKey::new, MachineKey::text)
     }
 
-    /// The disco key; a new one, where there is none.
+    /// Reads the disco key, or creates one.
     ///
     /// # Errors
-    /// The file holds something else, or a new one cannot be written.
+    /// The file is invalid, or a new one cannot be written.
     pub fn disco_key(&self) -> anyhow::Result<DiscoKey> {
         self.key("disco.key", DiscoKey::new, DiscoKey::text)
     }
 
-    /// This node's key of tailnet lock; a new one, where there is none.
+    /// Reads this node's key of tailnet lock, or creates one.
     ///
     /// # Errors
-    /// The file holds something else, or a new one cannot be written.
+    /// The file is invalid, or a new one cannot be written.
     pub fn tka_key(&self) -> anyhow::Result<OwnKey> {
         self.key("lock.key", |seed| OwnKey::new(&seed), OwnKey::text)
     }
@@ -79,13 +78,12 @@ impl StateFolder {
         }
     }
 
-    /// Whether a file is there, or may be.
+    /// Whether a file exists, or cannot be checked.
     pub fn may_exist(&self, name: &str) -> bool {
         self.folder.path.join(name).try_exists().unwrap_or(true)
     }
 
-    /// What a file says; `None` where there is none, or it says nothing that is understood, which
-    /// is logged.
+    /// Reads a file. `None` if it is absent or invalid. The latter is logged.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.folder.path.join(name);
         let text = match fs::read_to_string(&path) {
@@ -102,16 +100,16 @@ impl StateFolder {
         }
     }
 
-    /// Keeps a value.
+    /// Saves a value.
     ///
     /// # Errors
-    /// The file cannot be written; the former one is still there.
+    /// The file cannot be written; the previous one remains.
     pub fn save(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(value).map_err(io::Error::other)?;
         self.write(name, &text)
     }
 
-    /// What keeps a file from being kept, for users.
+    /// The message for users about a file that could not be saved.
     pub fn save_error(&self, name: &str, error: &io::Error) -> String {
         let file = self.folder.display.join(name);
         format!(
@@ -124,10 +122,10 @@ impl StateFolder {
         atomic_file::replace(&self.folder.path.join(name), text)
     }
 
-    /// Forgets a file.
+    /// Removes a file.
     ///
     /// # Errors
-    /// It is still there.
+    /// The file remains.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         atomic_file::remove(&self.folder.path.join(name))
     }

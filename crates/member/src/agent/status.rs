@@ -1,4 +1,4 @@
-//! What programs are told: the state, whose an address is, preferences; and what they ask for.
+//! Answers to requests of programs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,12 +26,12 @@ use super::{
     tunnel_pings::PingRequester,
 };
 
-/// A peer is active that was sent something so recently (`ipnstate.go`).
+/// A peer is active for this time after something was sent to it (`ipnstate.go`).
 const ACTIVE_TIME: std::time::Duration = std::time::Duration::from_secs(120);
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-linerate");
 
 impl Agent {
-    /// Answers a program. One that no longer waits needs no answer.
+    /// Handles a request. A program that is gone needs no answer.
     pub fn answer(&mut self, request: Request) {
         match request {
             Request::Status { peers, reply } => {
@@ -124,7 +124,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Makes preferences those of this node.
+    /// Replaces the preferences.
     fn set_prefs(&mut self, mut prefs: Prefs) -> Result<(), ApiError> {
         self.check(&prefs)?;
         // An address stands for the node that has it.
@@ -135,7 +135,7 @@ impl Agent {
             prefs.exit_node_ip = None;
         }
         let is_other = prefs.control_url != self.prefs.control_url;
-        // Tailscale's programs send all preferences that they know.
+        // Preferences from Tailscale's programs have no server key.
         if !is_other && prefs.server_key.is_zero() {
             prefs.server_key = self.prefs.server_key;
         }
@@ -176,7 +176,7 @@ impl Agent {
         first
     }
 
-    /// All that is shown, with peers or without.
+    /// The state of this node, with or without peers.
     fn status(&self, peers: bool) -> Status {
         let state = self.node_state();
         let own = self.map.node();
@@ -282,7 +282,7 @@ impl Agent {
         }
     }
 
-    /// What the map says of a node.
+    /// The part of a status that comes from the map.
     fn map_status(&self, node: &Node) -> PeerStatus {
         let time = |text: &Option<String>| text.clone().map(Timestamp).unwrap_or_default();
         let is_set = |text: &&String| !text.starts_with("0001-");
@@ -313,7 +313,7 @@ impl Agent {
         }
     }
 
-    /// The short name of a relays' region.
+    /// The short name of a region.
     pub fn region_code(&self, region: u16) -> String {
         let regions = self.map.derp_map().regions.as_ref();
         let found = regions.and_then(|regions| regions.get(&region)?.as_ref());
@@ -367,7 +367,8 @@ impl Agent {
         self.programs.add_ping(key, waiting, regions, reply, self.clock.now);
     }
 
-    /// The peer at an address, with what a ping of it says of it; or what it says where there is none.
+    /// The key of the peer at an address and a ping result with its name; otherwise a result with
+    /// an error.
     pub fn ping_target(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
         let result = |node: Option<&Node>, error: &str| PingResult {
             ip: ip.to_string(),
@@ -416,7 +417,7 @@ impl Agent {
     }
 }
 
-/// The first part of a node's name.
+/// The first label of a node's name.
 pub(super) fn short(node: &Node) -> &str {
     node.name.split('.').next().unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! Tailnet lock, as the agent has it: the keys that may sign are kept in a file, so that a
-//! coordinator can withhold what is new, and take nothing back.
+//! Tailnet lock (TKA). The keys that may sign are stored in a file, so a coordinator can withhold
+//! updates, but cannot undo them.
 //!
 //! ```text
-//!   map ──► Follower ──► question ──► control::lock ──► answer ──► Follower
+//!   map ──► Follower ──► request ──► control::tka ──► response ──► Follower
 //!                                                                     `──► lock.json, settings
 //! ```
 
@@ -30,27 +30,26 @@ use zeroize::Zeroizing;
 use self::operations::Operations;
 use super::{control, core::Agent, state_folder::StateFolder};
 
-/// The name of the file.
 const FILE: &str = "lock.json";
-/// The version of its form.
+/// The version of the file format.
 const VERSION: u32 = 1;
 
-/// What is kept of tailnet lock.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct SavedChain {
     version: u32,
-    /// Whose coordinator passed it on.
+    /// The URL of the coordinator that sent the updates.
     control_url: String,
     /// In base64.
     updates: Vec<String>,
 }
 
-/// What this node has of tailnet lock.
+/// The state of tailnet lock.
 pub(super) struct Tka {
     own: OwnKey,
-    /// The public half of `own`, as people are told it.
+    /// The public half of `own` as text.
     own_public: String,
-    /// Of the coordinator at this URL.
+    /// The coordinator of the state.
     control_url: String,
     follower: Follower,
     operations: Operations,
@@ -70,15 +69,15 @@ impl SavedChain {
 }
 
 impl Tka {
-    /// What is kept for the coordinator at this URL.
+    /// Reads the state for the coordinator at this URL.
     ///
     /// # Errors
-    /// This node's own key cannot be read or made.
+    /// This node's own key cannot be read or created.
     pub fn new(state: &StateFolder, control_url: &str) -> anyhow::Result<Self> {
         let own = state.tka_key()?;
         let saved: Option<SavedChain> = state.read(FILE);
         let known = match saved {
-            // What cannot be read may be of any.
+            // An unreadable file may belong to any coordinator.
             None if state.may_exist(FILE) => Known::Damaged,
             None => Known::Nothing,
             Some(saved) if saved.control_url != control_url => Known::Nothing,
@@ -96,7 +95,7 @@ impl Tka {
         })
     }
 
-    /// What peers are believed by.
+    /// The trust in peers' signatures.
     pub fn trust(&self) -> settings::Lock<'_> {
         match self.follower.known() {
             Known::Nothing => settings::Lock::Unknown,
@@ -105,18 +104,17 @@ impl Tka {
         }
     }
 
-    /// The last update that counts; empty where there is none.
+    /// The hash of the last valid update; empty without one.
     pub fn head(&self) -> String {
         let authority = self.follower.known().authority();
         authority.map(|authority| authority.head().to_string()).unwrap_or_default()
     }
 
-    /// When [`Agent::follow_lock`] has something to do.
+    /// The time at which [`Agent::sync_tka`] has an effect.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.follower.poll_timeout()
     }
 
-    /// The first map of a stream is here.
     pub fn handle_connected(&mut self) {
         self.operations.handle_connected();
         self.follower.handle_connected();
@@ -127,13 +125,13 @@ impl Tka {
         self.follower.handle_disconnected();
     }
 
-    /// Whether a former signature is one that another can be made of.
+    /// Whether a previous signature can be renewed.
     pub fn renews(&self, previous: &[u8]) -> bool {
         self.own.renewed(&NodePublic::default(), previous).is_ok()
     }
 
-    /// A login that the network accepts under tailnet lock, where that can be had: by the signature
-    /// of the former node key, or by what an auth key brings along.
+    /// A login with a signature, if available: from the signature of the previous node key, or from
+    /// the credential in an auth key.
     pub fn login(
         &self,
         node_key: NodePublic,
@@ -156,7 +154,7 @@ impl Tka {
 }
 
 impl Agent {
-    /// Asks the coordinator for what is missing here.
+    /// Requests missing updates from the coordinator.
     pub fn sync_tka(&mut self) {
         let (asking, now) = (self.requester(), self.clock.now);
         let said = Said { lock: self.map.lock(), asking, now };
@@ -164,7 +162,7 @@ impl Agent {
         self.send_tka_request(question);
     }
 
-    /// The coordinator answered, or did not.
+    /// Handles a response of the coordinator, or its absence.
     pub fn handle_tka_response(
         &mut self,
         number: u32,
@@ -228,14 +226,14 @@ impl Agent {
         }
     }
 
-    /// Forgets whom the network trusts: it was left.
+    /// Removes the trusted keys, because this node has left the network.
     pub fn clear_tka(&mut self) {
         self.tka.follower = Follower::new(Known::Nothing);
         self.problems.remove("lock");
         self.save_tka();
     }
 
-    /// The coordinator at this URL is spoken to from now on: what another passed on does not count.
+    /// Switches to another coordinator, for which the present keys have no meaning.
     pub fn set_tka_coordinator(&mut self, control_url: &str) {
         if self.tka.control_url != control_url {
             control_url.clone_into(&mut self.tka.control_url);
@@ -243,7 +241,7 @@ impl Agent {
         }
     }
 
-    /// Whether tailnet lock lets a peer in; nothing where it is off.
+    /// Whether tailnet lock admits a peer, with a message; `None` if it is off.
     pub fn tka_verdict(&self, peer: &Node) -> Option<(bool, String)> {
         match (self.tka.follower.known(), self.map.lock()) {
             (Known::Keys(authority), _) => {
@@ -258,7 +256,7 @@ impl Agent {
         }
     }
 
-    /// What `tailscale lock status` reads (`ipnstate.TailnetLockStatus`).
+    /// The answer to `tailscale lock status` (`ipnstate.TailnetLockStatus`).
     pub fn tka_status(&self) -> Value {
         let node_key = Some(self.own.key).filter(|key| !key.is_zero());
         let Some(authority) = self.tka.follower.known().authority() else {

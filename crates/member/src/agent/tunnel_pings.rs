@@ -1,5 +1,5 @@
-//! Pings of peers through the tunnel, for programs of this machine and for the coordinator: the data
-//! plane of each end has to carry them.
+//! Pings to peers through the tunnel, for programs and for the coordinator. They test the data
+//! planes of both ends.
 //!
 //! ```text
 //!   program ──────┐                                      ┌──► program
@@ -22,14 +22,14 @@ use tailnet::{
 
 use super::{core::Agent, local_api::Reply};
 
-/// What the coordinator calls them (`tailcfg.PingTSMP`).
+/// The coordinator's name for these pings (`tailcfg.PingTSMP`).
 const KIND: &str = "TSMP";
-/// How long an answer is waited for, as of any ping (`ipn/localapi`).
+/// The time limit of an answer, as for all pings (`ipn/localapi`).
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that wait for an answer.
+/// The most pending pings.
 const MAX_PINGS: usize = 64;
 
-/// Those that were not answered yet.
+/// Pings without an answer.
 #[derive(Default)]
 pub(super) struct TunnelPings(BTreeMap<Token, PendingPing>);
 
@@ -40,16 +40,18 @@ struct PendingPing {
     sent: Duration,
 }
 
-/// Who is told the result.
+/// The receiver of the result.
 pub(super) enum PingRequester {
-    /// A program.
     Program(Reply<PingResult>),
-    /// The coordinator. Where there is no answer it is told nothing.
-    Coordinator { url: String, over_noise: bool },
+    /// The coordinator, which gets nothing if there is no answer.
+    Coordinator {
+        url: String,
+        over_noise: bool,
+    },
 }
 
 impl TunnelPings {
-    /// The oldest makes room.
+    /// Adds a ping. The oldest one fails if there are too many.
     fn add(&mut self, waiting: PendingPing) -> Token {
         if self.0.len() >= MAX_PINGS {
             let oldest = self.0.iter().min_by_key(|(_, one)| one.sent).map(|(token, _)| *token);
@@ -87,7 +89,7 @@ impl PendingPing {
 }
 
 impl Agent {
-    /// Pings a peer, of which `result` says who it is.
+    /// Pings a peer, whose name is in `result`.
     pub fn ping_through_tunnel(
         &mut self,
         to: IpAddr,
@@ -105,7 +107,6 @@ impl Agent {
         self.plane.send(ToPlane::TunnelPing(TunnelPing { from, to, token }));
     }
 
-    /// A ping was answered.
     pub fn handle_pong(&mut self, pong: &TunnelPing) {
         if let Some(PendingPing { requester, mut result, sent, .. }) = self.tunnel_pings.take(pong)
         {
@@ -114,7 +115,7 @@ impl Agent {
         }
     }
 
-    /// The coordinator wants a peer pinged. What it wants else is not done.
+    /// Handles a ping request of the coordinator. Other kinds of ping are ignored.
     pub fn handle_ping_request(&mut self, ping: PingRequest) {
         let PingRequest { url, over_noise, types, ip } = ping;
         let (true, Ok(to)) = (types.split(',').any(|kind| kind == KIND), ip.parse()) else {
@@ -130,7 +131,7 @@ impl Agent {
 
     fn send_ping_result(&mut self, requester: PingRequester, result: PingResult) {
         match requester {
-            // It may have gone.
+            // The program may be gone.
             PingRequester::Program(reply) => drop(reply.send(Ok(result))),
             PingRequester::Coordinator { url, over_noise } => {
                 let mut body = json!(result);

@@ -1,4 +1,4 @@
-//! Why a node is reached, or is not: each thing that a packet meets, in its order.
+//! Explains why a node is reached, or not: each condition in the order in which a packet meets it.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,21 +12,21 @@ use tailnet::{
 
 use super::{core::Agent, status::short};
 
-/// A session is as old as this at most (WireGuard's REJECT_AFTER_TIME).
+/// The longest age of a session (WireGuard's REJECT_AFTER_TIME).
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
 
-/// A peer is looked for directly for so long after something was sent to it.
+/// How long direct paths are probed after something was sent.
 const ACTIVE_TIME: Duration = Duration::from_secs(45);
 
 impl Agent {
-    /// What is in the way to `NODE[:PORT]`.
+    /// Explains why `NODE[:PORT]` is reached, or not.
     pub fn why(&self, target: &str) -> Why {
         let mut steps = Vec::new();
         let reaches = self.diagnose(target, &mut steps).is_some();
         Why { steps, reaches }
     }
 
-    /// `None` where something is in the way.
+    /// Adds steps. `None` if one fails.
     fn diagnose(&self, target: &str, steps: &mut Vec<WhyStep>) -> Option<()> {
         let mut step = |ok: bool, text: String| {
             steps.push(WhyStep { ok, text });
@@ -125,7 +125,7 @@ impl Agent {
         step(true, "what it admits is its own filter's business".to_owned())
     }
 
-    /// What keeps a peer from being reached directly, as far as is known here.
+    /// The reason why a peer is not reached directly, as far as it is known here.
     fn relayed_reason(&self, path: &Shown) -> String {
         let answers = |candidate: &&Candidate| matches!(candidate.fate, Fate::Answered { .. });
         let is_idle = path.sent.is_none_or(|at| self.clock.now >= at + ACTIVE_TIME);
@@ -150,7 +150,7 @@ impl Agent {
         }
     }
 
-    /// What came of meeting it by chance.
+    /// The result of birthday probing.
     fn birthday_probing_result(&self, chance: Chance) -> Option<String> {
         let ago = |at: Duration| self.clock.now.saturating_sub(at).as_secs();
         Some(match chance {
@@ -180,7 +180,7 @@ impl Agent {
     }
 }
 
-/// Who said that it may be there.
+/// The origins of a candidate.
 fn origin_text(origins: Origins) -> String {
     let all =
         [(origins.map, "of the map"), (origins.call, "of its call"), (origins.heard, "heard")];

@@ -1,12 +1,12 @@
-//! The sockets by which a peer is met by chance (docs/decisions/0013): many for some seconds, then the
-//! one that was met.
+//! Auxiliary sockets for birthday probing (docs/decisions/0013): many for some seconds, then the
+//! one at which a peer's probe arrived.
 //!
 //! ```text
-//!   Open ── a thread: opens, sends by each, ── Opened ──► agent
-//!           waits for what comes from the peer ── datagrams ──► agent
-//!   Keep ── one goes on: its sender to the engine's table, and a thread that hands over what it
-//!           receives; all others are closed
-//!   Close ─ the one, or all
+//!   Open ── a thread: opens sockets, sends from each, ── Opened ──► agent
+//!           forwards datagrams of the peer ── datagrams ──► agent
+//!   Keep ── selects one: its sender joins the engine's table, and a thread forwards its
+//!           received data; the others are closed
+//!   Close ─ closes one, or all
 //! ```
 
 use std::{
@@ -32,16 +32,16 @@ use tailnet::{
 
 use super::{LineSender, endpoint_tables::EndpointTables, spawn};
 
-/// How long sockets wait for a call, whatever the agent does: longer than it lets them.
+/// The time limit of probing, longer than that of the agent.
 const PROBING_TIME: Duration = Duration::from_secs(30);
-/// Datagrams that are passed on of all of them: a call is one.
+/// The most datagrams that are forwarded from all of them. A probe is one.
 const MAX_FORWARDED: usize = 64;
-/// The most that are opened for a peer.
+/// The most sockets for a peer.
 const MAX_SOCKETS: u16 = 256;
-/// Slots of a batch: less than those of the data plane's socket, as it is for one peer.
+/// The slots of a batch. They are fewer than those of the main socket, because one peer uses it.
 const SLOTS: usize = 16;
 
-/// The sockets that there are, by their number.
+/// The groups of sockets, by number.
 pub(super) struct AuxiliarySockets {
     node: Arc<Node>,
     tables: EndpointTables,
@@ -52,14 +52,14 @@ pub(super) struct AuxiliarySockets {
 struct Group {
     peer: NodePublic,
     to: SocketAddr,
-    /// Opened for a former agent, which knew what for.
+    /// Whether the previous agent opened it.
     is_from_previous_agent: bool,
     stop: Arc<Stop>,
     stage: Stage,
 }
 
 enum Stage {
-    /// Until one is met.
+    /// Before one is selected.
     Probing(JoinHandle<Option<ProbeSockets>>),
     Connected(Connected),
 }
@@ -99,10 +99,10 @@ impl AuxiliarySockets {
         Self { node, tables, line, groups: HashMap::new() }
     }
 
-    /// Opens sockets, and tells the agent how many.
+    /// Opens sockets, and reports their number to the agent.
     pub fn open(&mut self, open: Open) {
         self.close(open.number);
-        // One peer at a time is tried for.
+        // One peer at a time is probed.
         let probing = self.groups.iter().filter(|(_, one)| matches!(one.stage, Stage::Probing(_)));
         let probing: Vec<u32> = probing.map(|(number, _)| *number).collect();
         probing.into_iter().for_each(|number| self.close(number));
@@ -123,7 +123,7 @@ impl AuxiliarySockets {
         }
     }
 
-    /// Keeps one, and closes the others that were opened with it.
+    /// Selects one socket, and closes the others of its group.
     pub fn select(&mut self, socket: Auxiliary) {
         let Some(one) = self.groups.remove(&socket.number) else { return };
         let Group { peer, to, is_from_previous_agent, stop, stage: Stage::Probing(thread) } = one
@@ -156,12 +156,12 @@ impl AuxiliarySockets {
         self.groups.insert(socket.number, Group { peer, to, is_from_previous_agent, stop, stage });
     }
 
-    /// Closes all of a number. No peer's path is there any more.
+    /// Closes a group. The path of its peer must already be another one.
     pub fn close(&mut self, number: u32) {
         let Some(one) = self.groups.remove(&number) else { return };
         one.stop.set();
         match one.stage {
-            // It drops them.
+            // The thread drops the sockets.
             Stage::Probing(thread) => drop(thread),
             Stage::Connected(Connected { udp, endpoint, .. }) => {
                 self.tables.remove_auxiliary(&endpoint);
@@ -171,19 +171,19 @@ impl AuxiliarySockets {
         }
     }
 
-    /// Sends a datagram by one of them.
+    /// Sends a datagram from a selected socket.
     pub fn send(&self, by: Auxiliary, datagram: &Outgoing) {
         let connected = self.groups.get(&by.number).and_then(|one| match &one.stage {
             Stage::Connected(connected) if connected.socket == by => Some(connected),
             _ => None,
         });
         if let Some(connected) = connected {
-            // Whether it arrives is told by its answer alone.
+            // Only an answer shows whether it arrives.
             let _ = connected.udp.send_control(&datagram.bytes, Endpoint::new(datagram.to), None);
         }
     }
 
-    /// The endpoint of a peer that is reached by the kept one of these.
+    /// The endpoint of a peer at the selected socket of a group.
     pub fn endpoint(&self, peer: NodePublic, number: u32) -> Option<Endpoint> {
         match self.groups.get(&number)? {
             Group { peer: other, stage: Stage::Connected(connected), .. } if *other == peer => {
@@ -193,7 +193,7 @@ impl AuxiliarySockets {
         }
     }
 
-    /// Another agent begins, which knows of none of them: what works goes on until it knows a path.
+    /// The new agent does not know these sockets. Selected ones remain until it sends another path.
     pub fn handle_agent_restart(&mut self) {
         self.groups.values_mut().for_each(|one| one.is_from_previous_agent = true);
         let is_probing = |one: &Group| matches!(one.stage, Stage::Probing(_));
@@ -202,7 +202,7 @@ impl AuxiliarySockets {
         probing.collect::<Vec<_>>().into_iter().for_each(|number| self.close(number));
     }
 
-    /// A peer has another path.
+    /// A peer got another path: closes unused groups of the previous agent.
     pub fn handle_path(&mut self, peer: NodePublic, path: Path) {
         let is_current =
             |number: u32| matches!(path, Path::Auxiliary { number: other, .. } if other == number);
@@ -213,7 +213,7 @@ impl AuxiliarySockets {
         unused.into_iter().for_each(|number| self.close(number));
     }
 
-    /// A peer is gone.
+    /// Closes the groups of removed peers.
     pub fn retain(&mut self, is_present: impl Fn(&NodePublic) -> bool) {
         let gone = self.groups.iter().filter(|(_, one)| !is_present(&one.peer));
         let gone: Vec<u32> = gone.map(|(number, _)| *number).collect();
@@ -228,7 +228,8 @@ impl Drop for AuxiliarySockets {
     }
 }
 
-/// Opens sockets, sends by each, and passes on what comes, until one is kept or all are closed.
+/// Opens sockets, sends from each, and forwards received datagrams, until one is selected or all
+/// are closed.
 fn probe(node: &Node, open: Open, stop: &Stop, line: &LineSender) -> Option<ProbeSockets> {
     let Open { number, to, count, hops, bytes, .. } = open;
     let flows = match node.open_flows(count.clamp(1, MAX_SOCKETS)) {
@@ -241,7 +242,7 @@ fn probe(node: &Node, open: Open, stop: &Stop, line: &LineSender) -> Option<Prob
     };
     stop.set_waker(flows.waker());
     for index in 0..flows.count() {
-        // Those of which none goes are as if they were not there.
+        // A socket that cannot send counts as absent.
         let _ = flows.send(index, &bytes, Endpoint::new(to), Some(hops));
     }
     let _ = line.send(&ToAgent::Opened { number, count: flows.count() });
@@ -276,7 +277,7 @@ fn incoming(number: u32, one: ProbeDatagram) -> Incoming {
     }
 }
 
-/// Hands over what the kept socket receives from the peer.
+/// Forwards data that the selected socket receives from the peer.
 fn receive(
     mut receiver: UdpReceiver,
     relay: &RelayQueues,
@@ -286,7 +287,7 @@ fn receive(
     let mut batch = RecvBatch::new(SLOTS);
     while !stop.is_set() {
         if let Err(error) = receiver.recv(&mut batch, false, true) {
-            // The path shows no life from now on, and is left.
+            // The path times out.
             tracing::warn!(%error, "an auxiliary socket");
             return;
         }

@@ -1,5 +1,4 @@
-//! The endpoints of peers that are not at an address of their own: at relays, and behind nodes that
-//! pass datagrams on.
+//! The endpoints of peers behind DERP relays, behind peer relays and at auxiliary sockets.
 
 use std::{
     net::SocketAddr,
@@ -13,7 +12,7 @@ use tailnet::{
     peer_relay::{Geneve, Protocol, Vni},
 };
 
-/// The tables of such endpoints. Clones are the same.
+/// The tables of such endpoints. Clones share them.
 #[derive(Clone)]
 pub(super) struct EndpointTables {
     pub relay: RelayQueues,
@@ -22,7 +21,7 @@ pub(super) struct EndpointTables {
     auxiliary_endpoints: Arc<Mutex<Vec<AuxiliaryEndpoint>>>,
 }
 
-/// What the agent calls the endpoint of a peer that is reached from a socket of its own.
+/// The endpoint of a peer that is reached from an auxiliary socket.
 #[derive(Clone, Copy)]
 struct AuxiliaryEndpoint {
     endpoint: Endpoint,
@@ -31,7 +30,7 @@ struct AuxiliaryEndpoint {
 }
 
 impl EndpointTables {
-    /// Empty ones. `wake_inbound` ends the wait of the data plane's UDP side.
+    /// Empty tables. `wake_inbound` ends the wait of the data plane's UDP side.
     pub fn new(wake_inbound: Waker) -> Self {
         Self {
             relay: RelayQueues::new(wake_inbound),
@@ -41,7 +40,7 @@ impl EndpointTables {
         }
     }
 
-    /// A peer's endpoint is that of this socket, and the peer at this address.
+    /// Adds the endpoint of a peer at this address and socket.
     pub fn add_auxiliary(&self, endpoint: Endpoint, at: SocketAddr, socket: Auxiliary) {
         self.auxiliary_endpoints().push(AuxiliaryEndpoint { endpoint, at, socket });
     }
@@ -50,7 +49,7 @@ impl EndpointTables {
         self.auxiliary_endpoints().retain(|one| one.endpoint != *endpoint);
     }
 
-    /// The socket of an endpoint, and where its peer is.
+    /// The socket of an endpoint, and the address of its peer.
     pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Auxiliary)> {
         let auxiliary_endpoints = self.auxiliary_endpoints();
         auxiliary_endpoints
@@ -63,7 +62,7 @@ impl EndpointTables {
         self.auxiliary_endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a datagram came from, in the agent's words.
+    /// The agent's name for the source of a datagram.
     pub fn path_of(&self, endpoint: &Endpoint) -> Option<Path> {
         match endpoint.remote {
             Remote::Direct(address) => Some(Path::Direct(address)),
@@ -82,7 +81,7 @@ impl EndpointTables {
     }
 }
 
-/// Where a peer is that is passed on by a peer relay.
+/// The address and header of a peer behind a peer relay.
 pub(super) fn behind_peer_relay(at: SocketAddr, vni: Vni) -> PrefixedAddr {
     let header = Geneve { control: false, protocol: Protocol::WireGuard, vni };
     PrefixedAddr { at, prefix: header.bytes() }

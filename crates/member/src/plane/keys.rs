@@ -1,10 +1,10 @@
-//! The node key: which it is, where it is kept, and the one thing that it seals.
+//! The node key, its file, and the login that it seals.
 //!
-//! The file has two slots, of which the one with the greater number counts. The other is written,
-//! so a machine that loses its power meanwhile has the former key.
+//! The file has two slots. The slot with the greater number is valid, and the other one is written,
+//! so a power failure during a write leaves the previous key.
 //!
 //! ```text
-//!   slot: number (8 bytes)  key (32; all zero: none)  number again (8)
+//!   slot: number (8 bytes)  key (32; all zero without a key)  the same number (8)
 //! ```
 
 use std::{
@@ -31,12 +31,12 @@ type Bytes = Box<Zeroizing<[u8; KEY]>>;
 #[derive(Debug)]
 pub struct KeyFile {
     file: File,
-    /// The number of the slot that counts.
+    /// The number of the valid slot.
     number: u64,
 }
 
 impl KeyFile {
-    /// Opens it, or makes one that has no key. Locked: it is a node of one process at a time.
+    /// Opens or creates the file. It is locked, because one process at a time may use the key.
     ///
     /// # Errors
     /// It cannot be read and written, or another process has it
@@ -98,7 +98,7 @@ impl KeyFile {
     }
 }
 
-/// The node key, and the candidate for another.
+/// The node key, and a candidate for the next one.
 pub(super) struct Keys {
     file: KeyFile,
     own: Option<Bytes>,
@@ -106,7 +106,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Reads the key of the file into the node. A file that cannot be read has none.
+    /// Reads the key from the file and sets it in the node. An unreadable file counts as empty.
     pub fn new(mut file: KeyFile, node: &Arc<Node>) -> Self {
         let own = file.read().unwrap_or_else(|error| {
             tracing::error!(%error, "the node key cannot be read: this machine has to join again");
@@ -117,12 +117,12 @@ impl Keys {
         keys
     }
 
-    /// All zero where there is none.
+    /// The public key; all zero without a key.
     pub fn public(&self) -> NodePublic {
         self.own.as_ref().map(|own| public(own)).unwrap_or_default()
     }
 
-    /// A new key, or the one that was made and is not used yet.
+    /// Creates a key, or returns the unused candidate.
     pub fn make_candidate(&mut self) -> NodePublic {
         let candidate = self.candidate.get_or_insert_with(|| {
             let mut bytes = Bytes::default();
@@ -132,10 +132,10 @@ impl Keys {
         public(candidate)
     }
 
-    /// Makes the candidate the node key, if it is the one with this public half.
+    /// Makes the candidate the node key, if it has this public half.
     ///
     /// # Errors
-    /// The file cannot be written. The key is used all the same, until the process ends.
+    /// The file cannot be written. The key is used nevertheless, until the process ends.
     pub fn use_candidate(&mut self, key: NodePublic, node: &Arc<Node>) -> io::Result<()> {
         let Some(candidate) = self.candidate.take_if(|candidate| public(candidate) == key) else {
             return Ok(());
@@ -146,7 +146,7 @@ impl Keys {
         written
     }
 
-    /// Is without a key from now on.
+    /// Removes the key.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -156,7 +156,7 @@ impl Keys {
         self.file.erase()
     }
 
-    /// What is said to a relay at login: nothing where there is no key.
+    /// Seals the contents of a relay login; empty without a key.
     pub fn seal_login(&self, server: &[u8; 32]) -> Vec<u8> {
         let Some(own) = &self.own else { return Vec::new() };
         derp::seal_login(own, server, &mut UnwrapErr(SysRng))

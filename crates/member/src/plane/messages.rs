@@ -1,9 +1,9 @@
-//! Messages of other nodes to this one, inside the tunnel: pings are answered here, by the two halves of
-//! the data plane that carry all else, so that an answer says that data comes through.
+//! Messages inside the tunnel (TSMP). Pings are answered here, through the same data plane as all
+//! packets, so that an answer proves that data arrives.
 //!
 //! ```text
 //!   tunnel ──► ping ──────────────────────────► pong ──► tunnel
-//!   tunnel ──► pong, if it was asked for ─────► agent
+//!   tunnel ──► pong, if it was requested ─────► agent
 //!   agent ───► ping ──────────────────────────► tunnel
 //! ```
 
@@ -20,10 +20,10 @@ use tailnet::{
 
 use super::LineSender;
 
-/// The most pings of the agent that wait for their answers.
+/// The most pending pings of the agent.
 const MAX_PINGS: usize = 64;
 
-/// The pings of this node. Clones are the same.
+/// The pings of this node. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pings {
     packets: OwnPackets,
@@ -35,7 +35,7 @@ impl Pings {
         Self { packets, pending: Arc::default() }
     }
 
-    /// Sends one of the agent's.
+    /// Sends a ping of the agent.
     pub fn send(&self, TunnelPing { from, to, token }: TunnelPing) {
         let Some(packet) = tsmp::ping(from, to, token) else { return };
         let mut pending = self.pending();
@@ -44,11 +44,11 @@ impl Pings {
         }
         pending.push_back(token);
         drop(pending);
-        // Where it is lost, its time passes.
+        // A lost ping times out.
         self.packets.push(packet);
     }
 
-    /// Whether a pong answers a ping of the agent's, which it does once.
+    /// Whether a pong answers a pending ping, which is then removed.
     fn answers(&self, token: Token) -> bool {
         let mut pending = self.pending();
         let at = pending.iter().position(|one| *one == token);
@@ -60,7 +60,7 @@ impl Pings {
     }
 }
 
-/// Answers, and tells the agent what it asked for, until the data plane has ended.
+/// Answers pings, and forwards pongs to the agent, until the data plane has ended.
 pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &LineSender) {
     while let Some(packet) = messages.recv() {
         let Some(Tsmp { from, to, message }) = tsmp::read(&packet) else { continue };
@@ -69,7 +69,7 @@ pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &LineSende
                 tsmp::pong(to, from, token).map(|pong| pings.packets.push(pong));
             }
             Message::Pong(token) if pings.answers(token) => {
-                // Another agent asks anew.
+                // The next agent sends its own pings.
                 let _ = line.send(&ToAgent::TunnelPong(TunnelPing { from, to, token }));
             }
             Message::Refusal(refusal) => {
@@ -80,7 +80,7 @@ pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &LineSende
     }
 }
 
-/// Whether a packet is read here.
+/// Whether a packet is a message.
 pub(super) fn is_message(packet: &[u8]) -> bool {
     tsmp::read(packet).is_some()
 }

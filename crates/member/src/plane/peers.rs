@@ -1,4 +1,4 @@
-//! The peers as the agent wants them, and the change from those that there are.
+//! The peers of the data plane, and the changes that the agent requests.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,36 +11,36 @@ use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
 use super::{endpoint_tables::EndpointTables, public};
 
-/// The most peers: what a relay's table has room for.
+/// The most peers, which the table of relays can contain.
 const MAX_PEERS: usize = 1 << 16;
-/// Places behind other nodes that are kept of a peer.
+/// The most peer relays that are stored for a peer.
 const MAX_PEER_RELAYS: usize = 4;
 
-/// The peers that the data plane has.
+/// The peers of the data plane.
 #[derive(Debug, Default)]
 pub(super) struct Peers(HashMap<NodePublic, Box<PeerEntry>>);
 
 #[derive(Debug, Default)]
 struct PeerEntry {
     nets: Box<[IpNet]>,
-    /// The relays that it was sought or heard at.
+    /// The regions at which it has an endpoint.
     regions: Vec<u16>,
-    /// Where it was behind other nodes, the last one last.
+    /// The peer relays at which it has an endpoint; the latest is last.
     peer_relays: Vec<PrefixedAddr>,
 }
 
 /// A change of peers.
 #[derive(Debug)]
 pub(super) struct PeersChange {
-    /// What is to be changed.
+    /// The change for the node.
     pub change: Change,
-    /// Who is at no relay any more, once that is done.
+    /// Endpoints at relays to remove after the change.
     relays: Vec<RelayPeer>,
     peer_relays: Vec<PrefixedAddr>,
 }
 
 impl PeersChange {
-    /// After the change.
+    /// Call it after the change.
     pub fn remove_endpoints(self, tables: &EndpointTables) {
         self.relays.iter().for_each(|peer| tables.relay.remove(peer));
         self.peer_relays.iter().for_each(|relay| tables.prefixes.remove(relay));
@@ -52,7 +52,7 @@ impl Peers {
         self.0.contains_key(key)
     }
 
-    /// The endpoint of a peer at a relay; `None` if there is no such peer, or no room.
+    /// The endpoint of a peer at a relay; `None` if the peer is unknown or the table is full.
     pub fn relay_endpoint(
         &mut self,
         key: NodePublic,
@@ -67,8 +67,8 @@ impl Peers {
         Some(endpoint)
     }
 
-    /// The endpoint of a peer behind another node; `None` if there is no such peer, or no room. What
-    /// comes from where it was before is still taken.
+    /// The endpoint of a peer behind a peer relay; `None` if the peer is unknown or the table is
+    /// full. Data from its previous peer relays is still accepted.
     pub fn peer_relay_endpoint(
         &mut self,
         key: NodePublic,
@@ -85,8 +85,8 @@ impl Peers {
         Some(endpoint)
     }
 
-    /// What is to be changed. Networks are taken away before they are given, and a peer keeps those
-    /// that it has: no packet of theirs is lost.
+    /// Computes a change. Networks are removed before they are added, and unchanged networks
+    /// remain, so that no packet of theirs is lost.
     pub fn change(
         &mut self,
         complete: bool,

@@ -1,4 +1,4 @@
-//! The UDP socket's port, which is kept from one start to the next.
+//! The port of the UDP socket, which is stored for the next start.
 
 use std::{fs, path::Path};
 
@@ -7,14 +7,14 @@ use config::uapi::Change;
 use node::Node;
 use sys::atomic_file;
 
-/// The name of the port's file in the folder of a member's state.
+/// The file in the folder of a member's state.
 const FILE: &str = "port";
 
-/// Opens the UDP socket at the port of last time, where peers and boxes between still expect this
-/// node; at another one if that is taken. `state` is the folder of the member's state.
+/// Opens the UDP socket at the port of the last start, which peers and NATs still expect; at
+/// another one if that is in use. `state` is the folder of the member's state.
 ///
 /// # Errors
-/// There is no port to be had.
+/// No port is available.
 pub fn open_socket(node: &Node, state: &Path) -> anyhow::Result<()> {
     let file = state.join(FILE);
     let listen_at = |port| {

@@ -1,5 +1,5 @@
-//! Tells the agent what happens to peers: events at once, and what was sent and received once a
-//! second while there is any.
+//! Reports to the agent: events of peers at once, and their traffic once a second while there is
+//! any.
 
 use std::{
     collections::HashMap,
@@ -20,21 +20,20 @@ use super::{LineSender, endpoint_tables::EndpointTables};
 
 /// The interval of reports while a peer sends or receives.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval at which one looks whether any does.
+/// The interval of checks while no peer does.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What there is to tell.
+/// Pending reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pending {
     /// Events of peers.
     pub events: bool,
-    /// The network changed.
     pub network: bool,
-    /// Nobody will hear any more.
+    /// The line is closed.
     pub ended: bool,
 }
 
-/// Wakes the thread that tells. Who rings does not wait for the agent.
+/// Wakes the reporting thread. The caller does not wait for the agent.
 #[derive(Debug, Default)]
 pub(super) struct Notifier(Mutex<Pending>, Condvar);
 
@@ -53,7 +52,7 @@ impl Notifier {
     }
 }
 
-/// When the next report is due.
+/// The time of the next report.
 #[derive(Debug, Default)]
 struct ReportTimer {
     at: Duration,
@@ -61,7 +60,7 @@ struct ReportTimer {
 }
 
 impl ReportTimer {
-    /// Where nothing was sent or received, an event is the first sign that it is again.
+    /// While there is no traffic, an event is the first sign of some.
     fn is_due(&self, now: Duration, event: bool) -> bool {
         now >= self.at || event && !self.busy
     }
@@ -94,7 +93,7 @@ impl Reporter {
         Self { node, tables, line, notifier, last: HashMap::new() }
     }
 
-    /// Until nobody will ever read what is told.
+    /// Runs until the line is closed.
     pub fn run(mut self) {
         let (mut timer, mut sent) = (ReportTimer::default(), Ok(()));
         while sent.is_ok() {
@@ -126,11 +125,11 @@ impl Reporter {
         Ok(())
     }
 
-    /// Peers that sent or received something since the last call.
+    /// Peers with traffic since the last call.
     fn active(&mut self) -> Vec<Activity> {
         let bytes = |one: &PeerTraffic| (one.rx_bytes, one.tx_bytes);
         let mut all = self.node.traffic();
-        // Of a large network, most have none.
+        // In a large network, most peers have no traffic.
         all.retain(|one| bytes(one) != (0, 0));
         let now = all.iter().map(|one| (one.public_key, bytes(one))).collect();
         let last = std::mem::replace(&mut self.last, now);
@@ -147,13 +146,13 @@ impl Reporter {
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
             Event::HandshakeWanted(peer) => Some(PeerEvent::Wanted(key(peer))),
-            // Nobody is looked up.
+            // The agent configures all peers in advance.
             Event::UnknownPeer { .. } | Event::UnknownAddress(_) => None,
         }
     }
 }
 
-/// What all peers sent and received.
+/// The traffic of all peers.
 pub(super) fn activity(node: &Node, tables: &EndpointTables) -> Vec<Activity> {
     node.traffic().iter().map(|one| report(one, tables)).collect()
 }

@@ -1,4 +1,4 @@
-//! The data plane of a relay: what came in one batch leaves in one batch.
+//! The data plane of a relay. Datagrams of one received batch are sent as one batch.
 //!
 //! ```text
 //!   slot of GRO ── same header ──► run ── forward ──► run of GSO
@@ -21,24 +21,24 @@ use tailnet::{
 
 use super::{lock, send_to_agent};
 
-/// Slots of a batch, each with the datagrams that the kernel coalesced: 4 MiB, of which GRO uses
-/// eight slots a time.
+/// The slots of a batch, each with the datagrams that the kernel coalesced: 4 MiB in total, of
+/// which GRO uses eight slots at a time.
 const SLOTS: usize = 64;
-/// Runs of this many bytes on average are sent from where they were received. Where the kernel did
-/// not coalesce, a copy of each datagram costs less than a way through the stack for each, which a run
-/// of GSO saves.
+/// Runs of at least this many bytes on average are sent without a copy. If the kernel did not
+/// coalesce, copying each datagram costs less than a pass of each through the network stack, which
+/// GSO saves.
 const MIN_RUN_BYTES: usize = 8 << 10;
-/// Datagrams of STUN of one batch that are handed on. The agent asks one a second.
+/// The most STUN datagrams that are forwarded from one batch. The agent sends one request a second.
 const MAX_STUN: usize = 16;
 
-/// Passes datagrams on between clients.
+/// Forwards datagrams between clients.
 pub(super) struct Forwarder<R, S> {
     table: Arc<Mutex<Server>>,
     receiver: R,
     sender: S,
     line: Arc<Channel>,
     received: RecvBatch,
-    /// Runs in what arrived, by whom they go to.
+    /// Runs in the received batch, with their destinations.
     runs: Vec<Transmit>,
     outgoing: SendBatch,
     answers: SendBatch,
@@ -52,16 +52,16 @@ impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
         Self { table, receiver, sender, line, received, runs, outgoing, answers, stun }
     }
 
-    /// Waits for a batch, and passes it on.
+    /// Waits for a batch and forwards it.
     ///
     /// # Errors
-    /// The socket can never receive again.
+    /// The socket failed permanently.
     pub fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
         self.receiver.recv(&mut self.received, false, true)?;
         self.answers.clear();
         self.runs.clear();
         self.sort(clock());
-        // What does not go is lost, as on any way.
+        // Datagrams that cannot be sent are lost.
         if !self.runs.is_empty() {
             self.batch_runs();
             self.sender.send(&mut self.outgoing);
@@ -75,7 +75,7 @@ impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
         Ok(())
     }
 
-    /// Makes one batch of the runs, by one of both ways, so that no flow overtakes itself.
+    /// Makes one batch of the runs, either with or without copies, so that no flow is reordered.
     fn batch_runs(&mut self) {
         let Self { received, runs, outgoing, .. } = self;
         let bytes: usize = runs.iter().map(|run| run.span.len).sum();
@@ -92,7 +92,8 @@ impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
 
     fn sort(&mut self, now: Duration) {
         let Self { table, received, runs, answers, stun, .. } = self;
-        // Held without a system call; what else takes it are allocations, which are rare.
+        // No system call is made while the lock is held. The other thread holds it only for
+        // allocations, which are rare.
         let mut table = lock(table);
         for (slot, meta) in received.filled() {
             let (mut start, end) = (slot.start, slot.start + slot.len);
@@ -133,7 +134,7 @@ impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
     }
 }
 
-/// How many of these bytes, at least one datagram, are datagrams with the same header.
+/// The length of the datagrams with the same header at the start; at least one datagram.
 fn run_len(bytes: &[u8], stride: usize) -> usize {
     let stride = stride.max(1);
     let same_header = match bytes.first_chunk::<GENEVE_LEN>().filter(|_| stride >= GENEVE_LEN) {
@@ -170,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    /// Whom from or to, the datagrams, and the length of each but the last.
+    /// The source or destination, the datagrams, and the length of each except the last.
     type Run = (SocketAddr, Vec<u8>, usize);
 
-    /// A socket in memory: slots in, and all runs that left.
+    /// A socket in memory: received slots, and all sent runs.
     #[derive(Default)]
     struct Memory {
         arriving: VecDeque<Run>,
@@ -225,7 +226,7 @@ mod tests {
         Geneve { control: false, protocol: Protocol::WireGuard, vni }.bytes()
     }
 
-    /// Datagrams of the same length and header, but that the last is shorter.
+    /// Datagrams of the same length and header, except a shorter last one.
     fn data(vni: Vni, count: usize, len: usize, last: usize) -> Vec<u8> {
         let mut run = Vec::new();
         for number in 0..count {

@@ -1,11 +1,11 @@
-//! What a box remembers: an entry for each flow, as conntrack has it.
+//! The table of a box: an entry for each flow, as in conntrack.
 //!
 //! ```text
 //!   inner host                     box                      remote
 //!   inner -> remote    entry (inner, outer, remote)    outer -> remote
 //! ```
 //!
-//! An entry whose inner end is the outer address is a flow to the box itself.
+//! An entry with equal inner and outer addresses is a flow to the box itself.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,13 +16,13 @@ use rand_chacha::{ChaCha20Rng, rand_core::Rng};
 
 use super::{Nat, Ports};
 
-/// Who still talks after so long has a stream (`nf_conntrack_proto_udp.c`).
+/// A flow with traffic in both directions after this time is a stream (`nf_conntrack_proto_udp.c`).
 const STREAM_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Table {
     pub nat: Nat,
-    /// One of each family at most.
+    /// At most one address of each family.
     outer: Vec<IpAddr>,
     entries: Vec<Entry>,
 }
@@ -46,7 +46,7 @@ impl Table {
         self.outer.contains(&address)
     }
 
-    /// The source that the remote sees of what `inner` sends it; none where it does not pass.
+    /// The source address that the remote sees, or `None` if the datagram is dropped.
     pub fn outbound(
         &mut self,
         now: Duration,
@@ -70,7 +70,7 @@ impl Table {
         Some(outer)
     }
 
-    /// Whom a datagram is for that came to `outer`; none where it does not pass.
+    /// The destination of a datagram to `outer`, or `None` if it is dropped.
     pub fn inbound(
         &mut self,
         now: Duration,
@@ -106,8 +106,8 @@ impl Table {
         self.entries.push(Entry { inner, outer, remote, began: now, replied: false, expires });
     }
 
-    /// The outer end of a new flow: that of the host's others where they are one to the box,
-    /// then a new one.
+    /// The outer address of a new flow: that of another flow of the host if the box treats both
+    /// alike, otherwise a new one.
     fn outer_for(
         &self,
         address: IpAddr,
@@ -128,7 +128,7 @@ impl Table {
         })
     }
 
-    /// Whether no other host would be sent what `remote` answers.
+    /// Whether replies of `remote` would not go to another host.
     fn is_free(&self, outer: SocketAddr, inner: SocketAddr, remote: SocketAddr) -> bool {
         self.entries.iter().all(|entry| {
             entry.outer != outer
@@ -143,7 +143,7 @@ impl Table {
 }
 
 impl Entry {
-    /// Whether the box itself is meant.
+    /// Whether it is a flow to the box itself.
     fn is_own(&self) -> bool {
         self.inner == self.outer
     }

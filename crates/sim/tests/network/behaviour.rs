@@ -1,4 +1,4 @@
-//! The boxes against the definitions of RFC 4787: of one host, seen from two addresses with two
+//! The boxes compared with the definitions of RFC 4787: one host, and two remote addresses with two
 //! ports each.
 
 use std::{net::SocketAddr, time::Duration};
@@ -24,12 +24,12 @@ impl Scenario {
         Self { network, realm, host, remotes }
     }
 
-    /// The source of what the host sends there, as it is seen there.
+    /// The host's mapped address for a remote endpoint.
     fn mapped(&self, remote: usize) -> SocketAddr {
         exchange(&self.network, &self.host, &self.remotes[remote]).expect("a way out")
     }
 
-    /// Whether what is sent to `to` from there reaches the host.
+    /// Whether a datagram from a remote endpoint to `to` reaches the host.
     fn admits(&self, remote: usize, to: SocketAddr) -> bool {
         reaches(&self.network, &self.remotes[remote], to, &self.host)
     }
@@ -94,7 +94,7 @@ fn port_is_preserved_unless_another_host_uses_it() {
     let moved = exchange(&scenario.network, &other, &scenario.remotes[0]).unwrap();
     assert_eq!(moved.ip(), outer(1));
     assert_ne!(moved.port(), INNER.port());
-    // As Linux has it: what another remote answers would not be taken for the first host's.
+    // As in Linux: replies of another remote would not be ambiguous.
     let beside = exchange(&scenario.network, &other, &scenario.remotes[3]).unwrap();
     assert_eq!(beside, moved, "and yet its mapping stays one");
     assert!(!reaches(&scenario.network, &scenario.remotes[0], moved, &scenario.host));
@@ -104,7 +104,7 @@ fn port_is_preserved_unless_another_host_uses_it() {
     assert_ne!(random.mapped(0).port(), INNER.port());
 }
 
-/// RFC 4787 section 6, and REQ-9: the source is the outer one.
+/// RFC 4787 section 6, and REQ-9: the source is the outer address.
 #[test]
 fn outer_addresses_work_behind_one_box_only_with_hairpinning() {
     for hairpin in [true, false] {
@@ -134,7 +134,7 @@ fn inner_addresses_work_behind_one_box() {
     assert!(reaches(&scenario.network, &scenario.host, other.address, &other));
 }
 
-/// RFC 4787 REQ-6: what goes out refreshes, what comes in may.
+/// RFC 4787 REQ-6: outgoing traffic refreshes, and incoming traffic may.
 #[test]
 fn mapping_lives_as_long_as_it_is_refreshed() {
     let twenty = Duration::from_secs(20);
@@ -169,7 +169,7 @@ fn unrefreshed_mapping_expires_and_frees_its_port() {
     assert_eq!(exchange(&scenario.network, &other, &scenario.remotes[0]), Some(mapped));
 }
 
-/// As conntrack has it: 30 s without an answer, 120 s for who talks for longer than two seconds.
+/// As in conntrack: 30 s before a reply, 120 s for flows longer than two seconds.
 #[test]
 fn replied_stream_lives_longer_than_an_unreplied_flow() {
     let after = |silence, rounds| {
@@ -184,8 +184,8 @@ fn replied_stream_lives_longer_than_an_unreplied_flow() {
     assert!(after(119, 2) && !after(121, 2), "a stream");
 }
 
-/// A probe that comes first leaves an entry, to which the port that the host would have got gives
-/// way; it ends as others do.
+/// An unsolicited probe creates an entry, so that the next mapping of the host gets another port.
+/// The entry expires as usual.
 #[test]
 fn unsolicited_probe_changes_the_port_without_an_input_drop() {
     for (nat, moves) in [(Nat::PORT_RESTRICTED, false), (Nat::NO_INPUT_DROP, true)] {

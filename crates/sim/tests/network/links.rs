@@ -1,4 +1,4 @@
-//! Each thing that a link does, alone.
+//! Each effect of a link alone.
 
 use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
@@ -11,8 +11,7 @@ fn ends() -> [SocketAddr; 2] {
     [1, 2].map(|number| ([192, 0, 2, number], 51820).into())
 }
 
-/// Sends so many datagrams of 1,000 bytes, one a millisecond, and returns when each arrived and
-/// what it was.
+/// Sends datagrams of 1,000 bytes, one per millisecond. Returns them with their arrival times.
 fn arrivals(link: Link, seed: u64, count: u32) -> Vec<(Duration, u32, Datagram)> {
     let network = Network::new(seed, link);
     let began = network.now();
@@ -96,8 +95,8 @@ fn only_reordered_datagrams_are_late_by_the_configured_time() {
     assert!((400..600).contains(&late.len()), "{} late, {} not", late.len(), others.len());
 }
 
-/// 1,000 bytes and 250 of headers at 125,000 bytes a second take ten milliseconds; each
-/// millisecond comes one, so that the queue of 30 ms is soon full.
+/// 1,000 bytes and 250 of headers at 125,000 bytes a second take ten milliseconds. With one
+/// datagram per millisecond, the queue of 30 ms is soon full.
 #[test]
 fn slow_link_queues_up_to_its_limit_and_drops_the_rest() {
     let link = Link { rate: Some(125_000), overhead: 250, queue: 30 * MS, ..Link::CLEAN };

@@ -1,5 +1,5 @@
-//! What the simulator promises: links that do what they say, boxes as RFC 4787 has them, and
-//! which pairs of boxes can be passed by hole punching.
+//! Properties of the simulator: the effects of links, boxes as in RFC 4787, and pairs of boxes that
+//! hole punching traverses.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod behaviour;

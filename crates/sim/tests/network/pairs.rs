@@ -1,14 +1,14 @@
-//! Which pairs of boxes two hosts get through by simple hole punching: as measured in a lab of
-//! nftables NATs with real kernels, both hosts at the same private address and port.
+//! Pairs of boxes that simple hole punching traverses, as measured in a lab of nftables NATs with
+//! real kernels. Both hosts have the same private address and port.
 //!
 //! ```text
 //!   first                                        relay              second
-//!   both ask an observer for their mapped addresses
-//!   primes, and tells the second that it begins  ------------->     primes
+//!   both query an observer for their mapped addresses
+//!   primes, and notifies the second              ------------->     primes
 //!   pings a little later                                            pings a little later
 //! ```
 //!
-//! Who is pinged answers to where the ping came from, and pings there as well.
+//! A host that is pinged replies to the source of the ping, and pings it as well.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,16 +19,16 @@ use crate::support::{INNER, exchange, nested, outer};
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// It passes the host's own boxes, and reaches no other's.
+/// The datagram passes the host's own boxes, but reaches no box of the other host.
 const PRIMING: u8 = 4;
 
-/// Whom a host pings, and what it knows.
+/// A host and its candidates.
 struct End {
     socket: Socket,
-    /// Where the other may be.
+    /// The possible addresses of the other host.
     candidates: Vec<SocketAddr>,
     next_ping: Duration,
-    /// Whether a ping of its own was answered.
+    /// Whether one of its pings was answered.
     direct: bool,
 }
 
@@ -38,7 +38,7 @@ impl End {
         Self { socket, candidates: Vec::new(), next_ping: Duration::MAX, direct: false }
     }
 
-    /// Hears of a candidate; the first ping leaves after a pause if it primes.
+    /// Adds a candidate. With priming, the first ping follows after a pause.
     fn add_candidate(&mut self, now: Duration, candidate: SocketAddr, ttl: Option<u8>) {
         self.candidates.push(candidate);
         self.next_ping = now;
@@ -68,11 +68,11 @@ impl End {
     }
 }
 
-/// Two hosts behind boxes, of which the first comes first.
+/// Two hosts behind boxes. The first one starts.
 struct Meeting {
     network: Network,
     ends: [End; 2],
-    /// The way by the relay: longer than the direct one.
+    /// The delay of the relay: longer than that of the direct path.
     relay: Duration,
     prime: Option<u8>,
 }
@@ -87,7 +87,7 @@ impl Meeting {
         Self { network, ends, relay: delay * 2 + 3 * MS, prime }
     }
 
-    /// How long it takes until the pings of both are answered, if they ever are.
+    /// The time until the pings of both are answered, if they are.
     fn run(&mut self) -> Option<Duration> {
         let observer = "198.51.100.1:3478".parse().unwrap();
         let observer = self.network.bind(Realm::INTERNET, observer);
@@ -116,7 +116,7 @@ impl Meeting {
     }
 }
 
-/// Whether such a pair gets direct, which no seed may change, whoever comes first.
+/// Asserts that a pair becomes direct, or not, with any seed and either host first.
 #[track_caller]
 fn assert_pair(pair: [&[Nat]; 2], prime: Option<u8>, direct: bool) {
     for seed in 0..8 {
@@ -160,8 +160,8 @@ fn two_boxes_without_input_drop_need_priming() {
     assert_pair([&[NO_DROP], &[NO_DROP]], Some(PRIMING), true);
 }
 
-/// What reaches the other's box is no priming datagram but a probe that comes first; what dies
-/// in the host's own box opens nothing.
+/// A priming datagram that reaches the other box acts as an unsolicited probe. One that expires in
+/// the host's own box opens nothing.
 #[test]
 fn priming_needs_a_ttl_within_the_right_range() {
     let direct = |routers, ttl| {
@@ -177,7 +177,7 @@ fn priming_needs_a_ttl_within_the_right_range() {
     }
 }
 
-/// Else the other's probe is there before its host has opened a pinhole.
+/// Otherwise the other probe arrives before this host has opened a pinhole.
 #[test]
 fn one_box_without_input_drop_is_traversed_if_its_host_starts() {
     for seed in 0..8 {
@@ -203,7 +203,7 @@ fn strictest_boxes_decide_for_a_pair_behind_two_boxes_each() {
     assert_pair([&[NO_DROP, NO_DROP], &[NO_DROP, NO_DROP]], Some(PRIMING), true);
 }
 
-/// As at a provider that has one box for many: their mapped addresses are of one box.
+/// As with carrier-grade NAT: both mapped addresses belong to one box.
 #[test]
 fn two_homes_behind_one_box_are_direct_only_with_hairpinning() {
     for hairpin in [true, false] {

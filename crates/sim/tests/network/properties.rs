@@ -1,4 +1,4 @@
-//! What holds of every box, whatever hosts do behind it.
+//! Properties of every box, for any traffic.
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
@@ -29,19 +29,19 @@ fn any_box() -> impl Strategy<Value = Nat> {
     )
 }
 
-/// Who sends, to whom, and after how many seconds.
+/// The sender, the receiver, and the seconds after each datagram.
 fn moves() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
     prop::collection::vec((0..3usize, 0..4usize, 0..40u64), 1..40)
 }
 
-/// Hosts of which two have one port, behind a box.
+/// Hosts behind a box, two of them with the same port.
 fn hosts(network: &Network, nat: Nat) -> [Socket; 3] {
     let realm = network.add_nat(Realm::INTERNET, nat, &[outer(1)]);
     ["10.0.0.2:51820", "10.0.0.3:51820", "10.0.0.4:9"]
         .map(|address| network.bind(realm, address.parse().unwrap()))
 }
 
-/// Whether, to a filter, an answer of one is as good as one of the other.
+/// Whether a filter treats both addresses alike.
 fn same(dependence: Dependence, one: SocketAddr, other: SocketAddr) -> bool {
     match dependence {
         Dependence::EndpointIndependent => true,
@@ -77,8 +77,7 @@ proptest! {
             let mapped = exchange(&network, &host, &remotes[*remote]).unwrap();
             prop_assert_eq!(*scenario.entry(*remote).or_insert(mapped), mapped);
         }
-        // A random or, where one is taken, another port may be the same by chance; a mapping
-        // that is one never differs.
+        // Two random ports may coincide, but one mapping has only one port.
         for (one, mapped) in &scenario {
             for (other, beside) in &scenario {
                 let [one, other] = [one, other].map(|remote| remotes[*remote].address);

@@ -1,4 +1,4 @@
-//! Hosts, and what they say to each other.
+//! Hosts and their exchanges.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -7,7 +7,7 @@ use std::{
 
 use sim::{Nat, Network, Realm, Socket};
 
-/// Longer than the way.
+/// Longer than the link's delay.
 const LINK_TIME: Duration = Duration::from_millis(10);
 
 /// The host behind a box.
@@ -24,7 +24,7 @@ pub fn remotes(network: &Network) -> [Socket; 4] {
         .map(|(number, port)| network.bind(Realm::INTERNET, ([198, 51, 100, number], port).into()))
 }
 
-/// The network behind all these boxes, of which the first is on the Internet, at `address`.
+/// The network behind all these boxes. The first one is on the Internet, at `address`.
 pub fn nested(network: &Network, boxes: &[Nat], address: IpAddr) -> Realm {
     let addresses = std::iter::once(address).chain((2..).map(|number| [100, 64, number, 2].into()));
     boxes
@@ -33,21 +33,21 @@ pub fn nested(network: &Network, boxes: &[Nat], address: IpAddr) -> Realm {
         .fold(Realm::INTERNET, |realm, (nat, address)| network.add_nat(realm, *nat, &[address]))
 }
 
-/// Has a host send to a remote, and returns whom that sees.
+/// Sends from a host to a remote. Returns the source that the remote sees.
 pub fn exchange(network: &Network, host: &Socket, remote: &Socket) -> Option<SocketAddr> {
     host.send(remote.address, b"out");
     network.pass(LINK_TIME);
     remote.receive().map(|datagram| datagram.from)
 }
 
-/// Whether what a remote sends to `to` reaches the host.
+/// Whether a datagram from a remote to `to` reaches the host.
 pub fn reaches(network: &Network, remote: &Socket, to: SocketAddr, host: &Socket) -> bool {
     remote.send(to, b"in");
     network.pass(LINK_TIME);
     host.receive().is_some_and(|datagram| datagram.bytes == b"in")
 }
 
-/// A host asks, and each of so many times is answered; three seconds are between two of them.
+/// Sends from a host and answers this many times, with three seconds in between.
 pub fn converse(network: &Network, host: &Socket, remote: &Socket, answers: usize) {
     let mut scenario = exchange(network, host, remote).unwrap();
     for answer in 0..answers {

@@ -1,4 +1,4 @@
-//! One connection to a coordinator: its key, the upgrade, the handshake, and HTTP/2 over it.
+//! One connection to a coordinator: its key, the upgrade, the handshake, and HTTP/2.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -38,24 +38,25 @@ use super::{
     error::{ControlError, printable, root_cause},
 };
 
-/// The longest answer that is no map, in bytes: one to a registration has a user's profile.
+/// The longest answer except maps, in bytes. The answer to a registration contains a user's
+/// profile.
 const MAX_ANSWER: usize = 256 << 10;
-/// How long an answer that is no map may take.
+/// The time limit of an answer except maps.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// When nothing was received for this long, whether the other end is there is asked: beyond the
-/// 50 to 60 s of a coordinator's own keep-alives, so that a healthy stream needs none.
+/// The time without received data after which HTTP/2 sends a ping. It is longer than the interval
+/// of a coordinator's own keepalives (50 to 60 s), so a healthy stream needs no ping.
 const PING_AFTER: Duration = Duration::from_secs(70);
-/// How long the answer to that may take.
+/// The time limit of the answer to that ping.
 const PONG_TIMEOUT: Duration = Duration::from_secs(20);
-/// How much of the map's stream may wait here unread, in bytes.
+/// The receive window of the map stream, in bytes.
 const WINDOW: u32 = 512 << 10;
-/// What HTTP has of waits that the coordinator asks for (tailscale `controlclient/direct.go`).
+/// Limits of the header `Retry-After`, in seconds (tailscale `controlclient/direct.go`).
 const MAX_RETRY_AFTER: u64 = 3600;
 const DEFAULT_RETRY_AFTER: u64 = 8;
 
 /// Opens byte streams to a coordinator.
 pub trait Transport: Clone + Send + Sync + 'static {
-    /// Opens one.
+    /// Opens a stream to a target.
     fn open(
         &self,
         target: Target,
@@ -68,12 +69,12 @@ impl Transport for Dialer {
     }
 }
 
-/// HTTP/2 with a coordinator. Ends when it is dropped.
+/// An HTTP/2 connection to a coordinator. It is closed on drop.
 pub struct Connection {
     sender: http2::SendRequest<Full<Bytes>>,
     authority: String,
     driver: JoinHandle<()>,
-    /// Why it ended, once it has.
+    /// The reason for its end.
     ended: Arc<OnceLock<String>>,
 }
 
@@ -84,11 +85,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to the addresses of the URL and of the coordinator's plan. Also returns the key that the
-    /// coordinator proved to have.
+    /// Connects to the addresses of the URL and of the coordinator's dial plan. Also returns the
+    /// proven key of the coordinator.
     ///
     /// # Errors
-    /// What was in the way, of the last attempt; but that the key is another one, of any.
+    /// The error of the last attempt. A key mismatch takes precedence.
     pub async fn open<C: Transport>(
         settings: &Settings<C>,
         plan: &[Candidate],
@@ -139,7 +140,7 @@ impl Connection {
         Ok(Self { sender, authority: url.authority(), driver, ended })
     }
 
-    /// Posts a request. Returns the answer where its status is 200.
+    /// Sends a POST request. Returns the response if its status is 200.
     pub(super) async fn post(
         &self,
         what: &'static str,
@@ -150,7 +151,7 @@ impl Connection {
         self.request(Method::POST, what, path, node, body).await
     }
 
-    /// Sends a request. Returns the answer where its status is 200.
+    /// Sends a request. Returns the response if its status is 200.
     pub(super) async fn request(
         &self,
         method: Method,
@@ -172,7 +173,7 @@ impl Connection {
         }
     }
 
-    /// Sends any request.
+    /// Sends a request.
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -180,18 +181,18 @@ impl Connection {
         self.sender.clone().send_request(request).await.map_err(|error| self.error(&error))
     }
 
-    /// Why something over this connection failed: of the connection, if that has ended.
+    /// The reason for a failed request: that of the connection's end, if the connection has ended.
     pub(super) fn error(&self, error: &hyper::Error) -> ControlError {
         let why = self.ended.get().cloned();
         ControlError::ConnectionEnded(why.unwrap_or_else(|| root_cause(error)))
     }
 }
 
-/// An attempt to reach the coordinator, as far as its handshake.
+/// An attempt to connect to the coordinator, including the handshake.
 struct ConnectAttempt<C> {
     transport: C,
     url: ControlUrl,
-    /// The key that the coordinator must have; zero for any.
+    /// The required key of the coordinator; zero accepts any.
     server_key: MachinePublic,
     machine: MachineKey,
     attempt: Attempt,
@@ -222,7 +223,7 @@ impl<C: Transport> ConnectAttempt<C> {
             self.transport.open(Target { host: self.url.host.clone(), port, tls, address }).await?;
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(ControlError::connection_ended)?;
-        // Ends with `sender`, or with the stream that it is upgraded to.
+        // Ends with `sender`, or with the upgraded stream.
         tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
@@ -270,7 +271,7 @@ impl<C: Transport> ConnectAttempt<C> {
         mut http: http1::SendRequest<Full<Bytes>>,
         key: &MachinePublic,
     ) -> Result<NoiseStream<Box<dyn Stream>>, ControlError> {
-        // What answered may close each connection behind its answer.
+        // The server may close the connection after each answer.
         if http.ready().await.is_err() {
             http = self.connect().await?;
         }
@@ -316,7 +317,7 @@ async fn handshake(
     }
 }
 
-/// What an answer other than 200 means.
+/// The error that a response with another status than 200 stands for.
 async fn refusal(what: &'static str, response: Response<Incoming>) -> ControlError {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::TOO_MANY_REQUESTS {
@@ -334,12 +335,12 @@ async fn refusal(what: &'static str, response: Response<Incoming>) -> ControlErr
     ControlError::Status(what, head.status.as_u16(), text)
 }
 
-/// Reads an answer that is no map.
+/// Reads a response except maps.
 pub(super) async fn collect(what: &'static str, body: Incoming) -> Result<Bytes, ControlError> {
     collect_up_to(MAX_ANSWER, what, body).await
 }
 
-/// The same, where it may be longer or is to be shorter.
+/// As [`collect`], with another limit in bytes.
 pub(super) async fn collect_up_to(
     max_len: usize,
     what: &'static str,

@@ -1,5 +1,5 @@
-//! Connections: to an address of a host, one of both families, through a proxy where there is one,
-//! with TLS where it is wanted.
+//! Outgoing connections: to one address or to several of both families, through a proxy if one is
+//! configured, and optionally with TLS.
 
 use std::{
     collections::VecDeque,
@@ -27,41 +27,41 @@ use tokio_rustls::TlsConnector;
 use super::error::{ControlError, printable};
 use crate::agent::{mesh::discover_prefix, roots::Roots};
 
-/// What is done to each socket before it connects, as setting a mark.
+/// A function that runs on each socket before it connects, for example to set a mark.
 pub type SocketHook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
-/// A connection.
+/// A byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// How long an address has until the next is tried beside it (RFC 8305, section 5).
+/// The delay before the next address is tried in parallel (RFC 8305, section 5).
 const ADDRESS_DELAY: Duration = Duration::from_millis(250);
-/// How many addresses of a host are tried.
+/// The most addresses of a host that are tried.
 const MAX_ADDRESSES: usize = 16;
 /// The longest answer of a proxy, in bytes.
 const MAX_PROXY_ANSWER: usize = 8 << 10;
 
-/// Where a connection goes.
+/// The destination of a connection.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// A name or an address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// Whether with TLS.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// The address that is tried instead of the host's own.
+    /// An address to use instead of the host's addresses.
     pub address: Option<IpAddr>,
 }
 
 impl Target {
-    /// Its address, unless a name is all that is known.
+    /// The address, if it is known without a look-up.
     fn known_address(&self) -> Option<IpAddr> {
         self.address.or_else(|| self.host.parse().ok())
     }
 }
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub struct Dialer {
     hook: Option<SocketHook>,
@@ -72,24 +72,24 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// With these proxies, these roots of trust, and a hook for each socket.
+    /// A dialer with these proxies, this TLS configuration, and a hook for each socket.
     pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<SocketHook>) -> Self {
         let (roots, scope) = (Roots::default(), Scope::default());
         Self { hook, proxies: Arc::new(proxies), tls, roots, scope }
     }
 
-    /// With these roots of trust and the proxies that this process's environment says.
+    /// A dialer with these certificates and the proxies of this process's environment.
     pub fn from_environment(hook: Option<SocketHook>, roots: &Roots) -> Self {
         let proxies = Proxies::new(|name| std::env::var(name).ok());
         Self { roots: roots.clone(), ..Self::new(proxies, tls(roots.store()), hook) }
     }
 
-    /// The same, to addresses of this scope alone. The user's proxies may be anywhere.
+    /// Restricts addresses to a scope. The user's proxies may have any address.
     pub fn within(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
 
-    /// The same, which does this to each socket as well.
+    /// Adds a hook that runs after the present one.
     pub(in crate::agent) fn with_hook(&self, more: SocketHook) -> Self {
         let hook: SocketHook = match self.hook.clone() {
             Some(hook) => Arc::new(move |socket| hook(socket).and_then(|()| more(socket))),
@@ -98,33 +98,33 @@ impl Dialer {
         Self { hook: Some(hook), ..self.clone() }
     }
 
-    /// What is done to each socket.
+    /// The hook of each socket.
     pub(in crate::agent) fn hook(&self) -> Option<SocketHook> {
         self.hook.clone()
     }
 
-    /// TLS with the usual checks.
+    /// The TLS configuration.
     pub(in crate::agent) fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls)
     }
 
-    /// The authorities that TLS trusts.
+    /// The certificate authorities that TLS trusts.
     pub(in crate::agent) fn roots(&self) -> &Roots {
         &self.roots
     }
 
-    /// The proxy for a host, if it is reached by one.
+    /// The proxy for a host, if it needs one.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The proxy cannot be used.
     pub(in crate::agent) fn proxy(&self, target: &Target) -> Result<Option<&Proxy>, ControlError> {
         Ok(self.proxies.for_host(target.tls, &target.host, target.port)?)
     }
 
-    /// Connects.
+    /// Connects to a target.
     ///
     /// # Errors
-    /// What was in the way, of the first address that was tried.
+    /// The error of the first address that failed.
     pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, ControlError> {
         let proxy = self.proxy(target)?;
         let stream: Box<dyn Stream> = match proxy {
@@ -171,7 +171,7 @@ impl Dialer {
         }
     }
 
-    /// Those of a host's addresses that may be dialled.
+    /// The addresses of a host that are within the scope.
     ///
     /// # Errors
     /// All are out of scope.
@@ -199,7 +199,8 @@ impl Dialer {
     }
 }
 
-/// TLS with these roots of trust. Without any, each certificate is of an unknown issuer.
+/// A TLS configuration with these certificates. Without any, each certificate has an unknown
+/// issuer.
 pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
     let provider = kx::provider();
     let config = ClientConfig::builder_with_provider(provider)
@@ -210,7 +211,7 @@ pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The addresses of a host that is a name or an address.
+/// The addresses of a host, given as a name or an address.
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ControlError> {
     match host.parse() {
         Ok(address) => Ok(vec![SocketAddr::new(address, port)]),
@@ -218,7 +219,8 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ControlError>
     }
 }
 
-/// The addresses of a host, the families in turns and IPv6 first (RFC 8305, section 4).
+/// The addresses of a host, alternating between the families, with IPv6 first (RFC 8305, section
+/// 4).
 pub(in crate::agent) async fn look_up(
     host: &str,
     port: u16,
@@ -226,8 +228,8 @@ pub(in crate::agent) async fn look_up(
     let found = match tokio::net::lookup_host((host, port)).await {
         Ok(found) => found,
         Err(error) => {
-            // getaddrinfo has no number for "no such name" that passes through the standard
-            // library; its words are the same on every Linux.
+            // The standard library does not expose the error codes of getaddrinfo. The messages are
+            // the same on every Linux.
             let is_unknown = ["Name or service not known", "No address associated"]
                 .iter()
                 .any(|words| error.to_string().contains(words));
@@ -256,7 +258,7 @@ fn interleave(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec
     addresses
 }
 
-/// Connects, also where IPv4 is reached by translation alone (NAT64).
+/// Connects, if necessary through NAT64.
 pub(in crate::agent) async fn connect_to(
     to: SocketAddr,
     hook: Option<SocketHook>,
@@ -285,7 +287,7 @@ async fn connect_at(to: SocketAddr, hook: Option<SocketHook>) -> Result<TcpStrea
     connect.await.map_err(|error: io::Error| ControlError::Connect(to.to_string(), error))
 }
 
-/// Asks a proxy for a connection (RFC 9110, section 9.3.6).
+/// Requests a tunnel from a proxy (RFC 9110, section 9.3.6).
 async fn open_tunnel(
     stream: &mut Box<dyn Stream>,
     proxy: &Proxy,
@@ -305,7 +307,7 @@ async fn open_tunnel(
     stream.write_all(request.as_bytes()).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
     let mut answer = Vec::new();
-    // Byte by byte: what follows the answer is the other end's.
+    // Reads single bytes, because the data after the answer belongs to the tunnel.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() == MAX_PROXY_ANSWER {
             return Err(ControlError::ProxyRefused(name, "its answer is too long".into()));
@@ -321,11 +323,11 @@ async fn open_tunnel(
     }
 }
 
-/// Carries out attempts, each begun at its time or when all before it have failed. The first that
-/// succeeds wins, and the others end.
+/// Runs attempts in parallel. Each starts at its time, or when all before it have failed. The first
+/// success ends the others.
 ///
 /// # Errors
-/// That of the first that failed, or that the coordinator has another key.
+/// The error of the first attempt that failed. A key mismatch takes precedence.
 pub(in crate::agent) async fn race<T, F>(
     attempts: impl IntoIterator<Item = (Duration, F)>,
 ) -> Result<T, ControlError>

@@ -1,4 +1,4 @@
-//! What keeps a member from its coordinator, each in a line that says what to do.
+//! Errors of the connection to a coordinator. Each message tells the user what to do.
 
 use std::{fmt, io, net::IpAddr, time::Duration};
 
@@ -9,77 +9,78 @@ use tailnet::{
     scope::OF_THIS_MACHINE,
 };
 
-/// Why the coordinator is not reached, or no more.
+/// The reason for a failed or ended connection to the coordinator.
 #[derive(Debug)]
 pub enum ControlError {
-    /// The name servers know no such host.
+    /// The host does not exist in DNS.
     NoSuchHost(String),
-    /// The name servers could not be asked.
+    /// The DNS look-up failed.
     Lookup(String, io::Error),
-    /// The host is at an address that a coordinator may not name.
+    /// The address of the host is not allowed for this coordinator.
     OutOfScope(String, IpAddr),
-    /// No connection; to whom.
+    /// The connection to this address failed.
     Connect(String, io::Error),
-    /// No answer in time; of whom, and to what.
+    /// The first named did not answer the request in time.
     NoAnswer(String, &'static str),
-    /// The connection ended.
+    /// The connection ended for this reason.
     ConnectionEnded(String),
-    /// TLS; of whom.
+    /// TLS with this host failed.
     Tls(String, rustls::Error),
-    /// The certificate of this host is of no authority in the files that these variables name.
+    /// The issuer of the host's certificate is not in the files that these environment variables
+    /// name.
     UnknownIssuer(String, String),
-    /// A proxy that cannot be used.
+    /// The proxy cannot be used.
     UnusableProxy(UnusableProxy),
-    /// A proxy said no; which, and its words.
+    /// The proxy refused with this answer.
     ProxyRefused(String, String),
-    /// The URL leads to another one.
+    /// The first URL redirects to the second.
     Redirected(String, String),
-    /// What answers at the URL is no coordinator; which URL, and what it said.
+    /// This URL is not one of a coordinator, as its answer shows.
     NotACoordinator(String, String),
-    /// It has another key than the coordinator.
+    /// The server has another key than expected.
     KeyMismatch {
-        /// Where.
+        /// The URL.
         url: String,
-        /// The coordinator's key.
+        /// The expected key.
         expected: MachinePublic,
-        /// The key that was offered.
+        /// The key of the server.
         offered: MachinePublic,
     },
-    /// It has no key of this protocol.
+    /// The server at this URL has no key for the protocol.
     CoordinatorTooOld(String),
-    /// It no longer speaks with this version; its words.
+    /// The coordinator does not support this version of the client. Its message.
     ClientTooOld(String),
     /// The handshake failed.
     Handshake(HandshakeError),
-    /// The coordinator refused the handshake; its words, which nothing vouches for.
+    /// The coordinator refused the handshake. Its message is not authenticated.
     HandshakeRefused(String),
-    /// A request was answered with an error: the request, the status and the coordinator's words.
+    /// The coordinator answered a request with an error: the request, the status and the message.
     Status(&'static str, u16, String),
-    /// The coordinator wants to be asked later.
+    /// The coordinator is busy and wants a retry after this time.
     Busy(Duration),
-    /// The coordinator knows no such node.
+    /// The coordinator does not know the node.
     UnknownNode,
-    /// What it said has no such form.
+    /// The response to this request is malformed.
     BadResponse(&'static str, String),
-    /// Nothing came for too long.
+    /// The stream was silent for this long.
     StreamTimedOut(Duration),
 }
 
 impl ControlError {
-    /// This one, unless only the other is [`Self::OtherKey`]. An attacker at one of the addresses
-    /// would otherwise be reported as a failed connection.
+    /// Returns `self`, unless only `other` is a key mismatch. Otherwise the failure of a connection
+    /// would hide an attacker at one of the addresses.
     pub(super) fn or(self, other: Option<Self>) -> Self {
         let is_key_mismatch = |error: &Self| matches!(error, Self::KeyMismatch { .. });
         other.filter(|other| is_key_mismatch(other) && !is_key_mismatch(&self)).unwrap_or(self)
     }
 
-    /// The connection ended with this error.
+    /// An ended connection with this error.
     pub(super) fn connection_ended(error: impl std::error::Error + 'static) -> Self {
         Self::ConnectionEnded(root_cause(&error))
     }
 
-    /// The error of a connection that was made, to this host. `roots` are the variables that name files of
-    /// authorities, if any do.
+    /// The error of a TLS connection to this host. `roots` are the environment variables that name
+    /// certificate files, if there are any.
     pub(super) fn of_tls(host: &str, error: io::Error, roots: Option<String>) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match (inner, roots) {
@@ -190,7 +191,7 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
              clock",
             days(time.as_secs(), not_before.as_secs())
         ),
-        // A CA that was made anew under its old name signs badly.
+        // The signature of a CA that was created again under its old name does not match.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => write!(
             f,
             "{host}: its certificate is signed by a CA that this machine does not trust; name the \
@@ -203,7 +204,7 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
     }
 }
 
-/// The words of what is at the bottom of an error.
+/// The message of the innermost error.
 pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -216,7 +217,7 @@ pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// The error without its number.
+/// The message without the error number.
 fn os_message(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => {
@@ -243,7 +244,7 @@ impl From<UnusableProxy> for ControlError {
     }
 }
 
-/// What of the network is shown to people, in one line and not too long.
+/// Text from the network as one line of limited length without control characters.
 pub(super) fn printable(text: &[u8]) -> String {
     const LONGEST: usize = 200;
     let text = String::from_utf8_lossy(text);

@@ -1,4 +1,4 @@
-//! The map's stream.
+//! The stream of maps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,40 +20,40 @@ use zeroize::Zeroizing;
 use super::{Event, connection::Connection, error::ControlError};
 
 const WHAT: &str = "map";
-/// How long a frame may take, from the one before to its last byte. A coordinator sends a sign of
-/// life each minute (tailscale `controlclient/direct.go`, `watchdogTimeout`).
+/// The time limit of a frame, from the end of the previous one. A coordinator sends a keepalive
+/// each minute (tailscale `controlclient/direct.go`, `watchdogTimeout`).
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// The longest name of a stream that is kept, in bytes.
+/// The longest handle of a stream that is stored, in bytes.
 const MAX_HANDLE: usize = 256;
 
-/// The most KiB of frames that are read and wait to be handled.
+/// The limit of frames that are read and not handled yet, in KiB.
 const MAX_PENDING_KIB: usize = LONGEST >> 10;
 
-/// Room for maps that wait.
+/// The memory for pending maps.
 pub(super) fn room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(MAX_PENDING_KIB))
 }
 
-/// A stream that is followed.
+/// A stream of maps and its effects.
 pub(super) struct Stream<'a> {
     pub connection: &'a Connection,
     pub events: &'a mpsc::Sender<Event>,
-    /// Room for maps that wait there.
+    /// The memory for pending maps.
     pub room: &'a Arc<Semaphore>,
-    /// Pings that are answered by a request without more.
+    /// Pings that need only a request as their answer.
     pub pings: mpsc::Sender<PingRequest>,
-    /// Where to connect the next time.
+    /// The dial plan for the next connection.
     pub plan: &'a mut Vec<Candidate>,
-    /// How far the stream was followed, where it can be resumed.
+    /// The position for the next connection, if the stream can be resumed.
     pub position: &'a mut Option<MapPosition>,
-    /// The auth key for the case that the coordinator deleted the node. The first map removes it.
+    /// The auth key, in case the coordinator has deleted the node. The first map removes it.
     pub auth_key: &'a mut Option<Zeroizing<String>>,
-    /// A ping is answered once.
+    /// The URL of the last ping. Each ping is answered once.
     pub last_ping: String,
 }
 
 impl Stream<'_> {
-    /// Follows the stream. Ends when nobody listens.
+    /// Follows the stream. Returns when the channel of events is closed.
     pub async fn follow(
         &mut self,
         node_key: NodePublic,
@@ -77,7 +77,7 @@ impl Stream<'_> {
             };
             reader.handle_bytes(&piece?);
             loop {
-                // What the next one builds on is not known without this one.
+                // Later frames depend on this one.
                 let unreadable = |why: String| ControlError::BadResponse(WHAT, why);
                 let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
                 let Some(frame) = frame else { break };
@@ -93,13 +93,12 @@ impl Stream<'_> {
                 if !self.handle_map(head, map, room).await? {
                     return Ok(());
                 }
-                // What the listener took is not the coordinator's.
+                // The time that the receiver took does not count.
                 deadline = Instant::now() + WATCHDOG;
             }
         }
     }
 
-    /// The first map of the stream is here.
     async fn handle_first_map(
         &mut self,
         head: &MapHead,
@@ -112,12 +111,12 @@ impl Stream<'_> {
         }
         *self.position = self.position.take().filter(|_| resumed);
         *self.auth_key = None;
-        // Nobody may listen: the map is told next, and then it shows.
+        // A closed channel shows when the map is sent.
         let _ = self.events.send(Event::Connected { resumed }).await;
         Ok(())
     }
 
-    /// False when nobody listens.
+    /// Returns false if the channel of events is closed.
     async fn handle_map(
         &mut self,
         mut head: MapHead,
@@ -132,16 +131,16 @@ impl Stream<'_> {
             self.last_ping.clone_from(&ping.url);
         }
         if let Some(ping) = head.ping_request.take_if(|ping| ping.types.is_empty()) {
-            // One at a time: a flood is not answered.
+            // The channel has capacity for one ping: a flood is not answered.
             let _ = self.pings.try_send(ping);
         }
         let (handle, seq) = (std::mem::take(&mut head.handle), head.seq);
         let is_delivered = self.events.send(Event::Map { head, map, room }).await.is_ok();
-        // What nobody took is to be told again.
+        // A map that was not delivered must be sent again.
         if !is_delivered || seq == 0 {
             return Ok(is_delivered);
         }
-        // A stream that has followed its coordinator to other versions has another name from there on.
+        // A stream has a new handle after its coordinator was replaced by another version.
         match self.position {
             _ if (1..=MAX_HANDLE).contains(&handle.len()) => {
                 *self.position = Some(MapPosition { handle, seq });

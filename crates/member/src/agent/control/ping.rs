@@ -15,19 +15,17 @@ use super::{
     error::ControlError,
 };
 
-/// How long an answer may take (tailscale `controlclient/direct.go`, `answerHeadPing`).
+/// The time limit of an answer (tailscale `controlclient/direct.go`, `answerHeadPing`).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// An answer to be sent.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub url: String,
     pub over_noise: bool,
-    /// What is sent; nothing if the request itself is the answer.
+    /// The body, or `None` if the request is the answer.
     pub body: Option<Vec<u8>>,
 }
 
-/// How answers are sent.
 pub(super) struct Pings<'a, C> {
     pub connection: &'a Connection,
     pub transport: &'a C,
@@ -35,7 +33,7 @@ pub(super) struct Pings<'a, C> {
 }
 
 impl<C: Transport> Pings<'_, C> {
-    /// Answers one ping after the other. Returns when there can be none any more.
+    /// Answers pings in order. Returns when both channels are closed.
     pub async fn answer(
         &self,
         pings: &mut mpsc::Receiver<PingRequest>,
@@ -71,8 +69,8 @@ impl<C: Transport> Pings<'_, C> {
         self.send_plain(request, &uri, body).await
     }
 
-    /// Over a connection of its own, to the coordinator's host alone: it has no say about whom this
-    /// machine knocks at.
+    /// Sends over a new connection. Only the coordinator's host is allowed, because a coordinator
+    /// must not direct requests to other hosts.
     async fn send_plain(
         &self,
         request: hyper::http::request::Builder,

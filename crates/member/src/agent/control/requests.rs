@@ -1,4 +1,4 @@
-//! What a member asks of a coordinator over their connection.
+//! Requests to a coordinator.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -15,10 +15,10 @@ use super::{
 };
 
 impl Connection {
-    /// Asks to register. A request that waits for a person may take as long as it does.
+    /// Registers the node. Without a time limit if the coordinator waits for the user.
     ///
     /// # Errors
-    /// There is no answer, or none to this.
+    /// The response is absent or malformed.
     pub async fn register(
         &self,
         node_key: &NodePublic,
@@ -41,10 +41,10 @@ impl Connection {
             .map_err(|error| ControlError::BadResponse(WHAT, error.to_string()))
     }
 
-    /// Sends a request for the map.
+    /// Sends a map request.
     ///
     /// # Errors
-    /// There is no answer, or a refusal.
+    /// The response is absent or an error.
     pub async fn map(
         &self,
         node_key: NodePublic,
@@ -54,17 +54,17 @@ impl Connection {
         let body = serde_json::to_vec(request)
             .map_err(|error| ControlError::BadResponse(what, error.to_string()))?;
         let answer = self.post(what, "/machine/map", &node_key, body).await;
-        // headscale has no such node (notes, section 1).
+        // headscale does not know the node.
         answer.map_err(|error| match error {
             ControlError::Status(_, 404, _) => ControlError::UnknownNode,
             error => error,
         })
     }
 
-    /// Tells what the node is now.
+    /// Sends the present state of the node.
     ///
     /// # Errors
-    /// There is no answer, or a refusal.
+    /// The response is absent or an error.
     pub async fn update(
         &self,
         node_key: NodePublic,
@@ -77,14 +77,14 @@ impl Connection {
         }
     }
 
-    /// The next bytes of the map's stream.
+    /// Returns the next bytes of the map stream.
     ///
     /// # Errors
     /// The stream has ended.
     pub async fn next_piece(&self, body: &mut Incoming) -> Result<Bytes, ControlError> {
         loop {
             match body.frame().await {
-                // Trailers are no data.
+                // Ignores trailers.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => return Ok(data),
                     Err(_) => continue,

@@ -1,4 +1,4 @@
-//! One goal at a time, tried until it is reached.
+//! Pursues one goal at a time until it is reached.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -25,38 +25,36 @@ use super::{
     tka::{self, TkaRequests},
 };
 
-/// How long a stream must have stood for the next failure to count as the first.
+/// The age of a stream at which its end no longer increases the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// How long at least between two questions whether a person has logged in.
+/// The shortest interval between two requests that poll for the user's login.
 const FOLLOWUP_INTERVAL: Duration = Duration::from_secs(1);
-/// How many answers to pings may wait to be sent.
+/// The most answers to pings in the queue.
 const MAX_PING_ANSWERS: usize = 16;
 
-/// What is tried.
 #[derive(Debug)]
 enum Goal {
-    /// Nothing.
     Idle,
-    /// To register a key.
+    /// Register a key.
     Join(Registration),
-    /// To follow the map. The login registers the node again if the coordinator deleted it, and loses its auth
-    /// key after the first map.
+    /// Follow the map. The login registers the node again if the coordinator deleted it. Its auth
+    /// key is removed after the first map.
     Stay(Login),
-    /// To give up a key.
+    /// Log a key out.
     Leave(NodePublic),
 }
 
-/// What is known of this node, once something is.
+/// The present state of this node, after the first update.
 pub(super) type NodeInfo = watch::Receiver<Option<Arc<Announced>>>;
 
-/// What the commands say beside the goal.
+/// The channels of commands other than goals.
 struct Inbox<'a> {
     node_info: NodeInfo,
     answers: &'a mut mpsc::Receiver<Answer>,
     tka_requests: &'a mut TkaRequests,
 }
 
-/// A member's side of a coordinator.
+/// A session with a coordinator.
 pub(super) struct Session<C> {
     settings: Settings<C>,
     events: mpsc::Sender<Event>,
@@ -64,14 +62,13 @@ pub(super) struct Session<C> {
     failures: Backoff,
     refusals: Backoff,
     plan: Vec<Candidate>,
-    /// How far the map of the goal's key was followed.
+    /// The position in the map stream of the goal's key.
     position: Option<MapPosition>,
-    /// Room for maps that wait among the events.
+    /// The memory for pending maps.
     room: Arc<Semaphore>,
 }
 
 impl<C: Transport> Session<C> {
-    /// Idle.
     pub fn new(settings: Settings<C>, events: mpsc::Sender<Event>) -> Self {
         Self {
             settings,
@@ -85,7 +82,7 @@ impl<C: Transport> Session<C> {
         }
     }
 
-    /// Does what the commands say until they end.
+    /// Runs commands until their channel is closed.
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (set_node_info, node_info) = watch::channel(None);
         let (answers, mut pending_answers) = mpsc::channel(MAX_PING_ANSWERS);
@@ -105,7 +102,7 @@ impl<C: Transport> Session<C> {
                             }
                             Some(Command::Answer { url, over_noise, body }) => {
                                 let answer = Answer { url, over_noise, body: Some(body) };
-                                // More than may wait are late anyway.
+                                // Answers beyond the limit would be late.
                                 let _ = answers.try_send(answer);
                             }
                             Some(Command::TkaRequest(question)) => drop(send_tka_request.send_replace(Some(question))),
@@ -127,12 +124,12 @@ impl<C: Transport> Session<C> {
         }
     }
 
-    /// Another goal; what is known of the map was told to the one before.
+    /// Sets another goal. The position belonged to the previous one.
     fn set_goal(&mut self, goal: Goal) {
         (self.goal, self.position) = (goal, None);
     }
 
-    /// Pursues the goal. Returns when nobody listens.
+    /// Pursues the goal. Returns when the channel of events is closed.
     async fn pursue(&mut self, mut inbox: Inbox<'_>) {
         let has_node_info = inbox.node_info.wait_for(Option::is_some).await.is_ok();
         while has_node_info && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
@@ -149,7 +146,7 @@ impl<C: Transport> Session<C> {
         self.events.closed().await;
     }
 
-    /// Works over one connection, until the goal is idle.
+    /// Works over one connection until the goal is idle.
     async fn run_connection(&mut self, inbox: &mut Inbox<'_>) -> Result<(), ControlError> {
         let (connection, key) = Connection::open(&self.settings, &self.plan).await?;
         if self.settings.server_key.is_zero() {
@@ -177,7 +174,7 @@ impl<C: Transport> Session<C> {
         }
     }
 
-    /// Sends one request to register, and does what the answer says.
+    /// Sends one registration request and handles its answer.
     async fn join(
         &mut self,
         connection: &Connection,
@@ -203,7 +200,7 @@ impl<C: Transport> Session<C> {
                     sleep(FOLLOWUP_INTERVAL).await;
                 }
             }
-            // A command may end each wait: what is not told yet is not done yet.
+            // A command can cancel each await, so the goal changes only after the event is sent.
             Step::Registered(registered) => {
                 let login = registration.again();
                 self.emit(Event::Registered(registered)).await;
@@ -224,7 +221,7 @@ impl<C: Transport> Session<C> {
         Ok(())
     }
 
-    /// Follows the map, tells of changes of this node and answers pings, until one of them fails.
+    /// Follows the map, sends updates and answers pings, until one of them fails.
     async fn stay(
         &mut self,
         connection: &Connection,
@@ -264,7 +261,7 @@ impl<C: Transport> Session<C> {
         let announced = current(node_info);
         let request = RegisterRequest::logout(node_key, &announced.hostinfo);
         match connection.register(&node_key, &request, false).await {
-            // A node that the coordinator does not have is as good as gone.
+            // The node does not exist, so it is logged out.
             Ok(_) | Err(ControlError::UnknownNode) => {}
             Err(ControlError::Status(_, status, _)) if (400..500).contains(&status) => {}
             Err(error) => return Err(error),
@@ -275,18 +272,18 @@ impl<C: Transport> Session<C> {
     }
 
     async fn emit(&self, event: Event) {
-        // Whether somebody listens is looked at where it matters: in `pursue`.
+        // `pursue` checks whether the channel is closed.
         let _ = self.events.send(event).await;
     }
 }
 
-/// What is known now: `pursue` begins when something is.
+/// The present state of the node, which `pursue` waits for.
 fn current(node_info: &mut NodeInfo) -> Arc<Announced> {
     node_info.borrow_and_update().clone().unwrap_or_default()
 }
 
-/// Tells the coordinator what this node is, now and at each change. Ends when nothing changes any
-/// more, or the connection does.
+/// Sends the present state of the node to the coordinator, and again after each change. Returns if
+/// the connection ends.
 async fn send_updates(
     connection: &Connection,
     node_key: NodePublic,
@@ -303,7 +300,7 @@ async fn send_updates(
                     std::future::pending::<()>().await;
                 }
             }
-            // The stream may stand all the same: peers still learn of this node by other ways.
+            // The stream may still work, and peers learn about this node in other ways.
             Err(
                 ControlError::Status(..)
                 | ControlError::Busy(_)
@@ -317,7 +314,7 @@ async fn send_updates(
     }
 }
 
-/// A number by chance; without randomness, all members of a coordinator come back at once.
+/// A random number. A constant would make all clients of a coordinator return at the same time.
 pub fn random() -> u32 {
     let mut bytes = [0; 4];
     match getrandom::fill(&mut bytes) {

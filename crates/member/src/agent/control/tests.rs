@@ -25,7 +25,7 @@ use super::{Command, Event, Settings, session::Session};
 
 const KEY: NodePublic = NodePublic([1; 32]);
 
-/// Speaks to the coordinator of this network, whatever its URL.
+/// Connects to the coordinator of this network, whatever the URL.
 pub fn connect(
     network: Network,
 ) -> impl Fn(Settings, mpsc::Receiver<Command>, mpsc::Sender<Event>) {
@@ -35,7 +35,7 @@ pub fn connect(
     }
 }
 
-/// A member whose commands and events are the test's.
+/// A session with channels for its commands and events.
 struct Member {
     commands: mpsc::Sender<Command>,
     events: mpsc::Receiver<Event>,
@@ -43,12 +43,12 @@ struct Member {
 }
 
 impl Member {
-    /// A member that knows the coordinator's key.
+    /// A session that expects the coordinator's key.
     async fn new(network: Network) -> Self {
         Self::expecting(coordinator::key(), network).await
     }
 
-    /// A member that accepts this key alone of a coordinator; any, if it is zero.
+    /// A session that accepts only this key; any key if it is zero.
     async fn expecting(server_key: MachinePublic, network: Network) -> Self {
         let (commands, to_do) = mpsc::channel(8);
         let (happens, events) = mpsc::channel(8);
@@ -82,7 +82,7 @@ impl Member {
         }
     }
 
-    /// Follows a map.
+    /// Receives the first map of a stream.
     async fn connected(&mut self, coordinator: &mut Coordinator) -> MapStream {
         let stream = coordinator.streams().await.stream();
         stream.send(&first_map()).await;
@@ -127,7 +127,7 @@ fn registered() -> Value {
     })
 }
 
-/// A member that follows a map, its coordinator, and the stream.
+/// A session that follows a map, its coordinator, and the stream.
 async fn joined() -> (Member, Coordinator, MapStream) {
     let mut coordinator = Coordinator::new(coordinator::Manner::Good);
     let mut member = Member::new(coordinator.network()).await;

@@ -1,4 +1,4 @@
-//! Questions about tailnet lock, which the agent asks and answers come back to: one at a time.
+//! Requests about tailnet lock, one at a time.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ use super::{
 };
 
 const WHAT: &str = "tailnet lock";
-/// The longest answer, in bytes: a whole chain in base64, and as much again for the form.
+/// The longest answer, in bytes: a whole chain in base64, and 64 KiB for the JSON around it.
 const MAX_ANSWER: usize = 4 << 20;
 const _: () = assert!(MAX_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10));
-/// How long an answer may take (tailscale `ipnlocal/tailnet-lock.go`).
+/// The time limit of an answer (tailscale `ipnlocal/tailnet-lock.go`).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The latest question.
+/// The latest request.
 pub(super) type TkaRequests = watch::Receiver<Option<Question>>;
 
-/// Asks what comes from now on, until there is nobody who asks.
+/// Sends each new request and reports its response.
 pub(super) async fn forward_all(
     connection: &Connection,
     node_key: NodePublic,
     requests: &mut TkaRequests,
     events: &mpsc::Sender<Event>,
 ) {
-    // What was asked over a former connection has no answer.
+    // A request of a previous connection gets no response.
     requests.mark_unchanged();
     while requests.changed().await.is_ok() {
         let Some(question) = requests.borrow_and_update().clone() else { continue };
@@ -49,7 +49,7 @@ pub(super) async fn forward_all(
     std::future::pending().await
 }
 
-/// A GET with a body, as Tailscale's clients send it.
+/// Sends a GET request with a body, as Tailscale's clients do.
 async fn send(
     connection: &Connection,
     node_key: NodePublic,

@@ -1,4 +1,4 @@
-//! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
+//! The agent on virtual time. The test sends its events and reads its queues.
 
 mod changes;
 mod map;
@@ -31,7 +31,7 @@ use crate::agent::{Folder, portmap::Wanted};
 const KEY: NodePublic = NodePublic([1; 32]);
 const URL: &str = "https://control.example";
 
-/// An agent, and all that it speaks to.
+/// An agent and the other ends of its queues.
 struct Rig {
     agent: Agent,
     folder: Arc<TempFolder>,
@@ -42,18 +42,18 @@ struct Rig {
     sessions: Arc<Mutex<Vec<Session>>>,
 }
 
-/// An agent's folder, for as long as one uses it.
+/// A temporary folder, removed on drop.
 struct TempFolder(PathBuf);
 
 struct Session {
     server_key: MachinePublic,
-    /// Whether it may be at a loopback address.
+    /// Whether the coordinator may be at a loopback address.
     is_local: bool,
     commands: Received<control::Command>,
     events: mpsc::Sender<control::Event>,
 }
 
-/// What was told to a task that takes all.
+/// The values that a channel received.
 type Received<T> = Arc<Mutex<Vec<T>>>;
 
 fn collect<T: Send + 'static>(mut from: mpsc::Receiver<T>) -> Received<T> {
@@ -68,7 +68,7 @@ fn collect<T: Send + 'static>(mut from: mpsc::Receiver<T>) -> Received<T> {
 }
 
 impl Rig {
-    /// One whose folder is empty.
+    /// An agent with an empty folder.
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir();
         let folder = folder.join(format!("linerate-core-{name}-{}", std::process::id()));
@@ -130,7 +130,7 @@ impl Rig {
         }
     }
 
-    /// One that has joined: its key is registered, and its preferences are kept.
+    /// An agent that has joined: its key is registered and its preferences are saved.
     async fn joined(name: &str) -> Self {
         let rig = Self::new(name);
         let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
@@ -138,7 +138,7 @@ impl Rig {
         rig.restarted().await
     }
 
-    /// Another agent in its place.
+    /// Replaces the agent by a new one.
     async fn restarted(self) -> Self {
         let mut rig = Self::at(self.folder.clone(), self.agent.clock);
         rig.plane(hello(KEY)).await;
@@ -154,31 +154,31 @@ impl Rig {
         self.handle(Input::Plane(message)).await;
     }
 
-    /// Time passes, and each deadline is kept.
+    /// Lets time pass and handles each timeout.
     async fn pass(&mut self, time: Duration) {
         let Clock { now, wall } = self.agent.clock;
         let end = now + time;
         while self.agent.clock.now < end {
             let next =
                 self.agent.poll_timeout().map_or(end, |due| due.clamp(self.agent.clock.now, end));
-            // What is due at once is done once more, and not for ever.
+            // Repeated timeouts at one time cannot loop forever.
             let next = next.max(self.agent.clock.now + Duration::from_millis(1)).min(end);
             self.agent.handle(Input::Timeout, Clock { now: next, wall: wall + (next - now) }).await;
         }
     }
 
-    /// What the data plane was told since the last time.
+    /// The messages to the data plane since the last call.
     fn plane_messages(&self) -> Vec<ToPlane> {
         std::iter::from_fn(|| self.agent.plane.poll()).collect()
     }
 
-    /// What relays were told.
+    /// The commands to relays since the last call.
     async fn relay_commands(&self) -> Vec<derp::Command> {
         tokio::task::yield_now().await;
         std::mem::take(&mut self.relays.lock().unwrap())
     }
 
-    /// What the last session was told.
+    /// The commands to the last session since the last call.
     async fn session_commands(&self) -> Vec<control::Command> {
         tokio::task::yield_now().await;
         let sessions = self.sessions.lock().unwrap();
@@ -186,7 +186,7 @@ impl Rig {
         std::mem::take(&mut session.commands.lock().unwrap())
     }
 
-    /// The coordinator says something in the last session.
+    /// Sends an event in the last session.
     async fn control_event(&mut self, event: control::Event) {
         let events = self.sessions.lock().unwrap().last().expect("a session").events.clone();
         events.send(event).await.unwrap();
@@ -194,7 +194,7 @@ impl Rig {
         self.handle(Input::Control(number, event)).await;
     }
 
-    /// A stream of maps begins with this.
+    /// Starts a stream with this map.
     async fn stream(&mut self, map: Value) {
         self.control_event(control::Event::Connected { resumed: false }).await;
         self.map(map).await;
@@ -222,7 +222,7 @@ impl Rig {
         *status.unwrap().unwrap()
     }
 
-    /// The lines of health that have this text.
+    /// The health messages that contain this text.
     async fn health(&mut self, text: &str) -> Vec<String> {
         let mut health = self.status().await.health;
         health.retain(|line| line.contains(text));
@@ -262,7 +262,7 @@ fn node(id: u8) -> Value {
     })
 }
 
-/// A whole map of this node and these peers, with a relay that has an address.
+/// A complete map of this node and these peers, with a relay that has an address.
 fn map_of(peers: &[u8]) -> Value {
     let relay = json!({"Name": "1", "RegionID": 1, "HostName": "relay.example", "IPv4": "192.0.2.9", "IPv6": "none"});
     json!({
@@ -274,7 +274,7 @@ fn map_of(peers: &[u8]) -> Value {
     })
 }
 
-/// The keys of the peers that the data plane has after these messages.
+/// The keys of the data plane's peers after these messages.
 fn peers(messages: &[ToPlane]) -> Vec<NodePublic> {
     let mut peers = std::collections::BTreeSet::new();
     for message in messages {

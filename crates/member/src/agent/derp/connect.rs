@@ -1,9 +1,9 @@
-//! From a region's relays to one that is ready for a login (tailscale
+//! Connects to one of a region's relays and prepares it for a login (tailscale
 //! `derp/derphttp/derphttp_client.go`).
 //!
 //! ```text
 //!   each node: addresses or proxy, 1.5 s ──► TLS ──► GET /derp, Upgrade: DERP ──► the relay's key
-//!                                             └─ the key in a certificate: no answer to wait for
+//!                                             └─ fast start: the key is in a certificate
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
@@ -24,40 +24,40 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::tls;
 use crate::agent::control::dial::{Dialer, Stream, Target, connect_to, look_up, race};
 
-/// How long an address has, and how long a proxy, which takes a round trip more (stock: 1.5 s).
+/// The time limit of a TCP connection, as in Tailscale. One through a proxy needs more round trips.
 const CONNECT: Duration = Duration::from_millis(1500);
 const CONNECT_BY_PROXY: Duration = Duration::from_secs(5);
-/// How long TLS and the upgrade may take.
+/// The time limit of TLS, and of the upgrade.
 const UPGRADE: Duration = Duration::from_secs(6);
-/// IPv4 begins so much later (stock).
+/// The delay of IPv4 after IPv6 (as in Tailscale).
 const V4_DELAY: Duration = Duration::from_millis(200);
-/// The longest answer to the upgrade.
+/// The longest answer to the upgrade, in bytes.
 const MAX_ANSWER: usize = 16 << 10;
-/// Read at once from the socket; TLS alone would read 4 KiB.
+/// The read buffer of the socket, in bytes. TLS alone would read 4 KiB at once.
 const READ_BUFFER: usize = 64 << 10;
 
 type Tls = TlsStream<BufReader<Box<dyn Stream>>>;
 
-/// A relay that waits for a login.
+/// A connection that is ready for a login.
 pub struct Connection {
-    /// TLS.
+    /// The TLS stream.
     pub stream: Tls,
-    /// What was read already.
+    /// Data that was received after the upgrade.
     pub buffer: BytesMut,
-    /// What takes frames out of it.
+    /// Splits `buffer` into frames.
     pub decoder: Decoder,
-    /// This machine's end, unless a proxy is between.
+    /// The local address, unless a proxy is used.
     pub local: Option<SocketAddr>,
     /// The relay's key.
     pub server: [u8; 32],
-    /// The round trip of the upgrade, where there was one.
+    /// The round-trip time of the upgrade, unless it was a fast start.
     pub latency: Option<Duration>,
 }
 
-/// Connects to the first relay of a region that can be reached.
+/// Connects to the first reachable relay of a region.
 ///
 /// # Errors
-/// What was in the way to the first of them.
+/// The first error.
 pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Connection> {
     let ideal = region.nodes.first().map_or("", |node| &node.name);
     let mut first_error = None;
@@ -79,7 +79,7 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
     Err(first_error.unwrap_or_else(|| anyhow::anyhow!("the region has no relays")))
 }
 
-/// How far a region is, by a request of HTTP.
+/// Measures the latency of a region by an HTTP request.
 ///
 /// # Errors
 /// No relay of it can be reached.
@@ -107,7 +107,7 @@ pub async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Dur
     Err(first_error)
 }
 
-/// TLS with a relay.
+/// Opens a TLS connection to a relay.
 async fn reach(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<(Tls, Option<SocketAddr>)> {
     let target =
         Target { host: node.host_name.clone(), port: node.derp_port(), tls: true, address: None };
@@ -135,7 +135,8 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
     let port = node.derp_port();
     let mut addresses: Vec<SocketAddr> =
         node.addresses().map(|ip| SocketAddr::new(ip, port)).collect();
-    // A name is looked up where no address is said: a dead name server does not matter otherwise.
+    // Look-ups are needed only without addresses, so that a dead name server has no effect
+    // otherwise.
     if addresses.is_empty() {
         addresses = look_up(&node.host_name, port).await?;
         let (has_v4, has_v6) =
@@ -143,12 +144,12 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
         addresses.retain(|address| if address.is_ipv4() { has_v4 } else { has_v6 });
     }
     let mut addresses = dialer.admit(&node.host_name, addresses)?;
-    // IPv6 first, in the order of the name server otherwise.
+    // IPv6 first; otherwise in the order of the name server.
     addresses.sort_by_key(SocketAddr::is_ipv4);
     let first_v4 = addresses.iter().position(SocketAddr::is_ipv4).unwrap_or(0);
     let attempts = addresses.into_iter().enumerate().map(|(number, to)| {
         let later = if first_v4 > 0 && to.is_ipv4() { V4_DELAY } else { Duration::ZERO };
-        // Others of its family have a little time each.
+        // Addresses of one family start with a delay between them.
         let of_family = if to.is_ipv4() { number - first_v4 } else { number };
         let turn = V4_DELAY * u32::try_from(of_family).unwrap_or(u32::MAX);
         (later.saturating_add(turn), connect_to(to, dialer.hook()))
@@ -163,14 +164,15 @@ fn server_name(node: &DerpNode) -> anyhow::Result<ServerName<'static>> {
     name.with_context(|| format!("{:?} is no name of a host", node.host_name))
 }
 
-/// What stands for a relay in a request. Its name was a valid one for TLS.
+/// The `Host` header for a relay. Its name is valid for TLS.
 fn host(node: &DerpNode) -> anyhow::Result<String> {
     let name = server_name(node)?.to_str().into_owned();
     let name = if name.contains(':') { format!("[{name}]") } else { name };
     Ok(if node.derp_port() == 443 { name } else { format!("{name}:{}", node.derp_port()) })
 }
 
-/// Has a stream of HTTP become one of frames. `ideal`: the node that would have been better.
+/// Upgrades an HTTP stream to frames. `ideal` is the name of the preferred node, if this is
+/// another.
 async fn upgrade(
     mut stream: Tls,
     node: &DerpNode,
@@ -213,7 +215,7 @@ async fn upgrade(
     }
 }
 
-/// Reads the head of an answer. What follows it stays in `buffer`.
+/// Reads the head of an answer. The rest remains in `buffer`.
 async fn read_head(
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -233,7 +235,7 @@ fn status(head: &[u8]) -> Option<u16> {
     std::str::from_utf8(rest).ok()?.parse().ok()
 }
 
-/// The first line, as far as it can be shown.
+/// The first line, limited to 100 bytes.
 fn first_line(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned()

@@ -1,6 +1,6 @@
-//! What waits to be sent through a region: short, so that a relay adds no second to a path.
+//! The queue of datagrams to a region. It is short, so that a relay adds little delay to a path.
 //!
-//! Disco and handshakes go first: they are few, and what waits behind them depends on them.
+//! Disco messages and handshakes go first: they are few, and the data depends on them.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,24 +12,24 @@ use tailnet::{
 };
 use tokio::time::Instant;
 
-/// Data that waited longer is dropped: its sender's congestion control learns of it by that.
+/// The longest wait of data. Older data is dropped, which its sender's congestion control notices.
 const MAX_WAIT: Duration = Duration::from_millis(50);
-/// The most bytes of data that wait: 50 ms at 168 Mbit/s, and for faster connections the burst that
-/// comes between two writes.
+/// The most bytes of data: 50 ms at 168 Mbit/s, and for faster connections the burst between two
+/// writes.
 const MAX_BYTES: usize = 1 << 20;
-/// The same of disco and handshakes, and how long they wait. A handshake is repeated after 5 s.
+/// The limits of disco messages and handshakes. A handshake is repeated after 5 s.
 const MAX_URGENT_BYTES: usize = 64 << 10;
 const MAX_URGENT_WAIT: Duration = Duration::from_secs(5);
-/// Frames of one write. With 16 KiB throughput was lower by 7 %, and a relay, which keeps 32 datagrams
-/// for a receiver, lost as many.
+/// The bytes of frames in one write. With 16 KiB, throughput was 7 % lower, and a relay, which
+/// queues 32 datagrams per receiver, lost as many.
 pub const WRITE_SIZE: usize = 64 << 10;
-/// The longest urgent datagram: a call with many addresses is longer, and is none of those.
+/// The longest urgent datagram. A longer disco message (CallMeMaybe with many addresses) is data.
 const MAX_URGENT_LEN: usize = 2 << 10;
 
 /// Datagrams to one peer.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// When they came.
+    /// The time of their arrival.
     pub at: Instant,
     /// The peer.
     pub to: NodePublic,
@@ -37,16 +37,15 @@ pub struct Chunk {
     pub bytes: Bytes,
     /// The length of each but the last.
     pub segment: usize,
-    /// Whether they go in one frame.
+    /// Whether to send them in one frame.
     pub bundled: bool,
 }
 
-/// What waits.
 #[derive(Debug, Default)]
 pub struct Queue {
     urgent: Fifo,
     data: Fifo,
-    /// So many chunks were dropped.
+    /// The number of dropped chunks.
     pub dropped: u64,
 }
 
@@ -57,7 +56,7 @@ struct Fifo {
 }
 
 impl Queue {
-    /// Adds datagrams, unless there are too many already.
+    /// Adds datagrams, unless the queue is full.
     pub fn push(&mut self, chunk: Chunk) {
         let longest = chunk.segment.min(chunk.bytes.len());
         if longest == 0 || longest > MAX_PACKET {
@@ -77,23 +76,22 @@ impl Queue {
         fifo.chunks.push_back(chunk);
     }
 
-    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.urgent.chunks.is_empty() && self.data.chunks.is_empty()
     }
 
-    /// Drops what is of no more use, though there was no connection.
+    /// Drops expired chunks while there is no connection.
     pub fn expire(&mut self, now: Instant) {
         self.drop_old(MAX_URGENT_WAIT, now);
     }
 
-    /// A connection is there at last: what waited for it waits from now on for its turn.
+    /// A connection was opened: the wait of the data starts now.
     pub fn begin(&mut self, now: Instant) {
         self.expire(now);
         self.data.chunks.iter_mut().for_each(|chunk| chunk.at = now);
     }
 
-    /// Moves frames to `out` until it has [`TOGETHER`] bytes.
+    /// Moves frames to `out` until it has [`WRITE_SIZE`] bytes.
     pub fn take(&mut self, out: &mut BytesMut, now: Instant) {
         self.drop_old(MAX_WAIT, now);
         for fifo in [&mut self.urgent, &mut self.data] {
@@ -135,13 +133,13 @@ impl Chunk {
         }
     }
 
-    /// What it weighs as frames.
+    /// Its length as frames.
     fn weight(&self) -> usize {
         self.bytes.len() + self.bytes.len().div_ceil(self.segment) * SEND_OVERHEAD
     }
 }
 
-/// Whether it is one datagram of disco, or one of WireGuard that carries no data.
+/// Whether it is a disco message or a WireGuard handshake message.
 fn is_urgent(bytes: &[u8]) -> bool {
     let is_handshake = matches!(bytes.first_chunk(), Some([1..=3, 0, 0, 0]));
     bytes.len() <= MAX_URGENT_LEN && (is_handshake || bytes.starts_with(&disco::MAGIC))

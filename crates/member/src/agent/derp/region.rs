@@ -1,4 +1,4 @@
-//! One region: connected while it is home or there is something to send, and again after trouble.
+//! One region: connected while it is home or has datagrams, and retried after a failure.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::agent::control::dial::Dialer;
 
-/// How long the data plane has to seal a login.
+/// The time limit for the data plane to seal a login.
 const SEAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the first bytes may take to be written.
+/// The time limit for writing the login.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The waits after failures, the last for all others (stock: 5 s at most).
+/// The delays after consecutive failures; the last one repeats (Tailscale: 5 s at most).
 const BACKOFF: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
@@ -39,53 +39,53 @@ const BACKOFF: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-/// A connection that lasted so long was no failure.
+/// The age of a connection whose end does not count as a failure.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// The longest wait that a relay may ask for before it restarts.
+/// The longest delay that a restarting relay may request.
 const MAX_RESTART_WAIT: Duration = Duration::from_secs(5);
-/// Pongs that wait to be sent.
+/// The most pongs in the queue.
 const MAX_PONGS: usize = 8;
 
-/// What tells a region; it ends with it.
+/// Controls the task of a region, which ends on drop.
 pub struct Handle {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
-/// What a region's task is told by others, and its own parts tell each other.
+/// The state that the task of a region shares with its handle.
 pub struct Shared {
     state: Mutex<State>,
-    /// Something is to be written.
+    /// Data is ready to be written.
     pub to_write: Notify,
-    /// The network or the key is another.
+    /// The network or the key changed.
     pub to_check: Notify,
 }
 
-/// What is known of a region's connection.
+/// The state of a region's connection.
 pub struct State {
     pub queue: Queue,
     pub is_home: bool,
-    /// What the relay was told.
+    /// The last value of `is_home` that the relay has.
     pub sent_home: bool,
-    /// Whether the connection is to be given up.
+    /// Whether to close the connection and open another one.
     pub reconnect: bool,
-    /// Whether it is to be found out if the connection works.
+    /// Whether to test the connection.
     pub check: bool,
-    /// Whether to ask the relay for a pong.
+    /// Whether to send a ping.
     pub ping: bool,
     pub pongs: Vec<[u8; 8]>,
-    /// The last frame.
+    /// The time of the last frame.
     pub last_received: Instant,
-    /// The last datagram in either direction.
+    /// The time of the last datagram in either direction.
     pub last_datagram: Instant,
-    /// When a datagram was first sent of those behind the last frame.
+    /// The time of the first datagram that was sent after the last received frame.
     pub unanswered_since: Option<Instant>,
-    /// When one was last sent, and whether somebody watches whether there is an answer.
+    /// The time of the last sent datagram, and whether [`serve::watch`] waits for an answer.
     pub last_sent: Instant,
     pub is_watched: bool,
-    /// The relay accepted the login.
+    /// Whether the relay accepted the login.
     pub accepted: bool,
-    /// How long to wait for a relay that restarts.
+    /// The delay that a restarting relay requested.
     pub restart: Option<Duration>,
 }
 
@@ -97,7 +97,7 @@ struct Region {
     shared: Arc<Shared>,
 }
 
-/// Begins with a region.
+/// Starts the task of a region.
 pub fn open(
     id: u16,
     relays: Arc<DerpRegion>,
@@ -111,26 +111,26 @@ pub fn open(
 }
 
 impl Handle {
-    /// Has datagrams sent.
+    /// Queues datagrams.
     pub fn send(&self, chunk: Chunk) {
         self.shared.state().queue.push(chunk);
         self.shared.to_write.notify_one();
     }
 
-    /// Says whether the region is home.
+    /// Sets whether the region is home.
     pub fn set_home(&self, is_home: bool) {
         self.shared.state().is_home = is_home;
         self.shared.to_write.notify_one();
         self.shared.to_check.notify_one();
     }
 
-    /// Has it found out whether the connection works.
+    /// Tests the connection.
     pub fn check(&self) {
         self.shared.state().check = true;
         self.shared.to_check.notify_one();
     }
 
-    /// Has it connected anew.
+    /// Closes the connection and opens another one.
     pub fn reconnect(&self) {
         self.shared.state().reconnect = true;
         self.shared.to_check.notify_one();
@@ -144,7 +144,7 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    /// Of a region that is not home.
+    /// The state of a region that is not home.
     pub fn new() -> Self {
         let now = Instant::now();
         let state = State {
@@ -166,12 +166,12 @@ impl Shared {
         Self { state: Mutex::new(state), to_write: Notify::new(), to_check: Notify::new() }
     }
 
-    /// What is known. No lock is held while anything waits.
+    /// The state. The lock is never held across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is a reason to be connected.
+    /// Waits until a connection is needed.
     async fn wait_until_needed(&self) {
         loop {
             {
@@ -187,7 +187,7 @@ impl Shared {
 }
 
 impl State {
-    /// A connection begins.
+    /// A connection was opened.
     fn begin(&mut self, now: Instant) {
         (self.last_received, self.last_datagram) = (now, now);
         (self.unanswered_since, self.is_watched) = (None, false);
@@ -197,14 +197,14 @@ impl State {
         self.queue.begin(now);
     }
 
-    /// Keeps what a ping said, to be returned; not too many.
+    /// Stores the data of a ping for the pong, unless there are too many.
     pub fn add_pong(&mut self, ping: [u8; 8]) {
         if self.pongs.len() < MAX_PONGS {
             self.pongs.push(ping);
         }
     }
 
-    /// Moves what is to be written to `out`. Whether nobody watches for an answer yet.
+    /// Moves data to `out`. Returns whether [`serve::watch`] must start to wait for an answer.
     pub fn take(&mut self, out: &mut BytesMut, now: Instant) -> bool {
         if self.sent_home != self.is_home {
             self.sent_home = self.is_home;
@@ -223,7 +223,7 @@ impl State {
         false
     }
 
-    /// Frames came.
+    /// Notes received frames.
     pub fn handle_frames(&mut self, datagrams: bool, now: Instant) {
         (self.last_received, self.unanswered_since) = (now, None);
         if datagrams {
@@ -262,7 +262,7 @@ impl Region {
             let wait = BACKOFF[failures.min(BACKOFF.len() - 1)];
             let wait = restart.map_or(wait, |restart| restart.min(MAX_RESTART_WAIT));
             failures += 1;
-            // What happens to the network may be what helps.
+            // A change of the network may resolve the failure.
             tokio::select! {
                 () = sleep(jittered(wait)) => {}
                 () = self.shared.to_check.notified() => {}
@@ -272,7 +272,7 @@ impl Region {
 
     async fn serve(&self) -> anyhow::Result<End> {
         {
-            // What is said from here on may be too late for this connection.
+            // Later requests may concern this connection, so they remain set.
             let mut state = self.shared.state();
             (state.reconnect, state.check) = (false, false);
         }
@@ -286,7 +286,7 @@ impl Region {
         serve::serve(connection, login_sent, self.id, &self.shared, &self.events).await
     }
 
-    /// The contents of the login.
+    /// Requests the sealed contents of the login.
     async fn seal(&self, server: [u8; 32]) -> anyhow::Result<Bytes> {
         let (reply, sealed) = oneshot::channel();
         let event = Event::Login { region: self.id, server, reply };
@@ -304,7 +304,8 @@ impl Region {
     }
 }
 
-/// From half of it to all of it, so that not all clients of a relay return together.
+/// A random duration from half of `wait` to all of it, so that the clients of a relay do not return
+/// at the same time.
 fn jittered(wait: Duration) -> Duration {
     let number = SysRng.try_next_u32().unwrap_or(0);
     wait / 2 + wait.mul_f64(f64::from(number) / f64::from(u32::MAX)) / 2

@@ -1,7 +1,7 @@
-//! A connection that is logged in: frames in both directions, and whether it is alive.
+//! A connection after the login: frames in both directions, and liveness.
 //!
-//! Read, write and watch take turns in one task. A write takes all that waits; a read takes all that
-//! came, and brings its datagrams as one event.
+//! Read, write and watch take turns in one task. A write sends all pending frames. A read takes all
+//! received bytes and reports their datagrams as one event.
 
 use std::{
     future::{Future as _, poll_fn},
@@ -28,34 +28,34 @@ use super::{
     region::{Shared, State},
 };
 
-/// A relay says something at least every 65 s (stock).
+/// The longest silence of a relay, which sends something at least every 65 s (Tailscale).
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A region that is not home is left after so long without a datagram (stock).
+/// The time without datagrams after which a region that is not home is closed (Tailscale).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a pong may take where it is doubted that the connection works. A relay that is dead is
-/// left within 2.5 s of the first datagram that it did not pass on.
+/// The time limit of a pong. A dead relay is left within 2.5 s of the first datagram that it did
+/// not relay.
 const PONG_TIMEOUT: Duration = Duration::from_millis(1500);
-/// What was sent has a relay say something within this time, or it is asked for a pong.
+/// The time without received frames after a datagram was sent, after which a ping is sent.
 const ANSWER_DELAY: Duration = Duration::from_millis(500);
-/// A relay that takes nothing for so long is dead.
+/// The time limit of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// One record of TLS.
+/// The length of a TLS record.
 const TLS_RECORD: usize = 16 << 10;
-/// What is taken from the socket for one event.
+/// The most bytes of one event.
 const MAX_READ: usize = 64 << 10;
 
-/// Why a connection ended.
+/// The reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// There was nothing to say.
+    /// There was no traffic.
     Idle,
-    /// It is to be connected anew.
+    /// Another connection is needed.
     Reconnect,
-    /// The relay ended it.
+    /// The relay closed it.
     Broken,
 }
 
-/// Serves a connection until it ends. `asked`: when the login was sent.
+/// Serves a connection until it ends. `login_sent` is the time at which the login was sent.
 pub async fn serve(
     connection: Connection,
     login_sent: Instant,
@@ -89,7 +89,7 @@ impl Reader<'_> {
             self.handle_frames().await?;
             match read(&mut input, &mut self.buffer).await {
                 Ok(0) => return Ok(End::Broken),
-                // Relays leave without a farewell of TLS.
+                // Relays close connections without a TLS close_notify.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Ok(End::Broken);
                 }
@@ -98,7 +98,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the frames that are there.
+    /// Handles the frames in the buffer.
     async fn handle_frames(&mut self) -> anyhow::Result<()> {
         let mut datagrams = Vec::new();
         let mut has_frames = false;
@@ -141,7 +141,7 @@ impl Reader<'_> {
             FromRelay::Restarting { reconnect_in, .. } => {
                 self.shared.state().restart = Some(reconnect_in);
             }
-            // The last comes by a fast start, where the key was known before.
+            // A relay sends its key again after a fast start.
             FromRelay::Packet { .. }
             | FromRelay::KeepAlive
             | FromRelay::Pong(_)
@@ -155,7 +155,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads what is there, up to [`READ`] bytes; 0 at the end.
+/// Reads available data, up to [`MAX_READ`] bytes; 0 at the end.
 async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<usize> {
     let mut read = 0;
     poll_fn(|cx| {
@@ -186,7 +186,7 @@ async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::
         }
         let written = async {
             output.write_all(&out).await?;
-            // What TLS keeps would be older than anything in the queue.
+            // Data left in the TLS buffers would be older than any in the queue.
             output.flush().await
         };
         timeout(WRITE_TIMEOUT, written).await.context("the relay takes nothing")??;
@@ -194,7 +194,7 @@ async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::
     }
 }
 
-/// Ends when the connection is of no more use.
+/// Returns when the connection must be closed.
 pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow::Result<End> {
     let mut doubted: Option<Instant> = None;
     loop {
@@ -241,14 +241,13 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
 }
 
 impl State {
-    /// When to look again whether what was sent has an answer, while something is sent.
+    /// The time of the next check for an answer, while datagrams are sent.
     fn watch_answers(&mut self, now: Instant) -> Option<Instant> {
         self.is_watched = self.unanswered_since.is_some() || now < self.last_sent + ANSWER_DELAY;
         self.is_watched.then(|| self.unanswered_since.unwrap_or(now) + ANSWER_DELAY)
     }
 }
 
-/// Whether this machine still has the address.
 fn is_ours(local: Option<SocketAddr>) -> bool {
     let bound = local.map(|local| UdpSocket::bind((local.ip(), 0)));
     !matches!(bound, Some(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable)

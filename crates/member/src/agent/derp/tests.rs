@@ -24,7 +24,7 @@ use self::relay::Relay;
 use super::{Command, Event, Settings, run};
 use crate::agent::control::dial::{Dialer, tls};
 
-/// A node whose relays are run, and whose logins are sealed.
+/// A node with running relay connections and sealed logins.
 struct Node {
     private: [u8; 32],
     commands: mpsc::Sender<Command>,
@@ -32,7 +32,7 @@ struct Node {
 }
 
 impl Node {
-    /// Trusts the certificate of this relay.
+    /// A node that trusts the certificate of this relay.
     fn new(private: u8, relay: &Relay) -> Self {
         Self::by(private, relay, Proxies::default())
     }
@@ -61,7 +61,7 @@ impl Node {
             .await;
     }
 
-    /// The next event but logins, which are sealed.
+    /// The next event except logins, which are sealed.
     async fn event(&mut self) -> Event {
         loop {
             let event = timeout(Duration::from_secs(60), self.events.recv()).await;
@@ -109,12 +109,12 @@ fn node(relay: SocketAddr) -> DerpNode {
     }
 }
 
-/// Relays that a coordinator on this machine named.
+/// Relays of a coordinator on this machine.
 fn map(regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> Command {
     map_of("http://127.0.0.1", regions)
 }
 
-/// Relays that the coordinator at this URL named.
+/// Relays of the coordinator at this URL.
 fn map_of(url: &str, regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> Command {
     let regions = regions
         .into_iter()

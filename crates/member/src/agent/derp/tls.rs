@@ -1,10 +1,10 @@
-//! Which certificate a relay must have (tailscale `net/tlsdial/tlsdial.go`).
+//! The certificate that a relay must have (tailscale `net/tlsdial/tlsdial.go`).
 //!
 //! | `CertName` | the relay's certificate |
 //! |---|---|
-//! | none | is for its host name, of an issuer that this machine trusts |
-//! | a name | is for that name; the host name is what is asked for |
-//! | `sha256-raw:` | has this hash, for its host name; it signed itself |
+//! | empty | is for its host name, from an issuer that this machine trusts |
+//! | a name | is for that name; the host name is sent as SNI |
+//! | `sha256-raw:` | has this hash and is for its host name; self-signed |
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use tailnet::messages::DerpNode;
 
-/// What a relay's second certificate is called, before its key.
+/// The prefix of the relay's key in the name of its second certificate.
 const META: &[u8] = b"derpkey";
 const HASH: &str = "sha256-raw:";
 
-/// TLS to a relay. `usual` checks as it is usual, and `roots` are those that it does so by.
+/// The TLS configuration for a relay. `usual` is the default one, and `roots` its certificates.
 pub fn config(
     node: &DerpNode,
     usual: &Arc<ClientConfig>,
@@ -53,8 +53,8 @@ pub fn config(
     Ok(Arc::new(config))
 }
 
-/// The relay's key, where one of the certificates is there to say it: `derpkey` and the key is its
-/// name. Whoever relays TLS on the way removes it.
+/// The relay's key, if one of the certificates contains it: its name is `derpkey` and the key. A
+/// TLS proxy in between removes it.
 pub fn meta_key(certificates: &[CertificateDer<'_>]) -> Option<[u8; 32]> {
     certificates.iter().skip(1).find_map(|certificate| read_meta(certificate))
 }
@@ -107,7 +107,7 @@ impl ServerCertVerifier for Verifier {
                 if !is_alone || Sha256::digest(leaf)[..] != hash[..] {
                     return Err(CertificateError::ApplicationVerificationFailure.into());
                 }
-                // Its own issuer: what is left to check is the name and the dates.
+                // A self-signed certificate: only its name and dates remain to be checked.
                 let mut roots = RootCertStore::empty();
                 roots.add(leaf.clone().into_owned())?;
                 let provider = Arc::clone(&self.provider);

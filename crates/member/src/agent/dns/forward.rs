@@ -1,5 +1,5 @@
-//! Queries to other resolvers: all at once, each by UDP and then by TCP, and the first answer
-//! counts (tailscale `net/dns/resolver/forwarder.go`).
+//! Forwards queries to all resolvers in parallel, by UDP and then by TCP. The first answer wins
+//! (tailscale `net/dns/resolver/forwarder.go`).
 
 use std::{
     fmt, io,
@@ -22,32 +22,31 @@ use tokio::{
 
 use super::{SocketHook, serve};
 
-/// How long a query may take in all.
+/// The time limit of a query.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// When TCP joins a datagram that had no answer.
+/// The delay after which TCP is tried as well.
 const TCP_DELAY: Duration = Duration::from_secs(2);
-/// How long a query by TCP may take, as with dig.
+/// The time limit of a query over TCP, as with dig.
 const TCP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Resolvers that one query is sent to, of a longer list the first: bounds the sockets of
-/// [`super::MAX_FORWARDED`] queries.
+/// The most resolvers of one query. This limits the sockets of [`super::MAX_FORWARDED`] queries.
 pub const MAX_RESOLVERS: usize = 8;
-/// Longer than what is asked for, `tailnet::dns::UDP_LEN`, as some do not heed it.
+/// More than the advertised `tailnet::dns::UDP_LEN`, because some servers ignore it.
 const MAX_DATAGRAM: usize = 4096;
 
-/// Why a resolver did not answer.
+/// The reason for a missing answer.
 #[derive(Debug)]
 pub enum ForwardError {
-    /// A socket of ours failed, or the way to the resolver.
+    /// A socket error.
     Io(io::Error),
-    /// Nothing came in time.
+    /// No answer in time.
     Timeout,
-    /// What came on a stream is not the answer.
+    /// The reply over TCP is not the answer.
     BadReply(tailnet::dns::BadReply),
-    /// DNS over HTTPS is not spoken here.
+    /// The resolver at this URL needs DNS over HTTPS, which is not supported.
     NoHttps(String),
-    /// It may not be asked.
+    /// The address of the resolver is not allowed.
     Refused(SocketAddr),
-    /// There was nobody to ask.
+    /// No resolver is configured.
     NoResolver,
 }
 
@@ -72,7 +71,6 @@ impl From<io::Error> for ForwardError {
     }
 }
 
-/// Asks resolvers.
 #[derive(Clone)]
 pub(super) struct Forwarder {
     hook: SocketHook,
@@ -83,7 +81,7 @@ impl Forwarder {
         Self { hook }
     }
 
-    /// What the client gets: the first answer, or the last refusal if there is none.
+    /// Returns the reply for the client: the first answer, or a refusal if no resolver answers.
     pub(super) async fn forward(&self, forward: &Forward) -> Result<Vec<u8>, ForwardError> {
         let first =
             timeout(TIMEOUT, self.race(forward)).await.map_err(|_| ForwardError::Timeout)??;
@@ -137,7 +135,7 @@ impl Forwarder {
         }
     }
 
-    /// From a port and with an id of its own, which a forger would have to guess.
+    /// Uses a random port and ID, which a forger would have to guess.
     async fn query_udp(
         &self,
         forward: &Forward,
@@ -155,7 +153,7 @@ impl Forwarder {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
             let len = socket.recv(&mut buffer).await?;
-            // What is no answer may be forged, and the answer still come.
+            // Ignores an invalid reply, because it may be forged and the answer may follow.
             if let Some(Ok(reply)) = buffer.get(..len).map(|reply| forward.read(id, reply)) {
                 return Ok(reply);
             }

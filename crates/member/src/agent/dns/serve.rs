@@ -1,4 +1,4 @@
-//! Queries in, answers out.
+//! Receives queries and sends answers.
 
 use std::{
     io::{self, ErrorKind},
@@ -19,14 +19,13 @@ use tokio::{
 
 use super::Shared;
 
-/// Longer than any query that a datagram carries to a resolver; the rest of a longer one is cut,
-/// which makes it malformed.
+/// More than any valid query over UDP. A longer one is truncated and therefore malformed.
 const MAX_DATAGRAM: usize = 4096;
-/// How long a client may take for its next query, and to read an answer (RFC 7766 section 6.2.3
-/// has seconds).
+/// The time limit for a client to send the next query or to read an answer (RFC 7766, section
+/// 6.2.3, suggests seconds).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers datagrams, for ever.
+/// Answers queries over UDP; never returns.
 pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     let mut buffer = [0; MAX_DATAGRAM];
     let mut forwarding = JoinSet::new();
@@ -38,7 +37,7 @@ pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
                 continue;
             }
         };
-        // Reaps what is done.
+        // Removes finished tasks.
         while forwarding.try_join_next().is_some() {}
         let Some(query) = buffer.get(..len).filter(|_| shared.admits(sender.ip())) else {
             continue;
@@ -67,13 +66,13 @@ pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
 }
 
 async fn send(socket: &UdpSocket, reply: &[u8], to: SocketAddr) {
-    // Who does not get an answer asks again.
+    // A client without an answer repeats its query.
     if let Err(error) = socket.send_to(reply, to).await {
         tracing::debug!(%to, %error, "an answer cannot be sent");
     }
 }
 
-/// Answers on connections, for ever.
+/// Answers queries over TCP; never returns.
 pub(super) async fn streams(shared: Arc<Shared>, listener: TcpListener) {
     let mut clients = JoinSet::new();
     loop {
@@ -96,7 +95,7 @@ pub(super) async fn streams(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// One query after another, each behind its length (RFC 1035, section 4.2.2).
+/// Answers queries in sequence, each with its length (RFC 1035, section 4.2.2).
 async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
     let mut query = Vec::new();
     loop {
@@ -105,7 +104,7 @@ async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
             None => return Ok(()),
         }
         let reply = match shared.served().names.answer(&query, Transport::Tcp) {
-            // Who does not ask gets no more of our time.
+            // The message is not a query.
             Answer::Ignore => return Ok(()),
             Answer::Reply(reply) => {
                 shared.counters.answered.fetch_add(1, Relaxed);
@@ -123,7 +122,7 @@ async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Reads a message; `None` where the stream has ended.
+/// Reads a message; `None` at the end of the stream.
 async fn read(stream: &mut TcpStream, message: &mut Vec<u8>) -> io::Result<Option<()>> {
     let len = match stream.read_u16().await {
         Ok(len) => len,
@@ -135,7 +134,7 @@ async fn read(stream: &mut TcpStream, message: &mut Vec<u8>) -> io::Result<Optio
     Ok(Some(()))
 }
 
-/// Writes a message behind its length, in one segment.
+/// Writes a message and its length in one segment.
 pub(super) async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
     let len = u16::try_from(message.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&[&len.to_be_bytes(), message].concat()).await
@@ -157,7 +156,7 @@ impl Shared {
     }
 }
 
-/// Waits after an error, but for those that are about one peer.
+/// Waits after an error, unless it concerns one client only.
 async fn pause(error: &io::Error) {
     if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted) {
         tracing::debug!(%error, "the resolver's socket");

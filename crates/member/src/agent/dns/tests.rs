@@ -39,7 +39,7 @@ fn query(id: u16, name: &str) -> Vec<u8> {
     query
 }
 
-/// An answer to a query: its address has this last octet.
+/// An answer to a query, with an address that ends in `last`.
 fn answer(query: &[u8], last: u8) -> Vec<u8> {
     let mut reply = query.to_vec();
     reply[2] |= 0x80;
@@ -52,7 +52,7 @@ fn code(reply: &[u8]) -> u8 {
     reply[3] & 0xf
 }
 
-/// A resolver in this process: what it says by UDP and by TCP is up to the test.
+/// A resolver in this process that the test controls.
 struct Upstream {
     udp: net::UdpSocket,
     tcp: net::TcpListener,

@@ -1,5 +1,5 @@
-//! What waits to be sent: of each state the latest, and of datagrams so many bytes. An end that
-//! does not read costs no more memory than that.
+//! The queues of a line: the latest value of each state, and a limited number of datagrams. A
+//! process that does not read costs no more memory than that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,33 +9,33 @@ use tailnet::{
     line::{FilterPolicy, Identity, Path, Peer, ToPlane, ToSteward},
 };
 
-/// The most bytes of datagrams that wait in each direction: what a relay brings in 30 ms at
-/// 1 Gbit/s, and the pings of 1,000 peers that are all sought at once.
+/// The most bytes of queued datagrams in each direction: the data of a relay in 30 ms at 1 Gbit/s,
+/// or the pings to 1,000 peers at once.
 const MAX_DATAGRAM_BYTES: usize = 4 << 20;
-/// The most logins to relays that wait. A relay's connection asks again.
+/// The most queued logins. The relays' task requests them again.
 const MAX_LOGINS: usize = 64;
 
-/// A message that may have to wait.
+/// A message that can be queued.
 pub trait Message: Serialize + Sized + Send + 'static {
-    /// Where it waits.
+    /// The type of its queue.
     type Queue: Default + Send;
 
-    /// Has it wait. It may take the place of others.
+    /// Adds the message, which may replace others.
     fn push(self, queue: &mut Self::Queue);
 
-    /// The next to be sent.
+    /// Takes the next message.
     fn pop(queue: &mut Self::Queue) -> Option<Self>;
 }
 
-/// What waits for the data plane: what is popped first is above.
+/// Messages to the data plane. The fields are in the order in which they are sent.
 #[derive(Debug, Default)]
 pub struct PlaneQueue {
-    /// What is done in its order.
+    /// Messages whose order matters.
     commands: VecDeque<ToPlane>,
-    /// Before peers: no new peer's packet enters by the old rules.
+    /// Before the peers, so that no packet of a new peer passes by the old rules.
     filter: Option<FilterPolicy>,
     peers: Option<PeerChanges>,
-    /// After peers: who hears it can reach them.
+    /// After the peers, so that its receivers can reach them.
     identity: Option<Identity>,
     paths: BTreeMap<NodePublic, Path>,
     handshakes: BTreeSet<NodePublic>,
@@ -46,7 +46,7 @@ pub struct PlaneQueue {
 #[derive(Debug, Default)]
 struct PeerChanges {
     complete: bool,
-    /// `None` is gone.
+    /// `None` for a removed peer.
     peers: BTreeMap<NodePublic, Option<Peer>>,
 }
 
@@ -77,7 +77,7 @@ impl Message for ToPlane {
                 queue.relayed.push(self, bytes);
             }
             Self::Forget => {
-                // Of another node key.
+                // They belong to another node key.
                 queue.peers = None;
                 queue.paths.clear();
                 queue.handshakes.clear();
@@ -105,7 +105,7 @@ impl Message for ToPlane {
 impl Message for ToSteward {
     type Queue = Option<Self>;
 
-    /// Each wish is all of it.
+    /// Each message contains the whole desired state.
     fn push(self, queue: &mut Option<Self>) {
         *queue = Some(self);
     }
@@ -119,7 +119,7 @@ impl PlaneQueue {
     fn push_command(&mut self, command: ToPlane) {
         let is_login = |command: &&ToPlane| matches!(command, ToPlane::Login { .. });
         let is_full = || self.commands.iter().filter(is_login).count() >= MAX_LOGINS;
-        // Two that are the same, one behind the other, are one.
+        // Two equal messages in sequence count as one.
         if self.commands.back() == Some(&command) || is_login(&&command) && is_full() {
             return;
         }
@@ -158,7 +158,7 @@ impl PeerChanges {
 }
 
 impl Datagrams {
-    /// What finds no room is lost, as it may be in any queue of a network.
+    /// Drops the message if the queue is full, as a network does.
     fn push(&mut self, message: ToPlane, bytes: usize) {
         if self.bytes + bytes <= MAX_DATAGRAM_BYTES {
             self.bytes += bytes;

@@ -1,4 +1,4 @@
-//! What answers are made of: a whole text, or lines as they come.
+//! Bodies of answers: a whole text, or a stream of lines.
 
 use std::{
     convert::Infallible,
@@ -39,7 +39,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<Response<Body>, ApiError> {
     Ok(typed(Response::new(Body::Whole(text.into())), "application/json"))
 }
 
-/// Done, and nothing to say.
+/// An answer without a body.
 pub(super) fn done() -> Response<Body> {
     let mut response = Response::new(Body::Whole(Full::default()));
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -51,7 +51,7 @@ pub(super) fn text(text: impl Into<Bytes>) -> Response<Body> {
 }
 
 impl From<ApiError> for Response<Body> {
-    /// As JSON, of which the command prints the words alone.
+    /// As JSON, of which the command prints only the message.
     fn from(error: ApiError) -> Self {
         let text = serde_json::json!({ "error": error.text }).to_string();
         let mut response = typed(Response::new(Body::Whole(text.into())), "application/json");

@@ -1,4 +1,4 @@
-//! One request of a program: whether it is for us and allowed, and its parts.
+//! One request of a program: its parts, and the checks of origin and permission.
 
 use std::{borrow::Cow, str::FromStr, time::Duration};
 
@@ -19,17 +19,17 @@ use super::{
     serve::Api,
 };
 
-/// The host of each request, which no page of the web can say (tailscale `apitype.LocalAPIHost`).
+/// The host header of each request, which no web page can send (tailscale `apitype.LocalAPIHost`).
 const LOCAL_HOST: &str = "local-tailscaled.sock";
 const PREFIX: &str = "/localapi/v0/";
-/// The longest body: preferences with many routes.
+/// The longest body, in bytes: preferences with many routes.
 const MAX_BODY: usize = 256 << 10;
-/// How long a body may take to come.
+/// The time limit of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take: the longest of the agent's own limits, those of a login, and some.
+/// The time limit of an answer: more than the longest limit of the agent, which is that of a login.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request, taken apart.
+/// A parsed request.
 pub(super) struct Call<'a> {
     pub(super) api: &'a Api,
     pub(super) method: Method,
@@ -51,7 +51,7 @@ pub(super) async fn answer(
     let headers = response.headers_mut();
     headers.insert("Content-Security-Policy", HeaderValue::from_static("default-src 'none'"));
     headers.insert("X-Content-Type-Options", HeaderValue::from_static("nosniff"));
-    // No Tailscale-Version: the command would warn that it differs from its own.
+    // There is no `Tailscale-Version`, because the command would warn about a different version.
     response
 }
 
@@ -81,7 +81,7 @@ async fn route(
     routes::answer(name, call).await
 }
 
-/// Whether a request comes from a program, and not from a page in a browser that was led here.
+/// Whether a request comes from a program, and not from a web page in a browser.
 fn is_local(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next().map_or(&b""[..], HeaderValue::as_bytes);
@@ -92,7 +92,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 }
 
 impl Call<'_> {
-    /// Goes on for one method, for all users.
+    /// Checks the method of a request that all users may make.
     pub(super) fn check_read(&self, method: &Method) -> Result<(), ApiError> {
         if self.method == method || (method == Method::GET && self.method == Method::HEAD) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Call<'_> {
         ))
     }
 
-    /// Goes on for one method, for those that may write.
+    /// Checks the method of a request that only writers may make.
     pub(super) fn check_write(&self, method: &Method) -> Result<(), ApiError> {
         self.check_read(method)?;
         if self.may_write {
@@ -119,27 +119,25 @@ impl Call<'_> {
         all.find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value)
     }
 
-    /// A parameter of the query that has to be there.
+    /// A required parameter of the query.
     pub(super) fn required<T: FromStr>(&self, name: &str) -> Result<T, ApiError> {
         let missing = || ApiError::bad(format_args!("missing '{name}' parameter"));
         let value = self.parameter(name).ok_or_else(missing)?;
         value.parse().map_err(|_| ApiError::bad(format_args!("invalid '{name}' parameter")))
     }
 
-    /// The body.
     pub(super) async fn bytes(self) -> Result<Bytes, ApiError> {
         let body = timeout(BODY_TIMEOUT, Limited::new(self.body, MAX_BODY).collect()).await;
         let body = body.map_err(|_| ApiError::bad("the body did not come"))?;
         Ok(body.map_err(ApiError::bad)?.to_bytes())
     }
 
-    /// The body, as JSON.
     pub(super) async fn body<T: DeserializeOwned>(self) -> Result<T, ApiError> {
         let body = self.bytes().await?;
         serde_json::from_slice(&body).map_err(|error| ApiError::bad(format_args!("body: {error}")))
     }
 
-    /// Asks the agent.
+    /// Sends a request to the agent and returns its answer.
     pub(super) async fn request<T>(
         &self,
         request: impl FnOnce(Reply<T>) -> Request,
@@ -148,7 +146,7 @@ impl Call<'_> {
     }
 }
 
-/// Asks the agent.
+/// Sends a request to the agent and returns its answer.
 pub(super) async fn request_agent<T>(
     api: &Api,
     request: impl FnOnce(Reply<T>) -> Request,

@@ -1,4 +1,4 @@
-//! What is at each path below `/localapi/v0/`.
+//! The paths below `/localapi/v0/`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,13 +17,13 @@ use super::{
     tka,
 };
 
-/// The longest datagram of a ping: the largest MTU that paths are tried for (tailscale
+/// The longest datagram of a ping: the largest MTU that is probed (tailscale
 /// `magicsock/peermtu.go`), less the headers of IPv6 and UDP.
 const MAX_PING: u16 = 9000 - 48;
 
 pub(super) type Answer = Result<Response<Body>, ApiError>;
 
-/// Answers what is asked for by its name.
+/// Answers the request with this name.
 pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
     match name {
         "prefs" | "check-prefs" | "start" | "login-interactive" | "logout" => {
@@ -140,7 +140,7 @@ fn whois_query(call: &Call<'_>) -> Result<WhoIsQuery, ApiError> {
 
 async fn map(name: &str, call: Call<'_>) -> Answer {
     let part = match name {
-        // Writes nothing, but shows all.
+        // It writes nothing, but shows everything.
         "debug" => match call.parameter("action").as_deref() {
             Some("current-netmap") => {
                 call.check_write(&Method::POST)?;
@@ -183,7 +183,7 @@ async fn status(call: &Call<'_>, peers: bool) -> Result<Box<Status>, ApiError> {
     call.request(|reply| Request::Status { peers, reply }).await
 }
 
-/// What linerate's own commands ask.
+/// Requests of linerate's own commands.
 async fn own(name: &str, call: Call<'_>) -> Answer {
     match name {
         "linerate/why" => {
@@ -199,7 +199,7 @@ async fn own(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-/// One node has one login: the list of profiles is it alone.
+/// A node has one login, which is the only profile.
 async fn profiles(name: &str, call: Call<'_>) -> Answer {
     if call.method != Method::GET {
         return Err(ApiError::unsupported("several profiles; `linerate join` makes another node"));
@@ -228,7 +228,7 @@ async fn profiles(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-/// What is the same at all times, and what is not there.
+/// Constant answers, and unsupported requests.
 async fn constant(name: &str, call: Call<'_>) -> Answer {
     let is_get = call.method == Method::GET;
     match name {
@@ -237,11 +237,11 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
             let warning = call.request(|reply| Request::Forwarding { reply }).await?;
             json(&json!({ "Warning": warning }))
         }
-        // `linerate doctor` looks at these.
+        // `linerate doctor` checks these.
         "check-udp-gro-forwarding" if is_get => json(&json!({ "Warning": "" })),
         "check-so-mark-in-use" if is_get => json(&json!({ "UseSOMark": true })),
         "update/check" if is_get => json(&json!({ "RunningLatest": true })),
-        // `tailscale status` asks whether something is served, and `tailscale ip` for services.
+        // `tailscale status` requests the first, and `tailscale ip` the second.
         "serve-config" | "services" if is_get => json(&json!({})),
         _ => Err(absent(name)),
     }

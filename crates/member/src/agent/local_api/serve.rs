@@ -1,4 +1,4 @@
-//! Connections: whose they are, and how many.
+//! Connections: their users and their limits.
 
 use std::{
     collections::HashMap,
@@ -19,20 +19,20 @@ use tokio::{
 
 use super::{Request, Writers, call};
 
-/// Connections of a user that may not write, so that one user leaves room for the others.
+/// The most connections of a user who may not write, so that others can connect.
 const MAX_PER_READER: usize = 16;
-/// Connections of all such users.
+/// The most connections of all such users.
 const MAX_READERS: usize = 48;
-/// Connections of all others.
+/// The most connections of all writers.
 const MAX_WRITERS: usize = 64;
-/// Connections that are told news, among all.
+/// The most connections with notifications, of all users.
 const MAX_WATCHERS: usize = 48;
-/// How long a client may take for a request's head, and between two requests.
+/// The time limit of a request's head, and of the pause between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest head of a request: a path and a few headers.
+/// The longest head of a request, in bytes: a path and a few headers.
 const MAX_HEAD: usize = 16 << 10;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct Api {
     pub(super) requests: mpsc::Sender<Request>,
     pub(super) writers: Arc<Writers>,
@@ -47,7 +47,7 @@ impl Api {
     }
 }
 
-/// Accepts connections, for ever. Those that run end with it.
+/// Accepts connections; never returns. Dropping it ends them.
 pub(super) async fn accept(
     listener: UnixListener,
     writers: Arc<Writers>,
@@ -82,7 +82,7 @@ pub(super) fn connect(
     Admitted::new(api, user).map(|admitted| serve(admitted, stream))
 }
 
-/// One of a user's connections, counted until it ends.
+/// A user's connection, counted until it ends.
 struct Admitted {
     api: Arc<Api>,
     user: u32,

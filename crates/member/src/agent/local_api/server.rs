@@ -1,4 +1,4 @@
-//! The socket, served.
+//! The server of the local API.
 
 use std::{io, os::unix::net::UnixListener, sync::Arc};
 
@@ -6,17 +6,17 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{Request, Writers, serve};
 
-/// The interface, which runs until it is dropped.
+/// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     accepting: JoinHandle<()>,
 }
 
 impl Server {
-    /// Starts to serve, inside a runtime. Requests go to `requests`.
+    /// Starts the server in the present runtime. Requests go to `requests`.
     ///
     /// # Errors
-    /// When the socket cannot be made one of the runtime's.
+    /// The socket cannot be registered with the runtime.
     pub fn start(
         listener: UnixListener,
         writers: Arc<Writers>,

@@ -32,7 +32,7 @@ fn api(requests: Sender<Request>) -> Arc<Api> {
     Arc::new(Api::new(Arc::new(writers), requests))
 }
 
-/// A program of a user, connected.
+/// A connected program of a user.
 struct Program(SendRequest<Full<Bytes>>);
 
 impl Program {
@@ -60,7 +60,7 @@ impl Program {
         self.0.send_request(request).await.unwrap()
     }
 
-    /// The status and the body, which is a text where it is no JSON.
+    /// The status and the body, as a string if it is not JSON.
     async fn request(&mut self, method: Method, name: &str, body: Option<&Value>) -> (u16, Value) {
         let path = format!("/localapi/v0/{name}");
         let host = [("Host", "local-tailscaled.sock")];
@@ -119,7 +119,7 @@ async fn all_users_read_preferences_and_only_writers_change_them() {
         let (code, prefs) = writer.request(Method::PATCH, "prefs", Some(&edits)).await;
         assert_eq!((code, &prefs["Hostname"]), (200, &json!("new")));
     }
-    // The user of an agent that root started.
+    // A node that root started has no other writers.
     assert!(!Writers::new(None).has(OWN) && Writers::new(None).has(ROOT));
     api.writers.set_operator(None);
     let mut previous = Program::new(&api, OPERATOR).await;

@@ -1,4 +1,4 @@
-//! What `tailscale lock` and `linerate lock` ask (tailscale `ipn/localapi/tailnetlock.go`).
+//! Requests of `tailscale lock` and `linerate lock` (tailscale `ipn/localapi/tailnetlock.go`).
 
 use base64ct::{Base64, Encoding as _};
 use hyper::{Method, StatusCode};
@@ -17,7 +17,7 @@ use super::{
     routes::{Answer, absent},
 };
 
-/// The most updates that are shown.
+/// The most updates in a log.
 const MAX_UPDATES: usize = 2000;
 
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct Wrap {
     by: Zeroizing<String>,
 }
 
-/// Answers what is asked of tailnet lock.
+/// Answers a request about tailnet lock.
 pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
     match name {
         "tka/status" => {

@@ -1,5 +1,5 @@
-//! Where this machine has IPv6 alone and the network translates (NAT64): paths know addresses of
-//! IPv4 as all others do, and only what passes to and from the data plane is translated.
+//! NAT64: IPv4 paths of a machine that has only IPv6. Paths use IPv4 addresses as on other
+//! machines. Addresses are translated only between here and the data plane.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -12,34 +12,34 @@ use tokio::sync::mpsc;
 use super::{CheckResult, Mesh};
 use crate::agent::line::LineSender;
 
-/// A name server that does not answer is asked again after so many seconds each: the next check is half a
-/// minute away, and until then no peer behind IPv4 alone is reached directly.
+/// The delays before a silent name server is queried again, in seconds. The next check is half a
+/// minute later, and until then peers with only IPv4 have no direct path.
 const RETRY_SECONDS: [u64; 4] = [1, 2, 4, 8];
 
-/// How long an answer holds.
+/// The validity of an answer.
 const VALID_FOR: Duration = Duration::from_secs(60);
 
-/// What is known of a translator.
+/// The state of NAT64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nat64 {
     prefix: Option<Prefix>,
-    /// Whether the data plane has paths by another.
+    /// Whether the data plane has paths with another prefix.
     paths_outdated: bool,
     requested_at: Option<Duration>,
 }
 
 impl Nat64 {
-    /// Whether IPv4 is reached by translation.
+    /// Whether IPv4 is reached through NAT64.
     pub fn is_active(&self) -> bool {
         self.prefix.is_some()
     }
 
-    /// The next check asks again.
+    /// Makes the next check query again.
     pub fn invalidate(&mut self) {
         self.requested_at = None;
     }
 
-    /// Takes what was found out. Whether that is news.
+    /// Sets the prefix. Returns whether it changed.
     pub fn set(&mut self, prefix: Option<Prefix>) -> bool {
         let has_changed = self.prefix != prefix;
         self.paths_outdated |= has_changed;
@@ -47,27 +47,27 @@ impl Nat64 {
         has_changed
     }
 
-    /// Where a datagram for an address is sent.
+    /// The address for the data plane.
     pub fn outgoing(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.outward(at))
     }
 
-    /// Who sent a datagram.
+    /// The address from the data plane.
     pub fn incoming(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.inward(at))
     }
 
-    /// A path as the data plane has it.
+    /// A path for the data plane.
     pub fn outgoing_path(&self, path: Path) -> Path {
         path_with(path, |at| self.outgoing(at))
     }
 
-    /// A path of the data plane's.
+    /// A path from the data plane.
     pub fn incoming_path(&self, path: Path) -> Path {
         path_with(path, |at| self.incoming(at))
     }
 
-    /// A datagram as its sender would know it.
+    /// A datagram from the data plane.
     pub fn incoming_datagram(&self, one: Incoming) -> Incoming {
         Incoming { from: self.incoming(one.from), ..one }
     }
@@ -88,7 +88,7 @@ impl Mesh {
         self.local.iter().any(|at| at.is_ipv6() == v6)
     }
 
-    /// Has it found out whether the network translates, where that would help.
+    /// Queries the NAT64 prefix if this machine has only IPv6.
     pub(super) fn check_nat64(&mut self, now: Duration) {
         if self.has_local(false) || !self.has_local(true) {
             self.nat64.invalidate();
@@ -99,7 +99,7 @@ impl Mesh {
         }
     }
 
-    /// Takes by which prefix it does. Without an answer, what was known may still be right.
+    /// Sets the prefix. Without an answer the present one remains.
     pub(super) fn handle_nat64_prefix(&mut self, answer: Option<Option<Prefix>>, now: Duration) {
         let Some(prefix) = answer else {
             self.nat64.invalidate();
@@ -114,7 +114,7 @@ impl Mesh {
         }
     }
 
-    /// Tells the paths that lead elsewhere since a translator came or went.
+    /// Sends all paths again after a change of the prefix.
     pub(super) fn resend_translated_paths(&mut self, plane: &LineSender<ToPlane>) {
         if !std::mem::take(&mut self.nat64.paths_outdated) {
             return;
@@ -135,7 +135,7 @@ fn look_up(results: &mpsc::Sender<CheckResult>) {
     });
 }
 
-/// The first answer, if there is one at all.
+/// The first answer within the limit of attempts.
 async fn with_retries<T, F: Future<Output = Option<T>>>(query: impl Fn() -> F) -> Option<T> {
     for wait in RETRY_SECONDS {
         let answer = query().await;
@@ -147,10 +147,10 @@ async fn with_retries<T, F: Future<Output = Option<T>>>(query: impl Fn() -> F) -
     query().await
 }
 
-/// By which prefix the network translates, if it does.
+/// The NAT64 prefix of the network, if there is one.
 ///
 /// # Errors
-/// No name server says.
+/// No name server answers.
 pub(in crate::agent) async fn discover_prefix() -> io::Result<Option<Prefix>> {
     let addresses = tokio::net::lookup_host((NAME, 0)).await?;
     Ok(Prefix::discover(addresses.map(|at| at.ip())))
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// When an answer that comes at the question with this number is there, in seconds.
+    /// The seconds until an answer that only attempt number `after` gets.
     async fn answered(after: u32) -> Option<u64> {
         let (start, attempts) = (Instant::now(), Cell::new(0));
         let answer = with_retries(|| async {

@@ -1,4 +1,4 @@
-//! Checks of the network around, and what they have tasks find out.
+//! Checks of the network, and their tasks.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,24 +12,24 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::Mesh;
 use crate::agent::{commands::RelayCommands, control::dial, derp, portmap::Router};
 
-/// Names of relays that are resolved at once: each takes a thread with a stack of 2 MiB.
+/// The most look-ups at once: each uses a thread with a stack of 2 MiB.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
-/// What a task found out for a check of the network.
+/// The result of a task of a network check.
 #[derive(Debug)]
 pub(in crate::agent) enum CheckResult {
-    /// What the name of a relay stands for.
+    /// The addresses of a relay's name.
     Addresses(String, Vec<IpAddr>),
-    /// How far a region is by TCP.
+    /// The latency of a region over TCP.
     Latency(u16, Option<Duration>),
-    /// What is known of the port that the router forwards.
+    /// The state of the router's port mapping.
     Mapped(Router),
-    /// By which prefix the network translates for IPv4, if it does; nothing if no name server says.
+    /// The NAT64 prefix, if there is one. The outer `None` means that no name server answered.
     Nat64Prefix(Option<Option<Prefix>>),
 }
 
 impl Mesh {
-    /// Finds out how the network around is.
+    /// Starts a check of the network.
     pub(super) fn check(&mut self, now: Duration) {
         self.check_nat64(now);
         let v4 = self.has_local(false) || self.nat64.is_active();
@@ -38,7 +38,6 @@ impl Mesh {
         self.netcheck.start(now);
     }
 
-    /// A task of a check is done.
     pub fn handle_check_result(&mut self, result: CheckResult, now: Duration) {
         match result {
             CheckResult::Addresses(name, addresses) => {
@@ -70,7 +69,7 @@ impl Mesh {
         self.update_paths(now);
     }
 
-    /// Goes on with a check of the network.
+    /// Continues a check of the network.
     pub(super) async fn flush_check(&mut self, relays: &RelayCommands, now: Duration) {
         while let Some(name) = self.netcheck.needs_address() {
             look_up(&self.results, name);
@@ -94,7 +93,7 @@ impl Mesh {
     }
 }
 
-/// Finds out what the name of a relay stands for.
+/// Resolves the name of a relay.
 pub(in crate::agent) fn look_up(results: &mpsc::Sender<CheckResult>, name: String) {
     let results = results.clone();
     tokio::spawn(async move {

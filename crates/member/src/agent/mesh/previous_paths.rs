@@ -1,6 +1,6 @@
-//! Paths that the data plane has from a former agent. They work, as far as anybody knows: until the
-//! data plane has said which it has, and for a second more while a ping asks where one is direct, no
-//! relay takes their place. The relays have to be connected again by then, and packets would wait.
+//! Paths that the data plane has from the previous agent, and which probably work. No relay
+//! replaces them until the data plane has reported its paths, and until a ping of a direct path had
+//! a second for its answer. The relays must be connected again by then, so packets would wait.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,30 +12,29 @@ use tailnet::{
     line::{Activity, Path},
 };
 
-/// How long a path that works is waited for: longer than a ping takes to be answered.
+/// How long a previous direct path remains: longer than a ping takes.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the coordinator's map is waited for, where a former agent told of peers. The map that
-/// was kept may be older than what it told.
+/// How long the settings of the previous agent remain without a map from the coordinator. The saved
+/// map may be older than them.
 const MAP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct PreviousPaths {
-    /// When the first relay was held back.
+    /// The time at which the first relay path was delayed.
     since: Option<Duration>,
-    /// Whether the data plane said which paths it has.
+    /// Whether the data plane has reported its paths.
     has_report: bool,
-    /// If it has any: until when what it was told stays, whatever the map says that was kept.
+    /// The time until which the settings of the previous agent remain.
     agent_until: Duration,
-    /// Until when a direct path of a peer's is waited for.
+    /// The times until which direct paths remain.
     direct_until: HashMap<NodePublic, Duration>,
     held_relays: BTreeMap<NodePublic, Path>,
 }
 
 impl PreviousPaths {
-    /// Takes what the data plane says of all peers; only the first time is of a former agent. Whether
-    /// this is it.
+    /// Takes reports about all peers. Only the first ones concern the previous agent. Returns
+    /// whether they are the first.
     pub fn handle_activity(&mut self, all: &[Activity], now: Duration) -> bool {
         if std::mem::replace(&mut self.has_report, true) {
             return false;
@@ -49,12 +48,12 @@ impl PreviousPaths {
         true
     }
 
-    /// Until when the data plane is told nothing by a map that was kept.
+    /// The time until which the saved map has no effect on the data plane.
     pub fn agent_until(&self) -> Duration {
         if self.has_report { self.agent_until } else { Duration::MAX }
     }
 
-    /// A path is to be used: whether at once.
+    /// Whether a path may be used now. Otherwise it is stored.
     pub fn admits(&mut self, peer: NodePublic, path: Path, now: Duration) -> bool {
         if matches!(path, Path::Relay(_)) {
             self.since.get_or_insert(now);
@@ -69,12 +68,12 @@ impl PreviousPaths {
         true
     }
 
-    /// When [`Former::poll`] has something.
+    /// The time at which [`PreviousPaths::poll`] has a result.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.held_relays.keys().map(|peer| self.hold_until(peer)).min()
     }
 
-    /// A relay that is held back no more.
+    /// Takes a relay path that is no longer delayed.
     pub fn poll(&mut self, now: Duration) -> Option<(NodePublic, Path)> {
         let due = self.held_relays.keys().copied().find(|peer| self.hold_until(peer) <= now)?;
         self.direct_until.remove(&due);

@@ -1,4 +1,4 @@
-//! What the mesh has to say, on its way.
+//! Sends the messages of the mesh.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use tailnet::{
 use super::{Due, Mesh};
 use crate::agent::{commands::RelayCommands, derp, line::LineSender, programs::Programs};
 
-/// Datagrams in one message to the data plane at most.
+/// The most datagrams in one message to the data plane.
 const MAX_DATAGRAMS: usize = 64;
 
 impl Mesh {
-    /// Sends what is to be sent.
+    /// Sends everything that is queued.
     pub async fn flush(
         &mut self,
         plane: &LineSender<ToPlane>,
@@ -27,7 +27,7 @@ impl Mesh {
         self.flush_check(relays, now).await;
         self.resend_translated_paths(plane);
         let mut due = std::mem::take(&mut self.due);
-        // Not before peers have other paths.
+        // Sockets are closed after peers have other paths.
         let mut closed = Vec::new();
         while let Some(event) = self.paths.poll_event() {
             match event {
@@ -37,7 +37,7 @@ impl Mesh {
                         plane.send(ToPlane::Path { peer, path });
                     }
                 }
-                // Its datagrams have nowhere to go: the next path is told when there is one.
+                // The next path is sent when there is one.
                 Event::UsePath { path: None, .. } => {}
                 Event::HandshakeNow(peer) => plane.send(ToPlane::Handshake(peer)),
                 Event::Pong { number, via, latency, .. } => programs.pong(number, via, latency),
@@ -101,7 +101,7 @@ impl Mesh {
         due
     }
 
-    /// Has the data plane open auxiliary sockets, and send a ping by each.
+    /// Makes the data plane open auxiliary sockets and send a ping from each.
     fn open(&mut self, opening: Opening, plane: &LineSender<ToPlane>) {
         let Opening { peer, disco, number, to, count, hops, tx } = opening;
         let mut nonce = [0; 24];

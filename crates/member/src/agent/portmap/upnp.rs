@@ -1,10 +1,10 @@
-//! A router that is asked by UPnP: searched for by datagrams, then asked over connections. It is
-//! believed about itself alone: nothing is sent to another host, whatever its answers name.
+//! Port mapping by UPnP: a search by UDP, then requests over TCP. The task sends nothing to hosts
+//! other than the gateway, even if an answer names one.
 //!
 //! ```text
-//!   search ──► description ──► map ──► hold ── half its lifetime, or the router was started again
-//!     ▲            │ refusal    │ ▲                │
-//!     '── rest ◄───┴────────────' '────────────────'
+//!   search ──► description ──► map ──► wait ── half its lifetime, or the router restarted
+//!     ▲            │ failure    │ ▲                │
+//!     '── pause ◄──┴────────────' '────────────────'
 //! ```
 
 use std::{
@@ -31,35 +31,35 @@ use tokio::{
 
 use super::{super::control::dial::SocketHook, now};
 
-/// What is asked for. Some routers map for ever whatever is asked.
+/// The requested lifetime of a mapping. Some routers map permanently.
 const LIFETIME: Duration = Duration::from_secs(7200);
-/// After how long a search is repeated; then it is given up. An answer may take a second (`MX`).
+/// The waits after each search. An answer may take a second (`MX`).
 const SEARCH_WAITS: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1200), Duration::from_millis(1500)];
-/// For one request, from the connection to the last byte of its answer.
+/// The time limit of a request, including the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Before a router that said nothing or refused is asked again; twice as long each time.
+/// The delay after a failure, which doubles each time.
 const RETRY_DELAY: Duration = Duration::from_secs(2 * 60);
 const MAX_DOUBLINGS: u32 = 4;
-/// The same where it has a mapping that was to be renewed.
+/// The delay if a mapping could not be renewed.
 const RENEWAL_RETRY: Duration = Duration::from_secs(30);
-/// Between two looks whether it was started again, at least.
+/// The shortest interval between two checks for a restart.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// A router that does not tell its starts apart is asked to map again after this.
+/// The age at which a mapping is renewed if the router does not report restarts.
 const RENEW_AFTER_CHECK: Duration = Duration::from_secs(5 * 60);
-/// How many ports outside are tried.
+/// The number of external ports to try.
 const MAX_PORTS: usize = 4;
 
-/// What is known of a router.
+/// The state of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::agent) struct State {
-    /// Whether it speaks UPnP, once that is known.
+    /// Whether it supports UPnP, once that is known.
     pub is_supported: Option<bool>,
-    /// Where this machine is reached, and when the router forgets that.
+    /// The external address of this machine, and its expiry.
     pub mapping: Option<(SocketAddrV4, Duration)>,
 }
 
-/// The task that asks.
+/// The task for UPnP.
 pub(super) struct Upnp {
     wanted: watch::Sender<Wanted>,
     state: watch::Receiver<State>,
@@ -73,7 +73,7 @@ struct Wanted {
 }
 
 impl Upnp {
-    /// One that is not wanted yet.
+    /// A task without a port to map.
     pub fn start(hook: Option<SocketHook>) -> Self {
         let (wanted, wanted_receiver) = watch::channel(Wanted::default());
         let (state_sender, state) = watch::channel(State::default());
@@ -81,24 +81,24 @@ impl Upnp {
         Self { wanted, state, task }
     }
 
-    /// Has the port of this place mapped, and no other.
+    /// Sets the address and port to map, if any.
     pub fn set_place(&self, place: Option<Place>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.place, place) != place);
     }
 
-    /// Has it look whether the router still has the mapping.
+    /// Checks whether the router still has the mapping.
     pub fn check(&self) {
         self.wanted.send_modify(|wanted| wanted.checks = wanted.checks.wrapping_add(1));
     }
 
-    /// What is known now.
+    /// The present state.
     pub fn state(&self) -> State {
         *self.state.borrow()
     }
 
-    /// Waits until more is.
+    /// Waits until the state changes.
     pub async fn changed(&mut self) {
-        // The task ends behind its owner.
+        // The task ends only after its owner.
         if self.state.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -129,12 +129,12 @@ async fn run(
     }
 }
 
-/// Why nothing is mapped.
+/// The reason for a missing mapping.
 #[derive(Debug)]
 enum UpnpError {
-    /// Nobody answers to a search.
+    /// The gateway did not answer a search.
     NoAnswer,
-    /// What answers maps nothing, in its words or ours.
+    /// The gateway refused, or an error occurred.
     Failed(String),
 }
 
@@ -153,18 +153,17 @@ impl UpnpError {
     }
 }
 
-/// A router.
 struct Router {
     place: Place,
     hook: Option<SocketHook>,
-    /// What was found there, and what of it maps ports.
+    /// The answer to the search, and the service that maps ports.
     service: Option<(Found, Service)>,
-    /// Where, until when, and since when.
+    /// The external address, its expiry, and the time of the mapping.
     mapping: Option<(SocketAddrV4, Duration, Duration)>,
 }
 
 impl Router {
-    /// Has a port mapped, and keeps it so.
+    /// Maps the port and renews the mapping.
     async fn serve(&mut self, mut checks: watch::Receiver<Wanted>, state: &watch::Sender<State>) {
         let mut failures = 0;
         loop {
@@ -189,7 +188,7 @@ impl Router {
         }
     }
 
-    /// Waits until the mapping is to be made anew.
+    /// Waits until the mapping must be renewed.
     async fn wait_for_renewal(&self, checks: &mut watch::Receiver<Wanted>) {
         let renewal = Instant::now() + LIFETIME / 2;
         checks.mark_unchanged();
@@ -202,7 +201,7 @@ impl Router {
         }
     }
 
-    /// Whether the router was started again, or may have been.
+    /// Whether the router may have restarted.
     async fn may_have_restarted(&self) -> bool {
         let (Some((before, _)), Some((.., since))) = (&self.service, self.mapping) else {
             return true;
@@ -210,7 +209,7 @@ impl Router {
         match self.search().await {
             Ok(found) if found.boot.is_some() => found != *before,
             Ok(_) => now() >= since + RENEW_AFTER_CHECK,
-            // It will be there again, or the mapping expires.
+            // The router will return, or the mapping expires.
             Err(_) => false,
         }
     }
@@ -247,7 +246,6 @@ impl Router {
         Err(UpnpError::Failed("the ports outside are taken".into()))
     }
 
-    /// Gives the port back.
     async fn release(&mut self) {
         if let (Some((_, service)), Some((external, ..))) =
             (self.service.take(), self.mapping.take())
@@ -259,14 +257,14 @@ impl Router {
         }
     }
 
-    /// Whether the gateway speaks UPnP, and where it says more.
+    /// Searches for UPnP at the gateway.
     async fn search(&self) -> Result<Found, UpnpError> {
         let Place { gateway, own, .. } = self.place;
         let socket = UdpSocket::bind((own, 0)).await.map_err(UpnpError::of)?;
         self.mark(&socket)?;
         let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
         for wait in SEARCH_WAITS {
-            // Some routers hear only one of them.
+            // Some routers receive only one of them.
             for to in [gateway, upnp::EVERYBODY] {
                 if let Err(error) = socket.send_to(search.as_bytes(), (to, upnp::PORT)).await {
                     tracing::debug!(%error, %to, "UPnP");
@@ -274,7 +272,7 @@ impl Router {
             }
             let until = Instant::now() + wait;
             while let Ok(received) = timeout_at(until, socket.recv_from(&mut answer)).await {
-                // Nobody listens there.
+                // An ICMP error: the port is closed.
                 let Ok((len, SocketAddr::V4(from))) = received else { continue };
                 if *from.ip() == gateway
                     && let Some(found) = Found::read(&answer[..len], gateway)
@@ -286,7 +284,7 @@ impl Router {
         Err(UpnpError::NoAnswer)
     }
 
-    /// What of it maps ports.
+    /// Finds the service that maps ports.
     async fn describe(&self, found: &Found) -> Result<Service, UpnpError> {
         if let Some((before, service)) = &self.service
             && before == found
@@ -338,7 +336,7 @@ impl Router {
         let socket = TcpSocket::new_v4().map_err(UpnpError::of)?;
         self.mark(&socket)?;
         let stream = TokioIo::new(socket.connect(host.into()).await.map_err(UpnpError::of)?);
-        // As routers' own parsers expect them.
+        // Parsers of routers expect this case of header names.
         let http = http1::Builder::new().title_case_headers(true).handshake(stream).await;
         let (mut sender, connection) = http.map_err(UpnpError::of)?;
         // Ends with `sender`, or with the answer's body.
@@ -354,7 +352,7 @@ impl Router {
     }
 }
 
-/// A port by chance: which others took is not known.
+/// A random port, because the used ones are unknown.
 fn random_port() -> Result<u16, UpnpError> {
     let mut bytes = [0; 2];
     getrandom::fill(&mut bytes).map_err(UpnpError::of)?;

@@ -1,5 +1,5 @@
-//! What people have this node do to tailnet lock, and the one question at a time that the coordinator
-//! is asked: a session keeps the latest alone.
+//! Operations of users on tailnet lock, and the queue of requests. A session stores only the latest
+//! request, so one is sent at a time.
 
 use std::collections::VecDeque;
 
@@ -14,30 +14,30 @@ use super::super::{
     local_api::{ApiError, Reply},
 };
 
-/// Numbers of questions for orders; the follower's are below.
+/// This bit is set in the numbers of requests for operations; it is clear in those of the follower.
 const OPERATION_BIT: u32 = 1 << 31;
-/// The most orders at once.
+/// The most operations at once.
 const MAX_OPERATIONS: usize = 16;
 
-/// What waits for the coordinator.
+/// Operations and requests that wait for the coordinator.
 #[derive(Default)]
 pub(super) struct Operations {
     is_connected: bool,
     last: u32,
-    /// The number of the question that is asked.
+    /// The number of the sent request.
     in_flight: Option<u32>,
-    /// Those that are asked behind it.
+    /// Requests that are sent afterwards.
     waiting: VecDeque<Question>,
     running: Vec<(u32, Doing, Reply<Value>)>,
 }
 
 impl Operations {
-    /// Whether a question of this number is an order's.
+    /// Whether the request with this number belongs to an operation.
     pub fn owns(number: u32) -> bool {
         number & OPERATION_BIT != 0
     }
 
-    /// A question that is to be asked: now, or behind another.
+    /// Returns the request if it can be sent now, or queues it.
     pub fn send_or_queue(&mut self, question: Question) -> Option<Question> {
         if self.in_flight.is_some() {
             self.waiting.push_back(question);
@@ -47,14 +47,14 @@ impl Operations {
         Some(question)
     }
 
-    /// A question was answered. Which one is asked next.
+    /// A request was answered. Returns the next one to send.
     pub fn handle_answered(&mut self, number: u32) -> Option<Question> {
         self.in_flight.take_if(|in_flight| *in_flight == number)?;
         let next = self.waiting.pop_front()?;
         self.send_or_queue(next)
     }
 
-    /// Why an order cannot begin now.
+    /// The reason why an operation cannot start now.
     fn refusal(&self, order: &Order) -> Option<&'static str> {
         let needs_coordinator = !matches!(order, Order::Log(_) | Order::Wrap { .. });
         if needs_coordinator && !self.is_connected {
@@ -74,7 +74,7 @@ impl Operations {
         self.is_connected = false;
     }
 
-    /// Nothing that was asked is answered any more.
+    /// Fails all operations, because their responses cannot arrive.
     fn fail_all(&mut self) {
         self.in_flight = None;
         self.waiting.clear();
@@ -87,7 +87,7 @@ impl Operations {
 }
 
 impl Agent {
-    /// Begins what somebody wants done.
+    /// Starts an operation of a user.
     pub fn begin_operation(&mut self, order: Order, reply: Reply<Value>) {
         if let Some(why) = self.tka.operations.refusal(&order) {
             let _ = reply.send(Err(ApiError::not_now(why)));
@@ -105,7 +105,7 @@ impl Agent {
         self.continue_operation(next, reply);
     }
 
-    /// The coordinator answered the question of an order, or did not.
+    /// Handles the response to a request of an operation, or its absence.
     pub(super) fn handle_operation_response(&mut self, number: u32, answer: Result<&[u8], String>) {
         let running = &mut self.tka.operations.running;
         let Some(at) = running.iter().position(|(own, ..)| *own == number) else { return };

@@ -1,4 +1,4 @@
-//! A coordinator in the test's own process, and the network that leads to it.
+//! A coordinator in the test's process, and a network that leads to it.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -18,13 +18,13 @@ use super::super::{
 
 pub use doubles::coordinator::{Asked, Manner, MapStream, framed, public_key as key};
 
-/// The coordinator, and what it is reached by.
+/// The coordinator and its network.
 pub struct Coordinator {
     double: doubles::coordinator::Coordinator,
     network: Network,
 }
 
-/// Its network.
+/// A transport that leads to the coordinator.
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 
@@ -46,12 +46,12 @@ impl Coordinator {
         self.network.clone()
     }
 
-    /// Nothing passes by the connections of now any more, and no end is told.
+    /// Interrupts all present connections silently.
     pub fn cut(&self) {
         self.network.0.cut.notify_waiters();
     }
 
-    /// Where the member connected to since the last time.
+    /// The targets of connections since the last call.
     pub fn targets(&self) -> Vec<Target> {
         std::mem::take(&mut *self.network.0.targets.lock().unwrap())
     }

@@ -28,7 +28,7 @@ fn authority() -> Issuer {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Listens with a certificate for these names and years, and says hello to whom it satisfies.
+/// Listens with a certificate for this name and these years, and sends "hello" after the handshake.
 async fn listens(authority: &Issuer, name: &str, years: (i32, i32)) -> u16 {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.not_before = date_time_ymd(years.0, 1, 1);
@@ -150,7 +150,7 @@ async fn hook_runs_for_each_socket_and_can_reject_it() {
     assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
 
-/// A proxy that carries out one request, or answers with this line. Returns the request.
+/// A proxy that serves one request, or sends this answer. Returns the request.
 async fn proxy(answer: Option<&'static str>) -> (u16, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -210,10 +210,10 @@ async fn attempts_start_on_time_or_after_failures_and_first_error_is_reported() 
         };
         (Duration::from_millis(after), run)
     };
-    // The second begins beside the first, and wins.
+    // The second starts in parallel, and wins.
     let won = race([attempt(0, 10_000, Ok(1)), attempt(500, 100, Ok(2))]).await.unwrap();
     assert_eq!((won, begun.elapsed().as_millis()), (2, 600));
-    // The second need not wait.
+    // The second starts early.
     let begun = tokio::time::Instant::now();
     let won = race([attempt(0, 10, Err("no")), attempt(500, 10, Ok(2))]).await.unwrap();
     assert_eq!((won, begun.elapsed().as_millis()), (2, 20));
@@ -254,7 +254,7 @@ async fn local_addresses_are_dialled_only_for_a_coordinator_on_this_machine() {
         at("control.example", Some("::ffff:127.0.0.1")),
         at("control.example", Some("0.0.0.0")),
         at("127.0.0.1", None),
-        // By the answer of a resolver.
+        // A local address from DNS.
         at("localhost", None),
     ];
     let (proxy_port, _serving) = proxy(None).await;
@@ -264,7 +264,7 @@ async fn local_addresses_are_dialled_only_for_a_coordinator_on_this_machine() {
         let error = far.dial(target).await.err().expect("it is refused").to_string();
         assert!(error.contains("an address of this machine"), "{target:?}: {error}");
     }
-    // The user's proxy may be there.
+    // The user's proxy may have a local address.
     let unspecified = dialer(&authority, &[]).dial(&targets[2]).await.err().unwrap().to_string();
     assert!(unspecified.contains("an address of this machine"), "{unspecified}");
     assert!(dialer(&authority, &proxied).dial(&targets[0]).await.is_ok());

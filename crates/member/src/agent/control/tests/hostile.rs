@@ -2,7 +2,7 @@ use tokio::time::Instant;
 
 use super::{coordinator::Manner, *};
 
-/// What is told of a coordinator that behaves so, and after how long.
+/// The error for a coordinator with this behaviour, and the time until it.
 async fn disconnect_reason(manner: Manner) -> (String, Duration) {
     let coordinator = Coordinator::new(manner);
     let mut member = Member::new(coordinator.network()).await;
@@ -17,7 +17,7 @@ async fn silent_coordinator_times_out() {
         (Manner::NeverConnects, 10),
         (Manner::NeverAnswers, 10),
         (Manner::RepliesWith(vec![2]), 10),
-        // HTTP/2 begins without the other end; the request is what is not answered.
+        // HTTP/2 starts without the other end, so the request times out.
         (Manner::ThenSilent, 30),
     ] {
         let (why, after) = disconnect_reason(manner.clone()).await;

@@ -45,7 +45,7 @@ async fn login_by_page_retains_its_key_and_has_no_time_limit() {
     let request = coordinator.registers().await;
     assert_eq!(request.body["Followup"], first);
     tokio::time::sleep(Duration::from_secs(1800)).await;
-    // The coordinator forgot the first URL.
+    // The coordinator has dropped the first URL.
     let second = "https://control.example/register/2";
     request.json(&json!({ "AuthURL": second }));
     assert!(matches!(member.event().await, Event::AuthUrl(url) if url == second));
@@ -84,7 +84,7 @@ async fn login_continues_over_a_new_connection_with_the_same_key() {
         (request.body["Followup"].as_str(), &request.body["NodeKey"]),
         (Some(url), &json!(KEY))
     );
-    // What it cannot wait for begins anew.
+    // If the coordinator has dropped the URL, the login starts again.
     request.status(404, "registration not found");
     assert!(member.disconnected().await.contains("registration not found"));
     assert_eq!(coordinator.registers().await.body["Followup"], "");
@@ -186,7 +186,7 @@ async fn server_key_of_first_connection_is_reported_and_pinned() {
     coordinator.registers().await.json(&registered());
     assert!(matches!(member.event().await, Event::Registered(_)));
     let stream = member.connected(&mut coordinator).await;
-    // What the node is may be told before the stream, or behind it.
+    // The update may come before the stream or after it.
     if let Ok(update) = timeout(Duration::from_secs(1), coordinator.asked()).await {
         update.status(200, "");
     }

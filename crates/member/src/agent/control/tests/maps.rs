@@ -31,7 +31,7 @@ async fn coordinator_gets_an_update_at_start_and_at_each_change() {
     let _stream = streamed.stream();
     assert_eq!(update.body["OmitPeers"], true);
     assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:1"]));
-    // What changes meanwhile is told at once, in its last form alone.
+    // Changes during a request are sent afterwards, merged into the latest state.
     for port in 2..=5 {
         member.command(Command::Update(announced(port))).await;
     }
@@ -54,7 +54,7 @@ async fn ended_stream_is_followed_again_over_a_new_connection() {
     assert!(member.disconnected().await.contains("closed the stream"));
     let begun = Instant::now();
     member.connected(&mut coordinator).await;
-    // Others may have lost theirs as well.
+    // Other clients may have lost their streams as well.
     assert!(begun.elapsed() <= Duration::from_secs(2));
     assert_eq!(coordinator.targets().len(), 1);
 }
@@ -123,7 +123,7 @@ async fn unreadable_map_is_reported_and_a_new_stream_starts() {
         (b"garbage".to_vec(), "not zstd"),
         (b"\x28\xb5\x2f\xfd\xff".to_vec(), "not zstd"),
         (packed("{\"Node\":"), "EOF"),
-        // The head of it can be read.
+        // Its head is readable.
         (packed("{\"Domain\": \"a\", \"Domain\": \"b\"}"), "duplicate field"),
     ] {
         stream.raw(&framed(&bad)).await;
@@ -233,7 +233,7 @@ async fn unhandled_maps_stay_unread_beyond_the_longest_frame() {
     member.map().await;
 }
 
-/// A map of 40 MiB, packed as RFC 8878 has it: a run of one letter between two blocks as they are.
+/// A map of 40 MiB in zstd (RFC 8878): repeated letters between two uncompressed blocks.
 fn more_than_half_of_the_longest() -> Vec<u8> {
     const BLOCK: u32 = 128 << 10;
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 16 << 3];

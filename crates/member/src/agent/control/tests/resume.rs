@@ -3,12 +3,12 @@ use super::{
     *,
 };
 
-/// The first map of a stream that can be resumed.
+/// The first map of a resumable stream.
 fn named(handle: &str, seq: i64) -> Value {
     json!({ "MapSessionHandle": handle, "Seq": seq, "Node": { "ID": 1 } })
 }
 
-/// What a stream was asked to go on from.
+/// The position in the request of a stream.
 fn position(request: &Asked) -> (Option<&str>, Option<i64>) {
     (request.body["MapSessionHandle"].as_str(), request.body["MapSessionSeq"].as_i64())
 }
@@ -23,7 +23,7 @@ async fn resumed(member: &mut Member) -> bool {
     }
 }
 
-/// A member that took two maps of a stream named `a`, which then ended.
+/// A session that received two maps of a stream with the handle `a`, which then ended.
 async fn interrupted() -> (Member, Coordinator) {
     let mut coordinator = Coordinator::new(Manner::Good);
     let mut member = Member::new(coordinator.network()).await;
@@ -48,7 +48,7 @@ async fn stream_resumes_from_the_last_delivered_map() {
     let request = coordinator.streams().await;
     assert_eq!(position(&request), (Some("a"), Some(9)));
     let stream = request.stream();
-    // It has what changed: this node has not.
+    // A resumed stream contains changes, and this node did not change.
     stream.send(&json!({ "MapSessionHandle": "a", "Seq": 12, "PeersRemoved": [5] })).await;
     assert!(resumed(&mut member).await);
     assert_eq!(member.map().await, read(&json!({ "PeersRemoved": [5] })));
@@ -59,7 +59,7 @@ async fn stream_resumes_from_the_last_delivered_map() {
 #[tokio::test(start_paused = true)]
 async fn coordinator_that_cannot_resume_starts_a_new_stream() {
     let (mut member, mut coordinator) = interrupted().await;
-    // One that failed to answer may know all the same.
+    // A coordinator that failed once may still be able to resume.
     coordinator.streams().await.status(500, "the database is locked");
     let request = coordinator.streams().await;
     assert_eq!(position(&request), (Some("a"), Some(9)));
@@ -70,7 +70,7 @@ async fn coordinator_that_cannot_resume_starts_a_new_stream() {
     drop(stream);
     let request = coordinator.streams().await;
     assert_eq!(position(&request), (Some("b"), Some(1)));
-    // One that names no stream cannot be asked for more.
+    // A stream without a handle cannot be resumed.
     let stream = request.stream();
     stream.send(&first_map()).await;
     assert!(!resumed(&mut member).await);

@@ -1,4 +1,4 @@
-//! The machine's network, and its clock, are others than before.
+//! Changes of the machine's network and clock.
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
@@ -13,7 +13,7 @@ use super::*;
 
 const RELAY: &str = "192.0.2.9:3478";
 
-/// Where STUN servers are asked.
+/// The targets of STUN requests.
 fn stun_targets(messages: &[ToPlane]) -> Vec<SocketAddr> {
     let datagrams = messages.iter().filter_map(|message| match message {
         ToPlane::Datagrams(some) => Some(some),
@@ -89,7 +89,7 @@ async fn nat64_addresses_are_used_only_towards_the_data_plane() {
     rig.agent.prefs = prefs;
     rig.plane(hello(KEY)).await;
     let mut map = map_of(&[2]);
-    // A peer without a relay is tried at its address at once.
+    // A peer without a relay is probed at its address at once.
     map["Peers"][0]["HomeDERP"] = json!(0);
     map["Peers"][0]["Endpoints"] = json!(["203.0.113.7:9"]);
     rig.stream(map).await;
@@ -117,7 +117,7 @@ async fn nat64_addresses_are_used_only_towards_the_data_plane() {
     let received = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
     assert_eq!(received, Some(Path::Direct("203.0.113.7:9".parse().unwrap())));
 
-    // With IPv4 of its own it needs no translator, once the check that goes on has ended.
+    // With an IPv4 address NAT64 is disabled, once the present check has ended.
     rig.pass(Duration::from_secs(10)).await;
     rig.plane_messages();
     rig.agent.effects.addresses = Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]);
@@ -151,7 +151,7 @@ async fn wall_clock_jumps_remove_no_peer_and_no_path() {
     }
 }
 
-/// Answers the pings to a peer with this disco key, and returns whether there were some.
+/// Answers the pings to a peer with this disco key. Returns whether there were any.
 async fn answer_pings(rig: &mut Rig, peer: &mut Disco, messages: Vec<ToPlane>) -> bool {
     let (own, at) = (rig.agent.mesh.disco_key(), rig.agent.clock.now);
     let datagrams = messages.into_iter().filter_map(|message| match message {

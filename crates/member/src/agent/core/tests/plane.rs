@@ -144,7 +144,7 @@ async fn server_key_is_stored_and_only_the_user_can_change_it() {
     assert_eq!(expected(&rig), key(1));
     rig.set("ServerKey", key(2).to_string()).await;
     assert_eq!((expected(&rig), count(&rig)), (key(2), 2), "another session");
-    // Tailscale's programs send preferences without it.
+    // Preferences from Tailscale's programs have no server key.
     let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.prefs.clone() });
     let options = StartOptions { update_prefs: Some(prefs), ..StartOptions::default() };
     rig.request(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
@@ -156,7 +156,7 @@ async fn server_key_is_stored_and_only_the_user_can_change_it() {
     assert_eq!(rig.agent.prefs.edited(&edits).unwrap().server_key, key(2));
 }
 
-/// The auth key that the session of a node resumes with, if the node resumes.
+/// The auth key in the last resume command, if there was one.
 async fn resumes_with(rig: &Rig) -> Option<Option<String>> {
     let commands = rig.session_commands().await;
     let resumed = commands.into_iter().rev().find_map(|command| match command {
@@ -187,7 +187,7 @@ async fn auth_key_is_the_fallback_when_the_coordinator_rejects_the_node_key() {
     assert_eq!((status.backend_state, status.own.online), (NodeState::Running, false));
     start_with_key(&mut rig).await;
     assert_eq!(resumes_with(&rig).await, Some(secret.clone()));
-    // Another session has it too.
+    // The next session has it as well.
     rig.set("WantRunning", false).await;
     rig.set("WantRunning", true).await;
     assert_eq!(resumes_with(&rig).await, Some(secret.clone()));

@@ -1,4 +1,4 @@
-//! The port that the router forwards: when it is wanted, and who is told.
+//! The port mapping: requests for it, and its announcement.
 
 use std::net::SocketAddrV4;
 

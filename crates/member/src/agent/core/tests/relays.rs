@@ -7,7 +7,7 @@ use tailnet::{
 use super::*;
 use crate::agent::relay_process::AllocationRequest;
 
-/// Datagrams of WireGuard's data of this peer.
+/// WireGuard data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {
     let datagram = Bytes::from([&[4, 0, 0, 0][..], &[0; 60]].concat());
     derp::Event::Received { region: 1, datagrams: vec![(key(from), datagram); count] }
@@ -21,7 +21,7 @@ fn sent(commands: &[derp::Command]) -> Vec<(NodePublic, &Bytes, bool)> {
     sent.collect()
 }
 
-/// What of the messages to a peer it is offered bundles by.
+/// The number of bundle offers to a peer.
 fn offers(peer: &mut Disco, commands: &[derp::Command]) -> usize {
     let opened = sent(commands).into_iter().filter_map(|(_, bytes, _)| peer.open(bytes).ok());
     opened.filter(|(_, message)| *message == Message::BundleOffer).count()
@@ -52,7 +52,7 @@ async fn peer_that_accepts_bundles_gets_them() {
     rig.stream(map).await;
     let own = rig.agent.mesh.disco_key();
     let mut bundled = Vec::new();
-    // By a stranger's key, by another node's relay, and as it must be.
+    // With a wrong disco key, from another node's key, and a valid offer.
     for (secret, from) in [(8, 2), (9, 3), (9, 2)] {
         let offer = disco(secret).seal(own, &Message::BundleOffer, [from; 24]).into();
         let datagrams = vec![(key(from), offer)];

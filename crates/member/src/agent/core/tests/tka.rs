@@ -1,4 +1,4 @@
-//! Tailnet lock, by a chain that Tailscale's own package made (`tests/tka-vectors`).
+//! Tailnet lock with a chain from Tailscale's own package (`tests/tka-vectors`).
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -19,7 +19,7 @@ use crate::agent::control::{
 const SIGNED: u8 = 50;
 const INSERTED: u8 = 51;
 
-/// What a coordinator has of tailnet lock.
+/// A coordinator's chain of tailnet lock.
 struct Chain(Value);
 
 impl Chain {
@@ -34,14 +34,14 @@ impl Chain {
         json!({ "GenesisAUM": base64(&self.0["Checkpoint"]) })
     }
 
-    /// What Tailscale accepts of what is told at once, or does not.
+    /// The groups of updates that Tailscale accepts, or rejects.
     fn updates_of(&self, accepted: bool) -> Vec<Vec<Value>> {
         let steps = self.0["Steps"].as_array().unwrap().iter();
         let steps = steps.filter(|step| step["Accepted"] == accepted);
         steps.map(|step| step["Updates"].as_array().unwrap().clone()).collect()
     }
 
-    /// All that leads to the head.
+    /// All updates up to the head.
     fn updates(&self) -> Vec<Value> {
         self.updates_of(true).concat()
     }
@@ -55,7 +55,7 @@ impl Chain {
         base64(&all.find(|signature| signature["Name"] == name).unwrap()["Text"])
     }
 
-    /// The map of a network with a node that is signed, and one that the coordinator put in.
+    /// The map of a network with a signed node, and one that the coordinator inserted.
     fn map(&self, lock: Value) -> Value {
         let mut map = map_of(&[SIGNED, INSERTED]);
         map["Peers"][0]["KeySignature"] = self.signature("direct");
@@ -82,7 +82,7 @@ fn missing(updates: &[Value], head: &str) -> Value {
 }
 
 impl Rig {
-    /// The question that the coordinator is asked, if it is.
+    /// The last request to the coordinator, if there is one.
     async fn tka_request(&self) -> Option<(u32, &'static str, Value)> {
         let commands = self.session_commands().await;
         let request = commands.into_iter().rev().find_map(|command| match command {
@@ -92,7 +92,7 @@ impl Rig {
         request.map(|(number, path, body)| (number, path, serde_json::from_slice(&body).unwrap()))
     }
 
-    /// Answers the question that is asked there.
+    /// Answers the pending request with this path.
     async fn answer(&mut self, path: &str, answer: &Value) -> Value {
         let (number, request, body) = self.tka_request().await.expect("the coordinator is asked");
         assert_eq!(request, path);
@@ -101,7 +101,7 @@ impl Rig {
         body
     }
 
-    /// One that knows the keys of this chain, and has its map.
+    /// An agent with the keys and the map of this chain.
     async fn locked(name: &str, chain: &Chain) -> Self {
         let mut rig = Self::joined(name).await;
         rig.stream(chain.on()).await;
@@ -113,7 +113,7 @@ impl Rig {
         rig
     }
 
-    /// Hears what the coordinator says until its script has ended.
+    /// Handles events of the coordinator until the script ends.
     async fn during<T>(&mut self, script: impl Future<Output = T>) -> T {
         let mut script = std::pin::pin!(script);
         loop {
@@ -189,7 +189,7 @@ async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
         .into_iter()
         .peekable();
         let mut has_head = false;
-        // What the node is and what it asks come side by side.
+        // Updates and requests about tailnet lock come in any order.
         while !has_head || answers.peek().is_some() {
             let request = coordinator.asked().await;
             if request.path == "/machine/map" {
@@ -220,7 +220,7 @@ async fn map_change_admits_only_peers_with_signed_keys() {
     };
     let (mut signed, mut other) = (node(52), node(53));
     signed["KeySignature"] = chain.signature("by a credential");
-    // That of another node.
+    // The signature of another node.
     other["KeySignature"] = chain.signature("direct");
     rig.map(json!({ "PeersChanged": [signed, other, node(54)] })).await;
     assert_eq!(known(&rig), [key(SIGNED), key(52)]);
@@ -331,7 +331,7 @@ async fn unanswered_tka_requests_are_retried_with_backoff() {
             request += 1;
             let answer = Err(ControlError::Status("tailnet lock", 500, "no".into()));
             rig.control_event(Event::TkaResponse { number, answer }).await;
-            // What comes late is no answer.
+            // A late response is ignored.
             let answer = Ok(chain.checkpoint().to_string().into());
             rig.control_event(Event::TkaResponse { number, answer }).await;
         }
@@ -454,7 +454,7 @@ async fn invalid_previous_signature_requires_a_login() {
 }
 
 impl Rig {
-    /// What the coordinator is asked to register.
+    /// The login that was sent to the coordinator.
     async fn login(&self) -> tailnet::control::register::Login {
         let login = self.session_commands().await.into_iter().find_map(|command| match command {
             Command::Login(login) => Some(login),

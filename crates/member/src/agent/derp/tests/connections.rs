@@ -162,7 +162,7 @@ async fn relay_is_reached_through_a_proxy() {
     let url = format!("http://{}", proxy.local_addr().unwrap());
     let proxies = Proxies::new(|name| (name == "HTTPS_PROXY").then(|| url.clone()));
     let mut member = Node::by(1, &relay, proxies);
-    // The proxy looks the name up, and goes on though no address is said.
+    // The proxy resolves the name, so the relay needs no address.
     let named = DerpNode { ipv4: String::new(), ..node(relay.at) };
     member.command(map([(1, vec![named])])).await;
     member.command(Command::Home(Some(1))).await;
@@ -218,7 +218,7 @@ async fn network_change_tests_the_connection() {
     assert!(member.disconnected().await.contains("no answer"));
 }
 
-/// A connection in which nothing happens, watched.
+/// Watches a connection without traffic.
 async fn watched(set: impl Fn(&mut State)) -> (anyhow::Result<serve::End>, u64) {
     let shared = Arc::new(Shared::new());
     set(&mut shared.state());

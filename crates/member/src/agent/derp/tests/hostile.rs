@@ -2,7 +2,7 @@ use tailnet::derp::kind;
 
 use super::*;
 
-/// What a node says of a relay that behaves like this once it was asked for an upgrade.
+/// The error for a relay with this behaviour after the upgrade request.
 async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> String {
     let relay = Relay::new().await;
     let mut member = Node::new(1, &relay);
@@ -173,7 +173,7 @@ async fn relay_at_a_local_address_is_rejected_for_a_remote_coordinator() {
             _ = relay.asked() => panic!("it connects: {about:?}"),
         };
         assert!(why.contains("an address of this machine"), "{why}");
-        // It is told again, by a coordinator on this machine.
+        // A map of a coordinator on this machine permits the relay.
         if about.ipv4 == "127.0.0.1" {
             member.command(map([(1, vec![about])])).await;
             relay.asked().await;

@@ -15,7 +15,7 @@ pub use doubles::relay::pass_on;
 /// A client's connection.
 pub type Client = doubles::relay::Client<TlsStream<TcpStream>>;
 
-/// One that accepts connections, for tests to do the rest.
+/// A relay that accepts connections; tests do the rest.
 pub struct Relay {
     pub at: SocketAddr,
     pub certificate: CertificateDer<'static>,
@@ -28,7 +28,7 @@ impl Relay {
         Self::named("relay.example", false).await
     }
 
-    /// With a certificate for this name, and one that says the relay's key.
+    /// A relay with a certificate for this name, and optionally one with the relay's key.
     pub async fn named(name: &str, with_meta: bool) -> Self {
         let own = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -56,7 +56,7 @@ impl Relay {
         Self { at, certificate: chain.swap_remove(0), listener, tls }
     }
 
-    /// A connection that spoke TLS and asked for an upgrade.
+    /// Accepts a connection with TLS and reads the upgrade request.
     pub async fn asked(&self) -> Client {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
@@ -65,7 +65,7 @@ impl Relay {
         }
     }
 
-    /// A client that logged in.
+    /// Accepts a client and its login.
     pub async fn client(&self) -> Client {
         let mut client = self.asked().await;
         client.greet().await;
@@ -74,7 +74,7 @@ impl Relay {
     }
 }
 
-/// An address at which nothing listens.
+/// An address with a closed port.
 pub async fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

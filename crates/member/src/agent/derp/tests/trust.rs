@@ -2,7 +2,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::*;
 
-/// Logs a node that trusts `trusted` in to a relay of which this is said, or says why not.
+/// Logs a node that trusts `trusted` in to a relay with this description. Returns the error
+/// otherwise.
 async fn log_in(relay: &Relay, trusted: &Relay, about: DerpNode) -> Result<relay::Client, String> {
     let mut member = Node::new(1, trusted);
     member.command(map([(1, vec![about])])).await;

@@ -1,4 +1,4 @@
-//! An agent that knows one network by heart.
+//! An agent with constant data of one network.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -27,12 +27,12 @@ pub(super) struct Canned {
 }
 
 impl Canned {
-    /// One that nobody has logged in at.
+    /// A logged-out agent.
     pub(super) fn new() -> Self {
         Self { prefs: Prefs::new(), state: State::NeedsLogin, watchers: Vec::new() }
     }
 
-    /// One that is connected.
+    /// A connected agent.
     pub(super) fn running() -> Self {
         let mut canned = Self::new();
         canned.prefs.control_url = "https://control.example".into();
@@ -54,7 +54,7 @@ impl Canned {
         }
     }
 
-    /// Answers go nowhere if nobody waits any more, which is no matter here.
+    /// Handles a request. Closed replies are ignored.
     fn handle(&mut self, request: Request) {
         match request {
             Request::Status { peers, reply } => drop(reply.send(Ok(Box::new(self.status(peers))))),
@@ -241,7 +241,7 @@ fn node(last: u8) -> Value {
     })
 }
 
-/// What does not depend on the state.
+/// Answers requests that do not depend on the state.
 fn answer(request: Request) {
     match request {
         Request::Ping { ip, kind: _, size: _, reply } => {

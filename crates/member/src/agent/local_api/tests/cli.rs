@@ -1,5 +1,5 @@
-//! The unmodified `tailscale` 1.102.5 in front of the canned agent. It runs in a network namespace
-//! of its own, so that `netcheck` asks nobody else.
+//! The unmodified `tailscale` 1.102.5 with the canned agent. It runs in a separate network
+//! namespace, so that `netcheck` reaches no other server.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ use super::{
     canned::{Canned, GOOD_KEY, PAGE},
 };
 
-/// A command's end: whether it went well, and what it wrote.
+/// The exit status and output of a command.
 #[derive(Debug)]
 struct Ended {
     ok: bool,
@@ -30,7 +30,7 @@ struct Tailscale {
 }
 
 impl Tailscale {
-    /// The command in front of this agent, unless there is no such command.
+    /// The command with this agent, unless it is not installed.
     fn new(test: &str, canned: Canned) -> Option<Self> {
         let program = peers().join("bin/tailscale");
         if !program.exists() {
@@ -85,12 +85,12 @@ impl Tailscale {
 
 impl Drop for Tailscale {
     fn drop(&mut self) {
-        // What is left in the temporary folder harms nobody.
+        // A remaining temporary folder is harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Where `make peers` builds what linerate is tested with.
+/// The folder of the programs that `make peers` builds.
 fn peers() -> PathBuf {
     let cache = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
@@ -98,7 +98,7 @@ fn peers() -> PathBuf {
     own.unwrap_or_else(|| cache().unwrap_or_else(home).join("linerate-peers"))
 }
 
-/// What the interface itself says, without Go's types in between.
+/// The answer of the local API, without Go's types in between.
 async fn raw(socket: &Path, name: &str) -> Value {
     crate::client::Client::new(socket.to_owned()).get(name).await.unwrap()
 }
@@ -121,7 +121,7 @@ async fn status_and_ip_show_the_nodes() {
     tailscale.bad("ip 100.64.0.9", "no peer or service found").await;
 }
 
-/// Go reads our JSON into its types and writes them again: nothing is lost or another on the way.
+/// Go parses our JSON into its types and writes it again, without loss or change.
 #[tokio::test(flavor = "multi_thread")]
 async fn status_survives_a_round_trip_through_go() {
     for (test, canned) in [("go-1", Canned::running()), ("go-2", Canned::new())] {
@@ -173,7 +173,7 @@ async fn set_changes_preferences_and_names_unsupported_ones() {
         assert_eq!(prefs[name], value, "{name}");
     }
     assert_eq!(prefs["AdvertiseRoutes"].as_array().unwrap().len(), 3);
-    // The agent finds the node of the address: the command does not.
+    // The agent looks the node up; the command does not.
     assert_eq!(prefs["ExitNodeIP"], "100.64.0.2");
     assert_eq!(prefs["OperatorUser"], "ann");
     tailscale.good("set --exit-node=").await;
@@ -189,7 +189,7 @@ async fn down_and_up_retain_the_login() {
     tailscale.good("down").await;
     assert_eq!(tailscale.state().await, "Stopped");
     tailscale.bad("status", "").await;
-    // Without any flag, or it would have to name all settings.
+    // With flags, it would require all settings.
     tailscale.good("up").await;
     assert_eq!(tailscale.state().await, "Running");
     let edit = "up --login-server=https://control.example --hostname=new";
