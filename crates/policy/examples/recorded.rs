@@ -4,14 +4,14 @@
 //! cargo run -p linerate-policy --example recorded -- HEADSCALE/hscontrol/policy/v2/testdata
 //! ```
 //!
-//! Prints counts a folder and the cases that differ; ends with 1 if one does that is not named here.
+//! Prints counts for each folder and the cases that differ. Exits with 1 if a case differs that is not listed here.
 
 use std::{collections::BTreeSet, error::Error, fs, path::Path, process::ExitCode};
 
 use policy::{Compiled, Nodes, Policy, Role, SshRule, to_json};
 use serde_json::Value;
 
-/// Cases that differ, and why.
+/// Cases that differ, with the reason.
 const NAMED: [(&str, &str); 7] = [
     ("acl-ah01", UNAPPROVED),
     ("acl-h03", UNAPPROVED),
@@ -95,7 +95,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether it is an equal refusal; or what differs.
+/// Returns whether both refuse the policy; the error is the difference.
 fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
     let record: Value = policy::read_json(&fs::read_to_string(path)?)?;
     let input = &record["input"];
@@ -115,7 +115,7 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
         Err(refusal) if is_accepted => return Err(format!("refused: {refusal}").into()),
         Err(refusal) => {
             let wanted = input["api_response_body"]["message"].as_str().unwrap_or_default();
-            // A fault of the service itself has no words about the policy.
+            // An internal error of the service has no message about the policy.
             let is_internal = input["api_response_code"] == 500;
             return if is_internal || refusal.to_string().contains(wanted) {
                 Ok(true)
@@ -134,7 +134,7 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
     Ok(false)
 }
 
-/// Who administers the tailnet is told to nodes only.
+/// Sets the roles of users. The records have them only in the nodes' capabilities.
 fn roles(nodes: &mut Nodes, captures: &Value) {
     for user in &mut nodes.users {
         let own = nodes.nodes.iter().filter(|node| node.user == Some(user.id));
@@ -185,7 +185,7 @@ fn node(
     Ok(())
 }
 
-/// Of several routers of a network only one has it in a map: which one is not the policy's.
+/// Compares routes. Of several routers of a network, a map has only one; the policy does not choose it.
 fn routes(
     compiled: &Compiled,
     nodes: &Nodes,
@@ -233,7 +233,7 @@ fn filter(rules: &Value) -> Value {
     rules.into()
 }
 
-/// Null is empty.
+/// Sorts a list. Null counts as empty.
 fn sort(list: &mut Value) {
     if list.is_null() {
         *list = Value::Array(Vec::new());

@@ -1,4 +1,4 @@
-//! The names that rules use, and the ports behind them.
+//! The names in rules, and their ports.
 
 use std::{fmt, net::IpAddr};
 
@@ -10,19 +10,19 @@ use crate::refusal::{PortsFault, Reason};
 /// All ports.
 pub(crate) const ANY_PORT: PortRange = PortRange { first: 0, last: u16::MAX };
 
-/// Protocols by their numbers.
+/// Numbers of IP protocols.
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMP6: u8 = 58;
 const SCTP: u8 = 132;
 
-/// Reasons why names of Tailscale are not supported.
+/// Reasons for which names of Tailscale are not supported.
 pub(crate) const NO_SERVICES: &str = ": there are no services";
 const NO_SHARING: &str = ": machines are not shared with other networks";
 const NO_ROLES: &str = ": the roles of users are owner, admin and member";
 
-/// Whom a rule means.
+/// A name of nodes, users or networks in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
     Any,
@@ -49,7 +49,7 @@ pub(crate) enum Autogroup {
 }
 
 impl Alias {
-    /// Reads a name; whether it is defined is for others to say.
+    /// Parses a name. Does not check whether it is defined.
     pub fn parse(text: &str) -> Result<Self, Reason> {
         let text = text.trim();
         if let Some(net) = net(text) {
@@ -76,7 +76,7 @@ impl Alias {
         }
     }
 
-    /// Whether it is an autogroup.
+    /// Whether it is this autogroup.
     pub fn is(&self, group: Autogroup) -> bool {
         *self == Self::Auto(group)
     }
@@ -136,7 +136,7 @@ fn is_user(text: &str) -> bool {
     text.contains('@') && !text.starts_with('@')
 }
 
-/// An address or a network.
+/// Parses an address or a network.
 pub(crate) fn net(text: &str) -> Option<IpNet> {
     let net = if text.contains('/') { text.parse().ok() } else { single(text) };
     net.map(|net: IpNet| net.trunc())
@@ -146,12 +146,12 @@ fn single(text: &str) -> Option<IpNet> {
     text.parse::<IpAddr>().ok().map(IpNet::from)
 }
 
-/// A network as filters write it: a single address has no length.
+/// Formats a network as in filters: a single address has no prefix length.
 pub(crate) fn text(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
-/// Reads `target:ports`.
+/// Parses `target:ports`.
 pub(crate) fn target(text: &str) -> Result<(Alias, Vec<PortRange>), Reason> {
     let (target, ports) = split(text)?;
     let found = self::ports(ports).map_err(|fault| Reason::PortsOf {
@@ -162,7 +162,7 @@ pub(crate) fn target(text: &str) -> Result<(Alias, Vec<PortRange>), Reason> {
     Ok((Alias::parse(&target)?, found))
 }
 
-/// The two parts of `target:ports`.
+/// Splits `target:ports`.
 pub(crate) fn split(text: &str) -> Result<(String, &str), Reason> {
     let text = text.trim();
     let parts = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -174,7 +174,7 @@ pub(crate) fn split(text: &str) -> Result<(String, &str), Reason> {
     parts.ok_or(Reason::Ports(PortsFault::Missing))
 }
 
-/// Reads `*`, `22`, `22,80-443`.
+/// Parses ports: `*`, `22`, `22,80-443`.
 pub(crate) fn ports(text: &str) -> Result<Vec<PortRange>, PortsFault> {
     if text == "*" {
         return Ok(vec![ANY_PORT]);
@@ -195,7 +195,7 @@ fn range(text: &str) -> Result<PortRange, PortsFault> {
     if first > last { Err(PortsFault::Order) } else { Ok(PortRange { first, last }) }
 }
 
-/// Reads one number of a port.
+/// Parses one port number.
 pub(crate) fn port(text: &str) -> Result<u16, PortsFault> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(PortsFault::NotNumber);
@@ -203,7 +203,7 @@ pub(crate) fn port(text: &str) -> Result<u16, PortsFault> {
     text.parse().map_err(|_| PortsFault::TooLarge)
 }
 
-/// The number of a protocol by its name or number; none for the usual ones.
+/// Parses a protocol's name or number. Returns `None` for an empty text: TCP, UDP and ICMP.
 pub(crate) fn protocol(text: &str) -> Result<Option<u8>, Reason> {
     let name = text.to_ascii_lowercase();
     let number = match name.as_str() {
@@ -229,7 +229,7 @@ pub(crate) fn protocol(text: &str) -> Result<Option<u8>, Reason> {
     Ok(Some(number))
 }
 
-/// Whether its packets have ports.
+/// Whether packets of a protocol have ports.
 pub(crate) fn has_ports(protocol: Option<u8>) -> bool {
     matches!(protocol, None | Some(TCP | UDP | SCTP))
 }

@@ -1,4 +1,4 @@
-//! What nodes may do and get without being asked: routes by autoApprovers, tags by tagOwners,
+//! What nodes get without an administrator: routes by autoApprovers, tags by tagOwners, and
 //! addresses by nodeAttrs.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Policy {
-    /// Whether a node's route is approved at once. The way to the internet only by `exitNode`.
+    /// Whether a node's route is approved automatically. The default routes are approved by `exitNode` only.
     pub fn approves(&self, nodes: &Nodes, node: usize, route: &IpNet) -> bool {
         if route.prefix_len() == 0 {
             return self.is_one(nodes, node, &self.exit_approvers);
@@ -23,15 +23,15 @@ impl Policy {
         covering.any(|(_, approvers)| self.is_one(nodes, node, approvers))
     }
 
-    /// Where the IPv4 address of a node is taken from when it is new, by the first rule of nodeAttrs
-    /// that says so; from anywhere without one.
+    /// The networks from which a new node's IPv4 address is allocated, by the first rule of nodeAttrs with a
+    /// pool. Empty if no rule has one.
     pub fn address_pools_of(&self, nodes: &Nodes, node: usize) -> &[IpNet] {
         let mut rules = self.attributes.iter().filter(|rule| !rule.pools.is_empty());
         let rule = rules.find(|rule| self.is_one(nodes, node, &rule.targets));
         rule.map_or(&[], |rule| &rule.pools)
     }
 
-    /// All addresses that are for some nodes alone.
+    /// All address pools that are reserved for some nodes.
     pub fn pools(&self) -> impl Iterator<Item = IpNet> {
         self.attributes.iter().flat_map(|rule| rule.pools.iter().copied())
     }
@@ -41,15 +41,15 @@ impl Policy {
         names.members(&names.resolve(approvers)).contains(index)
     }
 
-    /// Whether a user may give a node this tag: as an owner of it, or of a tag that owns it.
+    /// Whether a user may assign this tag to a node: as an owner of the tag, or of a tag that owns it.
     pub fn user_owns_tag(&self, nodes: &Nodes, user: &User, tag: &str) -> bool {
         let owner = Node { user: Some(user.id), ..Node::default() };
         self.allows_tag(nodes, owner, tag)
     }
 
-    /// Whether such a node, of a user or with tags, may have this tag.
+    /// Whether a node with this user or these tags may have the tag.
     pub fn allows_tag(&self, nodes: &Nodes, owner: Node, tag: &str) -> bool {
-        // Alone: whom an alias means is decided in one place.
+        // A network with this node only, because `Names` alone resolves aliases.
         let alone = Nodes {
             users: nodes.users.clone(),
             nodes: vec![owner],

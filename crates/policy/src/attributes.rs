@@ -1,4 +1,4 @@
-//! What nodes are told of themselves by nodeAttrs.
+//! The attributes of nodes by nodeAttrs.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::{compile::Compiled, resolve::Names, set::NodeSet};
 
-/// The attributes, and whose they are.
+/// The rules of nodeAttrs: nodes, their attributes and their address pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attributed(pub Vec<(NodeSet, Vec<String>, Vec<IpNet>)>);
 
@@ -32,7 +32,7 @@ impl Compiled {
         rules.flat_map(|(_, attributes, _)| attributes).map(String::as_str).collect()
     }
 
-    /// Where a node's IPv4 address is to be taken from, by the first rule that says so.
+    /// The networks from which a node's IPv4 address is allocated, by the first rule with a pool.
     pub fn pools(&self, node: usize) -> &[IpNet] {
         let mut rules = self.attributed.0.iter();
         rules

@@ -1,4 +1,4 @@
-//! What a change of some nodes changed for all: between two compilations of one policy.
+//! The effects of a change of some nodes: compares two compilations of one policy.
 
 use std::cmp::Ordering;
 
@@ -10,29 +10,29 @@ use crate::{
     ssh::SshEdge,
 };
 
-/// Nodes for which something may be different. It is not for all others.
+/// Nodes for which something may have changed. Nothing changed for all other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedNodes {
-    /// Their filters.
+    /// Nodes with another filter.
     pub filters: NodeSet,
-    /// Whom they reach, or who reaches them.
+    /// Nodes that reach, or are reached by, other nodes than before.
     pub reach: NodeSet,
-    /// Who may log in there.
+    /// Nodes with other SSH rules.
     pub ssh: NodeSet,
-    /// What they are told of themselves.
+    /// Nodes with other attributes.
     pub attributes: NodeSet,
 }
 
 impl Compiled {
-    /// What is different from an earlier compilation of the same policy, when these nodes have
-    /// changed.
+    /// Returns the differences from an earlier compilation of the same policy. `changed` are the nodes
+    /// that changed in between.
     pub fn changes_since(&self, before: &Self, changed: &NodeSet) -> ChangedNodes {
         let mut changes = ChangedNodes { filters: changed.clone(), ..ChangedNodes::default() };
         let context = Context { nodes: &self.nodes, changed };
         for pair in pairs(&before.edges, &self.edges) {
             let (old, new) = match pair {
                 (Some(old), Some(new)) => (old, new),
-                // It was about no node before, or is about none any more.
+                // The edge is new, or does not exist any more.
                 (Some(edge), None) | (None, Some(edge)) => {
                     changes.reach.union_with(&edge.sources);
                     changes.reach.union_with(&edge.targets);
@@ -75,7 +75,7 @@ impl Compiled {
     }
 }
 
-/// Edges of both, in order: those with the same key together.
+/// Merges both lists by key: an edge of each list with the same key is one pair.
 fn pairs<'a>(
     before: &'a [Edge],
     after: &'a [Edge],
@@ -100,8 +100,8 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether two edges make the same rule at a node that is a target of both. Puts nodes in where
-    /// only they differ.
+    /// Whether two edges make the same rule at a common target. Adds the nodes whose rules differ in addresses
+    /// only to `changes`.
     fn is_same_rule(self, old: &Edge, new: &Edge, changes: &mut NodeSet) -> bool {
         let has_same_position = old.rule == new.rule && old.first == new.first;
         has_same_position && old.texts == new.texts && self.is_same(&old.kind, &new.kind, changes)
@@ -113,21 +113,24 @@ impl Context<'_> {
                 EdgeKind::Packets { to: old, packets: old_packets, is_via: was_via },
                 EdgeKind::Packets { to: new, packets, is_via },
             ) => {
-                let is_like = old_packets == packets && was_via == is_via && old.len() == new.len();
-                is_like && old.iter().zip(new).all(|(old, new)| self.is_there(old, new, changes))
+                let is_similar =
+                    old_packets == packets && was_via == is_via && old.len() == new.len();
+                is_similar
+                    && old.iter().zip(new).all(|(old, new)| self.is_same_target(old, new, changes))
             }
             (
                 EdgeKind::Capabilities { to: old, capabilities: had },
                 EdgeKind::Capabilities { to: new, capabilities },
             ) => {
-                let is_like = had == capabilities && old.len() == new.len();
-                is_like && old.iter().zip(new).all(|(old, new)| is_meant(old, new, changes))
+                let is_similar = had == capabilities && old.len() == new.len();
+                is_similar
+                    && old.iter().zip(new).all(|(old, new)| is_same_resolved(old, new, changes))
             }
             _ => false,
         }
     }
 
-    fn is_there(self, old: &Target, new: &Target, changes: &mut NodeSet) -> bool {
+    fn is_same_target(self, old: &Target, new: &Target, changes: &mut NodeSet) -> bool {
         match (old, new) {
             (Target::Any, Target::Any) | (Target::Internet, Target::Internet) => true,
             (Target::Net(old), Target::Net(new)) => old == new,
@@ -135,7 +138,7 @@ impl Context<'_> {
                 let mut differing = old.symmetric_difference(new);
                 differing.union_with(&new.intersection(self.changed));
                 if !differing.is_empty() {
-                    // A router has the addresses of others in its rule, too.
+                    // A router's rule contains addresses of other nodes, too.
                     let routers = self.nodes.nodes.iter().enumerate();
                     let routers = routers.filter(|(_, node)| node.subnets().next().is_some());
                     changes.union_with(&routers.map(|(index, _)| index).collect());
@@ -148,7 +151,7 @@ impl Context<'_> {
     }
 }
 
-fn is_meant(old: &Resolved, new: &Resolved, changes: &mut NodeSet) -> bool {
+fn is_same_resolved(old: &Resolved, new: &Resolved, changes: &mut NodeSet) -> bool {
     changes.union_with(&old.nodes.symmetric_difference(&new.nodes));
     let others = |of: &Resolved| (of.is_any, of.is_all, of.is_internet);
     old.nets == new.nets && others(old) == others(new)

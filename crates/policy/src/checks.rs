@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Policy {
-    /// What only a network can tell of a policy: whether its tests pass, and its mail domains are
-    /// the network's.
+    /// Checks what depends on the network: that the policy's tests pass, and that its mail domains belong to
+    /// the network.
     pub fn run_tests(&self, nodes: &Nodes) -> Result<(), Refusal> {
         let nodes = &self.with_tested(nodes);
         let names = Names { policy: self, nodes };
@@ -89,7 +89,7 @@ fn add_machine(nodes: &mut Nodes, machine: Node) {
     let Some(addresses) = (0..u16::MAX).map(tested_at).find(is_free) else { return };
     let user = nodes.users.iter().find(|user| Some(user.id) == machine.user);
     let owner = machine.tags.first().or(user.map(|user| &user.name));
-    let name = format!("a machine of {}", owner.map_or("nobody", String::as_str));
+    let name = format!("a machine of {}", owner.map_or("no user", String::as_str));
     nodes.nodes.push(Node { name, addresses: addresses.into(), ..machine });
 }
 
@@ -152,7 +152,7 @@ impl Run<'_> {
         }
     }
 
-    /// Its addresses as networks, those of nodes singly.
+    /// The resolved addresses as networks; each node address is a single-address network.
     fn addresses(&self, of: &Resolved) -> Vec<IpNet> {
         let nodes = &self.names.nodes.nodes;
         let indices = if of.is_any { NodeSet::all(nodes.len()) } else { of.nodes.clone() };
@@ -160,7 +160,8 @@ impl Run<'_> {
         own.map(|&address| address.into()).chain(of.nets.iter().copied()).collect()
     }
 
-    /// Whether the rules let a source reach one of the targets. Routers need not exist.
+    /// Whether the rules allow a source to reach one of the targets. The routers of a target do not have to
+    /// exist.
     fn passes(&self, source: &IpNet, targets: &[IpNet], port: u16, protocol: Option<u8>) -> bool {
         self.compiled.edges.iter().any(|edge| {
             let EdgeKind::Packets { to, packets, is_via } = &edge.kind else { return false };
@@ -253,9 +254,9 @@ fn may(rules: &[SshRule], address: &IpAddr, user: &str, checked: bool) -> bool {
     })
 }
 
-/// Whether packets of this port and protocol may pass. Any allowed packet allows pings, too.
+/// Whether packets of this port and protocol are allowed. A rule that allows any packet also allows pings.
 fn opens(packets: &Packets, port: u16, protocol: Option<u8>) -> bool {
-    let is_spoken = match (protocol, packets.protocol) {
+    let is_protocol = match (protocol, packets.protocol) {
         (Some(ICMP | ICMP6), _) => return !packets.ports.is_empty(),
         (Some(one), Some(other)) => one == other,
         (None, Some(one)) => matches!(one, TCP | UDP),
@@ -263,10 +264,10 @@ fn opens(packets: &Packets, port: u16, protocol: Option<u8>) -> bool {
         (None, None) => true,
     };
     let is_open = |open: &PortRange| (open.first..=open.last).contains(&port);
-    is_spoken && (!has_ports(protocol) || packets.ports.iter().any(is_open))
+    is_protocol && (!has_ports(protocol) || packets.ports.iter().any(is_open))
 }
 
-/// Whether a filter's source has addresses of a network.
+/// Whether a filter's source contains addresses of a network.
 pub(crate) fn has(source: &str, net: &IpNet) -> bool {
     if source == "*" {
         return true;

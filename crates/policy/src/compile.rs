@@ -1,4 +1,4 @@
-//! A policy for a network: edges from sets of nodes to sets of nodes.
+//! Compiles a policy for a network into edges from sets of nodes to sets of nodes.
 
 use std::{
     collections::BTreeMap,
@@ -19,47 +19,46 @@ use crate::{
     ssh::SshEdge,
 };
 
-/// What a policy means for these nodes.
+/// A policy, resolved for the nodes of a network.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) edges: Vec<Edge>,
-    /// Of these, those by which a node may be told of networks.
+    /// Indexes of the edges that can make routes of a router visible to a node.
     pub(crate) route_edges: Vec<usize>,
     pub(crate) ssh: Vec<SshEdge>,
     pub(crate) attributed: Attributed,
 }
 
-/// Where an edge stands among all: they are in this order. An edge of the same rule, for the same
-/// user, has the same key whatever the nodes are.
+/// The position of an edge: edges are sorted by it. An edge of the same rule for the same user has the
+/// same key, whatever the nodes are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EdgeKey {
     grant: usize,
-    /// Among whose nodes alone it is.
+    /// For autogroup:self, the user that owns sources and targets.
     user: Option<u64>,
     number: usize,
 }
 
-/// One thing that sources may do to targets.
+/// A permission of sources at targets.
 #[derive(Clone, Debug)]
 pub(crate) struct Edge {
-    /// As filters write them.
+    /// The sources in the form of filters.
     pub texts: Arc<[String]>,
-    /// Nodes that are sources, or have sources behind them.
+    /// Nodes that are sources, or that route to sources.
     pub sources: NodeSet,
-    /// Networks that are sources; none where all are.
+    /// Networks that are sources. `None` if all networks are.
     pub behind: Option<Vec<IpNet>>,
-    /// Nodes whose filter has a rule of this edge.
+    /// Nodes with a rule from this edge in their filter.
     pub targets: NodeSet,
-    /// Where it stands.
     pub key: EdgeKey,
-    /// Edges with the same one are one rule.
+    /// Edges with the same value are one rule of a filter.
     pub rule: EdgeKey,
-    /// Where that rule stands at the latest: at the place of the first of those edges, even if its
-    /// targets are others; but via's edges are for their routers alone. (Recorded.)
+    /// The last possible position of that rule: the key of the first edge of the rule, even if that edge has
+    /// other targets. Edges with `via` do not count: they apply to their routers only. (Recorded.)
     pub first: Option<EdgeKey>,
     pub kind: EdgeKind,
-    /// The sources as JSON, once a filter with them was written.
+    /// The sources as JSON; set when a filter with them is first written.
     pub written: OnceLock<Arc<str>>,
 }
 
@@ -89,39 +88,39 @@ pub(crate) enum EdgeKind {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// `*`: whatever arrives.
+    /// `*`: every destination.
     Any,
-    /// The internet, by nodes that are the way to it.
+    /// The internet, through exit nodes.
     Internet,
-    /// Nodes' own addresses.
+    /// Addresses of nodes.
     Nodes(NodeSet),
     Net(IpNet),
 }
 
-/// Capabilities that entail another one, of their target at their source.
+/// Capabilities that imply another one, which the target has at the source.
 const COMPANIONS: [(&str, &str); 2] = [
     ("tailscale.com/cap/drive", "tailscale.com/cap/drive-sharer"),
     ("tailscale.com/cap/relay", "tailscale.com/cap/relay-target"),
 ];
 
 impl Policy {
-    /// Resolves all names, and makes an edge of each rule.
+    /// Resolves all names, and makes edges of each rule.
     pub fn compile(&self, nodes: &Nodes) -> Compiled {
         self.compile_shared(Arc::new(nodes.clone()))
     }
 
-    /// The same, for nodes that others have too.
+    /// Like [`Policy::compile`], for shared nodes.
     pub fn compile_shared(&self, nodes: Arc<Nodes>) -> Compiled {
         let names = Names { policy: self, nodes: &nodes };
         let mut edges = Vec::new();
         if self.is_open {
-            edges.push(everything(names));
+            edges.push(allow_all(names));
         }
         let mut lists = Vec::new();
         for (index, grant) in self.grants.iter().enumerate() {
             let key = EdgeKey { grant: index, ..EdgeKey::default() };
             let (edges, lists) = (&mut edges, &mut lists);
-            Compiler { names, grant, key, edges, lists }.grant();
+            Compiler { names, grant, key, edges, lists }.compile_grant();
         }
         group(&mut edges);
         let route_edges = edges.iter().enumerate().filter(|(_, edge)| edge.has_networks());
@@ -132,7 +131,7 @@ impl Policy {
     }
 }
 
-/// Edges of the same sources and protocol are one rule.
+/// Groups edges with the same sources and protocol into one rule.
 fn group(edges: &mut [Edge]) {
     let mut rules: BTreeMap<_, (EdgeKey, Option<EdgeKey>)> = BTreeMap::new();
     for edge in edges.iter_mut() {
@@ -152,7 +151,7 @@ fn group(edges: &mut [Edge]) {
     }
 }
 
-fn everything(names: Names<'_>) -> Edge {
+fn allow_all(names: Names<'_>) -> Edge {
     let all = NodeSet::all(names.nodes.nodes.len());
     Edge {
         texts: names.sources(&Resolved { is_any: true, ..Resolved::default() }).into(),
@@ -174,15 +173,15 @@ fn everything(names: Names<'_>) -> Edge {
 struct Compiler<'a> {
     names: Names<'a>,
     grant: &'a Grant,
-    /// Of the next edge.
+    /// The key of the next edge.
     key: EdgeKey,
     edges: &'a mut Vec<Edge>,
-    /// What sources that several rules have were written as.
+    /// Texts of sources, which several rules share.
     lists: &'a mut Vec<(Resolved, Arc<[String]>)>,
 }
 
 impl Compiler<'_> {
-    fn grant(&mut self) {
+    fn compile_grant(&mut self) {
         if self.grant.sources.is_empty() || self.grant.targets.is_empty() {
             return;
         }
@@ -191,17 +190,17 @@ impl Compiler<'_> {
         let targets: Vec<&Alias> =
             self.grant.targets.iter().filter(|target| !is_self(target)).collect();
         if !self.grant.via.is_empty() {
-            return self.via(&sources, &targets);
+            return self.via_edges(&sources, &targets);
         }
         if !targets.is_empty() {
-            self.others(&sources, &targets);
+            self.node_edges(&sources, &targets);
         }
         if targets.len() < self.grant.targets.len() {
-            self.own(&sources);
+            self.self_edges(&sources);
         }
     }
 
-    fn edge(&mut self, sources: &Resolved, targets: NodeSet, kind: EdgeKind) {
+    fn push_edge(&mut self, sources: &Resolved, targets: NodeSet, kind: EdgeKind) {
         let texts = self.texts(sources);
         let mut from = self.names.members(sources);
         if !sources.nets.is_empty() {
@@ -220,7 +219,7 @@ impl Compiler<'_> {
     }
 
     fn texts(&mut self, sources: &Resolved) -> Arc<[String]> {
-        // There is one for each user, of few nodes.
+        // Each user has its own sources, with few nodes: sharing would not help.
         if self.key.user.is_some() {
             return self.names.sources(sources).into();
         }
@@ -236,24 +235,24 @@ impl Compiler<'_> {
         self.names.nodes.nodes.iter().enumerate()
     }
 
-    fn others(&mut self, sources: &Resolved, targets: &[&Alias]) {
+    fn node_edges(&mut self, sources: &Resolved, targets: &[&Alias]) {
         if !sources.is_empty() {
             let to: Vec<Target> = targets.iter().flat_map(|alias| self.targets_of(alias)).collect();
             let reached = self.reached(&to);
             for packets in &self.grant.packets {
                 let (to, packets) = (to.clone(), packets.clone());
                 let kind = EdgeKind::Packets { to, packets, is_via: false };
-                self.edge(sources, reached.clone(), kind);
+                self.push_edge(sources, reached.clone(), kind);
             }
         }
         self.key.number = self.grant.packets.len();
         let Some(capabilities) = &self.grant.capabilities else { return };
         let to = targets.iter().map(|alias| self.names.resolve([*alias])).collect();
-        self.capabilities(sources, to, capabilities);
+        self.capability_edges(sources, to, capabilities);
     }
 
-    /// Grants at each of the targets; and the companions, the other way.
-    fn capabilities(
+    /// Adds the edges of capabilities, and those of their companions in the opposite direction.
+    fn capability_edges(
         &mut self,
         sources: &Resolved,
         to: Vec<Resolved>,
@@ -269,13 +268,13 @@ impl Compiler<'_> {
         }
         let texts = capabilities.iter().map(|(name, values)| (name.clone(), values.into()));
         let kind = EdgeKind::Capabilities { to, capabilities: texts.collect() };
-        self.edge(sources, reached, kind);
+        self.push_edge(sources, reached, kind);
         for (name, companion) in COMPANIONS {
             if capabilities.contains_key(name) {
                 let capabilities = CapMap::from([(companion.to_owned(), Json::default())]);
                 let kind = EdgeKind::Capabilities { to: vec![sources.clone()], capabilities };
                 let reached = self.names.members(sources);
-                self.edge(&all, reached, kind);
+                self.push_edge(&all, reached, kind);
             }
         }
     }
@@ -293,7 +292,7 @@ impl Compiler<'_> {
         nets.chain(nodes).collect()
     }
 
-    /// The nodes at which packets to there arrive.
+    /// The nodes that receive packets to these targets.
     fn reached(&self, to: &[Target]) -> NodeSet {
         let nodes = &self.names.nodes.nodes;
         let arrives = |index: usize, node: &Node| {
@@ -307,8 +306,8 @@ impl Compiler<'_> {
         self.nodes().filter(|&(index, node)| arrives(index, node)).map(|(index, _)| index).collect()
     }
 
-    /// Only routers with one of the tags, and only for what they route.
-    fn via(&mut self, sources: &Resolved, targets: &[&Alias]) {
+    /// Adds edges for the routed networks of routers with one of the `via` tags.
+    fn via_edges(&mut self, sources: &Resolved, targets: &[&Alias]) {
         if sources.is_empty() {
             return;
         }
@@ -326,17 +325,17 @@ impl Compiler<'_> {
         for packets in &self.grant.packets {
             let (to, packets) = (to.clone(), packets.clone());
             let kind = EdgeKind::Packets { to, packets, is_via: true };
-            self.edge(sources, reached.clone(), kind);
+            self.push_edge(sources, reached.clone(), kind);
         }
         if self.grant.capabilities.is_some() {
-            // Nobody is granted anything at a router, but its networks are told of. (Recorded.)
+            // A router grants no capabilities, but its networks are visible. (Recorded.)
             let packets = Packets { protocol: None, ports: Vec::new() };
-            self.edge(sources, reached, EdgeKind::Packets { to, packets, is_via: true });
+            self.push_edge(sources, reached, EdgeKind::Packets { to, packets, is_via: true });
         }
     }
 
-    /// Each user's nodes among themselves.
-    fn own(&mut self, sources: &Resolved) {
+    /// Adds edges among the nodes of each user.
+    fn self_edges(&mut self, sources: &Resolved) {
         let members = self.names.members(sources);
         let mut users: BTreeMap<u64, NodeSet> = BTreeMap::new();
         for (index, node) in self.nodes().filter(|(_, node)| node.is_personal()) {
@@ -353,17 +352,17 @@ impl Compiler<'_> {
             for packets in &self.grant.packets {
                 let to = vec![Target::Nodes(nodes.clone())];
                 let kind = EdgeKind::Packets { to, packets: packets.clone(), is_via: false };
-                self.edge(&sources, nodes.clone(), kind);
+                self.push_edge(&sources, nodes.clone(), kind);
             }
             if let Some(capabilities) = &self.grant.capabilities {
                 let to = vec![Resolved { nodes, ..Resolved::default() }];
-                self.capabilities(&sources, to, capabilities);
+                self.capability_edges(&sources, to, capabilities);
             }
         }
     }
 }
 
-/// Whether an address of one of them is in what this one routes.
+/// Whether a router routes an address of one of these nodes.
 pub(crate) fn routes_to_one(nodes: &[Node], router: &Node, set: &NodeSet) -> bool {
     router.subnets().any(|net| set.iter().any(|index| nodes[index].is_in(net)))
 }

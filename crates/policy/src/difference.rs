@@ -1,4 +1,4 @@
-//! In whom reaches whom two policies differ, for people: one line for each pair of nodes and ports.
+//! The difference of two policies for people: one line for each pair of nodes and their ports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,24 +16,23 @@ use crate::{
     set::NodeSet,
 };
 
-/// In what two policies differ.
+/// The difference of two policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// By target, then by source.
+    /// Lines, sorted by target and then by source.
     pub lines: Vec<Line>,
-    /// How many more there are.
+    /// The number of further lines.
     pub left_off: usize,
 }
 
-/// A source that reaches a target with one of the two.
+/// A source that reaches a target by one of the two policies only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// With the later one, not with the earlier.
+    /// Whether the later policy allows it; else the earlier one does.
     pub is_added: bool,
-    /// A node, or a network behind one.
+    /// A node, or a network that a node routes.
     pub source: String,
-    /// A node or network with ports and protocol, as `db:5432/tcp`. Without a protocol both TCP and
-    /// UDP are meant.
+    /// A node or network with ports and protocol, like `db:5432/tcp`. TCP and UDP if no protocol is given.
     pub target: String,
 }
 
@@ -45,7 +44,7 @@ impl fmt::Display for Line {
 }
 
 impl Compiled {
-    /// In what this differs from an earlier one for the same nodes; at most so many lines.
+    /// Returns the difference from an earlier policy for the same nodes, with at most `most` lines.
     pub fn difference(&self, before: &Self, most: usize) -> Difference {
         let mut sources = Sources::new(&self.nodes);
         let mut targets: BTreeMap<String, [Vec<Piece>; 2]> = BTreeMap::new();
@@ -59,7 +58,7 @@ impl Compiled {
         let mut difference = Difference::default();
         for (target, pieces) in targets {
             for ((source, is_added), open) in differing(&pieces) {
-                for target in written(&target, &open) {
+                for target in format_targets(&target, &open) {
                     if difference.lines.len() == most {
                         difference.left_off += 1;
                         continue;
@@ -84,7 +83,7 @@ impl Compiled {
         let protocols = packets.protocol.as_ref().map_or(&all[..], std::slice::from_ref);
         for index in edge.targets.iter() {
             let names: BTreeSet<String> =
-                to.iter().flat_map(|target| self.at(target, index, *is_via)).collect();
+                to.iter().flat_map(|target| self.names_at(target, index, *is_via)).collect();
             for name in names {
                 for (&protocol, &ports) in
                     protocols.iter().flat_map(|one| packets.ports.iter().map(move |at| (one, at)))
@@ -96,8 +95,8 @@ impl Compiled {
         }
     }
 
-    /// What of a target is at a node, by name.
-    fn at(&self, target: &Target, index: usize, is_via: bool) -> Vec<String> {
+    /// The names of the parts of a target that are at a node.
+    fn names_at(&self, target: &Target, index: usize, is_via: bool) -> Vec<String> {
         let node = &self.nodes.nodes[index];
         let mut names = Vec::new();
         let (is_own, routed) = match target {
@@ -118,14 +117,14 @@ impl Compiled {
     }
 }
 
-/// That these sources reach these ports.
+/// Ports that some sources reach.
 struct Piece {
     protocol: u8,
     ports: PortRange,
     from: Rc<NodeSet>,
 }
 
-/// Nodes by their places, and networks behind them.
+/// Sources by number: nodes by their indexes, then networks behind nodes.
 struct Sources<'a> {
     nodes: &'a Nodes,
     names: Vec<String>,
@@ -140,7 +139,7 @@ impl<'a> Sources<'a> {
 
     fn of(&mut self, edge: &Edge) -> NodeSet {
         let nodes = &self.nodes.nodes;
-        // A router may stand for a source that is behind it.
+        // A router is a source only by its own addresses, and not by a network that it routes.
         let is_one = |node: &Node| {
             let own = |text: &String| node.addresses.iter().any(|&own| has(text, &own.into()));
             !node.addresses.is_empty()
@@ -165,7 +164,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// By source and whether it is added: the ports of each protocol.
+/// Open ports of each protocol.
 type Open = BTreeMap<u8, Vec<PortRange>>;
 
 fn differing([before, now]: &[Vec<Piece>; 2]) -> BTreeMap<(usize, bool), Open> {
@@ -203,7 +202,7 @@ fn port(number: u32) -> u16 {
     u16::try_from(number).expect("it is at most the last port of a range")
 }
 
-/// Puts ports in that are behind all others.
+/// Appends ports that follow all others.
 fn push(open: &mut Vec<PortRange>, ports: PortRange) {
     match open.last_mut().filter(|last| u32::from(last.last) + 1 == u32::from(ports.first)) {
         Some(last) => last.last = ports.last,
@@ -211,8 +210,8 @@ fn push(open: &mut Vec<PortRange>, ports: PortRange) {
     }
 }
 
-/// The target with each of these ports.
-fn written(target: &str, open: &Open) -> Vec<String> {
+/// Formats the target with each of these ports.
+fn format_targets(target: &str, open: &Open) -> Vec<String> {
     let ranges = |protocol| open.get(&protocol).map_or(&[][..], Vec::as_slice);
     let (tcp, udp) = (ranges(TCP), ranges(UDP));
     let both: Vec<&PortRange> = tcp.iter().filter(|range| udp.contains(range)).collect();
@@ -230,7 +229,7 @@ fn written(target: &str, open: &Open) -> Vec<String> {
                 let alone = ranges.iter().filter(|range| !both.contains(range));
                 texts.extend(alone.map(|range| with(range, protocol)));
             }
-            // Who reaches a node by TCP and UDP may ping it.
+            // A source that reaches a node by TCP and UDP may ping it.
             ICMP if !both.is_empty() => {}
             ICMP => texts.push(format!("{name}/icmp")),
             ICMP6 => texts.push(format!("{name}/ipv6-icmp")),

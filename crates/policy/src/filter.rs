@@ -1,4 +1,4 @@
-//! What a node's filter is, and whom the node sees.
+//! The packet filter, the peers and the visible routes of a node.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -16,7 +16,7 @@ use crate::{
     set::NodeSet,
 };
 
-/// The internet without private, link-local and Tailscale's addresses. (Recorded.)
+/// The internet without private addresses, link-local addresses and those of Tailscale. (Recorded.)
 pub(crate) const INTERNET: [&str; 7] = [
     "0.0.0.0-9.255.255.255",
     "11.0.0.0-100.63.255.255",
@@ -28,16 +28,16 @@ pub(crate) const INTERNET: [&str; 7] = [
 ];
 
 impl Compiled {
-    /// The rules of a node's filter, in the policy's order; those of the same sources and protocol
-    /// are one.
+    /// The rules of a node's filter, in the order of the policy. Rules with the same sources and protocol are
+    /// merged.
     pub fn filter(&self, node: usize) -> Vec<FilterRule> {
         let with_sources =
             |(edge, rule): (&Edge, _)| FilterRule { sources: edge.texts.to_vec(), ..rule };
         self.rules(node).map(with_sources).collect()
     }
 
-    /// The same as Tailscale's JSON of an object each, in two: the list of its sources, which is
-    /// written once for all nodes, and what is behind it.
+    /// The rules as Tailscale's JSON, each in two pieces: the list of sources, which is shared by all nodes, and
+    /// the text after it.
     pub fn filter_pieces(&self, node: usize) -> Vec<(Arc<str>, String)> {
         let pieces = self.rules(node).map(|(edge, rule)| {
             let mut fields = to_json(&[rule]);
@@ -50,7 +50,7 @@ impl Compiled {
         pieces.collect()
     }
 
-    /// The rules without their sources, which are those of the edge.
+    /// The rules without sources, each with the edge that has them.
     fn rules(&self, node: usize) -> impl Iterator<Item = (&Edge, FilterRule)> {
         let mut rules: BTreeMap<EdgeKey, (&Edge, FilterRule)> = BTreeMap::new();
         let mut positions: BTreeMap<EdgeKey, EdgeKey> = BTreeMap::new();
@@ -68,7 +68,7 @@ impl Compiled {
         rules.into_values()
     }
 
-    /// Whether a node is told of another: because either may reach the other.
+    /// Whether two nodes are peers: one of them may reach the other.
     pub fn sees(&self, one: usize, other: usize) -> bool {
         let leads =
             |edge: &Edge, from, to| edge.sources.contains(from) && edge.targets.contains(to);
@@ -76,7 +76,7 @@ impl Compiled {
             && self.edges.iter().any(|edge| leads(edge, one, other) || leads(edge, other, one))
     }
 
-    /// The nodes that this one may reach, and those that may reach it.
+    /// The nodes that this node may reach, and those that may reach it.
     pub fn peers(&self, node: usize) -> NodeSet {
         let mut peers = NodeSet::default();
         for edge in &self.edges {
@@ -91,16 +91,16 @@ impl Compiled {
         peers
     }
 
-    /// Which of a router's networks a node is told of, if it sees the router: those that it may
-    /// reach, those that may reach it, so that answers find their way, and those that it routes
-    /// too. Which of several routers of a network is the one, is not the policy's to say.
+    /// The networks of a router that are visible to a node which sees the router: networks that the node may
+    /// reach, networks that may reach the node (for the answers), and networks that the node routes too. The
+    /// policy does not choose between several routers of a network.
     pub fn routes(&self, node: usize, router: usize) -> Vec<IpNet> {
         let own: Vec<&IpNet> = self.nodes.nodes[node].subnets().collect();
         let routes = self.nodes.nodes[router].routes.iter().copied();
         routes
             .filter(|route| {
                 let mut edges = self.route_edges.iter().map(|&index| &self.edges[index]);
-                own.contains(&route) || edges.any(|edge| leads(edge, node, router, route))
+                own.contains(&route) || edges.any(|edge| opens_route(edge, node, router, route))
             })
             .collect()
     }
@@ -134,7 +134,7 @@ impl Compiled {
         (!rule.destinations.is_empty() || !rule.grants.is_empty()).then_some(rule)
     }
 
-    /// What of a target is at this node.
+    /// The addresses of a target that are at this node.
     fn addresses(&self, target: &Target, index: usize, is_via: bool) -> Vec<String> {
         let nodes = &self.nodes.nodes;
         let node = &nodes[index];
@@ -160,7 +160,7 @@ impl Compiled {
     }
 }
 
-fn leads(edge: &Edge, node: usize, router: usize, route: &IpNet) -> bool {
+fn opens_route(edge: &Edge, node: usize, router: usize, route: &IpNet) -> bool {
     let is_exit = route.prefix_len() == 0;
     let is_there = |target: &Target| match target {
         Target::Any => true,
@@ -185,14 +185,14 @@ fn destination(addresses: &str, ports: PortRange) -> Destination {
     Destination { addresses: addresses.to_owned(), bits: None, ports }
 }
 
-/// Tailscale's JSON of rules: what is empty is left out.
+/// Tailscale's JSON of rules, without empty fields.
 pub fn to_json(rules: &[FilterRule]) -> Value {
     let mut value = serde_json::json!(rules);
     prune(&mut value);
     value
 }
 
-/// Empty fields of rules, grants and destinations go; capabilities stay as they are.
+/// Removes empty fields of rules, grants and destinations. Capabilities are not changed.
 fn prune(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(prune),

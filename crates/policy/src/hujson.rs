@@ -1,4 +1,4 @@
-//! JSON with comments and trailing commas, where each value knows where it stands.
+//! Parser of JSON with comments and trailing commas. Values have their positions in the text.
 
 use std::ops::Range;
 
@@ -6,21 +6,20 @@ use serde_json::{Map, Number};
 
 use crate::refusal::{Fault, Reason, Refusal};
 
-/// Arrays and objects within each other; no policy has ten.
+/// The maximum nesting of arrays and objects. Real policies have fewer than ten levels.
 const DEPTH: u32 = 64;
 
-/// A value and where it begins.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// Its bytes in the text.
+    /// The bytes of the value in the text.
     pub span: Range<usize>,
-    /// What it is.
     pub kind: Kind,
 }
 
-/// What a value is.
+/// The type and content of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     Null,
@@ -28,7 +27,7 @@ pub enum Kind {
     Number(Number),
     Text(String),
     List(Vec<Value>),
-    /// In the text's order; no key stands twice.
+    /// Entries in the order of the text, without duplicate keys.
     Table(Vec<Entry>),
 }
 
@@ -36,18 +35,18 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: String,
-    /// Where the key begins.
+    /// The line of the key.
     pub line: u32,
     pub value: Value,
 }
 
-/// Reads a text that is one value.
+/// Parses a text that is one value.
 pub fn parse(text: &str) -> Result<Value, Fault> {
     let reason = Reason::Syntax("a value");
     parse_optional(text)?.ok_or(Fault { line: 1, key: String::new(), reason })
 }
 
-/// Reads a text of one value, or of spaces and comments alone.
+/// Parses a text. Returns `None` if it has only spaces and comments.
 pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     let mut parser = Parser { text, at: 0, line: 1, key: Vec::new() };
     parser.space()?;
@@ -62,7 +61,7 @@ pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     }
 }
 
-/// Reads JSON with comments and trailing commas.
+/// Converts JSON with comments and trailing commas to JSON.
 pub fn read_json(text: &str) -> Result<serde_json::Value, Refusal> {
     parse(text).map(|value| value.to_json()).map_err(|fault| Refusal { faults: vec![fault] })
 }
@@ -80,7 +79,7 @@ impl Value {
         }
     }
 
-    /// Without positions.
+    /// Converts the value to JSON without positions.
     pub fn to_json(&self) -> serde_json::Value {
         match &self.kind {
             Kind::Null => serde_json::Value::Null,
@@ -100,7 +99,7 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     line: u32,
-    /// The keys around this place.
+    /// The keys that enclose the current position.
     key: Vec<String>,
 }
 
@@ -113,7 +112,7 @@ impl Parser<'_> {
         Fault { line: self.line, key: self.key.concat(), reason }
     }
 
-    /// Passes spaces and comments.
+    /// Skips spaces and comments.
     fn space(&mut self) -> Result<(), Fault> {
         loop {
             let rest = &self.text[self.at..];
@@ -203,7 +202,7 @@ impl Parser<'_> {
         Ok(Kind::List(list))
     }
 
-    /// Passes a comma, or the end.
+    /// Skips a comma or the end; returns whether it was the end.
     fn is_last(&mut self, end: u8, wanted: &'static str) -> Result<bool, Fault> {
         self.space()?;
         if self.peek() == Some(end) {
@@ -234,7 +233,7 @@ impl Parser<'_> {
             }
         }
         let text = serde_json::from_str(&self.text[self.at..=end])
-            .map_err(|_| self.fault(Reason::Syntax("a string of JSON")))?;
+            .map_err(|_| self.fault(Reason::Syntax("a JSON string")))?;
         self.at = end + 1;
         Ok(text)
     }
@@ -270,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_trailing_commas_are_passed_and_lines_counted() {
+    fn comments_and_trailing_commas_are_skipped_and_lines_counted() {
         let text =
             "// one\n{ /* two\n*/ \"a\": [1, // three\n 2,],\n \"b\": {\"c\": \"x\\n//\",},\n}\n";
         let value = parse(text).unwrap();
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_line_and_key() {
+    fn an_error_names_line_and_key() {
         let fault = parse("{\n\"a\": {\n\"b\": [1,\n nul]}}").unwrap_err();
         assert_eq!((fault.line, fault.key.as_str()), (4, "a.b[1]"));
         let fault = parse("{\"a\": 1,\n\"a\": 2}").unwrap_err();
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused() {
+    fn invalid_json_is_refused() {
         for text in
             ["", "{", "[1,,2]", "{\"a\" 1}", "\"a", "\"a\\", "/* ", "1 2", "01", "[\"\\q\"]"]
         {

@@ -1,7 +1,7 @@
-//! Who may reach whom in a network: Tailscale's policy, from its text to each node's filter.
+//! Access control of a network: compiles Tailscale's policy from its text to each node's filter.
 //!
 //! ```text
-//!   text ── hujson ──► values with lines ── read ──► Policy, every name defined
+//!   text ── hujson ──► values with lines ── read ──► Policy, with all names defined
 //!   Policy + Nodes ── resolve, compile ──► Compiled: edges, each from a set of nodes to a set
 //!   Compiled ──► filter(node), peers(node), routes(node, router), ssh(node), attributes(node)
 //! ```

@@ -1,4 +1,4 @@
-//! The names of users in a policy: unmatched names, and renames.
+//! Names of users in a policy: finds unmatched names, and renames users.
 
 use crate::{
     alias::Alias,
@@ -8,29 +8,30 @@ use crate::{
 };
 
 impl Policy {
-    /// Whether a policy has no rules, so that everybody reaches everybody.
+    /// Whether the policy is without rules. Then every node reaches every other.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Likely mistakes that do not refuse a policy: unmatched names of users, and a policy without rules.
+    /// Likely mistakes that do not make a policy invalid: names that match no user, and the absence of rules.
     pub fn warnings(&self, nodes: &Nodes) -> Vec<Fault> {
         let is_open =
             self.is_open.then(|| Fault { line: 1, key: String::new(), reason: Reason::NoRules });
-        let nobody = self.mentions.iter().filter(|mention| !mention.matches_any_user(nodes));
-        let nobody = nobody.map(|mention| mention.fault(Reason::NoUser(mention.alias.to_string())));
-        let mut warnings: Vec<Fault> = is_open.into_iter().chain(nobody).collect();
+        let unmatched = self.mentions.iter().filter(|mention| !mention.matches_any_user(nodes));
+        let unmatched =
+            unmatched.map(|mention| mention.fault(Reason::NoUser(mention.alias.to_string())));
+        let mut warnings: Vec<Fault> = is_open.into_iter().chain(unmatched).collect();
         warnings.sort_by_key(|fault| fault.line);
         warnings
     }
 
-    /// The first place in the text that names this user.
+    /// The first location in the text that names this user.
     pub fn find_mention_of_user(&self, nodes: &Nodes, user: u64) -> Option<Fault> {
         let mention = self.mentions.iter().find(|mention| mention.is_of(nodes, user))?;
         Some(mention.fault(Reason::Mention(mention.alias.to_string())))
     }
 
-    /// The first place in the text that has this name of a user.
+    /// The first location in the text with this user name.
     pub fn find_name(&self, name: &str) -> Option<Fault> {
         let is_it =
             |mention: &&Mention| matches!(&mention.alias, Alias::User(own) if is_name(own, name));
@@ -38,8 +39,8 @@ impl Policy {
         Some(mention.fault(Reason::Mention(mention.alias.to_string())))
     }
 
-    /// The policy's text with a new name for a user, or `None` if the text does not have the old name.
-    /// Mail addresses stay.
+    /// The policy's text with a new name for a user, or `None` if the text does not contain the old name.
+    /// Mail addresses are not changed.
     pub fn with_renamed_user(
         &self,
         text: &str,
@@ -66,8 +67,8 @@ impl Policy {
         (!mentions.is_empty()).then_some(renamed)
     }
 
-    /// Whether each place names the same user as in `previous`, the policy before a rename. `users` are those after
-    /// the rename, and `previous_users` those before.
+    /// Whether each mention refers to the same user as in `previous`, the policy before a rename. `users` are the
+    /// users after the rename, and `previous_users` those before it.
     pub fn names_same_users(&self, users: &Nodes, previous: &Self, previous_users: &Nodes) -> bool {
         let all = self.mentions.iter().map(|mention| mention.user(users));
         all.eq(previous.mentions.iter().map(|mention| mention.user(previous_users)))

@@ -1,4 +1,4 @@
-//! A policy as it was read: every name in it is defined.
+//! The policy after parsing: all names in it are defined.
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
@@ -8,7 +8,7 @@ use tailnet::messages::PortRange;
 
 use crate::{alias::Alias, refusal::Fault};
 
-/// Who may reach whom in a network.
+/// The access control policy of a network.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     pub(crate) groups: BTreeMap<String, Vec<String>>,
@@ -17,34 +17,33 @@ pub struct Policy {
     pub(crate) tag_owners: BTreeMap<String, Vec<Alias>>,
     pub(crate) route_approvers: Vec<(IpNet, Vec<Alias>)>,
     pub(crate) exit_approvers: Vec<Alias>,
-    /// Neither acls nor grants: everybody reaches everybody.
+    /// Whether the text has neither acls nor grants: every node reaches every other.
     pub(crate) is_open: bool,
-    /// In the order of evaluation; an ACL is a grant a destination.
+    /// Grants in the order of evaluation. An ACL is one grant for each destination.
     pub(crate) grants: Vec<Grant>,
     pub(crate) ssh: Vec<Ssh>,
     pub(crate) attributes: Vec<Attributes>,
     pub(crate) randomizes_port: bool,
     pub(crate) tests: Vec<Test>,
     pub(crate) ssh_tests: Vec<SshTest>,
-    /// All names of users, in the order of the text.
+    /// All mentions of users, in the order of the text.
     pub(crate) mentions: Vec<Mention>,
-    /// Unsupported parts that were left out.
+    /// Unsupported parts that were omitted.
     pub(crate) left_out: Vec<Fault>,
 }
 
-/// A string of the text that names a user, or the users of a domain.
+/// A string in the text that names a user, or the users of a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Mention {
     pub location: Location,
-    /// The bytes of the string in the text, with its quotes.
+    /// The bytes of the string in the text, including its quotes.
     pub span: Range<usize>,
-    /// The string.
     pub text: String,
-    /// The name in it.
+    /// The name in the string.
     pub alias: Alias,
 }
 
-/// Where a rule stands, for messages about it later.
+/// The position of a rule in the text, for messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Location {
     pub line: u32,
@@ -60,10 +59,10 @@ pub(crate) struct Grant {
     pub via: Vec<String>,
 }
 
-/// What packets may pass.
+/// Packets that a rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packets {
-    /// None for TCP, UDP and ICMP.
+    /// `None` for TCP, UDP and ICMP.
     pub protocol: Option<u8>,
     pub ports: Vec<PortRange>,
 }
@@ -75,7 +74,7 @@ pub(crate) struct Ssh {
     pub targets: Vec<Alias>,
     pub users: Vec<String>,
     pub is_checked: bool,
-    /// None: whenever it is asked.
+    /// How long a check is valid. `None` if each login is checked.
     pub period: Option<Duration>,
     pub environment: Vec<String>,
 }
@@ -100,10 +99,10 @@ pub(crate) struct Test {
 /// One port of one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct TestTarget {
-    /// As it is in the policy.
+    /// The text in the policy.
     pub text: String,
     pub alias: Alias,
-    /// Of a protocol with ports.
+    /// The port, for protocols with ports.
     pub port: u16,
 }
 

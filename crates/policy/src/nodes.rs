@@ -5,61 +5,55 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-/// A network's users and nodes; a node is named by its place in the list. A default node is a place
-/// that is free.
+/// The users and nodes of a network. A node is identified by its index in the list. A default node is an
+/// unused entry.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
-    /// The users.
     pub users: Vec<User>,
-    /// The nodes.
     pub nodes: Vec<Node>,
-    /// Mail domains of the network, for `user:*@domain`; empty for any.
+    /// Mail domains of the network, for `user:*@domain`. If empty, any domain is allowed.
     pub domains: Vec<String>,
 }
 
-/// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct User {
-    /// Its number.
     pub id: u64,
-    /// As it signs in.
+    /// The login name.
     pub name: String,
-    /// May be empty.
+    /// The mail address; may be empty.
     pub email: String,
-    /// What it may administer.
     pub role: Option<Role>,
 }
 
-/// What a user may administer.
+/// The administrative role of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Nothing.
+    /// No rights.
     #[default]
     Member,
-    /// The network.
+    /// Administers the network.
     Admin,
-    /// The network, which is its own.
+    /// Owns and administers the network.
     Owner,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// For messages.
+    /// The name, for messages.
     pub name: String,
-    /// The user whose it is; none counts if it has tags.
+    /// The owner. Ignored if the node has tags.
     pub user: Option<u64>,
-    /// With `tag:`.
+    /// The tags, with the prefix `tag:`.
     pub tags: Vec<String>,
-    /// IPv4 before IPv6.
+    /// Addresses, IPv4 before IPv6.
     pub addresses: Vec<IpAddr>,
-    /// Networks that it routes and was allowed to.
+    /// Advertised routes that are approved.
     pub routes: Vec<IpNet>,
 }
 
-/// Nodes as in headscale's records and in `--nodes`.
+/// The JSON format of nodes in headscale's records and in `--nodes`.
 #[derive(Deserialize)]
 struct Topology {
     #[serde(default)]
@@ -87,8 +81,8 @@ fn nil<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>
 }
 
 impl Nodes {
-    /// Reads `{users, nodes}` with nodes by name. Where nobody has a role, the first user is the
-    /// owner; where there are no `domains`, the network's is the owner's.
+    /// Reads `{users, nodes}` with nodes by name. If no user has a role, the first user is the owner. If
+    /// `domains` is absent, the domain of the owner's mail address is the network's.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         let Topology { mut users, nodes, domains } = serde_json::from_str(text)?;
         users.sort_by_key(|user| user.id);
@@ -104,12 +98,12 @@ impl Nodes {
         Ok(Self { users, nodes, domains })
     }
 
-    /// The nodes' places.
+    /// The indexes of all nodes.
     pub fn indices(&self) -> std::ops::Range<usize> {
         0..self.nodes.len()
     }
 
-    /// Who is named so, as `name@domain`, as a name, or as `name@`.
+    /// The user with this name, given as `name@domain`, `name@` or the bare name.
     pub fn user(&self, name: &str) -> Option<&User> {
         let bare = name.strip_suffix('@').unwrap_or(name);
         let is_named = |user: &&User| is_address(&user.email, bare) || is_name(name, &user.name);
@@ -117,7 +111,7 @@ impl Nodes {
     }
 }
 
-/// Whether a policy's text is this name. An empty name matches no text.
+/// Whether a text in a policy is this name. An empty name matches no text.
 pub(crate) fn is_name(text: &str, name: &str) -> bool {
     !name.is_empty() && text.strip_suffix('@').unwrap_or(text) == name
 }
@@ -143,61 +137,61 @@ impl Listed {
 }
 
 impl User {
-    /// The domain of its address.
+    /// The domain of the mail address.
     pub fn domain(&self) -> Option<&str> {
         self.address().map(|(_, domain)| domain)
     }
 
-    /// Both parts of its address, neither of them empty.
+    /// Both parts of the mail address, neither of them empty.
     fn address(&self) -> Option<(&str, &str)> {
         let (local, domain) = self.email.rsplit_once('@')?;
         (!local.is_empty() && !domain.is_empty()).then_some((local, domain))
     }
 
-    /// Whether it is of a mail domain.
+    /// Whether the mail address is in a domain.
     pub(crate) fn is_of(&self, domain: &str) -> bool {
         self.domain().is_some_and(|own| own.eq_ignore_ascii_case(domain))
     }
 
-    /// What stands before it.
+    /// The part of the mail address before the `@`.
     pub fn local_part(&self) -> Option<&str> {
         self.address().map(|(local, _)| local)
     }
 }
 
 impl Node {
-    /// Whether it is nobody: a place in the list that is free.
+    /// Whether this is an unused entry of the list.
     pub fn is_vacant(&self) -> bool {
         self.addresses.is_empty() && self.user.is_none() && self.tags.is_empty()
     }
 
-    /// Whether it is its user's and no service.
+    /// Whether the node belongs to a user, and not to tags.
     pub fn is_personal(&self) -> bool {
         self.tags.is_empty()
     }
 
-    /// Whether it has an address there.
+    /// Whether the node has an address in a network.
     pub fn is_in(&self, net: &IpNet) -> bool {
         self.addresses.iter().any(|address| net.contains(address))
     }
 
-    /// Whether it is the way to the internet.
+    /// Whether the node is an exit node.
     pub fn is_exit(&self) -> bool {
         self.routes.iter().any(|net| net.prefix_len() == 0)
     }
 
-    /// Its routes but the one to the internet.
+    /// The routes without the default routes.
     pub fn subnets(&self) -> impl Iterator<Item = &IpNet> {
         self.routes.iter().filter(|net| net.prefix_len() > 0)
     }
 
-    /// Whether it routes a part of it.
+    /// Whether the node routes a part of a network.
     pub fn routes_to(&self, net: &IpNet) -> bool {
         self.subnets().any(|route| overlaps(route, net))
     }
 }
 
-/// Whether they have addresses in common: then one is within the other.
+/// Whether two networks have addresses in common: then one contains the other.
 pub fn overlaps(one: &IpNet, two: &IpNet) -> bool {
     one.contains(two) || two.contains(one)
 }
@@ -207,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_names_a_user_without_a_name_and_an_address() {
+    fn a_user_without_name_and_mail_address_matches_no_text() {
         let nodes = Nodes { users: vec![User::default()], ..Nodes::default() };
         for text in ["", "@"] {
             assert!(nodes.user(text).is_none(), "{text:?}");

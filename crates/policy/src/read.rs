@@ -1,4 +1,4 @@
-//! A text to a [`Policy`]: sections that define names first, then those that use them.
+//! Parses a text to a [`Policy`]: first the sections that define names, then the sections that use them.
 
 mod access;
 mod definitions;
@@ -13,15 +13,15 @@ use crate::{
     refusal::{Fault, Reason, Refusal},
 };
 
-/// More than any policy has, and as much as is read of one.
+/// The maximum length of a policy, in bytes. Real policies are much shorter.
 const LENGTH: usize = 4 << 20;
 
 const NO_POSTURE: &str = ": there is no device posture";
 
-/// Sections of Tailscale's that we have nothing for, and what is instead.
+/// Sections of Tailscale that are not supported, each with a hint for the message.
 const UNSUPPORTED: [(&str, &str); 7] = [
     ("derpmap", ": relays are set in the server's configuration"),
-    ("disableipv4", ": give the attribute disable-ipv4 in nodeAttrs"),
+    ("disableipv4", ": use the attribute disable-ipv4 in nodeAttrs"),
     ("onecgnatroute", ""),
     ("postures", NO_POSTURE),
     ("defaultsrcposture", NO_POSTURE),
@@ -30,23 +30,26 @@ const UNSUPPORTED: [(&str, &str); 7] = [
 ];
 
 impl Policy {
-    /// Reads a policy. Refuses with all that is wrong.
+    /// Parses a policy.
+    ///
+    /// # Errors
+    /// All defects of the text, including unsupported parts.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let (mut policy, mut faults) = read(text)?;
         faults.append(&mut policy.left_out);
         policy.unless(faults)
     }
 
-    /// Reads a policy without its unsupported parts, which are in [`Policy::left_out`]. A rule with an
-    /// unsupported condition is left out, so that the policy never grants more than its text does, except
-    /// a login by SSH that a left-out rule would check or record.
+    /// Parses a policy without its unsupported parts, which [`Policy::left_out`] returns. A rule with an
+    /// unsupported condition is omitted, so the policy never grants more than its text. The exception is a
+    /// login by SSH that an omitted rule would check or record.
     pub fn parse_supported(text: &str) -> Result<Self, Refusal> {
         let (policy, faults) = read(text)?;
         policy.unless(faults)
     }
 
-    /// Reads a policy that was saved, perhaps by an earlier version that accepted more names. Invalid
-    /// names are left out like unsupported ones, and its tests need not be valid.
+    /// Parses a stored policy. An earlier version, which accepted more names, may have stored it: invalid
+    /// names are omitted like unsupported ones, and the tests may be invalid.
     pub fn parse_saved(text: &str) -> Result<Self, Refusal> {
         let (mut policy, faults) = read(text)?;
         let (left_out, faults) = faults.into_iter().partition(|fault| {
@@ -57,7 +60,7 @@ impl Policy {
         policy.unless(faults)
     }
 
-    /// The unsupported parts that were left out, in the order of the lines.
+    /// The unsupported parts that were omitted, in the order of their lines.
     pub fn left_out(&self) -> &[Fault] {
         &self.left_out
     }
@@ -72,7 +75,7 @@ impl Policy {
     }
 }
 
-/// Reads a policy and its faults. Unsupported parts are in [`Policy::left_out`].
+/// Parses a policy, and returns it with its defects. Unsupported parts are in [`Policy::left_out`].
 fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     let refusal = |fault| Refusal { faults: vec![fault] };
     if text.len() > LENGTH {
@@ -89,10 +92,10 @@ fn read(text: &str) -> Result<(Policy, Vec<Fault>), Refusal> {
     Ok((policy, faults))
 }
 
-/// The fault of a group's member.
+/// The defect of an invalid member of a group.
 const NO_USER: Reason = Reason::WrongType("a user, name@domain or name@");
 
-/// Where an alias stands decides which are allowed.
+/// The side of a rule with an alias. It decides which autogroups are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Source,
@@ -105,7 +108,7 @@ struct Reader {
     faults: Vec<Fault>,
 }
 
-/// A value and the way to it.
+/// A value and its key path.
 #[derive(Clone)]
 struct At<'a> {
     value: &'a Value,
@@ -181,7 +184,7 @@ impl Reader {
         }
         self.unsupported(at, why);
         if name == "defaultsrcposture" {
-            // It is a condition of every rule.
+            // The default posture is a condition of every rule.
             self.policy.is_open = false;
             self.policy.grants.clear();
             self.policy.ssh.clear();
@@ -205,12 +208,12 @@ impl Reader {
         self.faults.push(Fault { line: at.value.line, key: at.key.clone(), reason });
     }
 
-    /// Notes an unsupported part. The caller leaves it out.
+    /// Records an unsupported part. The caller omits it.
     fn unsupported(&mut self, at: &At<'_>, why: &'static str) {
         self.refuse(at, Reason::Unsupported(why));
     }
 
-    /// Notes an invalid or unsupported name. The caller leaves it out.
+    /// Records an invalid or unsupported name. The caller omits it.
     fn refuse(&mut self, at: &At<'_>, reason: Reason) {
         let faults = match reason.is_unsupported() {
             true => &mut self.policy.left_out,
@@ -219,7 +222,7 @@ impl Reader {
         faults.push(Fault { line: at.value.line, key: at.key.clone(), reason });
     }
 
-    /// The entries of a table; keys as they stand.
+    /// The entries of an object, with unchanged keys.
     fn entries<'a>(&mut self, at: &At<'a>) -> Vec<(&'a str, At<'a>)> {
         let entries: &[Entry] = match &at.value.kind {
             Kind::Table(entries) => entries,
@@ -237,8 +240,8 @@ impl Reader {
         entries.iter().map(child).collect()
     }
 
-    /// The entries of a table whose keys are ours: in lower case, as their case does not matter.
-    /// What begins with # is a program's note.
+    /// The entries of an object with keys of the policy format, in lower case: their case is ignored. Keys that
+    /// begin with `#` are comments of programs, and skipped.
     fn fields<'a>(&mut self, at: &At<'a>) -> Vec<(String, At<'a>)> {
         let entries = self.entries(at).into_iter();
         let mut fields: Vec<(String, At<'a>)> = Vec::new();
@@ -283,7 +286,7 @@ impl Reader {
         list.iter().filter_map(|at| self.text(at).map(str::to_owned)).collect()
     }
 
-    /// Whether a rule has this unsupported condition. The caller leaves out the rule.
+    /// Whether a rule has this unsupported condition. The caller omits the rule.
     fn has_condition(&mut self, at: &At<'_>, why: &'static str) -> bool {
         let is_condition = !at.value.is_empty();
         if is_condition {
@@ -317,7 +320,7 @@ impl Reader {
         }
     }
 
-    /// Records a name of a user.
+    /// Records the mention of a user or domain.
     fn mention(&mut self, at: &At<'_>, text: &str, alias: &Alias) {
         if matches!(alias, Alias::User(_) | Alias::Domain(_)) {
             let (location, span) = (at.location(), at.value.span.clone());

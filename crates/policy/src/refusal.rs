@@ -1,43 +1,42 @@
-//! Why a policy is refused.
+//! Defects of policies, and their messages.
 
 use std::fmt;
 
-/// All faults of a policy, in the order of their lines.
+/// A policy is invalid: all its defects, in the order of their lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// At least one.
     pub faults: Vec<Fault>,
 }
 
-/// One fault, and where it is.
+/// One defect, and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// The way to the value, as in `acls[0].src[1]`.
+    /// The key path of the value, like `acls[0].src[1]`.
     pub key: String,
-    /// What is wrong.
     pub reason: Reason,
 }
 
-/// What is wrong. The words are those of Tailscale's service where it has words for it.
+/// The kind of a defect. The messages are those of Tailscale's service if it has one for the defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     Syntax(&'static str),
     TooDeep,
     DuplicateKey,
     UnknownKey,
-    /// A key of Tailscale's that this coordinator does not support.
+    /// A key of Tailscale that this coordinator does not support.
     Unsupported(&'static str),
-    /// A value of Tailscale's that this coordinator does not support.
+    /// A value of Tailscale that this coordinator does not support.
     UnsupportedName(String, &'static str),
     /// A name that matches no user.
     NoUser(String),
-    /// A name that the policy has.
+    /// A name of a user in the policy.
     Mention(String),
     /// A policy without rules.
     NoRules,
-    /// Another type was expected.
+    /// The value has the wrong type.
     WrongType(&'static str),
     GroupName,
     GroupInGroup {
@@ -108,7 +107,7 @@ pub enum Reason {
     SshTestTarget(String),
 }
 
-/// What is wrong with ports.
+/// A defect of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortsFault {
     Missing,
@@ -118,7 +117,7 @@ pub enum PortsFault {
     Order,
 }
 
-/// What is wrong with a test, or what it found.
+/// A defect of a test, or its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestFault {
     NoSource,
@@ -132,7 +131,7 @@ pub enum TestFault {
 }
 
 impl Reason {
-    /// Whether Tailscale has it, and this coordinator does not.
+    /// Whether Tailscale supports it, and this coordinator does not.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported(_) | Self::UnsupportedName(..))
     }
@@ -165,9 +164,9 @@ impl fmt::Display for Reason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(wanted) => write!(out, "expected {wanted}"),
-            Self::TooDeep => write!(out, "too many arrays and objects within each other"),
-            Self::DuplicateKey => write!(out, "this key stands twice"),
-            Self::UnknownKey => write!(out, "there is no such key"),
+            Self::TooDeep => write!(out, "arrays and objects are nested too deeply"),
+            Self::DuplicateKey => write!(out, "duplicate key"),
+            Self::UnknownKey => write!(out, "unknown key"),
             Self::Unsupported(instead) => write!(out, "is not supported{instead}"),
             Self::UnsupportedName(name, why) => write!(out, "{name} is not supported{why}"),
             Self::NoUser(name) => write!(out, "{name:?} matches no user"),
@@ -176,18 +175,18 @@ impl fmt::Display for Reason {
                 write!(out, "there are neither acls nor grants: every node reaches every other")
             }
             Self::WrongType(what) => write!(out, "must be {what}"),
-            Self::GroupName => write!(out, "a group's name begins with group:"),
+            Self::GroupName => write!(out, "a group's name must begin with group:"),
             Self::GroupInGroup { group, member } => {
                 write!(out, "groups[{group:?}]: {member:?}: group members cannot be recursive")
             }
-            Self::TagName(tag) => write!(out, "{tag:?}: a tag is tag: and a name"),
+            Self::TagName(tag) => write!(out, "{tag:?}: a tag must have the form tag:NAME"),
             Self::TagNameIn(tag) => {
                 write!(out, "tagOwners[{tag:?}]: tag names must start with a letter, after 'tag:'")
             }
-            Self::HostName => write!(out, "a host's name has neither a colon nor an @"),
+            Self::HostName => write!(out, "a host's name must not contain a colon or an @"),
             Self::Address(text) => write!(out, "{text:?} is neither an address nor a network"),
-            Self::Alias(text) => write!(out, "{text:?} is no user, group, tag, host or network"),
-            Self::Autogroup(name) => write!(out, "there is no {name}"),
+            Self::Alias(text) => write!(out, "{text:?} is not a user, group, tag, host or network"),
+            Self::Autogroup(name) => write!(out, "{name} does not exist"),
             Self::NotAllowedHere(name) => write!(out, "{name} cannot be used here"),
             Self::SelfAsSource => {
                 write!(out, "\"autogroup:self\" not valid on the src side of a rule")
@@ -207,7 +206,7 @@ impl fmt::Display for Reason {
             Self::NoViaTag(tag) => write!(out, "tag {tag:?} not found"),
             Self::ViaNotTag => write!(out, "via can only be a tag"),
             Self::SetInItself => {
-                write!(out, "an ipset cannot be part of itself, nor sixteen sets deep")
+                write!(out, "an ipset cannot be part of itself, or be nested more than 16 deep")
             }
             Self::Action(action) => write!(out, "action={action:?} is not supported"),
             Self::Ports(fault) => write!(out, "{fault}"),
@@ -242,7 +241,7 @@ impl fmt::Display for Reason {
             Self::SshSource(source) => write!(out, "invalid src {source:?}"),
             Self::SshTagToUser => write!(out, "tagged nodes cannot reach users' nodes by SSH"),
             Self::SshOtherUser => {
-                write!(out, "a user's nodes are reached by SSH by the same user only")
+                write!(out, "only the same user can reach a user's nodes by SSH")
             }
             Self::Period(text) => write!(out, "time: invalid duration {text:?}"),
             Self::PeriodNegative(text) => {
@@ -280,17 +279,17 @@ impl fmt::Display for PortsFault {
 impl fmt::Display for TestFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSource => write!(out, "there is no src"),
-            Self::Source(source) => write!(out, "src {source:?} is nobody"),
+            Self::NoSource => write!(out, "src is missing"),
+            Self::Source(source) => write!(out, "src {source:?} matches no user or node"),
             Self::Target(target) => write!(out, "{target:?} is not one port of one machine"),
-            Self::Nothing => write!(out, "there is nothing to accept or deny"),
+            Self::Nothing => write!(out, "accept and deny are both empty"),
             Self::Protocol(name) => {
                 write!(out, "{name:?} is neither a protocol's name nor a number from 1 to 255")
             }
             Self::Denied { source, target } => write!(out, "{source} does not reach {target}"),
             Self::Allowed { source, target } => write!(out, "{source} reaches {target}"),
             Self::NotChecked { source, target } => {
-                write!(out, "{source} is not checked on the way to {target}")
+                write!(out, "a login of {source} to {target} is not checked")
             }
         }
     }

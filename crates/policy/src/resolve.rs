@@ -1,4 +1,4 @@
-//! Names to nodes and networks.
+//! Resolves names to nodes and networks.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -11,25 +11,25 @@ use crate::{
     set::NodeSet,
 };
 
-/// What `*` is as a source: Tailscale's addresses without those of ChromeOS's machines. (Recorded.)
+/// The addresses of `*` as a source: Tailscale's addresses without those of ChromeOS machines. (Recorded.)
 const ALL_NODES: [&str; 3] =
     ["100.64.0.0-100.115.91.255", "100.115.94.0-100.127.255.255", "fd7a:115c:a1e0::/48"];
 
-/// Whom a list of names means.
+/// The nodes and networks of a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// By their own addresses.
+    /// Nodes, by their own addresses.
     pub nodes: NodeSet,
-    /// Literally.
+    /// Networks in the text, and those of hosts and ipsets.
     pub nets: Vec<IpNet>,
-    /// `*`: the network's nodes, and what is behind them.
+    /// `*`: all nodes of the network, and the networks that they route.
     pub is_any: bool,
-    /// Every address there is.
+    /// Every address: `autogroup:danger-all`.
     pub is_all: bool,
     pub is_internet: bool,
 }
 
-/// What names are resolved with.
+/// A policy and a network, which resolve names.
 #[derive(Clone, Copy)]
 pub(crate) struct Names<'a> {
     pub policy: &'a Policy,
@@ -78,7 +78,7 @@ impl Names<'_> {
             Alias::Auto(Autogroup::Owner) => {
                 self.add_users(to, |user| user.role == Some(Role::Owner));
             }
-            // Differs from node to node: its users resolve it.
+            // Depends on the source node: the callers resolve it.
             Alias::Auto(Autogroup::Itself) => {}
         }
     }
@@ -98,7 +98,7 @@ impl Names<'_> {
         );
     }
 
-    /// The nodes with an address in it.
+    /// The nodes with an address in the resolved names.
     pub fn members(self, of: &Resolved) -> NodeSet {
         let nodes = &self.nodes.nodes;
         if of.is_any || of.is_all {
@@ -113,7 +113,7 @@ impl Names<'_> {
         members
     }
 
-    /// As a filter's sources, in the order of their text.
+    /// The sources of a filter, sorted by their text.
     pub fn sources(self, of: &Resolved) -> Vec<String> {
         if of.is_all {
             return vec!["*".into()];
@@ -135,7 +135,7 @@ impl Names<'_> {
     }
 }
 
-/// Whether `ALL_NODES` has it; not so where a network has addresses of its own.
+/// Whether `ALL_NODES` contains an address. A network with other prefixes has addresses outside.
 fn is_in_all_nodes(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -153,7 +153,7 @@ impl Resolved {
         !is_named && self.nets.is_empty() && self.nodes.is_empty()
     }
 
-    /// Whether it means an address of this node.
+    /// Whether it contains this address of a node.
     pub fn has(&self, index: usize, address: &IpAddr) -> bool {
         self.is_any
             || self.is_all

@@ -1,16 +1,16 @@
-//! Sets of nodes, by their places in `Nodes`.
+//! Sets of nodes, by their indexes in `Nodes`.
 
-/// Which nodes.
+/// A set of nodes, as a bit set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet(Vec<u64>);
 
 impl NodeSet {
-    /// The first `count` nodes.
+    /// Returns the set of the first `count` nodes.
     pub fn all(count: usize) -> Self {
         (0..count).collect()
     }
 
-    /// Puts one in; whether it was not there.
+    /// Adds a node. Returns whether it is new.
     pub fn insert(&mut self, node: usize) -> bool {
         let (word, bit) = (node / 64, 1 << (node % 64));
         if word >= self.0.len() {
@@ -21,7 +21,7 @@ impl NodeSet {
         is_new
     }
 
-    /// Takes one out; whether it was there.
+    /// Removes a node. Returns whether the set contained it.
     pub fn remove(&mut self, node: usize) -> bool {
         let bit = 1 << (node % 64);
         let Some(word) = self.0.get_mut(node / 64) else { return false };
@@ -30,27 +30,27 @@ impl NodeSet {
         was_there
     }
 
-    /// The set whose [`NodeSet::words`] these are.
+    /// Returns the set with these [`NodeSet::words`].
     pub fn from_words(words: Vec<u64>) -> Self {
         Self(words)
     }
 
-    /// 64 neighbours each, as bits; what is behind the last is empty.
+    /// The bits of 64 nodes in each word. Nodes beyond the last word are not in the set.
     pub fn words(&self) -> &[u64] {
         &self.0
     }
 
-    /// Whether one is in it.
+    /// Whether the set contains a node.
     pub fn contains(&self, node: usize) -> bool {
         self.0.get(node / 64).is_some_and(|word| word & (1 << (node % 64)) != 0)
     }
 
-    /// Whether nobody is in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
 
-    /// Puts in all of another.
+    /// Adds all nodes of another set.
     pub fn union_with(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -60,31 +60,31 @@ impl NodeSet {
         }
     }
 
-    /// Those in both.
+    /// The nodes in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(one, two)| one & two).collect())
     }
 
-    /// Whether one is in both.
+    /// Whether a node is in both sets.
     pub fn intersects(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(one, two)| one & two != 0)
     }
 
-    /// Those that are not in the other.
+    /// The nodes that are not in the other set.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let others = other.0.iter().copied().chain(std::iter::repeat(0));
         Self(self.0.iter().zip(others).map(|(one, two)| one & !two).collect())
     }
 
-    /// Those in one of both alone.
+    /// The nodes in exactly one of the sets.
     pub fn symmetric_difference(&self, other: &Self) -> Self {
         let word = |set: &Self, at: usize| set.0.get(at).copied().unwrap_or_default();
         let words = 0..self.0.len().max(other.0.len());
         Self(words.map(|at| word(self, at) ^ word(other, at)).collect())
     }
 
-    /// Those in it, in order.
+    /// The nodes in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(index, &word)| {
             let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0usize..200), 0..100)) {
+        fn node_set_equals_a_btree_set_after_random_steps(steps in proptest::collection::vec((any::<bool>(), 0usize..200), 0..100)) {
             let (mut nodes, mut set) = (NodeSet::default(), BTreeSet::new());
             for (is_insert, at) in steps {
                 if is_insert {
@@ -133,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn two_sets_are_joined_met_and_parted(one in indices(), two in indices()) {
+        fn operations_on_two_sets_equal_those_of_btree_sets(one in indices(), two in indices()) {
             let set = |of: &BTreeSet<usize>| of.iter().copied().collect::<NodeSet>();
             let list = |of: &NodeSet| of.iter().collect::<BTreeSet<usize>>();
             let (a, b) = (set(&one), set(&two));

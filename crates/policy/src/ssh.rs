@@ -1,4 +1,4 @@
-//! Who may log in where, as Tailscale's clients are told.
+//! Rules for logins by SSH, in the format of Tailscale's clients (`tailcfg.SSHRule`).
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -13,17 +13,16 @@ use crate::{
     set::NodeSet,
 };
 
-/// Who may log in, as whom, and how.
+/// A rule: nodes, accounts and the action.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SshRule {
-    /// The nodes that it is for.
+    /// The nodes that may log in.
     pub principals: Vec<SshPrincipal>,
-    /// Accounts; `=` is the same, empty is none.
+    /// The requested account and the local account: `=` is the same account, empty refuses the login.
     pub ssh_users: BTreeMap<String, String>,
-    /// What becomes of the connection.
     pub action: SshAction,
-    /// Environment variables that are taken.
+    /// Environment variables that are accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accept_env: Vec<String>,
 }
@@ -32,34 +31,34 @@ pub struct SshRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SshPrincipal {
-    /// One of its addresses.
+    /// One of the node's addresses.
     #[serde(rename = "nodeIP")]
     pub node_ip: String,
 }
 
-/// What becomes of a connection.
+/// The action for a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SshAction {
-    /// It is taken.
+    /// The connection is accepted.
     #[serde(skip_serializing_if = "is_false")]
     pub accept: bool,
-    /// With the agent.
+    /// Agent forwarding is allowed.
     #[serde(skip_serializing_if = "is_false")]
     pub allow_agent_forwarding: bool,
-    /// It is held, and the server asked there.
+    /// The connection is held, and the client requests the action from this URL.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hold_and_delegate: String,
-    /// With ports.
+    /// Local port forwarding is allowed.
     #[serde(skip_serializing_if = "is_false")]
     pub allow_local_port_forwarding: bool,
-    /// With ports of the other side.
+    /// Remote port forwarding is allowed.
     #[serde(skip_serializing_if = "is_false")]
     pub allow_remote_port_forwarding: bool,
 }
 
 impl SshAction {
-    /// It is taken, with all that goes with a connection.
+    /// Accepts the connection, and allows all kinds of forwarding.
     pub fn accepted() -> Self {
         Self {
             accept: true,
@@ -74,7 +73,7 @@ impl SshAction {
 /// A login that is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SshCheck {
-    /// For how long one check is good; none: each login is checked.
+    /// How long a check is valid. `None` if each login is checked.
     pub period: Option<Duration>,
 }
 
@@ -88,11 +87,11 @@ fn is_false(yes: &bool) -> bool {
 pub(crate) struct SshEdge {
     pub sources: NodeSet,
     pub targets: NodeSet,
-    /// With autogroup:self.
+    /// Whether autogroup:self is a target.
     pub reaches_own: bool,
     has_others: bool,
     accounts: BTreeMap<String, String>,
-    /// By user: the account that its mail address names.
+    /// The account that the mail address of each user names.
     pub locals: BTreeMap<u64, String>,
     pub has_locals: bool,
     is_checked: bool,
@@ -120,7 +119,7 @@ impl SshEdge {
     }
 }
 
-/// The domain of `localpart:*@domain`; anything else is an account's name.
+/// The domain of `localpart:*@domain`. Other texts are names of accounts.
 pub(crate) fn local_domain(user: &str) -> Option<&str> {
     user.strip_prefix("localpart:*@").filter(|domain| !domain.is_empty())
 }
@@ -132,7 +131,7 @@ fn local(user: &User, domains: &[&str]) -> Option<(u64, String)> {
 }
 
 fn accounts(users: &[String]) -> BTreeMap<String, String> {
-    // Root is nobody unless it is named.
+    // A login as root is refused unless root is named.
     let mut accounts = BTreeMap::from([("root".to_owned(), String::new())]);
     for user in users {
         match user.as_str() {
@@ -145,8 +144,8 @@ fn accounts(users: &[String]) -> BTreeMap<String, String> {
 }
 
 impl Compiled {
-    /// The rules for logins at a node, those that are checked first. `server` is where a client
-    /// asks about a checked login, without a slash at the end.
+    /// The rules for logins at a node, with the checked ones first. `server` is the base URL at which a client
+    /// asks about a checked login, without a trailing slash.
     pub fn ssh(&self, node: usize, server: &str) -> Vec<SshRule> {
         let mut rules = Vec::new();
         for edge in &self.ssh {
@@ -156,7 +155,7 @@ impl Compiled {
         rules
     }
 
-    /// Whether the first rule for a login from one node at another, to this account, has it checked.
+    /// Returns the check if the first rule for a login from one node at another, to this account, requires one.
     pub fn ssh_check(&self, from: usize, at: usize, account: &str) -> Option<SshCheck> {
         let source = &self.nodes.nodes.get(from)?.addresses;
         let mut checks = self.ssh.iter().filter(|edge| edge.is_checked);
@@ -201,7 +200,7 @@ impl Logins<'_> {
         if edge.targets.contains(node) {
             self.push_all();
         } else if edge.has_locals && edge.sources.contains(node) {
-            // Recorded: whoever may log in elsewhere by its mail address may at home.
+            // Recorded: a source of `localpart` rules may also log in at its own nodes.
             match own {
                 Some(user) => self.push_user(user),
                 None => self.push(self.principals(&[node].into_iter().collect()), None),
@@ -224,7 +223,7 @@ impl Logins<'_> {
         }
     }
 
-    /// Users with nodes among the sources, in the order of their numbers.
+    /// The users with nodes among the sources, sorted by ID.
     fn users(&self) -> Vec<u64> {
         let nodes = self.edge.sources.iter().map(|index| &self.nodes.nodes[index]);
         let nodes = nodes.filter(|node| node.is_personal());
@@ -234,7 +233,7 @@ impl Logins<'_> {
         users
     }
 
-    /// Those with tags, once a tag. (Recorded.)
+    /// The sources with tags, once for each tag. (Recorded.)
     fn tagged(&self) -> Vec<SshPrincipal> {
         let nodes = self.edge.sources.iter().map(|index| &self.nodes.nodes[index]);
         nodes
@@ -260,7 +259,7 @@ impl Logins<'_> {
         self.push(self.of_user(user), Some(user));
     }
 
-    /// One rule for the accounts by name, and one for a user's own.
+    /// Adds one rule for the named accounts, and one for the account of the user's mail address.
     fn push(&mut self, principals: Vec<SshPrincipal>, user: Option<u64>) {
         if principals.is_empty() {
             return;

@@ -76,7 +76,7 @@ impl Reader {
         if is_left_out {
             return;
         }
-        // Tailscale puts autogroup:self behind the others, unless all are autogroups.
+        // Tailscale moves autogroup:self to the end, unless all targets are autogroups.
         if !targets.iter().all(|(target, _)| matches!(target, Alias::Auto(_))) {
             targets.sort_by_key(|(target, _)| target.is(Autogroup::Itself));
         }
@@ -105,7 +105,7 @@ impl Reader {
         }
     }
 
-    /// What may be beside autogroup:self: everybody in an ACL, but not in a grant.
+    /// Checks the sources of a rule for autogroup:self. `*` is allowed in an ACL, but not in a grant.
     fn self_sources<'a>(
         &mut self,
         rule: &At<'_>,
@@ -131,7 +131,7 @@ impl Reader {
         }
     }
 
-    /// A grant, or `None` if it has an unsupported condition.
+    /// Parses a grant. Returns `None` if it has an unsupported condition.
     fn grant(&mut self, rule: &At<'_>) -> Option<Grant> {
         let mut grant = Grant {
             sources: Vec::new(),
@@ -175,7 +175,7 @@ impl Reader {
         (!is_left_out).then_some(grant)
     }
 
-    /// `*`, `443`, `tcp:443`, `icmp:*`, `*:443`.
+    /// Parses protocol and ports: `*`, `443`, `tcp:443`, `icmp:*`, `*:443`.
     fn packets(&mut self, at: &At<'_>) -> Option<Packets> {
         let text = self.text(at)?.trim();
         let (name, range) = text.rsplit_once(':').unwrap_or(("", text));

@@ -1,4 +1,4 @@
-//! Sections that define names, and those about nodes alone.
+//! The sections that define names, and those about nodes: groups, hosts, tagOwners, autoApprovers, nodeAttrs.
 
 use ipnet::IpNet;
 
@@ -65,7 +65,7 @@ impl Reader {
         }
     }
 
-    /// Users, groups, tags, and the autogroups of users.
+    /// Parses a list of users, groups, tags and autogroups of users.
     fn owners(&mut self, at: &At<'_>) -> Vec<Alias> {
         let mut owners = Vec::new();
         for owner in self.list(at) {
@@ -143,8 +143,8 @@ impl Reader {
     }
 
     fn pools(&mut self, at: &At<'_>) -> Vec<IpNet> {
-        /// What is given to nodes, and within it MagicDNS's and ChromeOS's.
-        const GIVEN: &str = "100.64.0.0/10";
+        /// The addresses of nodes, and within them those reserved for MagicDNS and ChromeOS.
+        const NODE_ADDRESSES: &str = "100.64.0.0/10";
         const RESERVED: [&str; 2] = ["100.100.100.0/24", "100.115.92.0/23"];
         let mut pools = Vec::new();
         for pool in self.list(at) {
@@ -155,7 +155,7 @@ impl Reader {
             };
             let overlaps =
                 |other: &str| alias::net(other).is_some_and(|o| crate::nodes::overlaps(&o, &net));
-            if !alias::net(GIVEN).is_some_and(|given| given.contains(&net)) {
+            if !alias::net(NODE_ADDRESSES).is_some_and(|all| all.contains(&net)) {
                 self.fault(&pool, Reason::Pool(text.into()));
             } else if RESERVED.iter().any(|reserved| overlaps(reserved)) {
                 self.fault(&pool, Reason::PoolReserved(text.into()));

@@ -1,4 +1,4 @@
-//! The section ipsets: names for networks, and for networks without others.
+//! The section ipsets: named sets of networks, with added and removed parts.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{At, Reader};
 use crate::{alias::Alias, refusal::Reason};
 
-/// Sets within each other.
+/// The maximum nesting of sets.
 const DEPTH: usize = 16;
 
-/// A part of a set, to be added or removed in its turn.
+/// A part of a set, which is added or removed in the order of the text.
 struct Part<'a> {
     at: At<'a>,
     is_removed: bool,
@@ -61,7 +61,7 @@ impl Reader {
         Some(Part { at, is_removed, alias })
     }
 
-    /// The networks of a set, its parts in their order; each set is made once.
+    /// The networks of a set, after its parts in their order. Each set is computed once.
     fn flatten(
         &mut self,
         sets: &Sets<'_>,
@@ -99,7 +99,7 @@ impl Reader {
     }
 }
 
-/// What remains of a network: its halves, as often as the other is in one.
+/// Removes `gone` from a network. Splits the network in halves until `gone` is one of them.
 fn without(net: &IpNet, gone: &IpNet) -> Vec<IpNet> {
     if gone.contains(net) {
         return Vec::new();
@@ -114,7 +114,7 @@ fn without(net: &IpNet, gone: &IpNet) -> Vec<IpNet> {
     remain
 }
 
-/// The network of this length beside the one that has `of`.
+/// The other half of the network of length `length - 1` that contains `of`.
 fn sibling(of: &IpNet, length: u8) -> Option<IpNet> {
     match of {
         IpNet::V4(net) => {

@@ -10,9 +10,9 @@ use crate::{
     refusal::{Reason, TestFault},
 };
 
-/// A week; twelve hours where nothing is said. (Tailscale's documentation of checkPeriod.)
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-const USUAL: Duration = Duration::from_secs(12 * 3600);
+/// The maximum and the default of checkPeriod: a week and twelve hours (Tailscale's documentation).
+const MAX_PERIOD: Duration = Duration::from_secs(7 * 24 * 3600);
+const DEFAULT_PERIOD: Duration = Duration::from_secs(12 * 3600);
 
 impl Reader {
     pub(super) fn ssh(&mut self, at: &At<'_>) {
@@ -22,7 +22,7 @@ impl Reader {
         }
     }
 
-    /// A rule, or `None` if it has an unsupported condition.
+    /// Parses a rule. Returns `None` if it has an unsupported condition.
     fn ssh_rule(&mut self, rule: &At<'_>) -> Option<Ssh> {
         let mut read = Ssh {
             location: rule.location(),
@@ -30,7 +30,7 @@ impl Reader {
             targets: Vec::new(),
             users: Vec::new(),
             is_checked: false,
-            period: Some(USUAL),
+            period: Some(DEFAULT_PERIOD),
             environment: Vec::new(),
         };
         let mut action = String::new();
@@ -112,7 +112,8 @@ impl Reader {
         targets
     }
 
-    /// Tags never reach users' nodes, and users those of others only by autogroups.
+    /// Checks that tags do not reach nodes of users, and that users reach nodes of other users by autogroups
+    /// only.
     fn ssh_sides(&mut self, rule: &At<'_>, ssh: &Ssh) {
         let is_tagged =
             |alias: &Alias| matches!(alias, Alias::Tag(_) | Alias::Auto(Autogroup::Tagged));
@@ -152,9 +153,9 @@ impl Reader {
             return None;
         };
         if is_negative && !period.is_zero() {
-            self.fault(at, Reason::PeriodNegative(format!("-{}", shown(period))));
-        } else if period > LONGEST {
-            self.fault(at, Reason::PeriodTooLong(shown(period)));
+            self.fault(at, Reason::PeriodNegative(format!("-{}", format_duration(period))));
+        } else if period > MAX_PERIOD {
+            self.fault(at, Reason::PeriodTooLong(format_duration(period)));
         }
         Some(period)
     }
@@ -194,7 +195,7 @@ impl Reader {
         if !has_targets || (accept.is_empty() && deny.is_empty() && check.is_empty()) {
             self.fault(rule, Reason::Test(TestFault::Nothing));
         }
-        // An unsupported source leaves out the test.
+        // A test with an unsupported source is omitted.
         let Some(source) = source else { return };
         self.policy.ssh_tests.push(SshTest { location, source, targets, accept, deny, check });
     }
@@ -228,7 +229,7 @@ impl Reader {
     }
 }
 
-/// A duration as Go writes them: `1h30m`, `-2s`; and whether it is negative.
+/// Parses a duration in Go's format, like `1h30m` or `-2s`. Returns its sign and absolute value.
 fn duration(text: &str) -> Option<(bool, Duration)> {
     let is_negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -258,8 +259,8 @@ fn duration(text: &str) -> Option<(bool, Duration)> {
     Duration::try_from_secs_f64(total).ok().map(|duration| (is_negative, duration))
 }
 
-/// As Go writes it.
-fn shown(duration: Duration) -> String {
+/// Formats a duration as Go does.
+fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds}s"),

@@ -14,7 +14,7 @@ impl Reader {
         }
     }
 
-    /// Reads a test: connections from one source to single ports of single machines.
+    /// Parses a test: connections from one source to single ports of single machines.
     fn test(&mut self, rule: &At<'_>) {
         let (mut source, mut protocol) = (None, None);
         let (mut accept, mut deny) = (Vec::new(), Vec::new());
@@ -42,7 +42,7 @@ impl Reader {
         };
         let (accept, deny) = (targets(&accept), targets(&deny));
         let Some(source) = self.test_source(rule, source) else { return };
-        // Rules with a posture are left out, so only the denials can be tested.
+        // Rules with a posture are omitted, so only denials can be tested.
         let accept = if has_posture { Vec::new() } else { accept };
         let location = rule.location();
         self.policy.tests.push(Test { location, source, protocol: number, accept, deny });
@@ -91,7 +91,7 @@ impl Reader {
         found
     }
 
-    /// The port of a single machine. For a protocol without ports it may be 0.
+    /// The port of a single machine. It may be 0 for a protocol without ports.
     fn port_of_test(
         &self,
         text: &str,

@@ -1,4 +1,4 @@
-//! What a change of nodes changes for others, and in what two policies differ.
+//! Effects of changed nodes on other nodes, and differences of policies.
 
 use policy::{Compiled, Node, Nodes, Policy, to_json};
 use proptest::{prelude::*, sample::select};
@@ -9,7 +9,7 @@ use crate::{
     network::{compile, network, text},
 };
 
-/// Something that happens to the node at a place.
+/// A change of the node at an index.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Tag(&'static str),
@@ -58,8 +58,8 @@ fn apply(nodes: &mut Nodes, index: usize, step: Step) -> usize {
     index
 }
 
-/// All that a node is told by a policy.
-fn told(compiled: &Compiled, index: usize, count: usize) -> [Value; 3] {
+/// Everything that a node receives by a policy.
+fn rendered(compiled: &Compiled, index: usize, count: usize) -> [Value; 3] {
     if index >= count {
         return [json!([]), json!([]), json!([])];
     }
@@ -80,7 +80,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
-    fn only_those_who_are_named_are_told_something_else(
+    fn nodes_outside_the_changed_sets_have_equal_rules(
         rules in prop::collection::vec(rule(), 1..4),
         steps in prop::collection::vec((0..7_usize, step()), 1..8),
     ) {
@@ -97,7 +97,7 @@ proptest! {
             let changed = [index].into_iter().collect();
             let changes = after.changes_since(&before, &changed);
             for index in nodes.indices() {
-                let [old, new] = [told(&before, index, had), told(&after, index, nodes.nodes.len())];
+                let [old, new] = [rendered(&before, index, had), rendered(&after, index, nodes.nodes.len())];
                 let may = [&changes.filters, &changes.ssh, &changes.attributes];
                 for ((old, new), may) in old.iter().zip(&new).zip(may) {
                     prop_assert!(may.contains(index) || old == new, "{} was told {} and {}", index, old, new);
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn a_filter_as_json_is_the_filter(rules in prop::collection::vec(rule(), 1..4)) {
+    fn filter_pieces_equal_the_filter_as_json(rules in prop::collection::vec(rule(), 1..4)) {
         let compiled = compile(&sections(&rules));
         for index in network().indices() {
             let pieces = compiled.filter_pieces(index).into_iter();
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_is_none_to_itself_and_the_opposite_the_other_way(
+    fn a_difference_to_itself_is_empty_and_reversed_has_opposite_signs(
         one in prop::collection::vec(rule(), 1..4), other in prop::collection::vec(rule(), 1..4),
     ) {
         let (one, other) = (compile(&sections(&one)), compile(&sections(&other)));
@@ -146,7 +146,7 @@ fn lines(before: &Value, after: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_difference_names_pairs_of_nodes_with_ports() {
+fn a_difference_has_lines_with_nodes_and_ports() {
     let grant = |src: &str, dst: &str, ip: &str| json!({"src": [src], "dst": [dst], "ip": [ip]});
     let old = json!({"grants": [grant("ada@example.net", "tag:web", "80-90")]});
     let new = json!({"grants": [
@@ -169,7 +169,7 @@ fn a_difference_names_pairs_of_nodes_with_ports() {
 }
 
 #[test]
-fn a_difference_has_an_end() {
+fn a_difference_has_at_most_the_requested_lines() {
     let found = compile(&json!({})).difference(&compile(&json!({"acls": []})), 10);
     assert_eq!(found.lines.len(), 10);
     assert!(found.left_off > 30, "{}", found.left_off);

@@ -19,7 +19,7 @@ fn ports(addresses: &[&str], first: u16, last: u16) -> Vec<Value> {
 }
 
 #[test]
-fn a_rule_reaches_the_nodes_that_it_names_and_no_other() {
+fn a_rule_is_in_the_filters_of_its_targets_only() {
     let compiled = compile(
         &json!({"acls": [{"action": "accept", "src": ["ben@example.net"], "dst": ["tag:web:443"]}]}),
     );
@@ -35,7 +35,7 @@ fn a_rule_reaches_the_nodes_that_it_names_and_no_other() {
 }
 
 /// The peers of the web server if this source may reach it, in the network after `change`.
-fn let_in(source: &str, change: impl FnOnce(&mut Nodes)) -> Vec<usize> {
+fn peers_of_web(source: &str, change: impl FnOnce(&mut Nodes)) -> Vec<usize> {
     let mut nodes = network();
     change(&mut nodes);
     let rule = json!({"action": "accept", "src": [source], "dst": ["tag:web:22"]});
@@ -43,38 +43,38 @@ fn let_in(source: &str, change: impl FnOnce(&mut Nodes)) -> Vec<usize> {
 }
 
 #[test]
-fn the_owner_is_no_other_user_whatever_that_users_role() {
+fn autogroup_owner_does_not_match_admins() {
     for role in [Role::Admin, Role::Member] {
-        let found = let_in("autogroup:owner", |nodes| nodes.users[1].role = Some(role));
+        let found = peers_of_web("autogroup:owner", |nodes| nodes.users[1].role = Some(role));
         assert_eq!(found, [ADA, ADA_PHONE], "{role:?}");
     }
 }
 
 #[test]
-fn a_user_of_a_domain_with_a_longer_name_is_not_of_this_one() {
+fn a_domain_does_not_match_a_longer_domain_with_the_same_suffix() {
     for (email, is_in) in [("ben@Example.net", true), ("ben@evil-example.net", false)] {
-        let found = let_in("user:*@example.net", |nodes| nodes.users[1].email = email.into());
+        let found = peers_of_web("user:*@example.net", |nodes| nodes.users[1].email = email.into());
         assert_eq!(found.contains(&BEN), is_in, "{email}");
     }
 }
 
 #[test]
-fn users_without_an_address_or_a_name_are_matched_by_no_text() {
+fn users_without_name_or_mail_address_match_no_text() {
     let nameless = |nodes: &mut Nodes| {
         nodes.users[1].email.clear();
         nodes.users[1].name.clear();
     };
     for text in ["user:*@x", "x@", "x@y", "group:none"] {
-        assert!(let_in(text, nameless).is_empty(), "{text}");
+        assert!(peers_of_web(text, nameless).is_empty(), "{text}");
     }
     for email in ["@", "@x", "x@", ""] {
-        let found = let_in("user:*@x", |nodes| nodes.users[1].email = email.into());
+        let found = peers_of_web("user:*@x", |nodes| nodes.users[1].email = email.into());
         assert!(found.is_empty(), "{email}");
     }
 }
 
 #[test]
-fn without_acls_and_grants_everybody_reaches_everybody() {
+fn without_acls_and_grants_all_nodes_reach_each_other() {
     let compiled = compile(&json!({}));
     let rules = filter(&compiled, BASE);
     assert_eq!(rules[0]["DstPorts"], json!(ports(&["*"], 0, 65535)));
@@ -90,7 +90,7 @@ fn without_acls_and_grants_everybody_reaches_everybody() {
 }
 
 #[test]
-fn a_network_is_written_where_it_is_routed() {
+fn a_network_is_in_the_filter_of_its_router() {
     let rule = json!({"src": ["group:staff"], "dst": ["printer"], "ip": ["tcp:631"]});
     let compiled = compile(&json!({"grants": [rule]}));
     let found = filter(&compiled, ROUTER);
@@ -109,7 +109,7 @@ fn a_network_as_source_makes_its_router_a_peer() {
 }
 
 #[test]
-fn the_internet_is_for_exits_alone() {
+fn autogroup_internet_is_in_filters_of_exit_nodes_only() {
     let rule = json!({"src": ["group:staff"], "dst": ["autogroup:internet"], "ip": ["*"]});
     let compiled = compile(&json!({"grants": [rule]}));
     let found = filter(&compiled, EXIT);
@@ -119,7 +119,7 @@ fn the_internet_is_for_exits_alone() {
 }
 
 #[test]
-fn own_nodes_are_those_of_the_same_user_without_tags() {
+fn autogroup_self_is_untagged_nodes_of_the_same_user() {
     let rule =
         json!({"action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self:22"]});
     let compiled = compile(&json!({"acls": [rule]}));
@@ -131,7 +131,7 @@ fn own_nodes_are_those_of_the_same_user_without_tags() {
 }
 
 #[test]
-fn via_a_tag_only_its_routers_are_the_way() {
+fn via_allows_routers_with_the_tag_only() {
     let grant = |via| json!({"src": ["group:staff"], "dst": ["lab"], "ip": ["*"], "via": [via]});
     let compiled = compile(&json!({"grants": [grant("tag:router")]}));
     assert_eq!(filter(&compiled, ROUTER)[0]["DstPorts"], json!(ports(&["10.1.2.0/24"], 0, 65535)));
@@ -141,7 +141,7 @@ fn via_a_tag_only_its_routers_are_the_way() {
 }
 
 #[test]
-fn capabilities_are_granted_at_single_addresses_with_their_companions() {
+fn capabilities_are_granted_at_node_addresses_with_companions() {
     let app = json!({"tailscale.com/cap/drive": [{"shares": ["*"], "access": "ro"}]});
     let compiled = compile(&json!({"grants": [{"src": ["tag:web"], "dst": ["*"], "app": app}]}));
     let own = json!(["100.64.0.5/32", "fd7a:115c:a1e0::5/128"]);
@@ -152,7 +152,7 @@ fn capabilities_are_granted_at_single_addresses_with_their_companions() {
 }
 
 #[test]
-fn rules_of_the_same_sources_are_one_and_keep_their_place() {
+fn rules_with_equal_sources_are_merged_at_the_first_position() {
     let rule = |src: &str, dst: &str| json!({"action": "accept", "src": [src], "dst": [dst]});
     let acls = [
         rule("ben@example.net", "tag:base:1"),
@@ -167,7 +167,7 @@ fn rules_of_the_same_sources_are_one_and_keep_their_place() {
 }
 
 #[test]
-fn a_set_is_its_networks_without_those_that_are_removed() {
+fn an_ipset_lacks_its_removed_networks() {
     let sets = json!({
         "ipset:office": ["add 10.1.0.0/23", "remove 10.1.0.0/24"],
         "ipset:all": ["ipset:office", "host:printer"],
@@ -178,7 +178,7 @@ fn a_set_is_its_networks_without_those_that_are_removed() {
 }
 
 #[test]
-fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
+fn routes_are_approved_within_named_networks_and_exits_by_exit_node() {
     let policy = parse(&json!({"autoApprovers": {
         "routes": {"10.0.0.0/8": ["tag:router"], "0.0.0.0/0": ["tag:exit"]},
         "exitNode": ["group:staff"],
@@ -196,7 +196,7 @@ fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
 }
 
 #[test]
-fn a_tag_belongs_to_its_owners_and_to_those_of_tags_that_own_it() {
+fn a_tag_belongs_to_its_owners_and_owners_of_owning_tags() {
     let policy = parse(&json!({}));
     let nodes = network();
     let owns = |user: usize, tag| policy.user_owns_tag(&nodes, &nodes.users[user], tag);
@@ -205,7 +205,7 @@ fn a_tag_belongs_to_its_owners_and_to_those_of_tags_that_own_it() {
 }
 
 #[test]
-fn attributes_of_all_rules_are_a_nodes() {
+fn a_node_has_the_attributes_of_all_matching_rules() {
     let compiled = compile(&json!({"randomizeClientPort": true, "nodeAttrs": [
         {"target": ["group:staff"], "attr": ["magicdns-aaaa"], "ipPool": ["100.81.0.0/16"]},
         {"target": ["autogroup:owner"], "attr": ["nextdns:abc", "magicdns-aaaa"]},
@@ -219,7 +219,7 @@ fn attributes_of_all_rules_are_a_nodes() {
 }
 
 #[test]
-fn old_names_and_other_cases_of_keys_are_read() {
+fn old_key_names_and_other_cases_are_accepted() {
     let text = r#"{"ACLs": [{"Action": "accept", "Users": ["*"], "Ports": ["*:*"],},], // old
     }"#;
     let compiled = Policy::parse(text).unwrap().compile(&network());
@@ -227,7 +227,7 @@ fn old_names_and_other_cases_of_keys_are_read() {
 }
 
 #[test]
-fn everybody_has_addresses_of_a_networks_own_too() {
+fn star_includes_addresses_outside_the_default_prefixes() {
     let mut nodes = network();
     nodes.nodes[WEB].addresses =
         vec!["10.64.0.4".parse().unwrap(), "100.115.92.1".parse().unwrap()];
@@ -239,7 +239,7 @@ fn everybody_has_addresses_of_a_networks_own_too() {
 }
 
 #[test]
-fn routes_are_told_to_those_who_reach_them_and_to_those_whom_they_reach() {
+fn routes_are_visible_to_nodes_that_reach_them_or_are_reached() {
     let rule = |src: &str, dst: &str| json!({"action": "accept", "src": [src], "dst": [dst]});
     let acls = [
         rule("ben@example.net", "printer:631"),

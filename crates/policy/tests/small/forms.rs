@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::network::{BEN, WEB, network};
 
-/// A policy of these sections. The last begins at line 10, behind rules that grant nothing.
+/// A policy with these sections. They begin at line 10, after rules that grant nothing.
 fn text(sections: &str) -> String {
     format!(
         "{{\"groups\": {{\"group:staff\": [\"ada@example.net\", \"ben@example.net\"]}},
@@ -58,7 +58,7 @@ fn a_null_section_of_rules_grants_nothing() {
 }
 
 #[test]
-fn what_changes_nothing_passes() {
+fn sections_without_effect_are_accepted() {
     let without = Policy::parse(&text("")).unwrap().compile(&network());
     for section in [
         r#""postures": {}"#,
@@ -102,7 +102,7 @@ fn what_changes_nothing_passes() {
 }
 
 #[test]
-fn what_changes_nothing_in_a_rule_passes() {
+fn keys_without_effect_in_a_rule_are_accepted() {
     let with = |grant: &str| {
         let section =
             format!(r#""grants": [{{"src": ["ben@example.net"], "dst": ["tag:web"], {grant}}}]"#);
@@ -132,7 +132,7 @@ fn what_changes_nothing_in_a_rule_passes() {
 }
 
 #[test]
-fn a_grant_names_protocols_by_name_number_or_star() {
+fn a_grant_accepts_protocols_by_name_number_or_star() {
     let with = |ip: &str| {
         let grant = json!({"src": ["ben@example.net"], "dst": ["tag:web"], "ip": [ip]});
         let read = Policy::parse(&text(&format!("\"grants\": [{grant}]")));
@@ -168,7 +168,7 @@ fn a_grant_names_protocols_by_name_number_or_star() {
 }
 
 #[test]
-fn capabilities_of_tailscales_programs_are_granted_and_no_others_of_its_domain() {
+fn only_known_capabilities_of_the_tailscale_domain_are_granted() {
     let with = |name: &str| {
         let grant =
             json!({"src": ["ben@example.net"], "dst": ["tag:web"], "app": {name: [{"a": 1}]}});
@@ -207,7 +207,7 @@ fn capabilities_of_tailscales_programs_are_granted_and_no_others_of_its_domain()
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name_or_left_out_and_then_nobody_gets_more() {
+fn unsupported_parts_are_refused_or_omitted_without_granting_more() {
     let acl = |src: &str, dst: &str, more: &str| {
         format!(r#""acls": [{{"action": "accept", "src": ["{src}"], "dst": ["{dst}"]{more}}}]"#)
     };
@@ -278,7 +278,7 @@ fn what_is_not_supported_is_refused_by_name_or_left_out_and_then_nobody_gets_mor
 }
 
 #[test]
-fn a_name_that_is_not_supported_takes_no_other_name_with_it() {
+fn an_unsupported_name_does_not_remove_other_names() {
     let section = r#""acls": [{"action": "accept", "src": ["autogroup:shared", "ben@example.net"],
         "dst": ["svc:wiki:443", "tag:web:443"]}]"#;
     let read = Policy::parse_supported(&text(section)).unwrap();
@@ -288,7 +288,7 @@ fn a_name_that_is_not_supported_takes_no_other_name_with_it() {
 }
 
 #[test]
-fn a_test_of_a_posture_still_tests_what_must_not_be_reached() {
+fn a_test_with_a_posture_still_checks_denials() {
     let section = r#""grants": [{"src": ["*"], "dst": ["tag:web"], "ip": ["443"]}],
         "tests": [{"src": "ben@example.net", "srcPostureAttrs": {"node:os": "x"},
             "accept": ["tag:base:1"], "deny": ["tag:web:443"]}]"#;
@@ -298,14 +298,14 @@ fn a_test_of_a_posture_still_tests_what_must_not_be_reached() {
 }
 
 #[test]
-fn a_set_without_a_part_that_is_not_supported_would_be_larger_and_is_refused() {
+fn an_ipset_with_an_unsupported_part_is_refused() {
     let sets = r#""ipsets": {"ipset:a": ["10.0.0.0/8", "remove svc:wiki"]}"#;
     let refusal = Policy::parse_supported(&text(sets)).unwrap_err().to_string();
     assert!(refusal.contains("ipsets.ipset:a[1]: svc:wiki is not supported"), "{refusal}");
 }
 
 #[test]
-fn what_nobody_knows_is_no_such_key_with_or_without_what_is_not_supported() {
+fn unknown_keys_are_refused_in_both_parse_modes() {
     for (section, key) in [
         (r#""acl": []"#, "acl"),
         (r#""posture": {}"#, "posture"),
@@ -334,7 +334,7 @@ fn what_nobody_knows_is_no_such_key_with_or_without_what_is_not_supported() {
 }
 
 #[test]
-fn a_section_of_another_type_is_refused_for_its_type() {
+fn a_section_of_the_wrong_type_is_refused() {
     for (section, says) in [
         (r#""derpMap": 7"#, "derpMap: must be an object"),
         (r#""postures": []"#, "postures: must be an object"),

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::network::{self, network, parse};
 
-/// The faults that a test finds in a policy with these ACLs.
-fn tested(acls: &Value, test: &Value) -> String {
+/// The message of a test in a policy with these ACLs.
+fn run_test(acls: &Value, test: &Value) -> String {
     let outcome = parse(&json!({"acls": acls, "tests": [test]})).run_tests(&network());
     outcome.map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
@@ -19,37 +19,37 @@ const ADA: &str = "ada@example.net";
 const BEN: &str = "ben@example.net";
 
 #[test]
-fn a_test_sees_the_internet() {
+fn a_test_covers_the_internet() {
     let rules = acl(BEN, "autogroup:internet:*");
     let reached = ["198.51.100.8:22", "8.8.8.8:53", "[2001:db8::1]:443"];
     for target in reached {
-        let found = tested(&rules, &json!({"src": BEN, "deny": [target]}));
+        let found = run_test(&rules, &json!({"src": BEN, "deny": [target]}));
         assert!(found.ends_with(&format!("{BEN} reaches {target}")), "{target}: {found}");
-        assert_eq!(tested(&rules, &json!({"src": BEN, "accept": [target]})), "", "{target}");
-        assert_eq!(tested(&rules, &json!({"src": ADA, "deny": [target]})), "", "{target}");
+        assert_eq!(run_test(&rules, &json!({"src": BEN, "accept": [target]})), "", "{target}");
+        assert_eq!(run_test(&rules, &json!({"src": ADA, "deny": [target]})), "", "{target}");
     }
     for target in ["10.1.2.3:22", "192.168.0.1:80", "100.64.0.4:22", "169.254.0.1:1", "[fd00::1]:1"]
     {
-        assert_eq!(tested(&rules, &json!({"src": BEN, "deny": [target]})), "", "{target}");
+        assert_eq!(run_test(&rules, &json!({"src": BEN, "deny": [target]})), "", "{target}");
     }
     let only_web = acl(BEN, "autogroup:internet:443");
-    assert_eq!(tested(&only_web, &json!({"src": BEN, "deny": ["198.51.100.8:22"]})), "");
+    assert_eq!(run_test(&only_web, &json!({"src": BEN, "deny": ["198.51.100.8:22"]})), "");
 }
 
 #[test]
-fn a_denial_fails_if_only_one_machine_of_many_reaches_only_one() {
+fn a_denial_fails_if_one_of_several_machines_reaches_one_target() {
     // Ada's telephone is one of her two machines, and the web server has two addresses.
     let rules = acl("100.64.0.2", "100.64.0.4:22");
-    let found = tested(&rules, &json!({"src": ADA, "deny": ["tag:web:22"]}));
+    let found = run_test(&rules, &json!({"src": ADA, "deny": ["tag:web:22"]}));
     assert!(found.ends_with("ada@example.net reaches tag:web:22"), "{found}");
-    let found = tested(&rules, &json!({"src": "group:staff", "deny": ["tag:web:22"]}));
+    let found = run_test(&rules, &json!({"src": "group:staff", "deny": ["tag:web:22"]}));
     assert!(found.ends_with("group:staff reaches tag:web:22"), "{found}");
-    let found = tested(&rules, &json!({"src": ADA, "accept": ["tag:web:22"]}));
+    let found = run_test(&rules, &json!({"src": ADA, "accept": ["tag:web:22"]}));
     assert!(found.ends_with("ada@example.net does not reach tag:web:22"), "{found}");
 }
 
 #[test]
-fn a_test_sees_what_routers_let_through() {
+fn a_test_covers_routed_networks() {
     let grants = json!([{"src": [BEN], "dst": ["10.1.0.0/16", "autogroup:internet"], "ip": ["tcp:443"],
         "via": ["tag:router"]}]);
     let with = |test: Value| {
@@ -66,11 +66,11 @@ fn a_test_sees_what_routers_let_through() {
 }
 
 #[test]
-fn a_test_is_of_the_protocol_that_it_names() {
+fn a_test_checks_the_protocol_that_it_names() {
     let rules = |proto: Option<&str>, dst: &str| json!([{"action": "accept", "proto": proto, "src": [BEN], "dst": [dst]}]);
     let reaches = |rules: &Value, proto: Option<&str>, target: &str| {
-        let accepts = tested(rules, &json!({"src": BEN, "proto": proto, "accept": [target]}));
-        let denies = tested(rules, &json!({"src": BEN, "proto": proto, "deny": [target]}));
+        let accepts = run_test(rules, &json!({"src": BEN, "proto": proto, "accept": [target]}));
+        let denies = run_test(rules, &json!({"src": BEN, "proto": proto, "deny": [target]}));
         assert_ne!(accepts.is_empty(), denies.is_empty(), "{rules} {proto:?} {target}");
         accepts.is_empty()
     };
@@ -89,7 +89,7 @@ fn a_test_is_of_the_protocol_that_it_names() {
         (&tcp, Some("tcp"), "tag:web:443", true),
         (&tcp, Some("udp"), "tag:web:443", false),
         (&tcp, None, "tag:web:443", true),
-        // Any allowed packet allows pings, too.
+        // A rule that allows any packet also allows pings.
         (&tcp, Some("icmp"), "tag:web:0", true),
         (&rules(Some("gre"), "tag:web:*"), Some("47"), "tag:web:0", true),
         (&rules(Some("89"), "tag:web:*"), Some("gre"), "tag:web:0", false),
@@ -107,7 +107,7 @@ fn a_test_is_of_the_protocol_that_it_names() {
 }
 
 #[test]
-fn tags_and_users_without_a_machine_are_tested_as_if_they_had_one() {
+fn tags_and_users_without_a_machine_are_tested_with_an_imaginary_one() {
     let mut nodes = network();
     nodes.nodes.retain(|node: &Node| node.user != Some(2) && node.tags != ["tag:base"]);
     let rule = json!({"action": "accept", "src": [BEN], "dst": ["tag:base:5432"]});
@@ -135,11 +135,11 @@ fn tags_and_users_without_a_machine_are_tested_as_if_they_had_one() {
     assert_eq!(logins("www"), Ok(()));
     assert!(logins("root").unwrap_err().ends_with("does not reach root@a machine of tag:base"));
     let unknown = test(json!({"src": "eve@example.net", "deny": ["tag:base:1"]})).unwrap_err();
-    assert!(unknown.ends_with("src \"eve@example.net\" is nobody"), "{unknown}");
+    assert!(unknown.ends_with("src \"eve@example.net\" matches no user or node"), "{unknown}");
 }
 
 #[test]
-fn a_text_that_is_no_users_name_is_refused() {
+fn an_invalid_user_name_is_refused() {
     for text in [
         "@",
         " @ ",
@@ -162,7 +162,7 @@ fn a_text_that_is_no_users_name_is_refused() {
 }
 
 #[test]
-fn a_group_is_a_group_whatever_is_in_its_name() {
+fn a_group_name_with_an_at_sign_is_still_a_group() {
     let rule = json!({"action": "accept", "src": ["group:eng@example.net"], "dst": ["tag:web:22"]});
     let tags = json!({"tag:web": []});
     let with = |groups: Value| {
@@ -175,7 +175,7 @@ fn a_group_is_a_group_whatever_is_in_its_name() {
 }
 
 #[test]
-fn names_that_match_nobody_are_reported_with_line_and_key() {
+fn names_that_match_no_user_are_reported_with_line_and_key() {
     let text = "{
         \"groups\": {\"group:a\": [\"ben@example.net\",
             \"eve@\"]},
@@ -202,7 +202,7 @@ fn names_that_match_nobody_are_reported_with_line_and_key() {
 }
 
 #[test]
-fn a_user_gets_another_name_wherever_a_policy_has_the_former() {
+fn a_renamed_user_is_renamed_in_all_mentions() {
     let text = r#"{ // ben@ in a comment
         "groups": {"group:a": ["ben@", "ben@example.net", "big-ben@"]},
         "tagOwners": {"tag:ben": [" ben@ "]},

@@ -16,7 +16,7 @@ fn from(rule: &SshRule) -> Vec<&str> {
 }
 
 #[test]
-fn a_rule_names_its_nodes_and_accounts_and_root_only_if_it_says_so() {
+fn a_rule_has_its_nodes_and_accounts_and_root_only_if_named() {
     let rule = json!({"action": "accept", "src": ["ben@example.net"], "dst": ["tag:web"],
         "users": ["autogroup:nonroot", "www"], "acceptEnv": ["LANG"]});
     let found = rules(json!([rule]), WEB);
@@ -32,7 +32,7 @@ fn a_rule_names_its_nodes_and_accounts_and_root_only_if_it_says_so() {
 }
 
 #[test]
-fn what_is_checked_stands_first_and_asks_the_server() {
+fn checked_rules_come_first_and_delegate_to_the_server() {
     let rule = |action| json!({"action": action, "src": ["group:staff"], "dst": ["tag:web"], "users": ["root"]});
     let found = rules(json!([rule("accept"), rule("check")]), WEB);
     let wanted =
@@ -42,7 +42,7 @@ fn what_is_checked_stands_first_and_asks_the_server() {
 }
 
 #[test]
-fn own_nodes_are_reached_from_own_nodes() {
+fn autogroup_self_allows_logins_between_nodes_of_a_user() {
     let rule = json!({"action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self"], "users": ["root"]});
     let found = rules(json!([rule]), BEN);
     assert_eq!(from(&found[0]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
@@ -50,7 +50,7 @@ fn own_nodes_are_reached_from_own_nodes() {
 }
 
 #[test]
-fn a_mail_address_names_an_account_of_its_user_alone() {
+fn localpart_names_an_account_for_its_user_only() {
     let rule = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web"],
         "users": ["localpart:*@example.net"]});
     let found = rules(json!([rule]), WEB);
@@ -58,12 +58,12 @@ fn a_mail_address_names_an_account_of_its_user_alone() {
     let nobody = json!({"root": ""});
     assert_eq!(accounts, [nobody.clone(), json!({"ada": "ada"}), nobody, json!({"ben": "ben"})]);
     assert_eq!(from(&found[3]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
-    // At home, too.
+    // At the user's own nodes, too.
     assert_eq!(rules(json!([rule]), ADA).len(), 2);
 }
 
 #[test]
-fn a_mail_address_of_another_domain_names_no_account() {
+fn localpart_of_another_domain_names_no_account() {
     let rule = json!({"action": "accept", "src": ["autogroup:member"], "dst": ["tag:web"],
         "users": ["localpart:*@example.net"]});
     let mut nodes = network();
@@ -74,7 +74,7 @@ fn a_mail_address_of_another_domain_names_no_account() {
 }
 
 #[test]
-fn whether_a_login_is_checked_and_for_how_long_a_check_is_good_is_known() {
+fn ssh_check_returns_the_period_of_a_checked_login() {
     let rule = |action: Value| {
         let mut rule = json!({"src": ["ben@example.net"], "dst": ["tag:web"], "users": ["www"]});
         rule.as_object_mut().unwrap().extend(action.as_object().unwrap().clone());

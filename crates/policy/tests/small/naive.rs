@@ -1,4 +1,4 @@
-//! Random policies against what their text says, asked address by address.
+//! Compares filters of random policies with a naive evaluation of the rules, address by address.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ const SOURCES: [&str; 12] = [
     "100.64.0.0/30",
     "100.64.0.6",
 ];
-/// Those that a rule for `autogroup:self` may have.
+/// Sources that a rule for `autogroup:self` may have.
 const USERS: [&str; 5] =
     ["ada@example.net", "ben@example.net", "user:*@example.net", "group:staff", "autogroup:member"];
 const TARGETS: [&str; 12] = [
@@ -82,12 +82,11 @@ pub fn sections(rules: &[Rule]) -> Value {
     json!({"acls": acls, "grants": grants})
 }
 
-/// The node with an address.
 fn owner(nodes: &Nodes, address: IpAddr) -> Option<&Node> {
     nodes.nodes.iter().find(|node| node.addresses.contains(&address))
 }
 
-/// Whether a name means an address, by the words alone.
+/// Whether a name matches an address.
 fn means(nodes: &Nodes, name: &str, address: IpAddr) -> bool {
     let node = owner(nodes, address);
     let is_users = |users: &[u64]| {
@@ -119,7 +118,7 @@ fn naive(nodes: &Nodes, rules: &[Rule], source: IpAddr, target: IpAddr, port: u1
             && rule.targets.iter().any(|(name, (_, first, last))| {
                 let is_target = match *name {
                     "autogroup:self" => user(source).is_some() && user(source) == user(target),
-                    // Whatever arrives.
+                    // Every destination.
                     "*" => true,
                     name => means(nodes, name, target),
                 };
@@ -157,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn a_filter_admits_what_the_policy_says(rules in prop::collection::vec(rule(), 1..4)) {
+    fn a_filter_admits_what_a_naive_evaluation_admits(rules in prop::collection::vec(rule(), 1..4)) {
         let nodes = network();
         let compiled = compiled(&rules);
         let behind: [IpAddr; 3] = ["10.1.2.3", "10.1.2.9", "10.1.200.1"].map(|text| text.parse().unwrap());
@@ -178,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_admitted_is_a_peer_and_peers_see_each_other(rules in prop::collection::vec(rule(), 1..4)) {
+    fn an_admitted_source_is_a_peer_and_peers_are_symmetric(rules in prop::collection::vec(rule(), 1..4)) {
         let nodes = network();
         let compiled = compiled(&rules);
         for (index, node) in nodes.nodes.iter().enumerate() {
@@ -198,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in "[\\[\\]{}:,\"/*\\\\ \n#a-z0-9.@-]{0,80}", cut in 0_usize..2000) {
+    fn parsing_does_not_panic_on_random_text(text in "[\\[\\]{}:,\"/*\\\\ \n#a-z0-9.@-]{0,80}", cut in 0_usize..2000) {
         let _ = Policy::parse(&text);
         let whole = crate::network::text(&json!({"acls": [{"action": "accept", "src": ["*"], "dst": [text]}]}));
         let cut = whole.floor_char_boundary(cut % (whole.len() + 1));

@@ -1,5 +1,5 @@
-//! A small network for the tests: a laptop and a telephone of Ada's, Ben's laptop, two servers, a
-//! router of 10.1.0.0/16 and an exit.
+//! A small network for the tests: Ada's laptop and telephone, Ben's laptop, two servers, a router of
+//! 10.1.0.0/16 and an exit node.
 
 use policy::{Compiled, Node, Nodes, Policy, Role, User};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub fn network() -> Nodes {
     }
 }
 
-/// A policy of these sections, beside groups, tags and hosts that always are.
+/// A policy with these sections, and with fixed groups, tags and hosts.
 pub fn text(sections: &Value) -> String {
     let mut policy = json!({
         "groups": {"group:staff": ["ada@example.net", "ben@example.net"], "group:none": []},

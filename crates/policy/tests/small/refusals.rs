@@ -1,4 +1,4 @@
-//! What is refused, with line and key, and what tests find.
+//! Refused policies, with line and key, and failures of tests.
 
 use policy::{Policy, Reason};
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ fn refused(sections: &Value) -> String {
     Policy::parse(&text(sections)).unwrap_err().to_string()
 }
 
-fn tested(sections: &Value) -> Result<(), String> {
+fn run_tests(sections: &Value) -> Result<(), String> {
     parse(sections).run_tests(&network()).map_err(|refusal| refusal.to_string())
 }
 
 #[test]
-fn every_fault_is_told_with_line_and_key() {
+fn each_defect_is_reported_with_line_and_key() {
     let text = "{\n  \"acls\": [\n    {\"action\": \"drop\", \"src\": [\"tag:x\"],\n     \"dst\": [\"nowhere:22\", \"*:http\"]},\n  ],\n  \"grant\": [],\n}";
     let refusal = Policy::parse(text).unwrap_err();
     let indices: Vec<_> =
@@ -32,7 +32,7 @@ fn every_fault_is_told_with_line_and_key() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_its_name() {
+fn an_unsupported_key_is_refused_by_name() {
     let grant = json!({"src": ["*"], "dst": ["*"], "ip": ["*"], "srcPosture": ["posture:x"]});
     assert!(
         refused(&json!({"grants": [grant]})).contains("grants[0].srcPosture: is not supported")
@@ -45,7 +45,7 @@ fn what_is_not_supported_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_login_to_a_users_nodes_is_for_that_user_alone() {
+fn a_login_to_nodes_of_a_user_is_for_the_same_user_only() {
     let rule = |sources: &[&str]| {
         json!({"ssh": [{"action": "accept", "src": sources, "dst": ["ada@example.net"],
             "users": ["root"]}]})
@@ -57,7 +57,7 @@ fn a_login_to_a_users_nodes_is_for_that_user_alone() {
 }
 
 #[test]
-fn names_must_be_defined_and_be_where_they_may() {
+fn names_must_be_defined_and_allowed_in_their_position() {
     let acl = |src: &str, dst: &str| {
         refused(&json!({"acls": [{"action": "accept", "src": [src], "dst": [dst]}]}))
     };
@@ -86,9 +86,9 @@ fn only_protocols_with_ports_have_ports() {
 }
 
 #[test]
-fn a_test_that_fails_says_who_reaches_whom() {
+fn a_failed_test_names_source_and_target() {
     let acl = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web:443"]});
-    let with = |test: Value| tested(&json!({"acls": [acl], "tests": [test]}));
+    let with = |test: Value| run_tests(&json!({"acls": [acl], "tests": [test]}));
     let ben = "ben@example.net";
     assert_eq!(
         with(json!({"src": ben, "accept": ["tag:web:443"], "deny": ["tag:web:22"]})),
@@ -102,12 +102,12 @@ fn a_test_that_fails_says_who_reaches_whom() {
     let fault = with(json!({"src": ben, "deny": ["tag:web:443"]})).unwrap_err();
     assert!(fault.contains("ben@example.net reaches tag:web:443"), "{fault}");
     let fault = with(json!({"src": "eve@example.net", "deny": ["tag:web:443"]})).unwrap_err();
-    assert!(fault.contains("src \"eve@example.net\" is nobody"), "{fault}");
+    assert!(fault.contains("src \"eve@example.net\" matches no user or node"), "{fault}");
     assert!(with(json!({"src": ben, "proto": "udp", "accept": ["100.64.0.4:443"]})).is_ok());
 }
 
 #[test]
-fn a_test_is_of_one_port_of_one_machine() {
+fn a_test_target_must_be_one_port_of_one_machine() {
     let with = |target: &str| refused(&json!({"tests": [{"src": "tag:web", "accept": [target]}]}));
     for target in
         ["tag:web:*", "tag:web:1-2", "lab:22", "10.1.0.0/16:22", "autogroup:internet:80", "x"]
@@ -117,9 +117,9 @@ fn a_test_is_of_one_port_of_one_machine() {
 }
 
 #[test]
-fn logins_are_tested() {
+fn failed_ssh_tests_are_reported() {
     let ssh = json!({"action": "check", "src": ["ben@example.net"], "dst": ["tag:web"], "users": ["www"]});
-    let with = |test: Value| tested(&json!({"ssh": [ssh], "sshTests": [test]}));
+    let with = |test: Value| run_tests(&json!({"ssh": [ssh], "sshTests": [test]}));
     let ben = "ben@example.net";
     let good = json!({"src": ben, "dst": ["tag:web"], "accept": ["www"], "check": ["www"], "deny": ["root"]});
     assert_eq!(with(good), Ok(()));
@@ -127,7 +127,7 @@ fn logins_are_tested() {
         (json!({"dst": ["tag:web"], "accept": ["root"]}), "does not reach root@web"),
         (json!({"dst": ["tag:base"], "accept": ["www"]}), "does not reach www@base"),
         (json!({"dst": ["tag:web"], "deny": ["www"]}), "reaches www@web"),
-        (json!({"dst": ["tag:web"], "check": ["root"]}), "is not checked on the way to root@web"),
+        (json!({"dst": ["tag:web"], "check": ["root"]}), "to root@web is not checked"),
     ] {
         let mut test = test;
         test["src"] = json!(ben);
@@ -137,18 +137,18 @@ fn logins_are_tested() {
 }
 
 #[test]
-fn mail_domains_are_the_networks_own() {
+fn mail_domains_must_belong_to_the_network() {
     let with = |domain: &str| {
         let rule = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web"],
             "users": [format!("localpart:*@{domain}")]});
-        tested(&json!({"ssh": [rule]}))
+        run_tests(&json!({"ssh": [rule]}))
     };
     assert_eq!(with("example.net"), Ok(()));
     assert!(with("example.com").unwrap_err().contains("is not associated"));
 }
 
 #[test]
-fn times_between_checks_are_at_most_a_week() {
+fn a_check_period_is_at_most_a_week() {
     let with = |period: Value| {
         let rule = json!({"action": "check", "src": ["group:staff"], "dst": ["tag:web"],
             "users": ["root"], "checkPeriod": period});
@@ -164,7 +164,7 @@ fn times_between_checks_are_at_most_a_week() {
 }
 
 #[test]
-fn sets_may_have_each_other_in_any_order_but_in_no_circle() {
+fn ipsets_may_be_nested_in_any_order_but_not_in_a_cycle() {
     let good = json!({"ipset:a": ["ipset:b"], "ipset:b": ["10.0.0.0/8"]});
     assert!(Policy::parse(&text(&json!({"ipsets": good}))).is_ok());
     let circle = json!({"ipset:a": ["ipset:b"], "ipset:b": ["remove ipset:a"]});
@@ -172,7 +172,7 @@ fn sets_may_have_each_other_in_any_order_but_in_no_circle() {
 }
 
 #[test]
-fn a_rule_says_that_it_accepts() {
+fn a_rule_must_have_the_action_accept() {
     let fault = refused(&json!({"acls": [{"src": ["*"], "dst": ["*:*"]}]}));
     assert!(fault.contains("action=\"\" is not supported"), "{fault}");
 }

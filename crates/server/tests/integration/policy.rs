@@ -98,7 +98,7 @@ fn what_is_not_supported_is_refused_by_name_and_left_out_where_that_is_wanted() 
     );
     let unknown = policy.replace("postures", "posture");
     let (status, told) = checked(&unknown, &["--ignore-unsupported"]);
-    assert!(status == Some(1) && told.contains("line 2, posture: there is no such key"), "{told}");
+    assert!(status == Some(1) && told.contains("line 2, posture: unknown key"), "{told}");
     assert!(!told.contains("not supported"), "{told}");
 }
 
