@@ -14,7 +14,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::json;
 use tailnet::control::backoff::Backoff;
-use tailnet::control::messages::{Announced, EndpointKind, MapRequest};
+use tailnet::control::messages::{Announcement, EndpointKind, MapRequest};
 use tailnet::control::register::{Login, Registration, Step};
 use tailnet::keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic};
 use tokio::sync::{SemaphorePermit, mpsc};
@@ -36,7 +36,7 @@ struct Node {
     key: NodePublic,
     /// The key that another one replaces.
     old_key: Option<NodePublic>,
-    announced: Announced,
+    announced: Announcement,
     is_registered: bool,
     /// The last epoch in which it had a whole map.
     epoch: Option<u64>,
@@ -135,7 +135,7 @@ impl Node {
         });
         let endpoints = vec![(at, EndpointKind::Local), (seen, EndpointKind::Stun)];
         let disco_key = DiscoPublic(disco);
-        let announced = Announced { hostinfo, endpoints, disco_key, lock_head: String::new() };
+        let announced = Announcement { hostinfo, endpoints, disco_key, tka_head: String::new() };
         Node {
             shared,
             group,
@@ -256,7 +256,7 @@ impl Node {
 async fn tell(
     connection: &Connection,
     key: NodePublic,
-    announced: &mut Announced,
+    announced: &mut Announcement,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     shared: &Shared,
 ) -> Ended {

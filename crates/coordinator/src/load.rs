@@ -37,7 +37,7 @@ enum Unreadable {
     /// It is a policy that is refused.
     Policy(policy::Refusal),
     /// It is an update of tailnet lock that does not count.
-    Tka(tailnet::tka::Refused),
+    Tka(tailnet::tka::VerifyError),
 }
 
 impl fmt::Display for LoadError {

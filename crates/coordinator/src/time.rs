@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tailnet::messages::{as_time, write_time};
+use tailnet::messages::{format_time, parse_time};
 
 /// Go's way to say that there is no time.
 pub const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -18,12 +18,12 @@ pub struct Time(pub u64);
 impl Time {
     /// As Go reads it.
     pub fn text(self) -> String {
-        write_time(Duration::from_millis(self.0))
+        format_time(Duration::from_millis(self.0))
     }
 
     /// What Go wrote. `None` for what is none, its zero time included.
     pub fn read(text: &str) -> Option<Self> {
-        as_time(text).map(|time| Self(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+        parse_time(text).map(|time| Self(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Later by so much.

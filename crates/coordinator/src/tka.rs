@@ -72,7 +72,7 @@ pub enum TkaRefusal {
     /// The secret turns nothing off.
     WrongSecret,
     /// It does not count.
-    Refused(tka::Refused),
+    Refused(tka::VerifyError),
 }
 
 impl fmt::Display for TkaRefusal {
@@ -103,8 +103,8 @@ impl fmt::Display for TkaRefusal {
 
 impl std::error::Error for TkaRefusal {}
 
-impl From<tka::Refused> for TkaRefusal {
-    fn from(why: tka::Refused) -> Self {
+impl From<tka::VerifyError> for TkaRefusal {
+    fn from(why: tka::VerifyError) -> Self {
         Self::Refused(why)
     }
 }
@@ -132,7 +132,7 @@ impl Tka {
     }
 
     /// Reads the updates that were kept. Where one does not count, the same keys may sign as before.
-    pub fn restore(&mut self) -> Result<(), (i64, tka::Refused)> {
+    pub fn restore(&mut self) -> Result<(), (i64, tka::VerifyError)> {
         let unread = std::mem::take(&mut self.unread);
         if self.is_stale {
             self.authority = self.read_all()?.map(Arc::new);
@@ -144,28 +144,28 @@ impl Tka {
             read?;
         }
         match (self.stored.is_on, &self.authority) {
-            (true, None) => Err((0, tka::Refused::NoCheckpoint)),
+            (true, None) => Err((0, tka::VerifyError::NoCheckpoint)),
             _ => Ok(()),
         }
     }
 
-    fn read_all(&self) -> Result<Option<Authority>, (i64, tka::Refused)> {
+    fn read_all(&self) -> Result<Option<Authority>, (i64, tka::VerifyError)> {
         let texts = self.updates.values().map(decoded).collect::<Result<Vec<_>, _>>()?;
         if texts.is_empty() {
             return Ok(None);
         }
         let id_of = |position| self.updates.keys().nth(position).map_or(0, |id: &TkaUpdateId| id.0);
-        let gathered = Authority::gathered(&texts);
+        let gathered = Authority::from_updates(&texts);
         gathered.map(Some).map_err(|(position, why)| (id_of(position), why))
     }
 
     /// Verifies these alone: those before them were verified when they came.
-    fn read_unread(&mut self, unread: &[TkaUpdateId]) -> Result<(), (i64, tka::Refused)> {
+    fn read_unread(&mut self, unread: &[TkaUpdateId]) -> Result<(), (i64, tka::VerifyError)> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut authority = Authority::clone(authority);
         for update in unread.iter().filter_map(|id| self.updates.get(id)) {
             let text = decoded(update)?;
-            authority.gather(&[text]).map_err(|why| (update.id.0, why))?;
+            authority.inform_uncompacted(&[text]).map_err(|why| (update.id.0, why))?;
         }
         self.authority = Some(Arc::new(authority));
         Ok(())
@@ -186,8 +186,8 @@ impl Tka {
     }
 }
 
-fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::Refused)> {
-    let malformed = tka::Refused::Malformed(tka::Malformed::NotCbor);
+fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::VerifyError)> {
+    let malformed = tka::VerifyError::Malformed(tka::DecodeError::NotCbor);
     Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
 }
 
@@ -282,7 +282,7 @@ impl State {
         if !self.tka.is_init_allowed(id, now) {
             return Err(TkaRefusal::NotAllowed);
         }
-        Authority::begin(&checkpoint.0)?;
+        Authority::bootstrap(&checkpoint.0)?;
         let text = Base64::encode_string(&checkpoint.0);
         self.change_tka(|kept| kept.begun = Some((id, text)));
         let needed = self.nodes.values().map(|entry| {
@@ -305,9 +305,9 @@ impl State {
         if !self.tka.is_init_allowed(id, now) {
             return Err(TkaRefusal::NotAllowed);
         }
-        let malformed = TkaRefusal::Refused(tka::Refused::Malformed(tka::Malformed::NotCbor));
+        let malformed = TkaRefusal::Refused(tka::VerifyError::Malformed(tka::DecodeError::NotCbor));
         let checkpoint = Base64::decode_vec(&text).map_err(|_| malformed)?;
-        let authority = Authority::begin(&checkpoint)?;
+        let authority = Authority::bootstrap(&checkpoint)?;
         for entry in self.nodes.values() {
             let (node, none) = (&entry.node, Base64Bytes::default());
             let signature = finish.signatures.get(&node.id.0).unwrap_or(&none);
@@ -332,7 +332,7 @@ impl State {
     fn bootstrap(&self) -> Result<Value, TkaRefusal> {
         match (self.tka.authority(), &self.tka.stored.secret) {
             (Some(authority), _) => {
-                Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.first()) }))
+                Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.oldest_update()) }))
             }
             (None, Some(secret)) => Ok(json!({ "DisablementSecret": secret })),
             (None, None) => Err(TkaRefusal::IsOff),
@@ -342,7 +342,7 @@ impl State {
     fn sync_offer(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, TkaRefusal> {
         let authority = self.tka.require_on()?;
         // One that has updates which were lost here sends them, if they follow what is known.
-        let missing = authority.missing(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
+        let missing = authority.missing_updates(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
         let missing = missing.iter().map(|text| Base64::encode_string(text));
         let own = authority.ancestors();
         Ok(json!({

@@ -12,7 +12,7 @@ use member::agent::{
 use tailnet::{
     control::{
         dial::ControlUrl,
-        messages::{Announced, EndpointKind},
+        messages::{Announcement, EndpointKind},
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
@@ -31,7 +31,7 @@ fn random() -> anyhow::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-fn announced(port: u16, disco_key: DiscoPublic) -> Box<Announced> {
+fn announced(port: u16, disco_key: DiscoPublic) -> Box<Announcement> {
     let hostinfo = serde_json::json!({
         "BackendLogID": "0".repeat(64),
         "Hostname": "control-example",
@@ -39,7 +39,7 @@ fn announced(port: u16, disco_key: DiscoPublic) -> Box<Announced> {
         "IPNVersion": env!("CARGO_PKG_VERSION"),
     });
     let endpoints = vec![(([192, 0, 2, 1], port).into(), EndpointKind::Local)];
-    Box::new(Announced { hostinfo, endpoints, disco_key, lock_head: String::new() })
+    Box::new(Announcement { hostinfo, endpoints, disco_key, tka_head: String::new() })
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -40,11 +40,11 @@ use packet::{ControlSend as _, Ecn, Endpoint, RecvBatch, SendBatch, UdpRecv, Udp
 use sys::{Channel, Offloads, UdpReceiver, UdpSocket, clock};
 use tailnet::{
     disco::{Bind, Disco, Message},
-    keys::{DiscoKey, DiscoPublic},
-    line::{
+    ipc::{
         self, PART, Reader,
-        relay_server::{FromRelayServer, ToRelayServer},
+        peer_relay::{FromRelayServer, ToRelayServer},
     },
+    keys::{DiscoKey, DiscoPublic},
     peer_relay::{GENEVE_LEN, Geneve, Protocol, Vni},
 };
 
@@ -113,8 +113,8 @@ fn serve(port: u16) -> anyhow::Result<()> {
     let (_steward, stewards) = Channel::pair()?;
     let relay = start("relay", move || bound.serve(line, &stewards))?;
     let keys = clients().map(|client| client.public());
-    let ask = ToRelayServer::Allocate { id: 1, asked_by: keys[0], clients: keys };
-    line::write(&ask, |part| agent.send(part))?;
+    let ask = ToRelayServer::Allocate { id: 1, requested_by: keys[0], clients: keys };
+    ipc::write(&ask, |part| agent.send(part))?;
     let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
     loop {
         let len = agent.receive(&mut buffer)?;

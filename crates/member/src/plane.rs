@@ -1,7 +1,7 @@
 //! The data plane's side of a member.
 //!
 //! ```text
-//!   line ── ToPlane ──► receive:  peers, paths, filter, keys ──► Node
+//!   line ── ToDataPlane ──► receive:  peers, paths, filter, keys ──► Node
 //!                                 datagrams ──► UDP socket;  relayed ──► engine::RelayQueues
 //!                                 pings ──► tunnel
 //!   line ◄── ToAgent ── reporter: events of peers, activity         ◄── Node
@@ -37,8 +37,8 @@ use packet::{Endpoint, Local, Waker};
 use sys::{Channel, process::release_heap};
 use tailnet::{
     disco,
+    ipc::{self, Identity, Incoming, Outgoing, PART, Path, Reader, ToAgent, ToDataPlane},
     keys::NodePublic,
-    line::{self, Identity, Incoming, Outgoing, PART, Path, Reader, ToAgent, ToPlane},
     peer_relay::{Geneve, Protocol, Vni},
 };
 use wg::PublicKey;
@@ -203,7 +203,7 @@ impl LineSender {
     /// The line is closed.
     fn send(&self, message: &ToAgent) -> io::Result<()> {
         let channel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        line::write(message, |part| channel.send(part))
+        ipc::write(message, |part| channel.send(part))
     }
 }
 
@@ -224,9 +224,9 @@ impl Plane {
         }
     }
 
-    fn handle(&mut self, message: ToPlane) {
+    fn handle(&mut self, message: ToDataPlane) {
         match message {
-            ToPlane::Hello => {
+            ToDataPlane::Hello => {
                 self.sockets.handle_agent_restart();
                 let info = self.node.info();
                 let hello = ToAgent::Hello {
@@ -237,7 +237,7 @@ impl Plane {
                 };
                 self.send(&hello);
             }
-            ToPlane::Peers { complete, changed, removed } => {
+            ToDataPlane::Peers { complete, changed, removed } => {
                 let changed = self.peers.change(complete, &changed, &removed);
                 self.apply(changed.change.clone());
                 changed.remove_endpoints(&self.tables);
@@ -246,20 +246,20 @@ impl Plane {
                     release_heap();
                 }
             }
-            ToPlane::Path { peer, path } => self.set_path(peer, path),
+            ToDataPlane::Path { peer, path } => self.set_path(peer, path),
             // A peer that was removed, or has no path yet, needs no handshake.
-            ToPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
-            ToPlane::Datagrams(datagrams) => {
+            ToDataPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
+            ToDataPlane::Datagrams(datagrams) => {
                 datagrams.iter().for_each(|one| self.send_datagram(one));
             }
-            ToPlane::Calls(calls) => {
+            ToDataPlane::BirthdayProbes(calls) => {
                 self.node.count_probes(calls.len() as u64);
                 calls.iter().for_each(|one| self.send_datagram(one));
             }
-            ToPlane::Open(open) => self.sockets.open(*open),
-            ToPlane::Keep(socket) => self.sockets.select(socket),
-            ToPlane::Close(number) => self.sockets.close(number),
-            ToPlane::Relayed(datagrams) => {
+            ToDataPlane::OpenSockets(open) => self.sockets.open(*open),
+            ToDataPlane::RetainSocket(socket) => self.sockets.select(socket),
+            ToDataPlane::CloseSockets(number) => self.sockets.close(number),
+            ToDataPlane::Relayed(datagrams) => {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
                     // The first packet of a peer may come from a relay that was not used for it.
@@ -268,20 +268,20 @@ impl Plane {
                     }
                 }
             }
-            ToPlane::Filter(policy) => self.node.filter().set(&(&policy).into()),
-            ToPlane::Login { id, server } => {
+            ToDataPlane::Filter(policy) => self.node.filter().set(&(&policy).into()),
+            ToDataPlane::Login { id, server } => {
                 let sealed = self.keys.seal_login(&server);
                 self.send(&ToAgent::Login { id, sealed });
             }
-            ToPlane::MakeCandidate => {
+            ToDataPlane::MakeCandidate => {
                 let candidate = self.keys.make_candidate();
                 self.send(&ToAgent::Candidate(candidate));
             }
-            ToPlane::UseCandidate(key) => match self.keys.use_candidate(key, &self.node) {
+            ToDataPlane::UseCandidate(key) => match self.keys.use_candidate(key, &self.node) {
                 Ok(()) => {}
                 Err(error) => tracing::error!("the node key could not be kept: {error:#}"),
             },
-            ToPlane::Forget => {
+            ToDataPlane::Reset => {
                 let changed = self.peers.change(true, &[], &[]);
                 self.apply(changed.change.clone());
                 changed.remove_endpoints(&self.tables);
@@ -290,13 +290,13 @@ impl Plane {
                     tracing::error!("the node key could not be removed: {error:#}");
                 }
             }
-            ToPlane::Report => {
+            ToDataPlane::Report => {
                 let all = reporter::activity(&self.node, &self.tables);
                 self.send(&ToAgent::Activity(all));
             }
-            ToPlane::Identity(identity) => (self.on_identity)(identity),
-            ToPlane::TunnelPing(ping) => self.pings.send(ping),
-            ToPlane::Port(port) => {
+            ToDataPlane::Identity(identity) => (self.on_identity)(identity),
+            ToDataPlane::TunnelPing(ping) => self.pings.send(ping),
+            ToDataPlane::Port(port) => {
                 let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
                 self.apply(change);
                 self.send(&ToAgent::Port(self.node.listen_port()));
@@ -363,7 +363,7 @@ fn forward_datagrams(datagrams: &ControlReceiver, tables: &EndpointTables, line:
             Some(Incoming {
                 from,
                 to,
-                local: local.map(|at| line::Local { addr: at.addr, interface: at.interface }),
+                local: local.map(|at| ipc::LocalAddress { addr: at.addr, interface: at.interface }),
                 at: Duration::from_nanos(one.at.as_nanos()),
                 bytes: one.bytes,
             })

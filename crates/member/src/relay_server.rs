@@ -26,11 +26,11 @@ use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{ControlSend as _, Endpoint, Local};
 use sys::{Channel, Offloads, UdpReceiver, UdpSocket, clock, poll::readable};
 use tailnet::{
-    keys::DiscoKey,
-    line::{
+    ipc::{
         self, Outgoing, PART, Reader,
-        relay_server::{FromRelayServer, ToRelayServer},
+        peer_relay::{FromRelayServer, ToRelayServer},
     },
+    keys::DiscoKey,
     peer_relay::Server,
 };
 use zeroize::Zeroizing;
@@ -86,7 +86,7 @@ impl Bound {
 /// Reports to the agent that relaying is not possible.
 pub fn report_failure(line: &Channel, error: &anyhow::Error) {
     // An agent that does not read gets the error from the next process.
-    let _ = line::write(&FromRelayServer::Failed(format!("{error:#}")), |part| line.send(part));
+    let _ = ipc::write(&FromRelayServer::Failed(format!("{error:#}")), |part| line.send(part));
 }
 
 /// Carries out the agent's messages.
@@ -127,8 +127,8 @@ impl Service {
     fn handle(&self, message: ToRelayServer) {
         match message {
             ToRelayServer::Hello => self.send_ready(),
-            ToRelayServer::Allocate { id, asked_by, clients } => {
-                let endpoint = lock(&self.table).allocate(asked_by, clients, now());
+            ToRelayServer::Allocate { id, requested_by, clients } => {
+                let endpoint = lock(&self.table).allocate(requested_by, clients, now());
                 self.send(&FromRelayServer::Allocated { id, endpoint });
             }
             ToRelayServer::Datagrams(datagrams) => {
@@ -154,7 +154,7 @@ impl Service {
 
 /// Sends a message, without waiting for an agent that does not read.
 fn send_to_agent(line: &Channel, message: &FromRelayServer) {
-    if let Err(error) = line::write(message, |part| line.send(part)) {
+    if let Err(error) = ipc::write(message, |part| line.send(part)) {
         tracing::debug!(%error, "the agent was not told");
     }
 }

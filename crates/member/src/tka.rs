@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, bail};
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
-use tailnet::tka::{claim, hash_of_secret, read_public};
+use tailnet::tka::{claim, disablement_hash, read_public};
 use zeroize::Zeroizing;
 
 /// The prefix of a secret.
@@ -39,7 +39,7 @@ pub fn public_key(text: &str) -> anyhow::Result<[u8; 32]> {
 pub fn new_secret() -> anyhow::Result<(Zeroizing<String>, [u8; 32])> {
     let mut secret = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *secret).context("randomness")?;
-    let hash = hash_of_secret(&*secret).context("the secret cannot be hashed")?;
+    let hash = disablement_hash(&*secret).context("the secret cannot be hashed")?;
     let mut text = Zeroizing::new(String::from(SECRET));
     for byte in secret.iter() {
         write!(text, "{byte:02X}")?;
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn secrets_and_keys_round_trip_in_tailscales_format() {
         let (text, hash) = new_secret().unwrap();
-        assert_eq!(hash_of_secret(&read_secret(&text).unwrap()), Some(hash));
+        assert_eq!(disablement_hash(&read_secret(&text).unwrap()), Some(hash));
         assert!(read_secret("x").is_err() && read_secret("disablement-secret:0").is_err());
         let key = format!("tlpub:{}", "07".repeat(32));
         assert_eq!(public_key(&key).unwrap(), [7; 32]);

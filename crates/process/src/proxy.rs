@@ -28,7 +28,7 @@ use sys::{
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
-use tailnet::line;
+use tailnet::ipc;
 use wg::PostQuantum;
 
 use crate::{
@@ -300,7 +300,7 @@ impl<S: Stack> ProcessKind for Proxy<S> {
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         if let (Some(member), Some(set_addresses)) = (&mut self.member, self.set_addresses.take()) {
             let identity = self.identity.clone();
-            let on_identity = move |told: line::Identity| {
+            let on_identity = move |told: ipc::Identity| {
                 set_addresses(told.addresses.clone());
                 identity.set(told.addresses, told.names, told.search);
             };

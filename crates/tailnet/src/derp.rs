@@ -35,20 +35,15 @@ const CLIENT_INFO: &[u8] = br#"{"version":2,"CanAckPings":true,"IsProber":false}
 /// of itself, sealed for the relay's key (`derp_client.go`, `sendClientKey`). It proves that the
 /// sender has the private half.
 pub fn seal_login(node: &[u8; 32], server: &[u8; 32], rng: &mut impl CryptoRng) -> Vec<u8> {
-    seal_words(node, server, CLIENT_INFO, rng)
+    seal_info(node, server, CLIENT_INFO, rng)
 }
 
-fn seal_words(
-    node: &[u8; 32],
-    server: &[u8; 32],
-    words: &[u8],
-    rng: &mut impl CryptoRng,
-) -> Vec<u8> {
+fn seal_info(node: &[u8; 32], server: &[u8; 32], info: &[u8], rng: &mut impl CryptoRng) -> Vec<u8> {
     let secret = SecretKey::from(*node);
     let sealing = SalsaBox::new(&PublicKey::from(*server), &secret);
     let mut nonce = [0; 24];
     rng.fill_bytes(&mut nonce);
-    let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), words);
+    let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), info);
     let sealed = sealed.expect("a buffer in memory grows");
     [secret.public_key().as_bytes(), &nonce[..], &sealed].concat()
 }

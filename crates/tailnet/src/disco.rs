@@ -4,17 +4,17 @@
 //!   magic (6)  sender's disco key (32)  nonce (24)  NaCl box:  type (1)  version (1)  message
 //! ```
 
+mod birthday;
+mod codec;
 mod envelope;
-mod meeting;
-mod relays;
-mod text;
+mod peer_relay;
 
 use std::{fmt, net::SocketAddr};
 
 pub use self::{
+    birthday::{BirthdayMessage, BirthdayStep},
     envelope::{Disco, NONCE_LEN, sender},
-    meeting::{Meet, Step},
-    relays::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
+    peer_relay::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
 };
 use crate::keys::NodePublic;
 
@@ -68,7 +68,7 @@ pub enum Message {
     /// linerate alone: stock nodes pass over types that they do not know.
     BundleOffer,
     /// Has two nodes meet by chance. Of linerate alone, as the offer is.
-    Meet(Meet),
+    Birthday(BirthdayMessage),
 }
 
 /// The number of a ping.
@@ -84,7 +84,7 @@ pub enum DiscoError {
     /// Its sender sealed what is no message of its type.
     Malformed,
     /// It is of a type that is not spoken.
-    Other(u8),
+    UnknownType(u8),
 }
 
 impl fmt::Display for DiscoError {
@@ -95,7 +95,7 @@ impl fmt::Display for DiscoError {
                 f.write_str("a disco datagram that its sender did not seal for this node")
             }
             Self::Malformed => f.write_str("a malformed disco message"),
-            Self::Other(number) => write!(f, "a disco message of the type {number}"),
+            Self::UnknownType(number) => write!(f, "a disco message of the type {number}"),
         }
     }
 }

@@ -32,7 +32,7 @@ use std::{
     sync::Arc,
 };
 
-pub use forward::{BadReply, Forward, Reply};
+pub use forward::{Forward, Reply, ReplyError};
 use fqdn::Fqdn;
 use table::Table;
 
@@ -118,19 +118,23 @@ pub enum Resolver {
 
 /// A resolver's address that is none of those known here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadResolver(pub String);
+pub struct ParseResolverError(pub String);
 
-impl fmt::Display for BadResolver {
+impl fmt::Display for ParseResolverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is no resolver: an address, address:port or https:// URL is", self.0)
     }
 }
 
-impl std::error::Error for BadResolver {}
+impl std::error::Error for ParseResolverError {}
 
 impl Resolver {
     /// What the map of a coordinator calls a resolver (`types/dnstype`).
-    pub fn parse(text: &str, bootstrap: &[IpAddr], scope: Scope) -> Result<Self, BadResolver> {
+    pub fn parse(
+        text: &str,
+        bootstrap: &[IpAddr],
+        scope: Scope,
+    ) -> Result<Self, ParseResolverError> {
         let address = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
         if let Ok(at) = address.or_else(|_| text.parse::<SocketAddr>()) {
             return Ok(if scope.admits(at.ip()) { Self::Plain(at) } else { Self::Refused(at) });
@@ -138,7 +142,7 @@ impl Resolver {
         if text.starts_with("https://") {
             return Ok(Self::Https { url: text.to_owned(), addresses: bootstrap.to_vec() });
         }
-        Err(BadResolver(text.to_owned()))
+        Err(ParseResolverError(text.to_owned()))
     }
 }
 
@@ -190,7 +194,7 @@ pub enum Answer {
 #[derive(Debug, Default)]
 pub struct Names {
     /// Of extra records and of nodes; an extra record hides a node of that name.
-    hosts: Table<Fqdn, Known>,
+    hosts: Table<Fqdn, HostRecord>,
     reverse: Table<IpAddr, Fqdn>,
     suffix: Option<Fqdn>,
     /// Who answers below a suffix; an empty list is this node.
@@ -200,7 +204,7 @@ pub struct Names {
 
 /// What a name stands for.
 #[derive(Debug, Default)]
-struct Known {
+struct HostRecord {
     addresses: Box<[IpAddr]>,
     /// Whether this is an extra record.
     extra: bool,

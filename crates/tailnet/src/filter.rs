@@ -32,7 +32,7 @@ use self::{
     addresses::AddressSet,
     text::{Addresses, parse},
 };
-pub use self::{grants::Grants, local::service_addresses, text::BadAddresses};
+pub use self::{grants::Grants, local::service_addresses, text::ParseAddressesError};
 use crate::{
     messages::{FilterRule, Node},
     tsmp,
@@ -48,7 +48,7 @@ const MOST_BITS: usize = 1 << 31;
 /// The most ranges of addresses in all.
 const MOST_RANGES: usize = 1 << 20;
 /// The most problems that are told.
-const TOLD: usize = 32;
+const MAX_REPORTED: usize = 32;
 
 /// What a policy is made of.
 #[derive(Clone, Default)]
@@ -93,11 +93,11 @@ pub struct Compiled {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// A source of a rule, by the rule's place.
-    Source(usize, BadAddresses),
+    Source(usize, ParseAddressesError),
     /// A destination of a rule.
-    Destination(usize, BadAddresses),
+    Destination(usize, ParseAddressesError),
     /// What a grant is for.
-    Grant(usize, BadAddresses),
+    Grant(usize, ParseAddressesError),
     /// A rule has networks in a form that was given up in 2020. No rule counts.
     OldForm(usize),
     /// A rule accepts packets of a peer whose key nobody signed. No rule counts.
@@ -168,7 +168,7 @@ struct Problems(Vec<Problem>);
 
 impl Problems {
     fn push(&mut self, problem: Problem) {
-        if self.0.len() < TOLD {
+        if self.0.len() < MAX_REPORTED {
             self.0.push(problem);
         }
     }
@@ -223,7 +223,7 @@ fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> 
                 destinations.extend(ranges.into_iter().flatten().map(|at| (at, ports.clone())));
             }
             Ok(Addresses::OfCapability(_)) => {
-                let bad = BadAddresses::capability(&to.addresses);
+                let bad = ParseAddressesError::capability(&to.addresses);
                 problems.push(Problem::Destination(place, bad));
             }
             Err(bad) => problems.push(Problem::Destination(place, bad)),

@@ -15,18 +15,18 @@ use zeroize::Zeroizing;
 
 /// Text that is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadKey {
+pub struct ParseKeyError {
     /// The prefix that was expected.
     pub prefix: &'static str,
 }
 
-impl fmt::Display for BadKey {
+impl fmt::Display for ParseKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not a key of the form {}<64 hexadecimal digits>", self.prefix)
     }
 }
 
-impl std::error::Error for BadKey {}
+impl std::error::Error for ParseKeyError {}
 
 macro_rules! public_key {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -57,9 +57,9 @@ macro_rules! public_key {
         }
 
         impl FromStr for $name {
-            type Err = BadKey;
+            type Err = ParseKeyError;
 
-            fn from_str(text: &str) -> Result<Self, BadKey> {
+            fn from_str(text: &str) -> Result<Self, ParseKeyError> {
                 read_hex(text, $prefix).map(Self)
             }
         }
@@ -118,9 +118,9 @@ macro_rules! private_key {
         }
 
         impl FromStr for $name {
-            type Err = BadKey;
+            type Err = ParseKeyError;
 
-            fn from_str(text: &str) -> Result<Self, BadKey> {
+            fn from_str(text: &str) -> Result<Self, ParseKeyError> {
                 read_hex(text, $prefix).map(|bytes| Self(Box::new(Zeroizing::new(bytes))))
             }
         }
@@ -148,10 +148,11 @@ private_key!(
     DiscoKey, DiscoPublic, "privkey:"
 );
 
-fn read_hex(text: &str, prefix: &'static str) -> Result<[u8; 32], BadKey> {
+fn read_hex(text: &str, prefix: &'static str) -> Result<[u8; 32], ParseKeyError> {
     let mut key = [0; 32];
-    let hex = text.strip_prefix(prefix).filter(|hex| hex.len() == 64).ok_or(BadKey { prefix })?;
-    base16ct::mixed::decode(hex, &mut key).map_err(|_| BadKey { prefix })?;
+    let hex =
+        text.strip_prefix(prefix).filter(|hex| hex.len() == 64).ok_or(ParseKeyError { prefix })?;
+    base16ct::mixed::decode(hex, &mut key).map_err(|_| ParseKeyError { prefix })?;
     Ok(key)
 }
 
@@ -172,7 +173,11 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused_and_an_empty_text_is_none() {
         for text in ["nodekey:", "mkey:00", "nodekey:zz", &format!("mkey:{}", "0a".repeat(32))] {
-            assert_eq!(text.parse::<NodePublic>(), Err(BadKey { prefix: "nodekey:" }), "{text}");
+            assert_eq!(
+                text.parse::<NodePublic>(),
+                Err(ParseKeyError { prefix: "nodekey:" }),
+                "{text}"
+            );
         }
         assert!(serde_json::from_str::<NodePublic>("\"\"").unwrap().is_zero());
     }

@@ -4,12 +4,13 @@
 
 pub mod control;
 pub mod derp;
+pub mod desired_host;
 pub mod disco;
 pub mod dns;
 pub mod filter;
+pub mod ipc;
 mod json;
 pub mod keys;
-pub mod line;
 pub mod local;
 pub mod map;
 pub mod messages;
@@ -24,4 +25,3 @@ pub mod settings;
 pub mod stun;
 pub mod tka;
 pub mod tsmp;
-pub mod wish;

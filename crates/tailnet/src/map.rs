@@ -21,8 +21,8 @@ use crate::{
     keys::NodePublic,
     local::Timestamp,
     messages::{
-        BadRecord, DerpMap, DisplayMessage, DnsConfig, FilterRule, LockInfo, MapResponse, Node,
-        PeerChange, Record as _, Records, UserProfile, Weight, as_time, block,
+        BadRecord, DerpMap, DisplayMessage, DnsConfig, FilterRule, MapResponse, Node, PeerChange,
+        Record as _, Records, TkaInfo, UserProfile, Weight, block, parse_time,
     },
 };
 
@@ -60,7 +60,8 @@ pub struct NetworkMap {
     users: BTreeMap<i64, UserProfile>,
     health: Vec<String>,
     messages: BTreeMap<String, DisplayMessage>,
-    lock: Option<LockInfo>,
+    #[serde(rename = "lock")]
+    tka: Option<TkaInfo>,
     /// How far the coordinator's clock is ahead of ours, in seconds.
     #[serde(skip)]
     ahead: i64,
@@ -114,24 +115,24 @@ impl NetworkMap {
     /// (tailscale `controlclient/map.go`, `newMapSession`); but for peers and relays: these are lost
     /// by their own words alone.
     pub fn apply_first(&mut self, response: MapResponse, now: Duration) -> Changes {
-        let mut former = std::mem::take(self);
+        let mut previous = std::mem::take(self);
         *self = Self {
-            node: former.node.take(),
-            peers: std::mem::take(&mut former.peers),
-            by_key: std::mem::take(&mut former.by_key),
-            cost: former.cost,
-            derp: std::mem::take(&mut former.derp),
-            ahead: former.ahead,
+            node: previous.node.take(),
+            peers: std::mem::take(&mut previous.peers),
+            by_key: std::mem::take(&mut previous.by_key),
+            cost: previous.cost,
+            derp: std::mem::take(&mut previous.derp),
+            ahead: previous.ahead,
             ..Self::default()
         };
         let mut changes = self.apply(response, now);
-        changes.settings |= self.dns != former.dns
-            || self.domain != former.domain
-            || self.filters != former.filters
-            || self.lock != former.lock;
-        changes.shown |= self.users != former.users
-            || self.health != former.health
-            || self.messages != former.messages;
+        changes.settings |= self.dns != previous.dns
+            || self.domain != previous.domain
+            || self.filters != previous.filters
+            || self.tka != previous.tka;
+        changes.shown |= self.users != previous.users
+            || self.health != previous.health
+            || self.messages != previous.messages;
         changes
     }
 
@@ -139,7 +140,7 @@ impl NetworkMap {
     pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
         let (page, bad) = (response.pop_browser_url, response.bad);
         let mut changes = Changes { page, bad, ..Changes::default() };
-        if let Some(time) = response.control_time.as_deref().and_then(as_time) {
+        if let Some(time) = response.control_time.as_deref().and_then(parse_time) {
             let ahead = time.as_secs().cast_signed() - now.as_secs().cast_signed();
             self.ahead = if ahead.unsigned_abs() > SKEW.as_secs() { ahead } else { 0 };
         }
@@ -172,8 +173,8 @@ impl NetworkMap {
         }
         self.apply_filters(response.packet_filter, response.packet_filters, &mut changes);
         self.apply_messages(response.health, response.display_messages, &mut changes);
-        if let Some(lock) = response.lock {
-            self.lock = Some(lock).filter(|lock| !lock.disabled && !lock.head.is_empty());
+        if let Some(tka) = response.tka {
+            self.tka = Some(tka).filter(|tka| !tka.disabled && !tka.head.is_empty());
             changes.settings = true;
         }
         changes
@@ -200,9 +201,9 @@ impl NetworkMap {
         let (users, mut left_out) = (&mut self.users, false);
         let mut sum = users.values().map(cost).sum::<usize>();
         profiles.for_each("user", &mut changes.bad, |user: UserProfile| {
-            let former = users.get(&user.id).map(cost);
-            let after = sum - former.unwrap_or(0) + cost(&user);
-            if after <= MOST_OF_USERS && (former.is_some() || users.len() < MOST) {
+            let previous = users.get(&user.id).map(cost);
+            let after = sum - previous.unwrap_or(0) + cost(&user);
+            if after <= MOST_OF_USERS && (previous.is_some() || users.len() < MOST) {
                 sum = after;
                 users.insert(user.id, user);
             } else {
@@ -223,9 +224,9 @@ impl NetworkMap {
         peers.for_each("peer", &mut changes.bad, |peer: Node| {
             let (id, peer) = (peer.id, Box::new(peer.compacted()));
             match self.peers.get(&id) {
-                Some(former) => {
+                Some(previous) => {
                     known.insert(id);
-                    left_out |= *former != peer && !changed.push(peer);
+                    left_out |= *previous != peer && !changed.push(peer);
                 }
                 None => left_out |= !new.push(peer),
             }
@@ -474,9 +475,9 @@ impl NetworkMap {
         self.health.iter().cloned().chain(self.messages.values().map(text))
     }
 
-    /// The state of tailnet lock, where it is on.
-    pub fn lock(&self) -> Option<&LockInfo> {
-        self.lock.as_ref()
+    /// The state of tailnet tka, where it is on.
+    pub fn tka(&self) -> Option<&TkaInfo> {
+        self.tka.as_ref()
     }
 
     /// The coordinator's time, if ours is `now`.
@@ -489,7 +490,7 @@ impl NetworkMap {
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let now = self.time(now);
         let all = self.node.iter().chain(self.peers());
-        let expiries = all.filter_map(|node| node.key_expiry.as_deref().and_then(as_time));
+        let expiries = all.filter_map(|node| node.key_expiry.as_deref().and_then(parse_time));
         expiries.filter(|at| *at > now).min().map(|at| at - now)
     }
 }

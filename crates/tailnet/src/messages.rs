@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::weight::{Weight, block};
 pub use self::{
-    node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time, write_time},
+    node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, format_time, parse_time},
     records::{BadRecord, Record, Records},
     relays::{DerpMap, DerpNode, DerpRegion, HomeParams, RelayAddress},
     rules::{CapGrant, Destination, FilterRule, PortRange},
@@ -61,8 +61,8 @@ pub struct MapResponse {
     pub health: Option<Vec<String>>,
     /// The same by name; `null` removes a name, and `*` all.
     pub display_messages: Option<BTreeMap<String, Option<DisplayMessage>>>,
-    /// The state of tailnet lock.
-    pub lock: Option<LockInfo>,
+    /// The state of tailnet tka.
+    pub tka: Option<TkaInfo>,
     /// A page to be shown.
     pub pop_browser_url: String,
     /// What of it could not be read, and is as if it had not been said.
@@ -118,10 +118,10 @@ pub struct DisplayMessage {
     pub severity: String,
 }
 
-/// The state of tailnet lock.
+/// The state of tailnet tka.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct LockInfo {
+pub struct TkaInfo {
     /// The hash of the last update; empty if it is off.
     pub head: String,
     /// Whether it is to be switched off.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::wish;
+use crate::desired_host;
 
 /// The name whose addresses tell the prefix (RFC 7050 section 3).
 pub const NAME: &str = "ipv4only.arpa";
@@ -38,7 +38,7 @@ impl Prefix {
 
     fn behind(address: Ipv6Addr) -> Option<Self> {
         // All that is embedded behind it would be of this machine, or of a link.
-        if wish::is_reserved(&IpNet::from(IpAddr::V6(address))) {
+        if desired_host::is_reserved(&IpNet::from(IpAddr::V6(address))) {
             return None;
         }
         LENGTHS.into_iter().find_map(|length| {
@@ -157,7 +157,7 @@ mod tests {
             prefix.bytes[RESERVED] = 0;
             let at = SocketAddr::new(IpAddr::from(v4), port);
             prop_assert_eq!(prefix.inward(prefix.outward(at)), at);
-            prop_assume!(!wish::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
+            prop_assume!(!desired_host::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
             // A shorter prefix may be read where more zeros follow, but never another.
             let found = Prefix::behind(prefix.embed(KNOWN[0])).unwrap();
             prop_assert_eq!(found.embed(KNOWN[1]), prefix.embed(KNOWN[1]));

@@ -4,15 +4,15 @@
 //! ```text
 //!   start ──► probes by the plan ──► poll_transmit ──► UDP socket
 //!                  ▲                                       │
-//!   needs_address ─┘ handle_address   handle_stun_response ◄┘
+//!   poll_lookup ─┘ handle_address   handle_stun_response ◄┘
 //!                                          │ all answered, enough, or 3 s
 //!                                          ▼
-//!        UDP blocked? ──► needs_tcp, handle_tcp_latency ──► poll_report
+//!        UDP blocked? ──► poll_tcp_probe, handle_tcp_latency ──► poll_report
 //! ```
 //!
-//! Relays that have a name only are asked once the caller has looked it up: `needs_address` names
+//! Relays that have a name only are asked once the caller has looked it up: `poll_lookup` names
 //! what to look up, and `handle_address` takes what was found. Call `poll_transmit` until it has
-//! nothing after each input and when `poll_timeout` says so, then `poll_report`, and then `needs_tcp`.
+//! nothing after each input and when `poll_timeout` says so, then `poll_report`, and then `poll_tcp_probe`.
 
 mod nat;
 mod plan;
@@ -27,8 +27,8 @@ use std::{
 
 use rand_core::CryptoRng;
 
-pub use self::nat::{Mapping, Nat, SeenByPeers};
-pub use self::report::{NetInfo, Report, Sighting};
+pub use self::nat::{Mapping, Nat, PeerReports};
+pub use self::report::{NetInfo, ReflexiveAddress, Report};
 use self::{nat::Hairpin, plan::Set};
 use crate::{
     messages::{DerpMap, DerpNode, DerpRegion, RelayAddress},
@@ -49,7 +49,7 @@ const FULL_EVERY: Duration = Duration::from_secs(5 * 60);
 const EVERY: Duration = Duration::from_secs(20);
 const EVERY_SPREAD_MS: u32 = 6000;
 /// Answers that are kept of a check.
-const SIGHTINGS: usize = 64;
+const MAX_REFLEXIVE_ADDRESSES: usize = 64;
 
 /// Finds out what this machine's network is like.
 pub struct Netcheck {
@@ -212,7 +212,7 @@ impl Netcheck {
 
     /// Names of relays to be looked up. Each is told once; say what came of it by
     /// [`handle_address`](Self::handle_address).
-    pub fn needs_address(&mut self) -> Option<String> {
+    pub fn poll_lookup(&mut self) -> Option<String> {
         self.wanted.pop_first()
     }
 
@@ -245,7 +245,7 @@ impl Netcheck {
             self.hairpin.want(own);
         }
         let latency = now.saturating_sub(sent);
-        check.report.note(check.sets[set].region, Sighting { server, own }, latency);
+        check.report.note(check.sets[set].region, ReflexiveAddress { server, own }, latency);
         let measured = &check.report.latencies;
         if measured.len() == ENOUGH_REGIONS {
             let slowest = measured.values().max().copied().unwrap_or_default();
@@ -258,7 +258,7 @@ impl Netcheck {
     /// A region to be measured by TCP, as UDP is blocked: connect to it with TLS and time one
     /// request. Each is told once; say what came of it by
     /// [`handle_tcp_latency`](Self::handle_tcp_latency).
-    pub fn needs_tcp(&mut self) -> Option<u16> {
+    pub fn poll_tcp_probe(&mut self) -> Option<u16> {
         let tcp = self.check.as_mut()?.tcp.as_mut()?;
         let region = tcp.wanted.pop_first()?;
         tcp.awaited.insert(region);
@@ -290,9 +290,9 @@ impl Netcheck {
                     continue;
                 };
                 let server = match server(node, set.v6, &self.addresses, self.scope) {
-                    Whereabouts::At(server) => server,
-                    Whereabouts::Unknown => break,
-                    Whereabouts::Nowhere => {
+                    ServerAddress::At(server) => server,
+                    ServerAddress::Unknown => break,
+                    ServerAddress::None => {
                         set.pop();
                         continue;
                     }
@@ -316,7 +316,7 @@ impl Netcheck {
             let node = set.due().and_then(|probe| self.node(set.region, probe.node));
             node.is_none_or(|node| {
                 let at = server(node, set.v6, &self.addresses, self.scope);
-                !matches!(at, Whereabouts::Unknown)
+                !matches!(at, ServerAddress::Unknown)
             })
         };
         let dues = probes.filter(is_known).filter_map(|set| set.due().map(|probe| probe.at));
@@ -376,11 +376,11 @@ impl fmt::Debug for Netcheck {
 }
 
 /// Where a relay's STUN is.
-enum Whereabouts {
+enum ServerAddress {
     At(SocketAddr),
     /// Its name has not been looked up.
     Unknown,
-    Nowhere,
+    None,
 }
 
 /// Where a relay is, in one family.
@@ -406,8 +406,11 @@ fn address(node: &DerpNode, v6: bool) -> RelayAddress<IpAddr> {
     if let Some(ip) = literal {
         return if is_family(&ip) { RelayAddress::At(ip) } else { RelayAddress::Nowhere };
     }
-    let known =
-        if v6 { node.ipv6().known().map(IpAddr::V6) } else { node.ipv4().known().map(IpAddr::V4) };
+    let known = if v6 {
+        node.ipv6().address().map(IpAddr::V6)
+    } else {
+        node.ipv4().address().map(IpAddr::V4)
+    };
     let by_name =
         if v6 { node.ipv6() == RelayAddress::ByName } else { node.ipv4() == RelayAddress::ByName };
     match known {
@@ -422,21 +425,21 @@ fn server(
     v6: bool,
     addresses: &BTreeMap<String, Vec<IpAddr>>,
     scope: Scope,
-) -> Whereabouts {
-    let Some(port) = node.stun_port() else { return Whereabouts::Nowhere };
+) -> ServerAddress {
+    let Some(port) = node.stun_port() else { return ServerAddress::None };
     let ip = match address(node, v6) {
         RelayAddress::At(ip) => Some(ip).filter(|ip| scope.admits(*ip)),
         RelayAddress::Nowhere => None,
         RelayAddress::ByName => match addresses.get(&node.host_name) {
-            None => return Whereabouts::Unknown,
+            None => return ServerAddress::Unknown,
             Some(found) => {
                 found.iter().find(|ip| ip.is_ipv6() == v6 && scope.admits(**ip)).copied()
             }
         },
     };
     match ip {
-        Some(ip) => Whereabouts::At(SocketAddr::new(ip, port)),
-        None => Whereabouts::Nowhere,
+        Some(ip) => ServerAddress::At(SocketAddr::new(ip, port)),
+        None => ServerAddress::None,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   map ------> set_peer          .-- relay, at once
-//!   netcheck -> set_own           |
+//!   netcheck -> set_own_endpoints           |
 //!   UDP, relay -> handle_disco    v
 //!   plane ----> handle_wireguard  a round: prime, call by relay, ping -- pong --> direct
 //!   clock ----> handle_timeout    ^                                                  |
@@ -22,14 +22,14 @@
 //! One path is told at a time. Where stock sends to the address and the relay both, what is sent
 //! here goes by the relay, and pings try the address; its first pong brings traffic back.
 
+mod birthday;
 mod candidate;
+mod events;
 mod limit;
-mod meeting;
 mod peer;
 mod rank;
-mod said;
-mod shown;
 mod timing;
+mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -41,16 +41,16 @@ use std::{
 use rand_core::CryptoRng;
 
 use self::{
+    birthday::BirthdaySlot,
     candidate::canonical,
-    meeting::Meeting,
-    peer::{Known, Peer, Pinged},
+    peer::{Peer, PeerEntry, Pinged},
 };
 pub use self::{
-    meeting::Place,
-    said::{Event, Opening, To, Traffic, Transmit, Via},
-    shown::{Candidate, Chance, Fate, Origins, Shown},
+    birthday::PublicEndpoint,
+    events::{Event, SocketsToOpen, To, Traffic, Transmit, Via},
+    view::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
-pub use crate::line::{Auxiliary, Local, Path};
+pub use crate::ipc::{AuxiliarySocket, LocalAddress, Path};
 use crate::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
@@ -69,7 +69,7 @@ pub struct PeerInfo {
     /// Where it may be reached.
     pub endpoints: Vec<SocketAddr>,
     /// Whether it knows peer relays.
-    pub passes: bool,
+    pub supports_peer_relays: bool,
 }
 
 /// A node whose peer relay may be asked for endpoints ([`crate::peer_relay`]).
@@ -87,7 +87,7 @@ pub struct PeerRelay {
 #[derive(Debug)]
 pub struct Paths {
     own: Own,
-    peers: BTreeMap<NodePublic, Known>,
+    peers: BTreeMap<NodePublic, PeerEntry>,
     /// A key may be that of several nodes: of one machine, or by somebody's lie.
     by_disco: BTreeSet<(DiscoPublic, NodePublic)>,
     deadlines: BTreeSet<(Duration, NodePublic)>,
@@ -113,7 +113,7 @@ struct Own {
     /// Whose relays may be asked, and whether we bind at those that peers asked.
     relays: Vec<PeerRelay>,
     binds: bool,
-    meeting: Meeting,
+    birthday: BirthdaySlot,
 }
 
 impl Own {
@@ -129,7 +129,7 @@ impl Own {
             disco: DiscoPublic::default(),
             relays: Vec::new(),
             binds: false,
-            meeting: Meeting::default(),
+            birthday: BirthdaySlot::default(),
         }
     }
 }
@@ -171,7 +171,7 @@ impl Paths {
         match self.peers.get(&key).map(|peer| peer.disco()) {
             Some(disco) if disco != info.disco => _ = self.by_disco.remove(&(disco, key)),
             Some(_) => {}
-            None => _ = self.peers.insert(key, Known::new(key, info.disco)),
+            None => _ = self.peers.insert(key, PeerEntry::new(key, info.disco)),
         }
         if !info.disco.is_zero() {
             self.by_disco.insert((info.disco, key));
@@ -183,23 +183,28 @@ impl Paths {
     pub fn remove_peer(&mut self, key: NodePublic) {
         if let Some(peer) = self.peers.remove(&key) {
             self.by_disco.remove(&(peer.disco(), key));
-            let deadline = peer.awake().and_then(Peer::deadline);
+            let deadline = peer.full().and_then(Peer::deadline);
             deadline.map(|at| self.deadlines.remove(&(at, key)));
-            let sockets = peer.awake().and_then(Peer::sockets);
-            self.out.events.extend(sockets.map(Event::Close));
-            self.own.meeting.release(key);
+            let sockets = peer.full().and_then(Peer::sockets);
+            self.out.events.extend(sockets.map(Event::CloseSockets));
+            self.own.birthday.release(key);
         }
     }
 
     /// Takes our own endpoints, as just found out, and the node key.
-    pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+    pub fn set_own_endpoints(
+        &mut self,
+        node: NodePublic,
+        endpoints: Vec<SocketAddr>,
+        now: Duration,
+    ) {
         let new = endpoints.iter().any(|addr| !self.own.endpoints.contains(addr));
         (self.own.node, self.own.endpoints) = (node, endpoints);
         (self.own.at, self.own.requested) = (Some(now), None);
         if new {
-            self.step_all(now, Known::wants_direct, Peer::handle_new_endpoints);
+            self.step_all(now, PeerEntry::wants_direct, Peer::handle_new_endpoints);
         } else {
-            self.step_all(now, Known::wants_direct, Peer::handle_timeout);
+            self.step_all(now, PeerEntry::wants_direct, Peer::handle_timeout);
         }
     }
 
@@ -213,21 +218,21 @@ impl Paths {
 
     /// Takes where others see us in IPv4, and what is before us; `None` if nobody is to be met by
     /// chance.
-    pub fn set_place(&mut self, place: Option<Place>) {
-        self.own.meeting.place = place;
+    pub fn set_public_endpoint(&mut self, place: Option<PublicEndpoint>) {
+        self.own.birthday.place = place;
     }
 
-    /// Auxiliary sockets of that number are open.
-    pub fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
-        if let Some(key) = self.own.meeting.with() {
-            self.step(key, now, |peer, cx| peer.handle_opened(number, count, cx));
+    /// AuxiliarySocket sockets of that number are open.
+    pub fn handle_sockets_opened(&mut self, number: u32, count: u16, now: Duration) {
+        if let Some(key) = self.own.birthday.with() {
+            self.step(key, now, |peer, cx| peer.handle_sockets_opened(number, count, cx));
         }
     }
 
     /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
-            self.step_all(now, Known::has_unknown_home, Peer::handle_timeout);
+            self.step_all(now, PeerEntry::has_unknown_home, Peer::handle_timeout);
         }
     }
 
@@ -237,7 +242,7 @@ impl Paths {
     pub fn set_relay(&mut self, region: u16, up: bool, now: Duration) {
         let down = &mut self.own.relays_down;
         if if up { down.remove(&region) } else { down.insert(region) } {
-            self.step_all(now, Known::has_unproven_path, Peer::handle_timeout);
+            self.step_all(now, PeerEntry::has_unproven_path, Peer::handle_timeout);
         }
     }
 
@@ -257,7 +262,7 @@ impl Paths {
         let Some(key) = self.sender(from, via, message) else { return };
         self.step(key, now, |peer, cx| {
             if let Via::Relay { region, .. } = via {
-                peer.hear_by_relay(region);
+                peer.note_relay_message(region);
             }
             match message {
                 Message::Ping { tx, .. } => peer.handle_ping(*tx, via, cx),
@@ -268,8 +273,8 @@ impl Paths {
                 Message::CallMeMaybeVia(endpoint) if matches!(via, Via::Relay { .. }) => {
                     peer.handle_call_via(endpoint, cx);
                 }
-                Message::Meet(meet) if matches!(via, Via::Relay { .. }) => {
-                    peer.handle_meet(*meet, cx);
+                Message::Birthday(meet) if matches!(via, Via::Relay { .. }) => {
+                    peer.handle_step(*meet, cx);
                 }
                 _ => {}
             }
@@ -290,7 +295,7 @@ impl Paths {
                 self.own.relays.iter().find(|one| is_relay(one))?;
                 let mut peers = self.peers.iter();
                 let key = peers.find(|(_, peer)| {
-                    peer.awake().is_some_and(|peer| peer.has_asked(&node, *generation))
+                    peer.full().is_some_and(|peer| peer.has_requested(&node, *generation))
                 })?;
                 let key = *key.0;
                 self.step(key, now, |peer, cx| peer.handle_allocated(*generation, endpoint, cx))
@@ -317,7 +322,7 @@ impl Paths {
         match message {
             Message::Ping { node_key: Some(node), .. } => keys.find(|key| key == node),
             Message::Pong { tx, .. } => {
-                let awaits = |peer: &Known| peer.awake().is_some_and(|peer| peer.awaits(tx));
+                let awaits = |peer: &PeerEntry| peer.full().is_some_and(|peer| peer.awaits(tx));
                 keys.find(|key| self.peers.get(key).is_some_and(awaits))
             }
             _ => keys.next().filter(|_| keys.next().is_none()),
@@ -348,12 +353,12 @@ impl Paths {
     /// Our addresses or the default route changed. Paths in use have a second to prove themselves.
     pub fn handle_network_change(&mut self, now: Duration) {
         self.own.at = None;
-        self.step_all(now, |peer| peer.awake().is_some(), Peer::handle_network_change);
+        self.step_all(now, |peer| peer.full().is_some(), Peer::handle_network_change);
     }
 
     /// Nothing that arrived was handled for this time: paths in use are trusted for as much longer.
     pub fn handle_stall(&mut self, time: Duration, now: Duration) {
-        self.step_all(now, |peer| peer.awake().is_some(), |peer, _| peer.handle_stall(time));
+        self.step_all(now, |peer| peer.full().is_some(), |peer, _| peer.handle_stall(time));
     }
 
     /// Pings a peer on the path that its data takes, and looks for a better one. The answer is
@@ -374,7 +379,7 @@ impl Paths {
     }
 
     /// Whether a peer has this disco key. What others sealed need not be opened.
-    pub fn knows(&self, disco: &DiscoPublic) -> bool {
+    pub fn has_disco_key(&self, disco: &DiscoPublic) -> bool {
         let first = (*disco, NodePublic([0; 32]));
         self.by_disco.range(first..).next().is_some_and(|(key, _)| key == disco)
     }
@@ -405,14 +410,14 @@ impl Paths {
     }
 
     /// What is known of the way to a peer.
-    pub fn path(&self, peer: NodePublic) -> Option<Shown> {
-        self.peers.get(&peer).map(|known| known.shown(peer))
+    pub fn view(&self, peer: NodePublic) -> Option<PathView> {
+        self.peers.get(&peer).map(|known| known.view(peer))
     }
 
     fn step_all(
         &mut self,
         now: Duration,
-        which: impl Fn(&Known) -> bool,
+        which: impl Fn(&PeerEntry) -> bool,
         act: impl Fn(&mut Peer, &mut Context<'_>),
     ) {
         let keys = self.peers.iter().filter(|(_, peer)| which(peer)).map(|(key, _)| *key);
@@ -430,19 +435,19 @@ impl Paths {
     ) -> Option<T> {
         let Self { own, peers, deadlines, numbers, out, .. } = self;
         let known = peers.get_mut(&key)?;
-        let peer = known.wake(key);
+        let peer = known.expand(key);
         let mut cx = Context { now, own, numbers, out };
         let before = peer.deadline();
         let result = act(peer, &mut cx);
-        peer.continue_passing(&mut cx);
-        peer.continue_meeting(&mut cx);
-        peer.tell_path(&mut cx);
+        peer.continue_peer_relays(&mut cx);
+        peer.continue_birthday(&mut cx);
+        peer.publish_path(&mut cx);
         let after = peer.deadline();
         if before != after {
             before.map(|at| deadlines.remove(&(at, key)));
             after.map(|at| deadlines.insert((at, key)));
         }
-        known.rest_if_idle();
+        known.compact_if_idle();
         Some(result)
     }
 }
@@ -461,7 +466,7 @@ impl Context<'_> {
         self.out.transmits.push_back(Transmit { to, disco, message });
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.out.events.push_back(event);
     }
 
@@ -474,7 +479,7 @@ impl Context<'_> {
     }
 
     fn random_port(&mut self) -> u16 {
-        let (first, all) = (meeting::FIRST_PORT, u64::from(u16::MAX - meeting::FIRST_PORT) + 1);
+        let (first, all) = (birthday::FIRST_PORT, u64::from(u16::MAX - birthday::FIRST_PORT) + 1);
         // The product's high half is below `all`, and so fits.
         first + ((u64::from(self.numbers.rng.next_u32()) * all) >> 32) as u16
     }

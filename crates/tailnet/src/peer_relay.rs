@@ -19,7 +19,7 @@ mod server;
 
 pub use self::{
     geneve::{GENEVE_LEN, Geneve, Protocol, Vni},
-    server::{Allocated, ClientInfo, NoEndpoint, Server, SessionInfo},
+    server::{AllocateError, Allocation, ClientInfo, Server, SessionInfo},
 };
 
 /// The capability of a peer that may have endpoints of this node's relay (`tailcfg.go`).
@@ -31,4 +31,4 @@ pub const NO_SERVER: &str = "disable-relay-server";
 /// What forbids a node to use relays of others.
 pub const NO_CLIENT: &str = "disable-relay-client";
 /// The first version of the protocol of which all nodes know peer relays.
-pub const FIRST_CAPABLE: u32 = 121;
+pub const MIN_CAPABILITY_VERSION: u32 = 121;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! After each input, and when `poll_timeout` says so, call `handle_timeout`, then `poll_transmit`
-//! until it has nothing. What that gives goes to the gateway, from the address of the place; only
+//! until it has nothing. What that gives goes to the gateway, from the address of the target; only
 //! what comes from there is handed in.
 //!
 //! A gateway that speaks neither may speak UPnP ([`upnp`]), which is asked over connections.
@@ -74,7 +74,7 @@ impl fmt::Debug for Nonce {
 
 /// What is to be mapped where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Target {
     /// The router.
     pub gateway: Ipv4Addr,
     /// This machine's address towards it.
@@ -114,7 +114,7 @@ pub struct Mapping {
 
 /// What is known of the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
+pub struct GatewayState {
     /// Whether it speaks PCP, once that is known.
     pub pcp: Option<bool>,
     /// Whether it speaks NAT-PMP, once that is known.
@@ -127,12 +127,12 @@ pub struct Mapped {
 #[derive(Debug)]
 pub struct Mapper {
     nonce: Nonce,
-    place: Option<Place>,
-    known: Mapped,
+    target: Option<Target>,
+    state: GatewayState,
     /// The address outside, by NAT-PMP.
     address: Option<Ipv4Addr>,
     epoch: Option<Epoch>,
-    asking: Option<Asking>,
+    exchange: Option<Exchange>,
     /// When the mapping is to be renewed, or all to be asked anew.
     due: Option<Duration>,
     /// How often all was in vain since the last success.
@@ -143,7 +143,7 @@ pub struct Mapper {
 
 /// What the gateway is being asked for.
 #[derive(Clone, Copy, Debug)]
-struct Asking {
+struct Exchange {
     goal: Goal,
     sent: usize,
     next: Duration,
@@ -162,15 +162,15 @@ enum Goal {
 const FIND: Goal = Goal::Find { pcp_is_out: None, nat_pmp_is_out: false };
 
 impl Mapper {
-    /// Without a place.
+    /// Without a target.
     pub fn new(nonce: Nonce) -> Self {
         Self {
             nonce,
-            place: None,
-            known: Mapped::default(),
+            target: None,
+            state: GatewayState::default(),
             address: None,
             epoch: None,
-            asking: None,
+            exchange: None,
             due: None,
             failures: 0,
             checked: None,
@@ -178,58 +178,58 @@ impl Mapper {
         }
     }
 
-    /// Begins at a place, of which nothing is known.
-    pub fn begin(&mut self, place: Place, now: Duration) {
-        *self = Self { place: Some(place), due: Some(now), ..Self::new(self.nonce) };
+    /// Begins at a target, of which nothing is known.
+    pub fn start(&mut self, target: Target, now: Duration) {
+        *self = Self { target: Some(target), due: Some(now), ..Self::new(self.nonce) };
     }
 
-    /// Leaves its place. What is to be sent then releases the mapping there.
-    pub fn end(&mut self) {
-        let waiting = match (self.place, self.known.mapping) {
-            (Some(place), Some(mapping)) => self.map(mapping.protocol, place, 0),
+    /// Leaves its target. What is to be sent then releases the mapping there.
+    pub fn stop(&mut self) {
+        let waiting = match (self.target, self.state.mapping) {
+            (Some(target), Some(mapping)) => self.map(mapping.protocol, target, 0),
             _ => VecDeque::new(),
         };
         *self = Self { waiting, ..Self::new(self.nonce) };
     }
 
     /// Where it is.
-    pub fn place(&self) -> Option<Place> {
-        self.place
+    pub fn target(&self) -> Option<Target> {
+        self.target
     }
 
     /// What is known there.
-    pub fn known(&self) -> Mapped {
-        self.known
+    pub fn state(&self) -> GatewayState {
+        self.state
     }
 
     /// Looks whether the gateway still has the mapping: it may have been started again. Nothing is
     /// asked if that was done shortly before.
     pub fn check(&mut self, now: Duration) {
-        let Some(mapping) = self.known.mapping else { return };
+        let Some(mapping) = self.state.mapping else { return };
         let rests = self.checked.is_some_and(|at| now < at + CHECK_EVERY);
-        if self.asking.is_none() && !rests {
+        if self.exchange.is_none() && !rests {
             self.checked = Some(now);
-            self.ask(Goal::Check(mapping.protocol), now);
+            self.start_exchange(Goal::Check(mapping.protocol), now);
         }
     }
 
     /// Takes a datagram of the gateway. Returns whether it was awaited.
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Some(response) = Response::read(datagram) else { return false };
-        let (Some(place), Some(asking)) = (self.place, self.asking) else { return false };
-        let goal = asking.goal;
+        let (Some(target), Some(exchange)) = (self.target, self.exchange) else { return false };
+        let goal = exchange.goal;
         let maps = matches!(goal, Goal::Find { .. } | Goal::Map(_));
         match response {
             Response::PcpMap { nonce, internal, external, address, lifetime, epoch }
-                if maps && nonce == self.nonce && internal == place.port =>
+                if maps && nonce == self.nonce && internal == target.port =>
             {
-                self.known.pcp = Some(true);
+                self.state.pcp = Some(true);
                 self.epoch = Some(Epoch::new(epoch, now));
                 let external = SocketAddrV4::new(address, external);
                 self.mapped(Protocol::Pcp, external, lifetime, now);
             }
             Response::PmpMap { internal, external, lifetime, epoch }
-                if goal == Goal::Map(Protocol::NatPmp) && internal == place.port =>
+                if goal == Goal::Map(Protocol::NatPmp) && internal == target.port =>
             {
                 self.epoch = Some(Epoch::new(epoch, now));
                 let address = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -241,15 +241,15 @@ impl Mapper {
             }
             Response::PmpAddress { address, epoch } => self.handle_address(address, epoch, now),
             Response::PcpRefused { lifetime, .. } if maps => {
-                self.known.pcp = Some(true);
+                self.state.pcp = Some(true);
                 self.refused(Protocol::Pcp, lifetime, now);
             }
             Response::NoPcp if maps => {
-                self.known.pcp = Some(false);
+                self.state.pcp = Some(false);
                 self.refused(Protocol::Pcp, 0, now);
             }
             Response::PmpRefused { .. } if maps => {
-                self.known.nat_pmp = Some(true);
+                self.state.nat_pmp = Some(true);
                 self.refused(Protocol::NatPmp, 0, now);
             }
             _ => return false,
@@ -258,18 +258,18 @@ impl Mapper {
     }
 
     fn handle_address(&mut self, address: Ipv4Addr, epoch: u32, now: Duration) {
-        let Some(Asking { goal, .. }) = self.asking else { return };
-        self.known.nat_pmp = Some(true);
+        let Some(Exchange { goal, .. }) = self.exchange else { return };
+        self.state.nat_pmp = Some(true);
         self.address = Some(address).filter(|address| is_usable(*address));
         match goal {
             Goal::Find { pcp_is_out: Some(_), .. } if self.address.is_some() => {
-                self.ask(Goal::Map(Protocol::NatPmp), now);
+                self.start_exchange(Goal::Map(Protocol::NatPmp), now);
             }
             Goal::Find { .. } if self.address.is_none() => {
                 self.refused(Protocol::NatPmp, 0, now);
             }
             Goal::Check(Protocol::NatPmp) => {
-                let mapping = self.known.mapping;
+                let mapping = self.state.mapping;
                 let is_other = mapping.is_some_and(|old| *old.external.ip() != address);
                 self.epoch = self.epoch.filter(|_| !is_other);
                 self.handle_epoch(Protocol::NatPmp, epoch, now);
@@ -280,11 +280,11 @@ impl Mapper {
 
     /// The gateway says its epoch, and no more: it lost the mapping if that is another.
     fn handle_epoch(&mut self, protocol: Protocol, epoch: u32, now: Duration) {
-        let goes_on = self.epoch.is_some_and(|before| before.goes_on(epoch, now));
+        let continues = self.epoch.is_some_and(|before| before.continues(epoch, now));
         self.epoch = Some(Epoch::new(epoch, now));
-        self.asking = None;
-        if !goes_on {
-            self.ask(Goal::Map(protocol), now);
+        self.exchange = None;
+        if !continues {
+            self.start_exchange(Goal::Map(protocol), now);
         }
     }
 
@@ -293,16 +293,16 @@ impl Mapper {
             return self.refused(protocol, 0, now);
         }
         let lifetime = Duration::from_secs(lifetime.min(LONGEST).into());
-        self.known.mapping = Some(Mapping { protocol, external, expires: now + lifetime });
-        (self.asking, self.due) = (None, Some(now + lifetime / 2));
+        self.state.mapping = Some(Mapping { protocol, external, expires: now + lifetime });
+        (self.exchange, self.due) = (None, Some(now + lifetime / 2));
         (self.failures, self.checked) = (0, Some(now));
     }
 
     /// The gateway does not map by this protocol, for so many seconds.
     fn refused(&mut self, protocol: Protocol, seconds: u32, now: Duration) {
-        let Some(asking) = &mut self.asking else { return };
+        let Some(exchange) = &mut self.exchange else { return };
         let rest = Duration::from_secs(seconds.into()).min(LONGEST_REFUSAL);
-        match &mut asking.goal {
+        match &mut exchange.goal {
             Goal::Find { pcp_is_out, nat_pmp_is_out } => {
                 match protocol {
                     Protocol::Pcp => *pcp_is_out = Some(rest),
@@ -311,16 +311,16 @@ impl Mapper {
                 match (*pcp_is_out, *nat_pmp_is_out) {
                     (Some(rest), true) => self.failed(rest, now),
                     (Some(_), false) if self.address.is_some() => {
-                        self.ask(Goal::Map(Protocol::NatPmp), now);
+                        self.start_exchange(Goal::Map(Protocol::NatPmp), now);
                     }
                     _ => {}
                 }
             }
             // Another gateway at the same address may speak the other protocol.
-            Goal::Map(of) if *of == protocol && self.known.mapping.is_some() => {
-                self.known.mapping = None;
+            Goal::Map(of) if *of == protocol && self.state.mapping.is_some() => {
+                self.state.mapping = None;
                 self.address = None;
-                self.ask(FIND, now);
+                self.start_exchange(FIND, now);
             }
             Goal::Map(of) if *of == protocol => self.failed(rest, now),
             Goal::Map(_) | Goal::Check(_) => {}
@@ -331,64 +331,68 @@ impl Mapper {
     fn failed(&mut self, at_least: Duration, now: Duration) {
         let rest = REST * (1 << self.failures.min(REST_DOUBLES));
         self.failures += 1;
-        (self.asking, self.address) = (None, None);
+        (self.exchange, self.address) = (None, None);
         self.due = Some(now + rest.max(at_least));
     }
 
-    fn ask(&mut self, goal: Goal, now: Duration) {
-        self.asking = Some(Asking { goal, sent: 0, next: now });
+    fn start_exchange(&mut self, goal: Goal, now: Duration) {
+        self.exchange = Some(Exchange { goal, sent: 0, next: now });
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let next = self.asking.map_or(self.due, |asking| Some(asking.next));
-        let expires = self.known.mapping.map(|mapping| mapping.expires);
+        let next = self.exchange.map_or(self.due, |exchange| Some(exchange.next));
+        let expires = self.state.mapping.map(|mapping| mapping.expires);
         next.into_iter().chain(expires).min()
     }
 
     /// Takes the time.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let Some(place) = self.place else { return };
-        if self.known.mapping.is_some_and(|mapping| mapping.expires <= now) {
-            (self.known.mapping, self.address) = (None, None);
-            self.ask(FIND, now);
+        let Some(target) = self.target else { return };
+        if self.state.mapping.is_some_and(|mapping| mapping.expires <= now) {
+            (self.state.mapping, self.address) = (None, None);
+            self.start_exchange(FIND, now);
         }
-        self.go_on(place, now);
+        self.resend(target, now);
         // Also where a check that was not answered held it up.
-        if self.asking.is_none() && self.due.is_some_and(|due| due <= now) {
-            let renewal = self.known.mapping.map(|mapping| Goal::Map(mapping.protocol));
-            self.ask(renewal.unwrap_or(FIND), now);
-            self.go_on(place, now);
+        if self.exchange.is_none() && self.due.is_some_and(|due| due <= now) {
+            let renewal = self.state.mapping.map(|mapping| Goal::Map(mapping.protocol));
+            self.start_exchange(renewal.unwrap_or(FIND), now);
+            self.resend(target, now);
         }
     }
 
     /// Sends what is asked for once more, if it is time.
-    fn go_on(&mut self, place: Place, now: Duration) {
-        let Some(mut asking) = self.asking.filter(|asking| asking.next <= now) else { return };
-        let is_find = matches!(asking.goal, Goal::Find { .. });
-        if is_find && asking.sent > 0 && self.address.is_some() {
-            self.known.pcp.get_or_insert(false);
-            asking = Asking { goal: Goal::Map(Protocol::NatPmp), sent: 0, next: now };
+    fn resend(&mut self, target: Target, now: Duration) {
+        let Some(mut exchange) = self.exchange.filter(|exchange| exchange.next <= now) else {
+            return;
+        };
+        let is_find = matches!(exchange.goal, Goal::Find { .. });
+        if is_find && exchange.sent > 0 && self.address.is_some() {
+            self.state.pcp.get_or_insert(false);
+            exchange = Exchange { goal: Goal::Map(Protocol::NatPmp), sent: 0, next: now };
         }
-        let Some(wait) = WAITS_MS.get(asking.sent) else { return self.silent(asking.goal, now) };
-        self.waiting = match asking.goal {
+        let Some(wait) = WAITS_MS.get(exchange.sent) else {
+            return self.give_up(exchange.goal, now);
+        };
+        self.waiting = match exchange.goal {
             Goal::Find { .. } => {
-                let mut both = self.map(Protocol::Pcp, place, LIFETIME);
+                let mut both = self.map(Protocol::Pcp, target, LIFETIME);
                 both.push_back(Request::PmpAddress);
                 both
             }
-            Goal::Map(protocol) => self.map(protocol, place, LIFETIME),
-            Goal::Check(Protocol::Pcp) => [Request::PcpAnnounce { client: place.own }].into(),
+            Goal::Map(protocol) => self.map(protocol, target, LIFETIME),
+            Goal::Check(Protocol::Pcp) => [Request::PcpAnnounce { client: target.own }].into(),
             Goal::Check(Protocol::NatPmp) => [Request::PmpAddress].into(),
         };
         let next = now + Duration::from_millis(*wait);
-        self.asking = Some(Asking { sent: asking.sent + 1, next, ..asking });
+        self.exchange = Some(Exchange { sent: exchange.sent + 1, next, ..exchange });
     }
 
     /// The gateway did not answer.
-    fn silent(&mut self, goal: Goal, now: Duration) {
-        self.asking = None;
-        match (goal, self.known.mapping) {
+    fn give_up(&mut self, goal: Goal, now: Duration) {
+        self.exchange = None;
+        match (goal, self.state.mapping) {
             // Until it expires.
             (Goal::Map(_), Some(mapping)) => {
                 self.due = Some(now + mapping.expires.saturating_sub(now) / 2);
@@ -396,8 +400,8 @@ impl Mapper {
             (Goal::Check(_), Some(_)) => {}
             (Goal::Find { pcp_is_out, nat_pmp_is_out }, _) => {
                 let pcp = pcp_is_out.is_some();
-                self.known.pcp = self.known.pcp.filter(|_| pcp).or(Some(false));
-                self.known.nat_pmp = self.known.nat_pmp.filter(|_| nat_pmp_is_out).or(Some(false));
+                self.state.pcp = self.state.pcp.filter(|_| pcp).or(Some(false));
+                self.state.nat_pmp = self.state.nat_pmp.filter(|_| nat_pmp_is_out).or(Some(false));
                 self.failed(pcp_is_out.unwrap_or_default(), now);
             }
             (Goal::Map(_) | Goal::Check(_), None) => self.failed(Duration::ZERO, now),
@@ -405,19 +409,20 @@ impl Mapper {
     }
 
     /// Maps by a protocol, or deletes the mapping: no lifetime.
-    fn map(&self, protocol: Protocol, place: Place, lifetime: u32) -> VecDeque<Request> {
-        let before = self.known.mapping.map(|mapping| mapping.external);
+    fn map(&self, protocol: Protocol, target: Target, lifetime: u32) -> VecDeque<Request> {
+        let before = self.state.mapping.map(|mapping| mapping.external);
         // The same port is the easiest to explain.
-        let wish = before.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, place.port));
-        let wish = if lifetime == 0 { SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0) } else { wish };
-        let (internal, external) = (place.port, wish.port());
+        let desired = before.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, target.port));
+        let desired =
+            if lifetime == 0 { SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0) } else { desired };
+        let (internal, external) = (target.port, desired.port());
         match protocol {
             Protocol::Pcp => [Request::PcpMap {
                 nonce: self.nonce,
-                client: place.own,
+                client: target.own,
                 internal,
                 external,
-                address: *wish.ip(),
+                address: *desired.ip(),
                 lifetime,
             }]
             .into(),

@@ -159,7 +159,7 @@ pub struct MaskedPrefs(Map<String, Value>);
 
 /// Why preferences cannot be changed so.
 #[derive(Debug)]
-pub enum BadPrefs {
+pub enum PrefsError {
     /// There is no such preference.
     Unknown(String),
     /// The daemon's own.
@@ -170,7 +170,7 @@ pub enum BadPrefs {
     Unsupported(&'static str),
 }
 
-impl fmt::Display for BadPrefs {
+impl fmt::Display for PrefsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(name) => write!(f, "there is no preference {name}"),
@@ -181,7 +181,7 @@ impl fmt::Display for BadPrefs {
     }
 }
 
-impl std::error::Error for BadPrefs {}
+impl std::error::Error for PrefsError {}
 
 impl Prefs {
     /// The preferences of a node that was never logged in (`ipn.NewPrefs`).
@@ -198,19 +198,19 @@ impl Prefs {
     ///
     /// # Errors
     /// When a preference is unknown, or its value of a wrong type.
-    pub fn edited(&self, edits: &MaskedPrefs) -> Result<Self, BadPrefs> {
-        let Value::Object(mut all) = serde_json::to_value(self).map_err(BadPrefs::Malformed)?
+    pub fn edited(&self, edits: &MaskedPrefs) -> Result<Self, PrefsError> {
+        let Value::Object(mut all) = serde_json::to_value(self).map_err(PrefsError::Malformed)?
         else {
-            return Err(BadPrefs::Malformed(serde_json::Error::custom("not an object")));
+            return Err(PrefsError::Malformed(serde_json::Error::custom("not an object")));
         };
-        let zero = serde_json::to_value(Self::default()).map_err(BadPrefs::Malformed)?;
+        let zero = serde_json::to_value(Self::default()).map_err(PrefsError::Malformed)?;
         for (key, set) in &edits.0 {
             let Some(name) = key.strip_suffix("Set").filter(|_| *set != Value::Bool(false)) else {
                 continue;
             };
             match name {
-                "InternalExitNodePrior" => return Err(BadPrefs::Internal),
-                _ if !NAMES.contains(&name) => return Err(BadPrefs::Unknown(name.to_owned())),
+                "InternalExitNodePrior" => return Err(PrefsError::Internal),
+                _ if !NAMES.contains(&name) => return Err(PrefsError::Unknown(name.to_owned())),
                 _ => {}
             }
             match (set, edits.0.get(name)) {
@@ -224,7 +224,7 @@ impl Prefs {
             }
         }
         let mut edited: Self =
-            serde_json::from_value(Value::Object(all)).map_err(BadPrefs::Malformed)?;
+            serde_json::from_value(Value::Object(all)).map_err(PrefsError::Malformed)?;
         edited.login.clone_from(&self.login);
         let sets_key = edits.0.get("ServerKeySet").is_some_and(|set| *set != Value::Bool(false));
         if !sets_key {
@@ -249,7 +249,7 @@ impl Prefs {
     ///
     /// # Errors
     /// The first that it cannot.
-    pub fn check(&self) -> Result<(), BadPrefs> {
+    pub fn check(&self) -> Result<(), PrefsError> {
         let Foreign { app_connector, auto_update, .. } = &self.foreign;
         let foreign = &self.foreign;
         let asked = [
@@ -274,7 +274,7 @@ impl Prefs {
             (self.netfilter_mode == NetfilterMode::NoDivert, "--netfilter-mode=nodivert"),
         ];
         match asked.into_iter().find(|(asked, _)| *asked) {
-            Some((_, what)) => Err(BadPrefs::Unsupported(what)),
+            Some((_, what)) => Err(PrefsError::Unsupported(what)),
             None => Ok(()),
         }
     }

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{control::dial::ControlUrl, wish};
+use crate::{control::dial::ControlUrl, desired_host};
 
 /// The reason why an address is refused, and the remedy.
-pub const OF_THIS_MACHINE: &str = "an address of this machine, of its links or of no single host. A coordinator \
+pub const NOT_ADMITTED: &str = "an address of this machine, of its links or of no single host. A coordinator \
                                    may name addresses of this machine if the host of its URL is localhost, \
                                    is one of them, or has one of them in /etc/hosts";
 
@@ -46,7 +46,7 @@ impl Scope {
             address if address.is_loopback() => self.loopback,
             address if is_link_local(address) => self.link_local,
             // Unspecified, multicast and broadcast ones among them.
-            address => !wish::is_reserved(&IpNet::from(address)),
+            address => !desired_host::is_reserved(&IpNet::from(address)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! filter, names, and what the machine is to have.
 
 mod lan;
-mod lock;
+mod tka;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,26 +13,25 @@ use std::{
 use ipnet::IpNet;
 
 use self::lan::Lans;
-pub use self::lock::{locked_out, signature};
+pub use self::tka::{key_signature, rejected_by_tka};
 use crate::{
-    dns,
+    desired_host, dns,
     filter::{self, Input},
+    ipc::{DesiredDns, DesiredHost, FilterPolicy, Identity, Peer, ToDataPlane},
     keys::NodePublic,
-    line::{FilterPolicy, HostWish, Identity, NamesWish, Peer, ToPlane},
     map::NetworkMap,
     messages::{Node, Resolver},
     paths::{PeerInfo, PeerRelay},
     peer_relay,
     prefs::Prefs,
-    scope::{OF_THIS_MACHINE, Scope},
+    scope::{NOT_ADMITTED, Scope},
     tka::Authority,
-    wish,
 };
 
 /// More routes to single peers than this are one to the network of all.
 const MOST_ROUTES: usize = 10_000;
 /// The most peers or servers that problems name.
-const TOLD: usize = 5;
+const MAX_REPORTED: usize = 5;
 /// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
 const AAAA: &str = "magicdns-aaaa";
 /// What has names below a node's own be its own.
@@ -54,7 +53,7 @@ pub struct Settings {
     /// Who is called how; taken out once it is in force.
     pub names: dns::Config,
     /// What the machine is to have.
-    pub host: HostWish,
+    pub host: DesiredHost,
     /// What was left out, a line each.
     pub problems: Vec<String>,
 }
@@ -82,25 +81,25 @@ impl Settings {
         }
     }
 
-    /// What tells the data plane its peers, where it was told `former` ones; `None` if these are
+    /// What tells the data plane its peers, where it was told `previous` ones; `None` if these are
     /// the same. Where nobody knows what it was told, it is told all.
-    pub fn peers_since(&self, former: Option<&Settings>) -> Option<ToPlane> {
+    pub fn peers_update(&self, previous: Option<&Settings>) -> Option<ToDataPlane> {
         let by_key = |peers: &[Peer]| -> HashMap<NodePublic, Peer> {
             peers.iter().map(|peer| (peer.key, peer.clone())).collect()
         };
-        let Some(Settings { peers: former, .. }) = former else {
+        let Some(Settings { peers: previous, .. }) = previous else {
             let changed = self.peers.clone();
-            return Some(ToPlane::Peers { complete: true, changed, removed: Vec::new() });
+            return Some(ToDataPlane::Peers { complete: true, changed, removed: Vec::new() });
         };
-        if *former == self.peers {
+        if *previous == self.peers {
             return None;
         }
-        let (old, new) = (by_key(former), by_key(&self.peers));
+        let (old, new) = (by_key(previous), by_key(&self.peers));
         let is_new = |peer: &&Peer| old.get(&peer.key) != Some(peer);
-        Some(ToPlane::Peers {
+        Some(ToDataPlane::Peers {
             complete: false,
             changed: self.peers.iter().filter(is_new).cloned().collect(),
-            removed: former
+            removed: previous
                 .iter()
                 .map(|peer| peer.key)
                 .filter(|key| !new.contains_key(key))
@@ -111,7 +110,7 @@ impl Settings {
 
 /// What is known beside map and preferences.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Around<'a> {
+pub struct Environment<'a> {
     /// The time, since 1970.
     pub now: Duration,
     /// This machine's addresses on other interfaces, each with the length of its network.
@@ -121,16 +120,16 @@ pub struct Around<'a> {
     /// Who answered questions about names before.
     pub servers: &'a [std::net::IpAddr],
     /// Whether names can be answered at the node's address.
-    pub answers: bool,
+    pub has_interface: bool,
     /// What is known of tailnet lock.
-    pub lock: Lock<'a>,
+    pub tka: TkaStatus<'a>,
     /// Which addresses the coordinator may name.
     pub scope: Scope,
 }
 
 /// What is known of tailnet lock.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Lock<'a> {
+pub enum TkaStatus<'a> {
     /// Nothing: the coordinator's word counts.
     #[default]
     Unknown,
@@ -146,21 +145,21 @@ pub enum Lock<'a> {
 }
 
 /// What the node is to be; nothing before the coordinator named it.
-pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Settings {
+pub fn settings(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) -> Settings {
     let Some(own) = map.node() else { return Settings::default() };
     let mut problems = Vec::new();
-    let now = map.time(around.now);
+    let now = map.time(environment.now);
     let exit = exit_node(map, prefs, now, &mut problems);
-    let kept_out = lock::kept_out(map, own, around, &mut problems);
+    let excluded = tka::excluded(map, own, environment, &mut problems);
     problems.extend(wireguard_only(map));
     let usable = |peer: &&Node| {
         let has_key = !peer.key.is_zero() && peer.key != own.key;
-        has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
+        has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !excluded.has(&peer.key)
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
-    let lans = Lans::of(around);
+    let lans = Lans::of(environment);
     problems.extend(lans.problem(own, &all));
-    let own_of = |peer: &Node| own_addresses(peer, around);
+    let own_of = |peer: &Node| own_addresses(peer, environment);
     let mut peers: Vec<Peer> =
         all.iter().map(|peer| wireguard(peer, &own_of(peer), &lans, prefs, exit)).collect();
     let first = [(own.key, own.addresses.clone())].into_iter();
@@ -170,28 +169,30 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
             disco: peer.disco_key,
             home: peer.home(),
             endpoints: peer.endpoints.clone(),
-            passes: peer.cap >= peer_relay::FIRST_CAPABLE,
+            supports_peer_relays: peer.cap >= peer_relay::MIN_CAPABILITY_VERSION,
         };
         (peer.key, info)
     };
     let paths = all.iter().map(info).collect();
-    let compiled = rules(map, own, prefs, around, all.iter().copied().zip(&peers));
+    let compiled = rules(map, own, prefs, environment, all.iter().copied().zip(&peers));
     problems.extend(compiled.problems.iter().map(ToString::to_string));
-    let names = names(map, own, prefs, exit.is_some(), &lans, around);
-    problems.extend(unasked_servers(map, around.scope));
-    let host = HostWish {
+    let names = names(map, own, prefs, exit.is_some(), &lans, environment);
+    problems.extend(unasked_servers(map, environment.scope));
+    let host = DesiredHost {
         addresses: lans.others(&own.addresses).collect(),
         routes: routes(&peers),
         exit: exit.is_some(),
         local_networks: prefs.exit_node_allow_lan_access,
         offered: prefs.advertise_routes.clone(),
         masquerade: !prefs.no_snat,
-        names: around.answers.then(|| names_wish(map, &names)).flatten(),
-        relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
+        names: environment.has_interface.then(|| desired_dns(map, &names)).flatten(),
+        relay_server: prefs
+            .relay_server_port
+            .filter(|_| !own.has_capability(peer_relay::NO_SERVER)),
     };
     // Without an interface the machine does not have the node's addresses.
-    let ranges = if around.answers { around.ranges } else { &wish::ALL };
-    let (host, refused) = wish::accept(&host, ranges, is_in(around.connected));
+    let ranges = if environment.has_interface { environment.ranges } else { &desired_host::ALL };
+    let (host, refused) = desired_host::accept(&host, ranges, is_in(environment.connected));
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     let peer_relays = peer_relays(&all, own, &grants);
@@ -201,9 +202,9 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
 /// Names the peers that speak WireGuard and nothing else: Tailscale's Mullvad exit nodes.
 fn wireguard_only(map: &NetworkMap) -> Option<String> {
     let all: Vec<&Node> = map.peers().filter(|peer| peer.is_wire_guard_only).collect();
-    let named = all.iter().take(TOLD).map(|peer| peer.name.trim_end_matches('.'));
+    let named = all.iter().take(MAX_REPORTED).map(|peer| peer.name.trim_end_matches('.'));
     let named = named.collect::<Vec<_>>().join(", ");
-    let more = match all.len().saturating_sub(TOLD) {
+    let more = match all.len().saturating_sub(MAX_REPORTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -214,18 +215,19 @@ fn wireguard_only(map: &NetworkMap) -> Option<String> {
 /// The peers whose relays this node may ask for endpoints; `None` if it is to use none at all.
 fn peer_relays(all: &[&Node], own: &Node, grants: &filter::Grants) -> Option<Vec<PeerRelay>> {
     let is_relay = |peer: &&&Node| {
-        peer.cap >= peer_relay::FIRST_CAPABLE
+        peer.cap >= peer_relay::MIN_CAPABILITY_VERSION
             && !peer.disco_key.is_zero()
-            && may(peer, own, peer_relay::IS_RELAY, grants)
+            && has_capability(peer, own, peer_relay::IS_RELAY, grants)
     };
     let relay =
         |peer: &&Node| PeerRelay { node: peer.key, disco: peer.disco_key, home: peer.home() };
-    (!own.may(peer_relay::NO_CLIENT)).then(|| all.iter().filter(is_relay).map(relay).collect())
+    (!own.has_capability(peer_relay::NO_CLIENT))
+        .then(|| all.iter().filter(is_relay).map(relay).collect())
 }
 
 /// Whether a peer has a capability towards this node (tailscale `magicsock.go`, `nodeHasCap`):
 /// between their first addresses of a family.
-pub fn may(peer: &Node, own: &Node, capability: &str, grants: &filter::Grants) -> bool {
+pub fn has_capability(peer: &Node, own: &Node, capability: &str, grants: &filter::Grants) -> bool {
     let of = |node: &Node, v4: bool| {
         let mut all = node.addresses.iter().map(IpNet::addr);
         all.find(|address| address.is_ipv4() == v4)
@@ -240,7 +242,7 @@ fn rules<'a>(
     map: &NetworkMap,
     own: &Node,
     prefs: &Prefs,
-    around: &Around<'_>,
+    environment: &Environment<'_>,
     peers: impl Iterator<Item = (&'a Node, &'a Peer)>,
 ) -> filter::Compiled {
     let services = filter::service_addresses(own);
@@ -251,7 +253,7 @@ fn rules<'a>(
         own: &own.addresses,
         services: services.as_deref().unwrap_or_default(),
         advertised: &prefs.advertise_routes,
-        interfaces: around.connected,
+        interfaces: environment.connected,
         peers: &peers,
         shields_up: prefs.shields_up,
     });
@@ -293,8 +295,10 @@ fn exit_node(
 
 /// A node's addresses: of a tailnet, or private ones that are in none of this machine's networks.
 /// Any other is a network like those behind the node.
-fn own_addresses(node: &Node, around: &Around<'_>) -> Vec<IpNet> {
-    let is_its = |net: &&IpNet| wish::is_address(net, around.ranges, is_in(around.connected));
+fn own_addresses(node: &Node, environment: &Environment<'_>) -> Vec<IpNet> {
+    let is_its = |net: &&IpNet| {
+        desired_host::is_address(net, environment.ranges, is_in(environment.connected))
+    };
     node.addresses.iter().filter(is_its).copied().collect()
 }
 
@@ -316,7 +320,7 @@ fn wireguard(
         // Of a peer that nobody signs, its own addresses alone (tailscale `controlclient/map.go`).
         _ if peer.unsigned_peer_api_only => own.contains(net),
         0 => exit == Some(peer.key),
-        _ => own.contains(net) || prefs.route_all && wish::is_route(net),
+        _ => own.contains(net) || prefs.route_all && desired_host::is_route(net),
     };
     let allowed_ips = peer.allowed_ips().iter().filter(is_accepted).map(IpNet::trunc).collect();
     Peer { key: peer.key, allowed_ips, keepalive: 0 }
@@ -341,8 +345,8 @@ fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
     if routes.len() > MOST_ROUTES {
-        routes.retain(|net| !wish::TAILNETS.iter().any(|all| all.contains(net)));
-        routes.extend(wish::TAILNETS);
+        routes.retain(|net| !desired_host::TAILNETS.iter().any(|all| all.contains(net)));
+        routes.extend(desired_host::TAILNETS);
     }
     routes.into_iter().collect()
 }
@@ -354,17 +358,18 @@ fn names(
     prefs: &Prefs,
     exit_node: bool,
     lans: &Lans<'_>,
-    around: &Around<'_>,
+    environment: &Environment<'_>,
 ) -> dns::Config {
     let config = map.dns();
     let host = |node: &Node| dns::Host {
         name: node.name.clone(),
         addresses: lans.others(&node.addresses).map(|net| net.addr()).collect(),
-        subdomains: node.may(SUBDOMAINS),
+        subdomains: node.has_capability(SUBDOMAINS),
     };
     let resolvers = |list: &[Resolver]| -> Vec<dns::Resolver> {
         let read = |one: &Resolver| {
-            let read = dns::Resolver::parse(&one.addr, &one.bootstrap_resolution, around.scope);
+            let read =
+                dns::Resolver::parse(&one.addr, &one.bootstrap_resolution, environment.scope);
             read.ok().filter(|resolver| !matches!(resolver, dns::Resolver::Https { .. }))
         };
         list.iter().filter_map(read).collect()
@@ -395,9 +400,13 @@ fn names(
         routes: config.routes.iter().filter_map(route).collect(),
         defaults: defaults(&config.resolvers),
         fallback: defaults(&config.fallback_resolvers),
-        system: around.servers.iter().map(|&at| dns::Resolver::Plain((at, 53).into())).collect(),
+        system: environment
+            .servers
+            .iter()
+            .map(|&at| dns::Resolver::Plain((at, 53).into()))
+            .collect(),
         exit_node,
-        aaaa: own.may(AAAA),
+        aaaa: own.has_capability(AAAA),
     }
 }
 
@@ -411,20 +420,20 @@ fn unasked_servers(map: &NetworkMap, scope: Scope) -> impl Iterator<Item = Strin
         Ok(dns::Resolver::Https { url, .. }) => Some(format!(
             "DNS server {url}: DNS over HTTPS is not supported; other servers are asked instead"
         )),
-        Ok(dns::Resolver::Refused(at)) => Some(format!("DNS server {at}: {OF_THIS_MACHINE}")),
+        Ok(dns::Resolver::Refused(at)) => Some(format!("DNS server {at}: {NOT_ADMITTED}")),
         Err(error) => Some(format!("DNS server {error}")),
     });
-    unasked.collect::<BTreeSet<_>>().into_iter().take(TOLD)
+    unasked.collect::<BTreeSet<_>>().into_iter().take(MAX_REPORTED)
 }
 
 /// How the machine is to resolve names: by this node, for its domains or for all.
-fn names_wish(map: &NetworkMap, names: &dns::Config) -> Option<NamesWish> {
+fn desired_dns(map: &NetworkMap, names: &dns::Config) -> Option<DesiredDns> {
     let config = map.dns();
-    let says_nothing = !config.proxied
+    let is_unset = !config.proxied
         && names.defaults.is_empty()
         && names.routes.is_empty()
         && config.domains.is_empty();
-    if !names.accept || says_nothing {
+    if !names.accept || is_unset {
         return None;
     }
     // By one address: by both, resolvers ask twice.
@@ -442,7 +451,7 @@ fn names_wish(map: &NetworkMap, names: &dns::Config) -> Option<NamesWish> {
         domains.dedup();
     }
     let search = config.domains.iter().map(|domain| domain.trim_end_matches('.').to_owned());
-    Some(NamesWish { servers: vec![address], search: search.collect(), domains })
+    Some(DesiredDns { servers: vec![address], search: search.collect(), domains })
 }
 
 #[cfg(test)]

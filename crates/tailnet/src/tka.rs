@@ -9,15 +9,15 @@
 //! The coordinator keeps and passes on the updates; it cannot make them. Each node verifies them. A
 //! node whose key is trusted makes them too, and signs the keys of other nodes.
 
+mod builder;
 mod cbor;
 mod chain;
+pub mod command;
 pub mod follow;
+mod json;
 mod key;
-mod make;
-pub mod order;
-mod own;
 mod peers;
-mod shown;
+mod private_key;
 mod signature;
 mod state;
 pub mod sync;
@@ -25,18 +25,18 @@ mod update;
 
 use std::fmt;
 
-use self::{chain::Chain, state::State, update::Update};
 pub use self::{
+    builder::{NewKey, first_checkpoint, read_public, sign},
     chain::MOST_BYTES,
+    json::signature_json,
     key::KeyId,
-    make::{NewKey, first_checkpoint, read_public, sign},
-    own::{OwnKey, WrappedAuthKey},
-    peers::refused_peers,
-    shown::shown_signature,
+    peers::rejected_peers,
+    private_key::{TkaKey, WrappedAuthKey},
     signature::{Claim, claim},
-    state::hash_of_secret,
+    state::disablement_hash,
     update::UpdateHash,
 };
+use self::{chain::Chain, state::State, update::Update};
 use crate::keys::NodePublic;
 
 /// Who is trusted to sign node keys.
@@ -50,7 +50,7 @@ pub struct Authority {
 
 /// A text that is not what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum DecodeError {
     /// No CBOR, or more than one message of it.
     NotCbor,
     /// Messages in messages beyond what may be.
@@ -65,7 +65,7 @@ pub enum Malformed {
     Hash,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotCbor => "it is not CBOR",
@@ -78,13 +78,13 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for DecodeError {}
 
 /// Why something does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum VerifyError {
     /// It cannot be read.
-    Malformed(Malformed),
+    Malformed(DecodeError),
     /// Nobody signed it.
     Unsigned,
     /// A signature is wrong.
@@ -113,7 +113,7 @@ pub enum Refused {
     Rotated,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(malformed) => malformed.fmt(f),
@@ -142,10 +142,10 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for VerifyError {}
 
-impl From<Malformed> for Refused {
-    fn from(malformed: Malformed) -> Self {
+impl From<DecodeError> for VerifyError {
+    fn from(malformed: DecodeError) -> Self {
         Self::Malformed(malformed)
     }
 }
@@ -155,7 +155,7 @@ impl Authority {
     ///
     /// # Errors
     /// It is no checkpoint, or not signed by keys of its own.
-    pub fn begin(checkpoint: &[u8]) -> Result<Self, Refused> {
+    pub fn bootstrap(checkpoint: &[u8]) -> Result<Self, VerifyError> {
         let first = Update::read(checkpoint)?;
         let (chain, state) = Chain::new(first.clone())?;
         first.check(&state)?;
@@ -166,7 +166,7 @@ impl Authority {
     ///
     /// # Errors
     /// One of them does not count: nothing has changed then.
-    pub fn inform<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<(), Refused> {
+    pub fn inform<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<(), VerifyError> {
         let mut new = self.clone();
         new.take(updates)?;
         new.chain.compact(&new.path);
@@ -181,27 +181,30 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Self::inform`].
-    pub fn gather<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<Vec<Vec<u8>>, Refused> {
+    pub fn inform_uncompacted<T: AsRef<[u8]>>(
+        &mut self,
+        updates: &[T],
+    ) -> Result<Vec<Vec<u8>>, VerifyError> {
         let mut all = self.clone();
         let taken = all.take(updates)?;
         *self = all;
         Ok(taken)
     }
 
-    /// What [`Self::begin`] and [`Self::gather`] took, as it was kept.
+    /// What [`Self::bootstrap`] and [`Self::inform_uncompacted`] took, as it was kept.
     ///
     /// # Errors
     /// One of the texts does not count: its place, and why.
-    pub fn gathered<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, (usize, Refused)> {
-        let (first, others) = texts.split_first().ok_or((0, Refused::NoCheckpoint))?;
-        let mut all = Self::begin(first.as_ref()).map_err(|why| (0, why))?;
+    pub fn from_updates<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, (usize, VerifyError)> {
+        let (first, others) = texts.split_first().ok_or((0, VerifyError::NoCheckpoint))?;
+        let mut all = Self::bootstrap(first.as_ref()).map_err(|why| (0, why))?;
         for (before, text) in others.iter().enumerate() {
             all.take(std::slice::from_ref(text)).map_err(|why| (before + 1, why))?;
         }
         Ok(all)
     }
 
-    fn take<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<Vec<Vec<u8>>, Refused> {
+    fn take<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<Vec<Vec<u8>>, VerifyError> {
         let mut taken = Vec::new();
         for text in updates {
             let update = Update::read(text.as_ref())?;
@@ -209,7 +212,7 @@ impl Authority {
             if self.chain.has(&hash) {
                 continue;
             }
-            let parent = update.parent.ok_or(Refused::NoParent)?;
+            let parent = update.parent.ok_or(VerifyError::NoParent)?;
             let is_next = parent == self.head();
             let mut state =
                 if is_next { self.state.clone() } else { self.chain.state_at(&parent)? };
@@ -241,34 +244,34 @@ impl Authority {
     ///
     /// # Errors
     /// It is not.
-    pub fn check(&self, node: &NodePublic, signature: &[u8]) -> Result<(), Refused> {
+    pub fn check(&self, node: &NodePublic, signature: &[u8]) -> Result<(), VerifyError> {
         if signature.is_empty() {
-            return Err(Refused::Unsigned);
+            return Err(VerifyError::Unsigned);
         }
         signature::check(&self.state, node, signature).map(drop)
     }
 
     /// Whether a secret turns tailnet lock off. Takes 16 MiB and about 50 ms.
     pub fn is_disabled_by(&self, secret: &[u8]) -> bool {
-        hash_of_secret(secret).is_some_and(|hash| self.is_disabled_by_hash(&hash))
+        disablement_hash(secret).is_some_and(|hash| self.is_disabled_by_hash(&hash))
     }
 
-    /// The same, of the secret with this hash ([`hash_of_secret`]).
+    /// The same, of the secret with this hash ([`disablement_hash`]).
     pub fn is_disabled_by_hash(&self, hash: &[u8; 32]) -> bool {
         self.state.is_disabled_by(hash)
     }
 
-    /// Its updates as texts, to be kept: the first is for [`Self::restored`], and the others follow.
-    pub fn texts(&self) -> Vec<Vec<u8>> {
+    /// Its updates as texts, to be kept: the first is for [`Self::from_stored`], and the others follow.
+    pub fn encoded_updates(&self) -> Vec<Vec<u8>> {
         self.chain.all().into_iter().map(Update::text).collect()
     }
 
     /// What was kept.
     ///
     /// # Errors
-    /// It was not kept by [`Self::texts`].
-    pub fn restored<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, Refused> {
-        let (first, others) = texts.split_first().ok_or(Refused::NoCheckpoint)?;
+    /// It was not kept by [`Self::encoded_updates`].
+    pub fn from_stored<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, VerifyError> {
+        let (first, others) = texts.split_first().ok_or(VerifyError::NoCheckpoint)?;
         // A checkpoint further on may be signed by keys that it does not name: it was verified when
         // it came.
         let (chain, state) = Chain::new(Update::read(first.as_ref())?)?;

@@ -7,7 +7,7 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
-    settings::{Around, settings},
+    settings::{Environment, settings},
 };
 
 use super::take;
@@ -20,7 +20,8 @@ pub fn network_map(data: &[u8]) {
     let prefs = preferences(flags);
     let (now, lan) = (Duration::from_secs(1_800_000_000), ["203.0.113.7/24", "2001:db8::7/64"]);
     let connected = lan.map(|net| net.parse().expect("a network"));
-    let around = Around { now, connected: &connected, answers: true, ..Around::default() };
+    let environment =
+        Environment { now, connected: &connected, has_interface: true, ..Environment::default() };
     let mut map = NetworkMap::default();
     for text in rest.split(|byte| *byte == b'\n').take(16) {
         let Ok(response) = MapResponse::read(text) else { continue };
@@ -34,7 +35,7 @@ pub fn network_map(data: &[u8]) {
         for peer in map.peers() {
             assert_eq!(map.peer(&peer.key).map(|peer| peer.id), Some(peer.id), "two of one key");
         }
-        check(&map, &prefs, &around);
+        check(&map, &prefs, &environment);
         let text = |map: &NetworkMap| serde_json::to_string(map).expect("keys are texts");
         let read = |text: &str| serde_json::from_str::<NetworkMap>(text).expect("our own text");
         let cached = read(&text(&map)).restored();
@@ -56,8 +57,8 @@ fn preferences(flags: u8) -> Prefs {
     }
 }
 
-fn check(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) {
-    let settings = settings(map, prefs, around);
+fn check(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) {
+    let settings = settings(map, prefs, environment);
     assert_eq!(settings.peers.len(), settings.paths.len());
     let allowed = settings.peers.iter().flat_map(|peer| &peer.allowed_ips);
     for net in allowed {

@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use tailnet::portmap::{
-    Mapper, Nonce, Place,
+    Mapper, Nonce, Target,
     message::{LONGEST, Response},
 };
 
@@ -20,9 +20,9 @@ pub fn portmap(data: &[u8]) {
         assert_eq!(data[24..36], nonce.0);
         assert_eq!(data[42..44], external.to_be_bytes());
     }
-    let place = Place { gateway: Ipv4Addr::LOCALHOST, own: Ipv4Addr::LOCALHOST, port: 41641 };
+    let place = Target { gateway: Ipv4Addr::LOCALHOST, own: Ipv4Addr::LOCALHOST, port: 41641 };
     let (mut mapper, mut now) = (Mapper::new(NONCE), Duration::ZERO);
-    mapper.begin(place, now);
+    mapper.start(place, now);
     steps(data, 200, |step, rest| {
         match step % 4 {
             0 => now += Duration::from_millis(u16::from_le_bytes(take(rest)).into()),
@@ -41,7 +41,7 @@ pub fn portmap(data: &[u8]) {
         });
         assert!(sent.count() <= 2);
         assert!(mapper.poll_timeout().is_some_and(|at| at > now && at <= now + DAY));
-        if let Some(mapping) = mapper.known().mapping {
+        if let Some(mapping) = mapper.state().mapping {
             assert!(mapping.expires > now && mapping.expires <= now + DAY);
             assert!(mapping.external.port() != 0 && !mapping.external.ip().is_unspecified());
         }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tailnet::{
     keys::NodePublic,
-    messages::LockInfo,
+    messages::TkaInfo,
     tka::{
         Authority,
-        follow::{Follower, Known, Said},
-        refused_peers,
-        sync::Asking,
+        follow::{Follower, LocalAuthority, SyncInput},
+        rejected_peers,
+        sync::Requester,
     },
 };
 
@@ -26,18 +26,18 @@ pub fn tailnet_lock(data: &[u8]) {
         rest = behind;
         (!text.is_empty()).then_some(text)
     };
-    let Some(Ok(mut authority)) = next().map(Authority::begin) else { return };
+    let Some(Ok(mut authority)) = next().map(Authority::bootstrap) else { return };
     for _ in 0..8 {
         let Some(text) = next() else { break };
         let before = authority.head();
         if authority.inform(&[text]).is_err() {
             assert_eq!(authority.head(), before);
         }
-        let texts = authority.texts();
-        let restored = Authority::restored(&texts).expect("it was kept");
-        assert_eq!((restored.head(), restored.texts()), (authority.head(), texts));
+        let texts = authority.encoded_updates();
+        let restored = Authority::from_stored(&texts).expect("it was kept");
+        assert_eq!((restored.head(), restored.encoded_updates()), (authority.head(), texts));
         let node = NodePublic([50; 32]);
-        let refused = refused_peers(&authority, [(node, text)].into_iter());
+        let refused = rejected_peers(&authority, [(node, text)].into_iter());
         assert_eq!(!refused.contains_key(&node), authority.check(&node, text).is_ok());
     }
     follow(authority, next);
@@ -46,20 +46,20 @@ pub fn tailnet_lock(data: &[u8]) {
 /// What a coordinator answers to a node that knows these keys: they change where it is told, and are
 /// lost by a secret alone.
 fn follow<'a>(authority: Authority, mut next: impl FnMut() -> Option<&'a [u8]>) {
-    let lock = LockInfo { head: "x".to_owned(), disabled: false };
-    let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
-    let mut said = Said { lock: Some(&lock), asking, now: Duration::ZERO };
-    let mut follower = Follower::new(Known::Keys(Box::new(authority)));
+    let tka = TkaInfo { head: "x".to_owned(), disabled: false };
+    let requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
+    let mut input = SyncInput { tka: Some(&tka), requester, now: Duration::ZERO };
+    let mut follower = Follower::new(LocalAuthority::Trusted(Box::new(authority)));
     follower.handle_connected();
-    let mut question = None;
+    let mut request = None;
     for _ in 0..8 {
         let Some(text) = next() else { break };
-        said.now = follower.poll_timeout().unwrap_or(said.now);
-        let Some(asked) = question.take().or_else(|| follower.poll_question(said)) else { break };
-        let before = follower.known().authority().map(Authority::head);
-        let (changed, further) = follower.handle_answer(asked.number, Ok(text), said, 0);
-        let after = follower.known().authority().map(Authority::head);
+        input.now = follower.poll_timeout().unwrap_or(input.now);
+        let Some(asked) = request.take().or_else(|| follower.poll_request(input)) else { break };
+        let before = follower.local_authority().authority().map(Authority::head);
+        let (changed, further) = follower.handle_answer(asked.number, Ok(text), input, 0);
+        let after = follower.local_authority().authority().map(Authority::head);
         assert!(after.is_some() && changed == (before != after));
-        question = further;
+        request = further;
     }
 }

@@ -151,7 +151,7 @@ fn answers(text: &[u8]) {
         let url = response.auth_url.clone();
         let mut registration = Registration::new(Login::new(NodePublic([1; 32])));
         let _ = registration.handle_response(response);
-        assert!(!registration.awaits_person() || url.bytes().all(|byte| byte.is_ascii_graphic()));
+        assert!(!registration.awaits_login() || url.bytes().all(|byte| byte.is_ascii_graphic()));
     }
     let Ok(text) = str::from_utf8(text) else { return };
     if let Ok(url) = text.parse::<ControlUrl>() {

@@ -6,7 +6,7 @@ use base64ct::{Base64, Encoding as _};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tailnet::{
     keys::NodePublic,
-    tka::{self, Authority, KeyId, UpdateHash, hash_of_secret},
+    tka::{self, Authority, KeyId, UpdateHash, disablement_hash},
 };
 
 use super::{Signatures, TkaRefusal};
@@ -207,7 +207,7 @@ impl TkaRequest {
     /// Hashes the secret that it has. Takes 16 MiB and about 50 ms.
     pub fn hash(&mut self) {
         if let Self::Disable { secret, hash } = self {
-            *hash = hash_of_secret(&secret.0);
+            *hash = disablement_hash(&secret.0);
         }
     }
 
@@ -242,7 +242,7 @@ impl Send {
             return Err(TkaRefusal::Stale);
         }
         let mut authority = Authority::clone(known);
-        let taken = authority.gather(&self.updates)?;
+        let taken = authority.inform_uncompacted(&self.updates)?;
         let before = Arc::clone(known);
         Ok(Verified { before, authority: Arc::new(authority), taken })
     }

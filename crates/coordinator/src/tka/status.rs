@@ -50,7 +50,7 @@ impl TkaStatus {
         json!({
             "enabled": authority.is_some(),
             "head": authority.map(|authority| authority.head().to_string()),
-            "trusted_keys": authority.map(Authority::shown_keys).unwrap_or_default(),
+            "trusted_keys": authority.map(Authority::keys_json).unwrap_or_default(),
             "locked_out": unsigned.map(|node| &node.name).collect::<Vec<_>>(),
             "may_initialize": self.allowed,
         })

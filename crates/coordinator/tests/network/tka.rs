@@ -7,17 +7,17 @@ use coordinator::{State, TkaRefusal, TkaRequest, object::Stored};
 use serde_json::{Value, json};
 use tailnet::{
     keys::NodePublic,
-    tka::{Authority, NewKey, OwnKey, first_checkpoint, hash_of_secret, sign},
+    tka::{Authority, NewKey, TkaKey, disablement_hash, first_checkpoint, sign},
 };
 
 use super::simulation::{Machine, World};
 
 const SECRET: &[u8] = b"secret";
 /// Its hash, which takes time to make.
-static DISABLER: LazyLock<[u8; 32]> = LazyLock::new(|| hash_of_secret(SECRET).unwrap());
+static DISABLER: LazyLock<[u8; 32]> = LazyLock::new(|| disablement_hash(SECRET).unwrap());
 
-fn signer(number: u8) -> OwnKey {
-    OwnKey::new(&[number; 32])
+fn signer(number: u8) -> TkaKey {
+    TkaKey::new(&[number; 32])
 }
 
 fn ask(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, TkaRefusal> {
@@ -91,7 +91,7 @@ fn locked() -> (World, Machine, Machine) {
 fn followed(world: &mut World, by: &Machine) -> Authority {
     let first = ask(world, by, "bootstrap", json!({ "Head": "" })).unwrap();
     let first = Base64::decode_vec(first["GenesisAUM"].as_str().unwrap()).unwrap();
-    let mut known = Authority::begin(&first).unwrap();
+    let mut known = Authority::bootstrap(&first).unwrap();
     let head = known.head().to_string();
     let offer = json!({ "Head": head, "Ancestors": [head] });
     let offer = ask(world, by, "sync/offer", offer).unwrap();
@@ -238,7 +238,7 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     // A machine renews its key, and one has another key without a signature.
     let (before, own) = (signature(1, &other), signer(102));
     other.key = NodePublic([202; 32]);
-    let renewed = own.renewed(&other.key, &before).unwrap();
+    let renewed = own.renew_signature(&other.key, &before).unwrap();
     world.send_register(
         &other,
         json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": base64(&renewed) }),
@@ -253,7 +253,7 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-4"]));
     // What a key signed that is trusted no more does not count, though it is kept.
     let known = followed(&mut world, &one);
-    let made = known.edited(&signer(1), &[], &[signer(2).id()]).unwrap();
+    let made = known.edit_keys(&signer(1), &[], &[signer(2).id()]).unwrap();
     let head = known.head().to_string();
     ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
     assert_eq!(affected(&mut world, &one), expected(vec![signature(1, &one), renewed]));
@@ -267,7 +267,7 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     let known = followed(&mut world, &one);
     let head = known.head().to_string();
     let add = |number: u8| [NewKey::new(signer(number).id(), 1)];
-    let made = known.edited(&signer(2), &add(3), &[]).unwrap();
+    let made = known.edit_keys(&signer(2), &add(3), &[]).unwrap();
     let answer = ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
     let now = followed(&mut world, &other);
     assert_eq!(answer["Head"], now.head().to_string());
@@ -275,10 +275,10 @@ fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
     world.poll(&mut one);
     assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     // Another who made one of the same head has to make it again.
-    let late = known.edited(&signer(1), &add(4), &[]).unwrap();
+    let late = known.edit_keys(&signer(1), &add(4), &[]).unwrap();
     let asked = ask(&mut world, &one, "sync/send", send(&head, &late, true));
     assert_eq!(asked, Err(TkaRefusal::Stale));
-    let mut wrong = now.edited(&signer(1), &add(4), &[]).unwrap();
+    let mut wrong = now.edit_keys(&signer(1), &add(4), &[]).unwrap();
     *wrong[0].last_mut().unwrap() ^= 1;
     let head = now.head().to_string();
     let asked = ask(&mut world, &one, "sync/send", send(&head, &wrong, false));
@@ -297,7 +297,7 @@ fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
     let (mut world, one, other) = locked();
     let known = followed(&mut world, &one);
     let adds = |by: u8, key: u8| {
-        let made = known.edited(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
+        let made = known.edit_keys(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
         send(&known.head().to_string(), &made, false)
     };
     let mut asked = [
@@ -335,7 +335,7 @@ fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
     let mut other = State::load(world.state.settings().clone(), &stored, (1, 0), now).unwrap();
     for key in 3..6 {
         let (known, version) = (followed(&mut world, &one), world.version);
-        let made = known.edited(&signer(1), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
+        let made = known.edit_keys(&signer(1), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
         let send = send(&known.head().to_string(), &made, false);
         ask(&mut world, &one, "sync/send", send).unwrap();
         other.apply(&world.since(version), now).unwrap();
@@ -386,7 +386,7 @@ fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
     let asked = world.send_register(&other, fields.clone());
     let before = asked["NodeKeySignature"].as_str().expect("it is to be made anew").to_owned();
     assert_eq!(asked["MachineAuthorized"], false);
-    let renewed = own.renewed(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
+    let renewed = own.renew_signature(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
     let mut fields = fields;
     fields["NodeKeySignature"] = json!(base64(&renewed));
     let answer = world.send_register(&other, fields);
@@ -414,7 +414,7 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
         (state.tka_status().verified(), first, state.audit_head(), state.audit().count())
     };
     let known = followed(&mut world, &one);
-    let made = known.edited(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
+    let made = known.edit_keys(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
     let send = send(&known.head().to_string(), &made, false);
     let disable = json!({ "Head": "", "DisablementSecret": base64(SECRET) });
     let before = said(&world.state);

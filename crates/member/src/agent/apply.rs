@@ -4,8 +4,8 @@ use std::{collections::HashSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use sys::process::release_heap;
 use tailnet::{
-    line::{ToPlane, ToSteward},
-    settings::{Around, Settings, settings},
+    ipc::{ToDataPlane, ToSteward},
+    settings::{Environment, Settings, settings},
 };
 
 use super::{
@@ -21,13 +21,13 @@ impl Agent {
         self.settings_update.begin(self.clock.now);
         let wall = self.clock.wall;
         let connected = endpoints::connected_networks((self.effects.addresses)(self.own.index));
-        let around = Around {
+        let around = Environment {
             now: wall,
             connected: &connected,
             ranges: &self.address_ranges,
             servers: &self.servers,
-            answers: self.has_interface,
-            lock: self.tka.trust(),
+            has_interface: self.has_interface,
+            tka: self.tka.trust(),
             scope: self.scope(),
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
@@ -89,14 +89,14 @@ impl Agent {
         let new = &self.settings;
         // The filter comes first, so that no packet of a new peer passes by the old rules.
         if previous.is_none_or(|previous| previous.filter != new.filter) {
-            self.plane.send(ToPlane::Filter(new.filter.clone()));
+            self.plane.send(ToDataPlane::Filter(new.filter.clone()));
         }
         let identity = new.identity();
         if !self.has_interface && previous.is_none_or(|previous| previous.identity() != identity) {
-            self.plane.send(ToPlane::Identity(identity));
+            self.plane.send(ToDataPlane::Identity(identity));
         }
-        if let Some(mut peers) = new.peers_since(previous) {
-            if let ToPlane::Peers { complete, .. } = &mut peers {
+        if let Some(mut peers) = new.peers_update(previous) {
+            if let ToDataPlane::Peers { complete, .. } = &mut peers {
                 *complete &= is_current;
             }
             self.plane.send(peers);

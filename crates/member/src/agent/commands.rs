@@ -2,7 +2,7 @@
 //! latest value of each state waits here.
 
 use tailnet::{
-    control::messages::Announced, messages::DerpMap, scope::Scope, tka::follow::Question,
+    control::messages::Announcement, messages::DerpMap, scope::Scope, tka::follow::SyncRequest,
 };
 use tokio::sync::mpsc;
 
@@ -20,10 +20,10 @@ pub(super) struct RelayCommands {
 /// Commands to a session with the coordinator.
 pub(super) struct SessionCommands {
     commands: mpsc::Sender<control::Command>,
-    announced: Option<Box<Announced>>,
+    announced: Option<Box<Announcement>>,
     /// The latest goal; a new one replaces it.
     goal: Option<control::Command>,
-    question: Option<Question>,
+    question: Option<SyncRequest>,
     reconnect: bool,
 }
 
@@ -74,7 +74,7 @@ impl SessionCommands {
         Self { commands, announced: None, goal: None, question: None, reconnect: false }
     }
 
-    pub fn set_announced(&mut self, announced: Announced) {
+    pub fn set_announced(&mut self, announced: Announcement) {
         self.announced = Some(Box::new(announced));
     }
 
@@ -84,7 +84,7 @@ impl SessionCommands {
     }
 
     /// Sets the request about tailnet lock.
-    pub fn request_tka(&mut self, question: Question) {
+    pub fn request_tka(&mut self, question: SyncRequest) {
         self.question = Some(question);
     }
 

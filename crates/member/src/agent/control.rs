@@ -36,12 +36,12 @@ use bytes::Bytes;
 use tailnet::{
     control::{
         dial::ControlUrl,
-        messages::{Announced, MapHead},
+        messages::{Announcement, MapHead},
         register::{Login, Registered},
     },
     keys::{MachineKey, MachinePublic, NodePublic},
     messages::MapResponse,
-    tka::follow::Question,
+    tka::follow::SyncRequest,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -71,7 +71,7 @@ pub enum Command {
     /// know it. Replaces the previous goal.
     Resume(Login),
     /// The present state of the node. The session sends it to the coordinator at each connect.
-    Update(Box<Announced>),
+    Update(Box<Announcement>),
     /// Answers a ping of the coordinator.
     Answer {
         /// The URL, from the ping.
@@ -82,7 +82,7 @@ pub enum Command {
         body: Vec<u8>,
     },
     /// Sends a request about tailnet lock. Replaces the previous request.
-    TkaRequest(Question),
+    TkaRequest(SyncRequest),
     /// Logs this node key out, then waits.
     Logout(NodePublic),
     /// The network changed: connects again at once.

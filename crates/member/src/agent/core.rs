@@ -9,11 +9,11 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range, sync::Arc, time::Durat
 use ipnet::IpNet;
 use sys::{clock, netlink::DefaultRoute};
 use tailnet::{
-    keys::{MachineKey, NodePublic},
-    line::{
-        FromSteward, PeerEvent, ToAgent, ToPlane, ToSteward,
-        relay_server::{FromRelayServer, ToRelayServer},
+    ipc::{
+        FromSteward, PeerEvent, ToAgent, ToDataPlane, ToSteward,
+        peer_relay::{FromRelayServer, ToRelayServer},
     },
+    keys::{MachineKey, NodePublic},
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
@@ -69,7 +69,7 @@ pub(super) struct Agent {
     pub machine_key: MachineKey,
     pub roots: Roots,
     pub hook: Option<SocketHook>,
-    pub plane: LineSender<ToPlane>,
+    pub plane: LineSender<ToDataPlane>,
     pub steward: Option<LineSender<ToSteward>>,
     pub relays: RelayCommands,
     pub relay_process: RelayProcess,
@@ -122,7 +122,7 @@ pub(super) struct Parts {
     pub state: StateFolder,
     pub roots: Roots,
     pub hook: Option<SocketHook>,
-    pub plane: LineSender<ToPlane>,
+    pub plane: LineSender<ToDataPlane>,
     pub steward: Option<LineSender<ToSteward>>,
     pub relay_server: Option<LineSender<ToRelayServer>>,
     pub relays: mpsc::Sender<derp::Command>,
@@ -235,9 +235,9 @@ impl Agent {
 
     /// Requests the data plane's description of this node.
     pub fn hello(&self) {
-        self.plane.send(ToPlane::Hello);
+        self.plane.send(ToDataPlane::Hello);
         // The data plane may have paths of the previous agent.
-        self.plane.send(ToPlane::Report);
+        self.plane.send(ToDataPlane::Report);
         self.relay_process.hello();
     }
 
@@ -334,7 +334,7 @@ impl Agent {
                     PeerEvent::HandshakeDone(peer) => self.mesh.handle_handshake_done(peer, now),
                     PeerEvent::NewPath { .. } => {}
                     PeerEvent::Stale(peer) => self.mesh.handle_stale(peer, now),
-                    PeerEvent::Wanted(peer) => self.mesh.handle_wanted(peer, now),
+                    PeerEvent::SessionNeeded(peer) => self.mesh.handle_wanted(peer, now),
                 }
             }
             ToAgent::Activity(active) => {
@@ -346,7 +346,7 @@ impl Agent {
             ToAgent::Login { id, sealed } => self.mesh.finish_relay_login(id, sealed),
             ToAgent::Candidate(key) => self.log_in_with(key),
             ToAgent::NetworkChanged => self.network_check.request(self.clock.now),
-            ToAgent::Opened { number, count } => {
+            ToAgent::SocketsOpened { number, count } => {
                 self.mesh.handle_opened(number, count, self.clock.now)
             }
             ToAgent::Port(port) => {
@@ -409,7 +409,7 @@ impl Agent {
                 self.mesh.handle_relay_frame(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
                 if !relayed.is_empty() {
-                    self.plane.send(ToPlane::Relayed(relayed));
+                    self.plane.send(ToDataPlane::Relayed(relayed));
                 }
                 self.mesh
                     .take_allocation_requests()
@@ -441,7 +441,7 @@ impl Agent {
             }
             derp::Event::Login { server, reply, .. } => {
                 let id = self.mesh.begin_relay_login(reply);
-                self.plane.send(ToPlane::Login { id, server });
+                self.plane.send(ToDataPlane::Login { id, server });
             }
         }
     }

@@ -16,7 +16,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 use sys::Channel;
-use tailnet::line::{self, LineError, PART, Reader};
+use tailnet::ipc::{self, IpcError, PART, Reader};
 use tokio::{
     net::UnixDatagram,
     sync::{Notify, mpsc},
@@ -106,7 +106,7 @@ async fn read<In: DeserializeOwned>(
                 }
             }
             // The rest of a message to the previous agent.
-            Ok(None) | Err(LineError::BadPart) => {}
+            Ok(None) | Err(IpcError::BadPart) => {}
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         }
     }
@@ -120,7 +120,7 @@ async fn write<Out: Message>(channel: &UnixDatagram, queue: LineSender<Out>) -> 
             parts.push(part.to_vec());
             Ok::<_, std::convert::Infallible>(())
         };
-        let Ok(()) = line::write(&message, collect);
+        let Ok(()) = ipc::write(&message, collect);
         for part in parts.drain(..) {
             channel.send(&part).await?;
         }
@@ -129,7 +129,7 @@ async fn write<Out: Message>(channel: &UnixDatagram, queue: LineSender<Out>) -> 
 
 #[cfg(test)]
 mod tests {
-    use tailnet::line::{ToAgent, ToPlane};
+    use tailnet::ipc::{ToAgent, ToDataPlane};
     use tokio::runtime::Builder;
 
     use super::*;
@@ -140,17 +140,17 @@ mod tests {
         runtime.block_on(async {
             let (ours, theirs) = Channel::pair().unwrap();
             let (sender, mut inbox) = mpsc::channel(4);
-            let (line, run) = open::<ToPlane, ToAgent>(ours, sender).unwrap();
+            let (line, run) = open::<ToDataPlane, ToAgent>(ours, sender).unwrap();
             let run = tokio::spawn(run);
-            line.send(ToPlane::Hello);
-            line.send(ToPlane::Port(7));
+            line.send(ToDataPlane::Hello);
+            line.send(ToDataPlane::Port(7));
             let mut buffer = vec![0; PART];
-            for expected in [ToPlane::Hello, ToPlane::Port(7)] {
+            for expected in [ToDataPlane::Hello, ToDataPlane::Port(7)] {
                 let len = tokio::task::block_in_place(|| theirs.receive(&mut buffer)).unwrap();
                 let message = Reader::default().handle_part(&buffer[..len]).unwrap();
                 assert_eq!(message, Some(expected));
             }
-            line::write(&ToAgent::NetworkChanged, |part| theirs.send(part)).unwrap();
+            ipc::write(&ToAgent::NetworkChanged, |part| theirs.send(part)).unwrap();
             assert_eq!(inbox.recv().await, Some(ToAgent::NetworkChanged));
             drop(theirs);
             run.await.unwrap().unwrap();

@@ -41,8 +41,8 @@ use serde_json::Value;
 use tailnet::{
     keys::NodePublic,
     local::{Notify, PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
-    prefs::{BadPrefs, MaskedPrefs, Prefs},
-    tka::order::Order,
+    prefs::{MaskedPrefs, Prefs, PrefsError},
+    tka::command::TkaCommand,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -149,7 +149,7 @@ pub enum Request {
     /// Changes or queries tailnet lock. It is answered afterwards.
     Tka {
         /// The operation.
-        order: Box<Order>,
+        order: Box<TkaCommand>,
         /// The answer.
         reply: Reply<Value>,
     },
@@ -234,8 +234,8 @@ impl ApiError {
     }
 }
 
-impl From<BadPrefs> for ApiError {
-    fn from(error: BadPrefs) -> Self {
+impl From<PrefsError> for ApiError {
+    fn from(error: PrefsError) -> Self {
         Self::bad(error)
     }
 }

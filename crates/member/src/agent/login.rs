@@ -12,12 +12,12 @@
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
-    control::{self as protocol, dial::ControlUrl, messages::Announced},
+    control::{self as protocol, dial::ControlUrl, messages::Announcement},
+    ipc::ToDataPlane,
     keys::{MachinePublic, NodePublic},
-    line::ToPlane,
     local::{State as NodeState, UserProfile},
     prefs::{self, Prefs},
-    tka::follow::Question,
+    tka::follow::SyncRequest,
 };
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
@@ -63,7 +63,7 @@ struct Session {
     url: String,
     server_key: MachinePublic,
     commands: SessionCommands,
-    announced: Announced,
+    announced: Announcement,
 }
 
 impl Session {
@@ -224,7 +224,7 @@ impl Agent {
             return;
         }
         self.login.pending = Some(PendingLogin { auth_key, previous: None });
-        self.plane.send(ToPlane::MakeCandidate);
+        self.plane.send(ToDataPlane::MakeCandidate);
     }
 
     /// Repeats the last login under tailnet lock with another node key, signed like the previous
@@ -232,11 +232,11 @@ impl Agent {
     fn begin_signed_login(&mut self, previous: Vec<u8>) {
         let auth_key = self.login.auth_key.take().or(self.login.fallback_key.take());
         self.login.pending = Some(PendingLogin { auth_key, previous: Some(previous) });
-        self.plane.send(ToPlane::MakeCandidate);
+        self.plane.send(ToDataPlane::MakeCandidate);
     }
 
     /// Sends a request about tailnet lock to the coordinator.
-    pub fn request_tka(&mut self, question: Question) {
+    pub fn request_tka(&mut self, question: SyncRequest) {
         if let Some(session) = &mut self.login.session {
             session.commands.request_tka(question);
         }
@@ -341,7 +341,7 @@ impl Agent {
     fn handle_registered(&mut self, registered: protocol::register::Registered) {
         if registered.node_key != self.own.key {
             self.own.key = registered.node_key;
-            self.plane.send(ToPlane::UseCandidate(registered.node_key));
+            self.plane.send(ToDataPlane::UseCandidate(registered.node_key));
             self.mesh.set_own_key(self.own.key, self.clock.now);
             self.relays.key_changed();
             // Handshakes of peers used another key.
@@ -384,7 +384,7 @@ impl Agent {
 
     fn handle_logged_out(&mut self) {
         self.end_session();
-        self.plane.send(ToPlane::Forget);
+        self.plane.send(ToDataPlane::Reset);
         self.own.key = NodePublic::default();
         self.login.needs_login = true;
         self.login.fallback_key = None;
@@ -410,12 +410,12 @@ impl Agent {
         }
     }
 
-    fn announced(&self) -> Announced {
-        Announced {
+    fn announced(&self) -> Announcement {
+        Announcement {
             hostinfo: self.hostinfo(),
             endpoints: self.mesh.endpoints(),
             disco_key: self.mesh.disco_key(),
-            lock_head: self.tka.head(),
+            tka_head: self.tka.head(),
         }
     }
 

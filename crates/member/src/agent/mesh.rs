@@ -24,13 +24,13 @@ use getrandom::{
 };
 use tailnet::{
     control::messages::EndpointKind,
-    derp::{Bundles, home::Home, read_bundle},
+    derp::{Bundles, home::HomeSelector, read_bundle},
     disco::{Disco, Message},
+    ipc::{Activity, Incoming, Outgoing, Path, Relayed},
     keys::{DiscoKey, DiscoPublic, NodePublic},
-    line::{Activity, Incoming, Outgoing, Path, Relayed},
     messages::DerpMap,
-    netcheck::{Nat, NetInfo, Netcheck, Report, SeenByPeers, Sighting},
-    paths::{Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
+    netcheck::{Nat, NetInfo, Netcheck, PeerReports, ReflexiveAddress, Report},
+    paths::{PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
     peer_relay::{GENEVE_LEN, Geneve},
     scope::Scope,
     stun,
@@ -64,10 +64,10 @@ pub(super) struct Mesh {
     netcheck: Netcheck,
     /// The report of the last check.
     report: Report,
-    seen_by_peers: SeenByPeers,
+    seen_by_peers: PeerReports,
     net_info: NetInfo,
     pub port_mapping: PortMapping,
-    homes: Home,
+    homes: HomeSelector,
     /// Receives the results of a check's tasks.
     results: mpsc::Sender<CheckResult>,
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
@@ -105,10 +105,10 @@ impl Mesh {
             local: Vec::new(),
             netcheck: Netcheck::new(rng()),
             report: Report::default(),
-            seen_by_peers: SeenByPeers::default(),
+            seen_by_peers: PeerReports::default(),
             net_info: NetInfo::default(),
             port_mapping,
-            homes: Home::new(None, pick),
+            homes: HomeSelector::new(None, pick),
             results,
             logins: HashMap::new(),
             // Logins of the previous agent may still be answered.
@@ -182,8 +182,8 @@ impl Mesh {
     }
 
     /// The state of the path to a peer.
-    pub fn path(&self, peer: NodePublic) -> Option<Shown> {
-        self.paths.path(peer)
+    pub fn path(&self, peer: NodePublic) -> Option<PathView> {
+        self.paths.view(peer)
     }
 
     /// The latencies of relays.
@@ -226,7 +226,7 @@ impl Mesh {
 
     /// A relay of a region sent something.
     pub fn handle_relay_frame(&mut self, region: u16, now: Duration) {
-        self.homes.handle_heard(region, now);
+        self.homes.handle_received(region, now);
     }
 
     /// A relay of a region was connected.
@@ -306,13 +306,14 @@ impl Mesh {
             {
                 self.paths.handle_disco(from, via, &message, now);
             }
-        } else if tailnet::disco::sender(&one.bytes).is_some_and(|from| self.paths.knows(&from))
+        } else if tailnet::disco::sender(&one.bytes)
+            .is_some_and(|from| self.paths.has_disco_key(&from))
             && let Ok((from, message)) = self.disco.open(&one.bytes)
         {
             if let Message::Pong { source, .. } = message
                 && is_usual
             {
-                self.seen_by_peers.note(Sighting { server: one.from, own: source });
+                self.seen_by_peers.note(ReflexiveAddress { server: one.from, own: source });
                 self.update_probing();
             }
             let via = match one.to {
@@ -325,7 +326,7 @@ impl Mesh {
 
     fn update_paths(&mut self, now: Duration) {
         let endpoints: Vec<SocketAddr> = self.endpoints().into_iter().map(|(at, _)| at).collect();
-        self.paths.set_own(self.own_key, endpoints, now);
+        self.paths.set_own_endpoints(self.own_key, endpoints, now);
         self.update_probing();
     }
 
@@ -336,7 +337,7 @@ impl Mesh {
 
     /// The state of birthday probing for users.
     pub fn birthday_probing_text(&self) -> &'static str {
-        match self.report.place(&self.local, &self.seen_by_peers) {
+        match self.report.public_endpoint(&self.local, &self.seen_by_peers) {
             _ if !self.birthday_probing => "off",
             None => "not known yet",
             Some(place) if place.varies => "opens many ports for peers whose NAT is not symmetric",
@@ -345,14 +346,16 @@ impl Mesh {
     }
 
     fn update_probing(&mut self) {
-        let place =
-            self.report.place(&self.local, &self.seen_by_peers).filter(|_| self.birthday_probing);
-        self.paths.set_place(place);
+        let place = self
+            .report
+            .public_endpoint(&self.local, &self.seen_by_peers)
+            .filter(|_| self.birthday_probing);
+        self.paths.set_public_endpoint(place);
     }
 
     /// The data plane has opened auxiliary sockets.
     pub fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
-        self.paths.handle_opened(number, count, now);
+        self.paths.handle_sockets_opened(number, count, now);
     }
 
     /// Handles datagrams from a relay. Returns those of WireGuard.
@@ -416,7 +419,7 @@ impl Mesh {
 
     /// Whether a peer accepts bundles from a relay.
     pub fn takes_bundles(&self, peer: &NodePublic) -> bool {
-        self.paths.disco(peer).is_some_and(|disco| self.bundles.takes(peer, disco))
+        self.paths.disco(peer).is_some_and(|disco| self.bundles.accepts(peer, disco))
     }
 
     /// The data plane sent bytes to a peer by a relay.
@@ -439,13 +442,13 @@ impl Mesh {
 
     /// Handles a report about a peer.
     fn handle_peer_activity(&mut self, mut new: Activity, now: Duration) {
-        new.heard_from = new.heard_from.map(|from| self.nat64.incoming_path(from));
+        new.received_from = new.received_from.map(|from| self.nat64.incoming_path(from));
         let old = self.activity.insert(new.peer, new);
         let (sent, received) = old.map_or((0, 0), |old| (old.sent, old.received));
         let traffic = Traffic {
             sent: new.sent.saturating_sub(sent),
             received: new.received.saturating_sub(received),
-            received_from: new.heard_from,
+            received_from: new.received_from,
         };
         self.paths.handle_wireguard(new.peer, traffic, now);
     }

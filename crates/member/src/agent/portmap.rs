@@ -14,7 +14,7 @@ use sys::{clock, netlink::Netlink};
 use tailnet::{
     netcheck::NetInfo,
     portmap::{
-        Mapped, Mapper, Nonce, Place,
+        GatewayState, Mapper, Nonce, Target,
         message::{LONGEST, PORT},
     },
 };
@@ -41,7 +41,7 @@ pub(super) struct Wanted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Router {
     /// By PCP and NAT-PMP.
-    pub pcp_nat_pmp: Mapped,
+    pub pcp_nat_pmp: GatewayState,
     /// By UPnP, which is tried if they map nothing.
     pub upnp: upnp::State,
 }
@@ -94,14 +94,14 @@ impl PortMapping {
 
     /// Adds the port mapping to the information for the coordinator.
     pub fn add_to(&self, info: NetInfo) -> NetInfo {
-        let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
+        let GatewayState { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         let have_port_map = self.known.mapping().is_some();
         NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.is_supported, ..info }
     }
 
     /// A line for users.
     pub fn text(&self, now: Duration) -> String {
-        let Mapped { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
+        let GatewayState { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.is_supported) {
             (Some((protocol, external, expires)), ..) => {
                 let left = expires.saturating_sub(now).as_secs();
@@ -144,9 +144,9 @@ pub(super) async fn run(
     loop {
         mapper.handle_timeout(now());
         send(&mut mapper, socket.as_ref());
-        let is_needed = mapper.known().mapping.is_none();
-        upnp.set_place(mapper.place().filter(|_| is_needed && now() >= upnp_after));
-        let known = Router { pcp_nat_pmp: mapper.known(), upnp: upnp.state() };
+        let is_needed = mapper.state().mapping.is_none();
+        upnp.set_place(mapper.target().filter(|_| is_needed && now() >= upnp_after));
+        let known = Router { pcp_nat_pmp: mapper.state(), upnp: upnp.state() };
         if known != published {
             published = known;
             let _ = results.send(CheckResult::Mapped(published)).await;
@@ -158,13 +158,13 @@ pub(super) async fn run(
         tokio::select! {
             changed = wanted.changed() => {
                 if changed.is_err() {
-                    mapper.end();
+                    mapper.stop();
                     send(&mut mapper, socket.as_ref());
                     return upnp.end().await;
                 }
-                let (port, place) = (wanted.borrow_and_update().port, mapper.place());
+                let (port, place) = (wanted.borrow_and_update().port, mapper.target());
                 follow_gateway(&mut mapper, &mut socket, port, hook.as_ref()).await;
-                if mapper.place() == place {
+                if mapper.target() == place {
                     upnp.check();
                 } else {
                     upnp_after = now() + UPNP_DELAY;
@@ -197,14 +197,14 @@ async fn follow_gateway(
         None => None,
     };
     let place = opened_socket.as_ref().map(|(place, _)| *place);
-    if place == mapper.place() {
+    if place == mapper.target() {
         return mapper.check(now());
     }
-    mapper.end();
+    mapper.stop();
     send(mapper, socket.as_ref());
     *socket = None;
     if let Some((place, opened)) = opened_socket {
-        mapper.begin(place, now());
+        mapper.start(place, now());
         *socket = Some(opened);
     }
 }
@@ -222,7 +222,7 @@ async fn open(
     gateway: Ipv4Addr,
     port: u16,
     hook: Option<&SocketHook>,
-) -> Option<(Place, UdpSocket)> {
+) -> Option<(Target, UdpSocket)> {
     let opened = async {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
         hook.map_or(Ok(()), |hook| hook(socket.as_fd()))?;
@@ -231,7 +231,7 @@ async fn open(
     };
     match opened.await {
         Ok((SocketAddr::V4(own), socket)) => {
-            Some((Place { gateway, own: *own.ip(), port }, socket))
+            Some((Target { gateway, own: *own.ip(), port }, socket))
         }
         Ok(_) => None,
         Err(error) => {

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tailnet::{
+    ipc::Path,
     keys::NodePublic,
-    line::Path,
     local::{Empty, Notify, PingResult, State, WatchMask},
     messages::{Json, Node},
     prefs::Prefs,

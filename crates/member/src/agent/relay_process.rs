@@ -10,17 +10,17 @@ use std::{
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use tailnet::{
     disco::{AllocateRequest, Message, RelayEndpoint},
-    keys::{DiscoPublic, NodePublic},
-    line::{
+    ipc::{
         Outgoing,
-        relay_server::{FromRelayServer, ToRelayServer},
+        peer_relay::{FromRelayServer, ToRelayServer},
     },
+    keys::{DiscoPublic, NodePublic},
     messages::DerpMap,
     netcheck::{Families, Netcheck, Report},
     paths::{To, Transmit},
     peer_relay::MAY_ALLOCATE,
     scope::Scope,
-    settings::may,
+    settings::has_capability,
 };
 use tokio::sync::mpsc;
 
@@ -103,7 +103,7 @@ impl RelayProcess {
         self.next = self.next.wrapping_add(1);
         self.pending.insert(self.next, request);
         let (id, clients) = (self.next, request.message.clients);
-        self.send(ToRelayServer::Allocate { id, asked_by: request.disco, clients });
+        self.send(ToRelayServer::Allocate { id, requested_by: request.disco, clients });
     }
 
     /// The addresses of the relay: in local networks and external.
@@ -137,7 +137,7 @@ impl RelayProcess {
             self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
             self.netcheck.start(now);
         }
-        while let Some(name) = self.netcheck.needs_address() {
+        while let Some(name) = self.netcheck.poll_lookup() {
             look_up(&self.found, name);
         }
         let mut requests = Vec::new();
@@ -147,7 +147,7 @@ impl RelayProcess {
         if !requests.is_empty() {
             self.send(ToRelayServer::Datagrams(requests));
         }
-        while let Some(region) = self.netcheck.needs_tcp() {
+        while let Some(region) = self.netcheck.poll_tcp_probe() {
             self.netcheck.handle_tcp_latency(region, None);
         }
         if let Some(report) = self.netcheck.poll_report(now) {
@@ -215,7 +215,7 @@ impl Agent {
     /// Allocates an endpoint for a permitted peer that is one of its two clients.
     pub fn allocate(&mut self, request: AllocationRequest) {
         let peer = self.map.peer(&request.peer);
-        let may = |(peer, own)| may(peer, own, MAY_ALLOCATE, &self.settings.grants);
+        let may = |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, &self.settings.grants);
         if request.message.clients.contains(&request.disco)
             && peer.zip(self.map.node()).is_some_and(may)
         {

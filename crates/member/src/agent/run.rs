@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use tailnet::{line::FromSteward, portmap::Nonce};
+use tailnet::{ipc::FromSteward, portmap::Nonce};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout},

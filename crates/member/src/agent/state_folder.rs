@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use sys::atomic_file;
 use tailnet::{
     keys::{DiscoKey, MachineKey},
-    tka::OwnKey,
+    tka::TkaKey,
 };
 use zeroize::Zeroizing;
 
@@ -53,8 +53,8 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file is invalid, or a new one cannot be written.
-    pub fn tka_key(&self) -> anyhow::Result<OwnKey> {
-        self.key("lock.key", |seed| OwnKey::new(&seed), OwnKey::text)
+    pub fn tka_key(&self) -> anyhow::Result<TkaKey> {
+        self.key("lock.key", |seed| TkaKey::new(&seed), TkaKey::text)
     }
 
     fn key<K: FromStr<Err: std::error::Error + Send + Sync + 'static>>(

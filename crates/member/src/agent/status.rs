@@ -259,7 +259,7 @@ impl Agent {
                 .map(|at| at.to_string())
                 .unwrap_or_default(),
             peer_relay: match path.as_ref().and_then(|path| path.path) {
-                Some(tailnet::line::Path::PeerRelay { at, vni }) => format!("{at}:vni:{vni}"),
+                Some(tailnet::ipc::Path::PeerRelay { at, vni }) => format!("{at}:vni:{vni}"),
                 _ => String::new(),
             },
             relay: relay.unwrap_or_default(),

@@ -17,12 +17,12 @@ use tailnet::{
     control::{CAPABILITY_VERSION, register},
     keys::NodePublic,
     messages::Node,
-    settings::{self, locked_out, signature},
+    settings::{self, key_signature, rejected_by_tka},
     tka::{
-        Authority, OwnKey, WrappedAuthKey,
-        follow::{Follower, Known, Question, Said},
-        shown_signature,
-        sync::Asking,
+        Authority, TkaKey, WrappedAuthKey,
+        follow::{Follower, LocalAuthority, SyncInput, SyncRequest},
+        signature_json,
+        sync::Requester,
     },
 };
 use zeroize::Zeroizing;
@@ -46,7 +46,7 @@ struct SavedChain {
 
 /// The state of tailnet lock.
 pub(super) struct Tka {
-    own: OwnKey,
+    own: TkaKey,
     /// The public half of `own` as text.
     own_public: String,
     /// The coordinator of the state.
@@ -57,14 +57,15 @@ pub(super) struct Tka {
 
 impl SavedChain {
     fn of(authority: &Authority, control_url: &str) -> Self {
-        let updates = authority.texts().iter().map(|text| Base64::encode_string(text)).collect();
+        let updates =
+            authority.encoded_updates().iter().map(|text| Base64::encode_string(text)).collect();
         Self { version: VERSION, control_url: control_url.to_owned(), updates }
     }
 
     fn restored(&self) -> Option<Authority> {
         let texts = self.updates.iter().map(|text| Base64::decode_vec(text));
         let texts: Vec<Vec<u8>> = texts.collect::<Result<_, _>>().ok()?;
-        Authority::restored(&texts).ok().filter(|_| self.version == VERSION)
+        Authority::from_stored(&texts).ok().filter(|_| self.version == VERSION)
     }
 }
 
@@ -78,16 +79,16 @@ impl Tka {
         let saved: Option<SavedChain> = state.read(FILE);
         let known = match saved {
             // An unreadable file may belong to any coordinator.
-            None if state.may_exist(FILE) => Known::Damaged,
-            None => Known::Nothing,
-            Some(saved) if saved.control_url != control_url => Known::Nothing,
+            None if state.may_exist(FILE) => LocalAuthority::Damaged,
+            None => LocalAuthority::Unknown,
+            Some(saved) if saved.control_url != control_url => LocalAuthority::Unknown,
             Some(saved) => match saved.restored() {
-                Some(authority) => Known::Keys(Box::new(authority)),
-                None => Known::Damaged,
+                Some(authority) => LocalAuthority::Trusted(Box::new(authority)),
+                None => LocalAuthority::Damaged,
             },
         };
         Ok(Self {
-            own_public: own.shown(),
+            own_public: own.cli_public(),
             own,
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
@@ -96,17 +97,19 @@ impl Tka {
     }
 
     /// The trust in peers' signatures.
-    pub fn trust(&self) -> settings::Lock<'_> {
-        match self.follower.known() {
-            Known::Nothing => settings::Lock::Unknown,
-            Known::Damaged => settings::Lock::Damaged,
-            Known::Keys(authority) => settings::Lock::On { authority, own_key: &self.own_public },
+    pub fn trust(&self) -> settings::TkaStatus<'_> {
+        match self.follower.local_authority() {
+            LocalAuthority::Unknown => settings::TkaStatus::Unknown,
+            LocalAuthority::Damaged => settings::TkaStatus::Damaged,
+            LocalAuthority::Trusted(authority) => {
+                settings::TkaStatus::On { authority, own_key: &self.own_public }
+            }
         }
     }
 
     /// The hash of the last valid update; empty without one.
     pub fn head(&self) -> String {
-        let authority = self.follower.known().authority();
+        let authority = self.follower.local_authority().authority();
         authority.map(|authority| authority.head().to_string()).unwrap_or_default()
     }
 
@@ -127,7 +130,7 @@ impl Tka {
 
     /// Whether a previous signature can be renewed.
     pub fn renews(&self, previous: &[u8]) -> bool {
-        self.own.renewed(&NodePublic::default(), previous).is_ok()
+        self.own.renew_signature(&NodePublic::default(), previous).is_ok()
     }
 
     /// A login with a signature, if available: from the signature of the previous node key, or from
@@ -138,7 +141,8 @@ impl Tka {
         auth_key: Option<Zeroizing<String>>,
         previous: Option<&[u8]>,
     ) -> register::Login {
-        let renewed = previous.and_then(|previous| self.own.renewed(&node_key, previous).ok());
+        let renewed =
+            previous.and_then(|previous| self.own.renew_signature(&node_key, previous).ok());
         let wrapped = auth_key.as_ref().and_then(|key| WrappedAuthKey::read(key));
         let signature = renewed.or_else(|| Some(wrapped.as_ref()?.sign(&node_key)));
         register::Login {
@@ -146,7 +150,7 @@ impl Tka {
                 Some(wrapped) => Some(Zeroizing::new(wrapped.auth_key().to_owned())),
                 None => auth_key,
             },
-            lock_key: Some(self.own.public()),
+            tka_key: Some(self.own.public()),
             signature: signature.map(|signature| Base64::encode_string(&signature)),
             ..register::Login::new(node_key)
         }
@@ -157,8 +161,8 @@ impl Agent {
     /// Requests missing updates from the coordinator.
     pub fn sync_tka(&mut self) {
         let (asking, now) = (self.requester(), self.clock.now);
-        let said = Said { lock: self.map.lock(), asking, now };
-        let question = self.tka.follower.poll_question(said);
+        let said = SyncInput { tka: self.map.tka(), requester: asking, now };
+        let question = self.tka.follower.poll_request(said);
         self.send_tka_request(question);
     }
 
@@ -176,7 +180,7 @@ impl Agent {
             return self.handle_operation_response(number, answer);
         }
         let (asking, now) = (self.requester(), self.clock.now);
-        let said = Said { lock: self.map.lock(), asking, now };
+        let said = SyncInput { tka: self.map.tka(), requester: asking, now };
         let (changed, question) =
             self.tka.follower.handle_answer(number, answer, said, control::random());
         if changed {
@@ -186,11 +190,11 @@ impl Agent {
         self.send_tka_request(question);
     }
 
-    fn requester(&self) -> Asking {
-        Asking { version: CAPABILITY_VERSION, node_key: self.own.key }
+    fn requester(&self) -> Requester {
+        Requester { version: CAPABILITY_VERSION, node_key: self.own.key }
     }
 
-    fn send_tka_request(&mut self, question: Option<Question>) {
+    fn send_tka_request(&mut self, question: Option<SyncRequest>) {
         if let Some(question) =
             question.and_then(|question| self.tka.operations.send_or_queue(question))
         {
@@ -200,7 +204,7 @@ impl Agent {
             Some(failure) => {
                 self.problems.insert("lock", format!("tailnet lock: {failure}"));
             }
-            None if matches!(self.tka.follower.known(), Known::Damaged) => {
+            None if matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged) => {
                 let problem = format!(
                     "tailnet lock: {FILE} in the state folder cannot be read, so no peer is \
                      believed; log out and join again"
@@ -212,8 +216,8 @@ impl Agent {
     }
 
     fn save_tka(&mut self) {
-        let saved = match self.tka.follower.known() {
-            Known::Keys(authority) => {
+        let saved = match self.tka.follower.local_authority() {
+            LocalAuthority::Trusted(authority) => {
                 self.state.save(FILE, &SavedChain::of(authority, &self.tka.control_url))
             }
             _ => self.state.remove(FILE),
@@ -228,7 +232,7 @@ impl Agent {
 
     /// Removes the trusted keys, because this node has left the network.
     pub fn clear_tka(&mut self) {
-        self.tka.follower = Follower::new(Known::Nothing);
+        self.tka.follower = Follower::new(LocalAuthority::Unknown);
         self.problems.remove("lock");
         self.save_tka();
     }
@@ -243,15 +247,15 @@ impl Agent {
 
     /// Whether tailnet lock admits a peer, with a message; `None` if it is off.
     pub fn tka_verdict(&self, peer: &Node) -> Option<(bool, String)> {
-        match (self.tka.follower.known(), self.map.lock()) {
-            (Known::Keys(authority), _) => {
-                let refused = locked_out(&self.map, authority);
+        match (self.tka.follower.local_authority(), self.map.tka()) {
+            (LocalAuthority::Trusted(authority), _) => {
+                let refused = rejected_by_tka(&self.map, authority);
                 Some(match refused.get(&peer.key) {
                     Some(why) => (false, format!("tailnet lock: its key's signature: {why}")),
                     None => (true, "tailnet lock: its key is signed".to_owned()),
                 })
             }
-            (Known::Nothing, None) => None,
+            (LocalAuthority::Unknown, None) => None,
             _ => Some((false, "tailnet lock: its keys are not known here".to_owned())),
         }
     }
@@ -259,16 +263,16 @@ impl Agent {
     /// The answer to `tailscale lock status` (`ipnstate.TailnetLockStatus`).
     pub fn tka_status(&self) -> Value {
         let node_key = Some(self.own.key).filter(|key| !key.is_zero());
-        let Some(authority) = self.tka.follower.known().authority() else {
+        let Some(authority) = self.tka.follower.local_authority().authority() else {
             return json!({
-                "Enabled": matches!(self.tka.follower.known(), Known::Damaged),
+                "Enabled": matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged),
                 "PublicKey": self.tka.own.public(),
                 "NodeKey": node_key,
                 "NodeKeySigned": false,
             });
         };
-        let own = self.map.node().map(signature).unwrap_or_default();
-        let refused = locked_out(&self.map, authority);
+        let own = self.map.node().map(key_signature).unwrap_or_default();
+        let refused = rejected_by_tka(&self.map, authority);
         let shown = |is_refused: bool| -> Vec<Value> {
             let peers = self.map.peers();
             peers
@@ -282,11 +286,11 @@ impl Agent {
             "PublicKey": self.tka.own.public(),
             "NodeKey": node_key,
             "NodeKeySigned": authority.check(&self.own.key, &own).is_ok(),
-            "NodeKeySignature": shown_signature(&own).ok(),
-            "TrustedKeys": authority.shown_keys(),
+            "NodeKeySignature": signature_json(&own).ok(),
+            "TrustedKeys": authority.keys_json(),
             "VisiblePeers": shown(false),
             "FilteredPeers": shown(true),
-            "StateID": authority.number(),
+            "StateID": authority.state_id(),
         })
     }
 }
@@ -299,6 +303,6 @@ fn peer_status(peer: &Node) -> Value {
         "StableID": peer.stable_id,
         "TailscaleIPs": addresses,
         "NodeKey": peer.key,
-        "NodeKeySignature": shown_signature(&signature(peer)).unwrap_or_else(|_| json!({})),
+        "NodeKeySignature": signature_json(&key_signature(peer)).unwrap_or_else(|_| json!({})),
     })
 }

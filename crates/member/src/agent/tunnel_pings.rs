@@ -15,7 +15,7 @@ use getrandom::{
 use serde_json::json;
 use tailnet::{
     control::messages::PingRequest,
-    line::{ToPlane, TunnelPing},
+    ipc::{ToDataPlane, TunnelPing},
     local::PingResult,
     tsmp::Token,
 };
@@ -104,7 +104,7 @@ impl Agent {
         };
         let sent = self.clock.now;
         let token = self.tunnel_pings.add(PendingPing { requester, result, to, sent });
-        self.plane.send(ToPlane::TunnelPing(TunnelPing { from, to, token }));
+        self.plane.send(ToDataPlane::TunnelPing(TunnelPing { from, to, token }));
     }
 
     pub fn handle_pong(&mut self, pong: &TunnelPing) {

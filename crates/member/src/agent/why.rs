@@ -3,11 +3,11 @@
 use std::{net::IpAddr, time::Duration};
 
 use tailnet::{
-    line::Path,
+    ipc::Path,
     local::{State, Why, WhyStep},
     messages::Node,
     netcheck::Mapping,
-    paths::{Candidate, Chance, Fate, Origins, Shown},
+    paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
 
 use super::{core::Agent, status::short};
@@ -72,13 +72,13 @@ impl Agent {
             return step(false, "no path is looked for".to_owned());
         };
         for candidate in &path.candidates {
-            let fate = match candidate.fate {
-                Fate::NotTried => "not tried yet".to_owned(),
-                Fate::NeverAnswered { last } => {
+            let fate = match candidate.outcome {
+                ProbeOutcome::NotTried => "not tried yet".to_owned(),
+                ProbeOutcome::NeverAnswered { last } => {
                     let ago = self.clock.now.saturating_sub(last).as_secs();
                     format!("never answered, last tried {ago} s ago")
                 }
-                Fate::Answered { latency, .. } => {
+                ProbeOutcome::Answered { latency, .. } => {
                     format!("answered in {:.1} ms", latency.as_secs_f64() * 1000.0)
                 }
             };
@@ -107,7 +107,7 @@ impl Agent {
                 };
                 step(!gone, text)?;
                 step(true, format!("not direct: {}", self.relayed_reason(&path)))?;
-                if let Some(text) = self.birthday_probing_result(path.chance) {
+                if let Some(text) = self.birthday_probing_result(path.birthday) {
                     step(true, text)?;
                 }
             }
@@ -126,8 +126,9 @@ impl Agent {
     }
 
     /// The reason why a peer is not reached directly, as far as it is known here.
-    fn relayed_reason(&self, path: &Shown) -> String {
-        let answers = |candidate: &&Candidate| matches!(candidate.fate, Fate::Answered { .. });
+    fn relayed_reason(&self, path: &PathView) -> String {
+        let answers =
+            |candidate: &&Candidate| matches!(candidate.outcome, ProbeOutcome::Answered { .. });
         let is_idle = path.sent.is_none_or(|at| self.clock.now >= at + ACTIVE_TIME);
         let nat = self.mesh.nat().map(|nat| nat.mapping);
         if !self.mesh.udp_works() {
@@ -151,16 +152,18 @@ impl Agent {
     }
 
     /// The result of birthday probing.
-    fn birthday_probing_result(&self, chance: Chance) -> Option<String> {
+    fn birthday_probing_result(&self, chance: BirthdayOutcome) -> Option<String> {
         let ago = |at: Duration| self.clock.now.saturating_sub(at).as_secs();
         Some(match chance {
-            Chance::NotTried | Chance::Met(_) => return None,
-            Chance::NotAnswered(at) => {
+            BirthdayOutcome::NotTried | BirthdayOutcome::Succeeded(_) => return None,
+            BirthdayOutcome::NotAnswered(at) => {
                 let ago = ago(at);
                 format!("guessing ports: it did not agree {ago} s ago, as only a linerate can")
             }
-            Chance::InVain(at) => format!("guessing ports: in vain, {} s ago", ago(at)),
-            Chance::Lost(at) => format!("guessing ports: the path was lost {} s ago", ago(at)),
+            BirthdayOutcome::Failed(at) => format!("guessing ports: in vain, {} s ago", ago(at)),
+            BirthdayOutcome::Lost(at) => {
+                format!("guessing ports: the path was lost {} s ago", ago(at))
+            }
         })
     }
 
@@ -183,7 +186,7 @@ impl Agent {
 /// The origins of a candidate.
 fn origin_text(origins: Origins) -> String {
     let all =
-        [(origins.map, "of the map"), (origins.call, "of its call"), (origins.heard, "heard")];
+        [(origins.map, "of the map"), (origins.call, "of its call"), (origins.received, "heard")];
     let words: Vec<_> = all.into_iter().filter_map(|(is, word)| is.then_some(word)).collect();
     words.join(" and ")
 }

@@ -1,4 +1,4 @@
-//! Auxiliary sockets for birthday probing (docs/decisions/0013): many for some seconds, then the
+//! AuxiliarySocket sockets for birthday probing (docs/decisions/0013): many for some seconds, then the
 //! one at which a peer's probe arrived.
 //!
 //! ```text
@@ -26,8 +26,8 @@ use packet::{ControlSend as _, Endpoint, RecvBatch, UdpRecv as _, Waker};
 use sys::{ProbeDatagram, ProbeSockets, UdpReceiver, UdpSocket, clock};
 use tailnet::{
     disco,
+    ipc::{AuxiliarySocket, Incoming, OpenSockets, Outgoing, Path, ToAgent},
     keys::NodePublic,
-    line::{Auxiliary, Incoming, Open, Outgoing, Path, ToAgent},
 };
 
 use super::{LineSender, endpoint_tables::EndpointTables, spawn};
@@ -65,7 +65,7 @@ enum Stage {
 }
 
 struct Connected {
-    socket: Auxiliary,
+    socket: AuxiliarySocket,
     udp: UdpSocket,
     endpoint: Endpoint,
 }
@@ -100,7 +100,7 @@ impl AuxiliarySockets {
     }
 
     /// Opens sockets, and reports their number to the agent.
-    pub fn open(&mut self, open: Open) {
+    pub fn open(&mut self, open: OpenSockets) {
         self.close(open.number);
         // One peer at a time is probed.
         let probing = self.groups.iter().filter(|(_, one)| matches!(one.stage, Stage::Probing(_)));
@@ -118,13 +118,13 @@ impl AuxiliarySockets {
             }
             Err(error) => {
                 tracing::warn!(%error, "no peer is met by chance");
-                let _ = self.line.send(&ToAgent::Opened { number, count: 0 });
+                let _ = self.line.send(&ToAgent::SocketsOpened { number, count: 0 });
             }
         }
     }
 
     /// Selects one socket, and closes the others of its group.
-    pub fn select(&mut self, socket: Auxiliary) {
+    pub fn select(&mut self, socket: AuxiliarySocket) {
         let Some(one) = self.groups.remove(&socket.number) else { return };
         let Group { peer, to, is_from_previous_agent, stop, stage: Stage::Probing(thread) } = one
         else {
@@ -172,7 +172,7 @@ impl AuxiliarySockets {
     }
 
     /// Sends a datagram from a selected socket.
-    pub fn send(&self, by: Auxiliary, datagram: &Outgoing) {
+    pub fn send(&self, by: AuxiliarySocket, datagram: &Outgoing) {
         let connected = self.groups.get(&by.number).and_then(|one| match &one.stage {
             Stage::Connected(connected) if connected.socket == by => Some(connected),
             _ => None,
@@ -230,13 +230,13 @@ impl Drop for AuxiliarySockets {
 
 /// Opens sockets, sends from each, and forwards received datagrams, until one is selected or all
 /// are closed.
-fn probe(node: &Node, open: Open, stop: &Stop, line: &LineSender) -> Option<ProbeSockets> {
-    let Open { number, to, count, hops, bytes, .. } = open;
+fn probe(node: &Node, open: OpenSockets, stop: &Stop, line: &LineSender) -> Option<ProbeSockets> {
+    let OpenSockets { number, to, count, hops, bytes, .. } = open;
     let flows = match node.open_flows(count.clamp(1, MAX_SOCKETS)) {
         Ok(flows) => flows,
         Err(error) => {
             tracing::warn!(%error, "no socket to meet a peer by chance");
-            let _ = line.send(&ToAgent::Opened { number, count: 0 });
+            let _ = line.send(&ToAgent::SocketsOpened { number, count: 0 });
             return None;
         }
     };
@@ -245,7 +245,7 @@ fn probe(node: &Node, open: Open, stop: &Stop, line: &LineSender) -> Option<Prob
         // A socket that cannot send counts as absent.
         let _ = flows.send(index, &bytes, Endpoint::new(to), Some(hops));
     }
-    let _ = line.send(&ToAgent::Opened { number, count: flows.count() });
+    let _ = line.send(&ToAgent::SocketsOpened { number, count: flows.count() });
     let now = || clock::boottime();
     let (ends, mut left) = (now() + PROBING_TIME, MAX_FORWARDED);
     while !stop.is_set() {
@@ -272,7 +272,7 @@ fn incoming(number: u32, one: ProbeDatagram) -> Incoming {
         from: one.from,
         local: None,
         at: clock::boottime(),
-        to: Some(Auxiliary { number, index: one.index }),
+        to: Some(AuxiliarySocket { number, index: one.index }),
         bytes: one.bytes,
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use engine::{PeerSockets, PrefixTable, PrefixedAddr, RelayQueues};
 use packet::{Endpoint, Remote, Waker};
 use tailnet::{
-    line::{Auxiliary, Path},
+    ipc::{AuxiliarySocket, Path},
     peer_relay::{Geneve, Protocol, Vni},
 };
 
@@ -26,7 +26,7 @@ pub(super) struct EndpointTables {
 struct AuxiliaryEndpoint {
     endpoint: Endpoint,
     at: SocketAddr,
-    socket: Auxiliary,
+    socket: AuxiliarySocket,
 }
 
 impl EndpointTables {
@@ -41,7 +41,7 @@ impl EndpointTables {
     }
 
     /// Adds the endpoint of a peer at this address and socket.
-    pub fn add_auxiliary(&self, endpoint: Endpoint, at: SocketAddr, socket: Auxiliary) {
+    pub fn add_auxiliary(&self, endpoint: Endpoint, at: SocketAddr, socket: AuxiliarySocket) {
         self.auxiliary_endpoints().push(AuxiliaryEndpoint { endpoint, at, socket });
     }
 
@@ -50,7 +50,7 @@ impl EndpointTables {
     }
 
     /// The socket of an endpoint, and the address of its peer.
-    pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Auxiliary)> {
+    pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, AuxiliarySocket)> {
         let auxiliary_endpoints = self.auxiliary_endpoints();
         auxiliary_endpoints
             .iter()

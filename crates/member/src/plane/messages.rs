@@ -14,7 +14,7 @@ use std::{
 
 use engine::{MessageReceiver, OwnPackets};
 use tailnet::{
-    line::{ToAgent, TunnelPing},
+    ipc::{ToAgent, TunnelPing},
     tsmp::{self, Message, Token, Tsmp},
 };
 

@@ -6,7 +6,7 @@ use config::uapi::Change;
 use engine::{PrefixedAddr, RelayPeer};
 use ipnet::IpNet;
 use packet::Endpoint;
-use tailnet::{keys::NodePublic, line::Peer};
+use tailnet::{ipc::Peer, keys::NodePublic};
 use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
 use super::{endpoint_tables::EndpointTables, public};

@@ -11,8 +11,8 @@ use std::{
 use node::Node;
 use sys::clock;
 use tailnet::{
+    ipc::{Activity, PeerEvent, ToAgent},
     keys::NodePublic,
-    line::{Activity, PeerEvent, ToAgent},
 };
 use wg::{Event, PublicKey, config::PeerTraffic};
 
@@ -145,7 +145,7 @@ impl Reporter {
                 Some(PeerEvent::NewPath { peer: key(peer), from: self.tables.path_of(&from)? })
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
-            Event::HandshakeWanted(peer) => Some(PeerEvent::Wanted(key(peer))),
+            Event::HandshakeWanted(peer) => Some(PeerEvent::SessionNeeded(key(peer))),
             // The agent configures all peers in advance.
             Event::UnknownPeer { .. } | Event::UnknownAddress(_) => None,
         }
@@ -163,7 +163,7 @@ fn report(one: &PeerTraffic, tables: &EndpointTables) -> Activity {
         received: one.rx_bytes,
         sent: one.tx_bytes,
         last_handshake: one.last_handshake,
-        heard_from: one.received_from.as_ref().and_then(|from| tables.path_of(from)),
+        received_from: one.received_from.as_ref().and_then(|from| tables.path_of(from)),
         path_mtu: one.path_mtu,
         post_quantum: one.post_quantum,
     }

@@ -14,7 +14,7 @@ use std::{
 use packet::{Ecn, RecvBatch, RecvMeta, SendBatch, Span, Transmit, UdpRecv, UdpSend};
 use sys::Channel;
 use tailnet::{
-    line::{Incoming, Local, relay_server::FromRelayServer},
+    ipc::{Incoming, LocalAddress, peer_relay::FromRelayServer},
     peer_relay::{GENEVE_LEN, Geneve, Server},
     stun,
 };
@@ -148,7 +148,7 @@ fn incoming(datagram: &[u8], meta: &RecvMeta, at: Duration) -> Option<Incoming> 
     let local = meta.endpoint.local;
     Some(Incoming {
         from: meta.endpoint.remote.direct()?,
-        local: local.map(|at| Local { addr: at.addr, interface: at.interface }),
+        local: local.map(|at| LocalAddress { addr: at.addr, interface: at.interface }),
         at,
         to: None,
         bytes: datagram.to_vec(),
@@ -163,8 +163,8 @@ mod tests {
     use packet::{Endpoint, SendError, Waker};
     use tailnet::{
         disco::{Bind, Disco, Message},
+        ipc::{PART, Reader},
         keys::DiscoKey,
-        line::{PART, Reader},
         peer_relay::{Protocol, Vni},
     };
     use zeroize::Zeroizing;

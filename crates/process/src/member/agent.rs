@@ -20,7 +20,7 @@ use sys::{
         sandbox::{AccessRules, CallGroups, Ports, confine_calls, confine_files},
     },
 };
-use tailnet::line::PART;
+use tailnet::ipc::PART;
 
 use crate::lifecycle::LogStyle;
 

@@ -2,7 +2,7 @@
 //!
 //! Each part is compared with the last wish, and only what differs is done. What fails is told, and
 //! tried again with the next wish, whatever that is. What may be wished at all is in
-//! `tailnet::wish`.
+//! `tailnet::desired_host`.
 
 mod name_files;
 
@@ -21,8 +21,8 @@ use sys::{
     process::release_heap,
 };
 use tailnet::{
-    line::{FromSteward, HostWish, NamesWish},
-    wish,
+    desired_host,
+    ipc::{DesiredDns, DesiredHost, FromSteward},
 };
 
 pub(super) use self::name_files::NameFiles;
@@ -43,11 +43,11 @@ pub(super) struct HostState {
     addresses: Applied<Vec<IpNet>>,
     routes: BTreeSet<IpNet>,
     forwarding: Applied<Forwarding>,
-    names: Applied<Option<NamesWish>>,
+    names: Applied<Option<DesiredDns>>,
     /// Who answers without us.
     servers: Vec<IpAddr>,
     /// The last.
-    wish: Option<HostWish>,
+    wish: Option<DesiredHost>,
 }
 
 /// What rules, the packet filter and the kernel's settings follow from.
@@ -109,7 +109,7 @@ impl HostState {
     }
 
     /// Does what differs from the last wish, as far as it may be done.
-    pub fn apply(&mut self, wish: &HostWish) -> FromSteward {
+    pub fn apply(&mut self, wish: &DesiredHost) -> FromSteward {
         self.wish = Some(wish.clone());
         let in_use = LazyCell::new(|| self.netlink.networks_in_use(self.index));
         let is_in_use = |address: &IpNet| match &*in_use {
@@ -117,7 +117,7 @@ impl HostState {
             // It is not known, so no private address is accepted.
             Err(_) => true,
         };
-        let (wish, mut problems) = wish::accept(wish, &self.ranges, is_in_use);
+        let (wish, mut problems) = desired_host::accept(wish, &self.ranges, is_in_use);
         let mut told = |what: &str, done: anyhow::Result<()>| {
             if let Err(error) = done {
                 problems.push(format!("{what}: {error:#}"));
@@ -186,7 +186,7 @@ impl HostState {
         nets.iter().copied().filter(|net| net.addr().is_ipv4() || !without_ipv6).collect()
     }
 
-    fn set_addresses(&mut self, wish: &HostWish) -> anyhow::Result<()> {
+    fn set_addresses(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
         let there = self.netlink.addresses(self.index)?;
         for address in there.iter().filter(|one| !wish.addresses.contains(one)) {
             if !is_link_local(address.addr()) {
@@ -202,7 +202,7 @@ impl HostState {
         all
     }
 
-    fn set_routes(&mut self, wish: &HostWish) -> anyhow::Result<()> {
+    fn set_routes(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
         let route = |net: &IpNet| Route {
             destination: *net,
             device: self.index,
@@ -223,7 +223,7 @@ impl HostState {
     }
 
     /// Begins anew: it changes seldom.
-    fn set_forwarding(&mut self, wish: &HostWish) -> anyhow::Result<()> {
+    fn set_forwarding(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
         self.undo_log.undo_rules(&self.netlink);
         self.undo_log.undo_router(&self.netlink);
         let router = Router {
@@ -257,7 +257,7 @@ impl HostState {
         if wish.exit { routes.add().map(drop) } else { routes.delete() }
     }
 
-    fn set_names(&mut self, wish: &HostWish) -> anyhow::Result<()> {
+    fn set_names(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
         self.undo_log.undo_names(&self.netlink);
         let Some(names) = &wish.names else { return dns::revert_resolved(&self.name) };
         let servers = names.servers.iter().copied().map(Into::into).collect();

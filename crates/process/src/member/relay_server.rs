@@ -19,7 +19,7 @@ use sys::{
         sandbox::{AccessRules, CallGroups, confine_calls, confine_files},
     },
 };
-use tailnet::line::PART;
+use tailnet::ipc::PART;
 
 use super::steward::{PAUSE, STEADY};
 use crate::{children, lifecycle::LogStyle};

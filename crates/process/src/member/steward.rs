@@ -28,7 +28,7 @@ use sys::{
     poll::{readable, readable_until},
     process::{self, Signals},
 };
-use tailnet::line::{self, FromSteward, PART, Reader, ToSteward};
+use tailnet::ipc::{self, FromSteward, PART, Reader, ToSteward};
 
 use super::{
     agent::{self, AgentJob},
@@ -384,7 +384,7 @@ impl Serving {
 /// Answers an agent. `false` if it is gone, or reads nothing: the steward waits for nobody whom it
 /// has to end.
 fn answer(agent: &Channel, done: &FromSteward) -> bool {
-    line::write(done, |part| agent.send(part)).is_ok()
+    ipc::write(done, |part| agent.send(part)).is_ok()
 }
 
 /// Makes the folder of the sockets, and lets all users enter it. An undo log or the umask may have made it

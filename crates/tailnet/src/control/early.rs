@@ -14,20 +14,20 @@ pub const LONGEST: usize = 64 << 10;
 
 /// A payload that is too long; its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong(pub u32);
+pub struct EarlyPayloadError(pub u32);
 
-impl fmt::Display for TooLong {
+impl fmt::Display for EarlyPayloadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an early payload of {} bytes", self.0)
     }
 }
 
-impl std::error::Error for TooLong {}
+impl std::error::Error for EarlyPayloadError {}
 
 /// Takes the payload off the beginning of a stream that comes in pieces.
 #[derive(Debug, Default)]
 pub struct EarlyPayload {
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     is_over: bool,
 }
 
@@ -42,30 +42,35 @@ impl EarlyPayload {
     ///
     /// # Errors
     /// The payload is too long.
-    pub fn handle_plain(&mut self, plain: Vec<u8>) -> Result<(Vec<u8>, Option<Vec<u8>>), TooLong> {
+    pub fn handle_plain(
+        &mut self,
+        plain: Vec<u8>,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), EarlyPayloadError> {
         if self.is_over {
             return Ok((plain, None));
         }
-        self.held.extend_from_slice(&plain);
-        let known = self.held.len().min(MARK.len());
-        if self.held[..known] != MARK[..known] {
+        self.buffer.extend_from_slice(&plain);
+        let compared = self.buffer.len().min(MARK.len());
+        if self.buffer[..compared] != MARK[..compared] {
             self.is_over = true;
-            return Ok((std::mem::take(&mut self.held), None));
+            return Ok((std::mem::take(&mut self.buffer), None));
         }
-        let Some(length) = self.held.get(MARK.len()..HEADER) else { return Ok((Vec::new(), None)) };
+        let Some(length) = self.buffer.get(MARK.len()..HEADER) else {
+            return Ok((Vec::new(), None));
+        };
         let length = u32::from_be_bytes(length.try_into().expect("four bytes"));
         let end = match usize::try_from(length) {
             Ok(length) if length <= LONGEST => HEADER + length,
             _ => {
-                self.held = Vec::new();
-                return Err(TooLong(length));
+                self.buffer = Vec::new();
+                return Err(EarlyPayloadError(length));
             }
         };
-        if self.held.len() < end {
+        if self.buffer.len() < end {
             return Ok((Vec::new(), None));
         }
         self.is_over = true;
-        let mut payload = std::mem::take(&mut self.held);
+        let mut payload = std::mem::take(&mut self.buffer);
         let rest = payload.split_off(end);
         payload.drain(..HEADER);
         Ok((rest, Some(payload)))
@@ -83,7 +88,10 @@ mod tests {
         [&MARK[..], &length.to_be_bytes(), payload].concat()
     }
 
-    fn read(stream: &[u8], pieces: &[usize]) -> Result<(Vec<u8>, Option<Vec<u8>>), TooLong> {
+    fn read(
+        stream: &[u8],
+        pieces: &[usize],
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), EarlyPayloadError> {
         let (mut early, mut rest, mut payload) = (EarlyPayload::default(), Vec::new(), None);
         let (mut stream, mut sizes) = (stream, pieces.iter().cycle());
         while !stream.is_empty() {
@@ -101,8 +109,8 @@ mod tests {
     fn a_length_that_is_too_long_is_refused_before_it_is_held() {
         let mut early = EarlyPayload::default();
         let stream = [&MARK[..], &[0xff; 4]].concat();
-        assert_eq!(early.handle_plain(stream), Err(TooLong(u32::MAX)));
-        assert_eq!(early.held.capacity(), 0);
+        assert_eq!(early.handle_plain(stream), Err(EarlyPayloadError(u32::MAX)));
+        assert_eq!(early.buffer.capacity(), 0);
     }
 
     proptest! {

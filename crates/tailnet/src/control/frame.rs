@@ -40,8 +40,8 @@ impl std::error::Error for FrameError {}
 /// Call order: `handle_bytes` as they come, each time then `poll_frame` until it gives none.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    held: Vec<u8>,
-    /// What of `held` was given out.
+    buffer: Vec<u8>,
+    /// What of `buffer` was given out.
     done: usize,
 }
 
@@ -49,15 +49,15 @@ impl FrameReader {
     /// Takes the next bytes of the stream.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.drop_done();
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// Frees the memory of the frames that were returned.
     fn drop_done(&mut self) {
         if self.done > 0 {
-            self.held.drain(..self.done);
+            self.buffer.drain(..self.done);
             self.done = 0;
-            self.held.shrink_to(KEPT);
+            self.buffer.shrink_to(KEPT);
         }
     }
 
@@ -66,7 +66,7 @@ impl FrameReader {
     /// # Errors
     /// The frame cannot be read. Of the errors, only behind [`FrameError::TooLong`] no other can.
     pub fn poll_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
-        let Some((length, body)) = self.held[self.done..].split_first_chunk::<4>() else {
+        let Some((length, body)) = self.buffer[self.done..].split_first_chunk::<4>() else {
             return Ok(None);
         };
         let said = u32::from_le_bytes(*length);
@@ -76,12 +76,12 @@ impl FrameReader {
         }
         let Some(packed) = body.get(..length) else {
             let missing = length - body.len();
-            grow(&mut self.held, missing);
+            grow(&mut self.buffer, missing);
             return Ok(None);
         };
         let frame = unpack(packed);
         self.done += 4 + length;
-        // A long frame is not held twice while it is read.
+        // A long frame is not buffer twice while it is read.
         if length > KEPT {
             self.drop_done();
         }
@@ -225,7 +225,7 @@ mod tests {
         reader.handle_bytes(&raw(&[b'{'; 1 << 20]));
         assert!(reader.poll_frame().unwrap().is_some());
         reader.handle_bytes(&[1]);
-        assert!(reader.held.capacity() <= 2 * KEPT);
+        assert!(reader.buffer.capacity() <= 2 * KEPT);
     }
 
     proptest! {

@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// The expiry that logs a node out: the far past (tailscale `controlclient/direct.go`).
-pub const LONG_AGO: &str = "1970-01-01T00:02:03Z";
+pub const EXPIRED: &str = "1970-01-01T00:02:03Z";
 /// Go's way to say that there is no time.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 /// Go's way to say that there is no tailnet-lock key.
-const NO_LOCK_KEY: &str = "nlpub:0000000000000000000000000000000000000000000000000000000000000000";
+const NO_TKA_KEY: &str = "nlpub:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Asks to be a node.
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ pub struct RegisterRequest<'a> {
     node_key: NodePublic,
     old_node_key: NodePublic,
     #[serde(rename = "NLKey")]
-    lock_key: &'a str,
+    tka_key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     auth: Option<Auth<'a>>,
     expiry: &'a str,
@@ -50,7 +50,7 @@ struct Auth<'a> {
 
 /// What a request to register is made of.
 #[derive(Clone, Copy, Default)]
-pub struct Registering<'a> {
+pub struct RegisterParams<'a> {
     /// The key to be registered.
     pub node_key: NodePublic,
     /// The one that it replaces.
@@ -58,7 +58,7 @@ pub struct Registering<'a> {
     /// A key that stands for a login.
     pub auth_key: Option<&'a str>,
     /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
-    pub lock_key: Option<&'a str>,
+    pub tka_key: Option<&'a str>,
     /// A signature of the node key by tailnet lock, in base64.
     pub signature: Option<&'a str>,
     /// Whether the node is to be forgotten when it goes.
@@ -69,12 +69,12 @@ pub struct Registering<'a> {
 
 impl<'a> RegisterRequest<'a> {
     /// Asks to be a node.
-    pub fn new(from: Registering<'a>, hostinfo: &'a Value) -> Self {
+    pub fn new(from: RegisterParams<'a>, hostinfo: &'a Value) -> Self {
         Self {
             version: CAPABILITY_VERSION,
             node_key: from.node_key,
             old_node_key: from.old_node_key.unwrap_or_default(),
-            lock_key: from.lock_key.unwrap_or(NO_LOCK_KEY),
+            tka_key: from.tka_key.unwrap_or(NO_TKA_KEY),
             auth: from.auth_key.map(|auth_key| Auth { auth_key }),
             expiry: NO_TIME,
             followup: from.followup.unwrap_or_default(),
@@ -86,8 +86,8 @@ impl<'a> RegisterRequest<'a> {
 
     /// Asks to be one no more.
     pub fn logout(node_key: NodePublic, hostinfo: &'a Value) -> Self {
-        let from = Registering { node_key, ..Registering::default() };
-        Self { expiry: LONG_AGO, ..Self::new(from, hostinfo) }
+        let from = RegisterParams { node_key, ..RegisterParams::default() };
+        Self { expiry: EXPIRED, ..Self::new(from, hostinfo) }
     }
 }
 
@@ -158,7 +158,7 @@ pub struct MapRequest<'a> {
     endpoints: Vec<SocketAddr>,
     endpoint_types: Vec<u8>,
     #[serde(rename = "TKAHead", skip_serializing_if = "str::is_empty")]
-    lock_head: &'a str,
+    tka_head: &'a str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     omit_peers: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,7 @@ pub struct MapPosition {
 
 /// What a node tells of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Announced {
+pub struct Announcement {
     /// Its `Hostinfo`, with `NetInfo`.
     pub hostinfo: Value,
     /// Where it may be reached.
@@ -187,23 +187,23 @@ pub struct Announced {
     /// The key of its disco messages.
     pub disco_key: DiscoPublic,
     /// The head of tailnet lock's chain, where it is known.
-    pub lock_head: String,
+    pub tka_head: String,
 }
 
 impl<'a> MapRequest<'a> {
     /// Asks for the stream of maps.
-    pub fn stream(node_key: NodePublic, announced: &'a Announced) -> Self {
+    pub fn stream(node_key: NodePublic, announcement: &'a Announcement) -> Self {
         Self {
             version: CAPABILITY_VERSION,
             compress: "zstd",
             keep_alive: true,
             node_key,
-            disco_key: announced.disco_key,
+            disco_key: announcement.disco_key,
             stream: true,
-            hostinfo: &announced.hostinfo,
-            endpoints: announced.endpoints.iter().map(|(at, _)| *at).collect(),
-            endpoint_types: announced.endpoints.iter().map(|(_, kind)| *kind as u8).collect(),
-            lock_head: &announced.lock_head,
+            hostinfo: &announcement.hostinfo,
+            endpoints: announcement.endpoints.iter().map(|(at, _)| *at).collect(),
+            endpoint_types: announcement.endpoints.iter().map(|(_, kind)| *kind as u8).collect(),
+            tka_head: &announcement.tka_head,
             omit_peers: false,
             resume: None,
         }
@@ -216,8 +216,8 @@ impl<'a> MapRequest<'a> {
     }
 
     /// Tells of this node, and asks for nothing: a stream changes nothing at the coordinator.
-    pub fn update(node_key: NodePublic, announced: &'a Announced) -> Self {
-        Self { stream: false, omit_peers: true, ..Self::stream(node_key, announced) }
+    pub fn update(node_key: NodePublic, announcement: &'a Announcement) -> Self {
+        Self { stream: false, omit_peers: true, ..Self::stream(node_key, announcement) }
     }
 }
 
@@ -329,10 +329,10 @@ mod tests {
     #[test]
     fn a_request_has_the_fields_of_go() {
         let hostinfo = json!({ "Hostname": "a" });
-        let from = Registering {
+        let from = RegisterParams {
             node_key: NodePublic([1; 32]),
             auth_key: Some("key"),
-            ..Registering::default()
+            ..RegisterParams::default()
         };
         let request = serde_json::to_value(RegisterRequest::new(from, &hostinfo)).unwrap();
         assert_eq!(request["Version"], 121);
@@ -342,21 +342,21 @@ mod tests {
         assert_eq!(request["Expiry"], NO_TIME);
         let request = RegisterRequest::logout(NodePublic([1; 32]), &hostinfo);
         let request = serde_json::to_value(request).unwrap();
-        assert_eq!((&request["Expiry"], &request["Auth"]), (&json!(LONG_AGO), &Value::Null));
+        assert_eq!((&request["Expiry"], &request["Auth"]), (&json!(EXPIRED), &Value::Null));
     }
 
     #[test]
     fn an_update_asks_for_no_peers_and_a_stream_for_all() {
-        let announced = Announced {
+        let announcement = Announcement {
             endpoints: vec![("192.0.2.1:41641".parse().unwrap(), EndpointKind::Stun)],
-            ..Announced::default()
+            ..Announcement::default()
         };
-        let update = MapRequest::update(NodePublic([1; 32]), &announced);
+        let update = MapRequest::update(NodePublic([1; 32]), &announcement);
         let update = serde_json::to_value(update).unwrap();
         assert_eq!((&update["Stream"], &update["OmitPeers"]), (&json!(false), &json!(true)));
         assert_eq!(update["Endpoints"], json!(["192.0.2.1:41641"]));
         assert_eq!(update["EndpointTypes"], json!([2]));
-        let stream = MapRequest::stream(NodePublic([1; 32]), &announced);
+        let stream = MapRequest::stream(NodePublic([1; 32]), &announcement);
         let stream = serde_json::to_value(stream).unwrap();
         assert_eq!((&stream["Stream"], &stream["OmitPeers"]), (&json!(true), &Value::Null));
     }

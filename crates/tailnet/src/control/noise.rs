@@ -44,9 +44,9 @@ const TYPE_REFUSAL: u8 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
     /// The coordinator's key is none.
-    BadKey,
+    ParseKeyError,
     /// The message has no such form; its type and length.
-    BadReply(u8, usize),
+    ReplyError(u8, usize),
     /// The message was not made by the holder of the other end's key, or not for ours.
     NotAuthentic,
 }
@@ -54,8 +54,8 @@ pub enum HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadKey => f.write_str("the coordinator's key is not usable"),
-            Self::BadReply(kind, len) => {
+            Self::ParseKeyError => f.write_str("the coordinator's key is not usable"),
+            Self::ReplyError(kind, len) => {
                 write!(f, "the handshake message has type {kind} and length {len}")
             }
             Self::NotAuthentic => {
@@ -86,7 +86,7 @@ impl Reply {
         match (kind, usize::from(u16::from_be_bytes([high, low]))) {
             (TYPE_REPLY, REPLY) => Ok(Self::Accepted),
             (TYPE_REFUSAL, len) => Ok(Self::Refused(len.min(LONGEST_REFUSAL))),
-            (kind, len) => Err(HandshakeError::BadReply(kind, len)),
+            (kind, len) => Err(HandshakeError::ReplyError(kind, len)),
         }
     }
 }
@@ -106,7 +106,7 @@ impl Initiation {
         ephemeral: Zeroizing<[u8; 32]>,
     ) -> Result<(Self, [u8; INITIATION]), HandshakeError> {
         if coordinator.is_zero() {
-            return Err(HandshakeError::BadKey);
+            return Err(HandshakeError::ParseKeyError);
         }
         let pattern: NoiseParams = PATTERN.parse().expect("a pattern that snow knows");
         let prologue = prologue(version);
@@ -115,13 +115,13 @@ impl Initiation {
             .and_then(|builder| builder.local_private_key(machine.bytes()))
             .and_then(|builder| builder.remote_public_key(&coordinator.0))
             .and_then(Builder::build_initiator)
-            .map_err(|_| HandshakeError::BadKey)?;
+            .map_err(|_| HandshakeError::ParseKeyError)?;
         let mut message = [0; INITIATION];
         let (header, noise) = message.split_at_mut(5);
         header[..2].copy_from_slice(&version.to_be_bytes());
         header[2] = TYPE_INITIATION;
         header[3..].copy_from_slice(&96u16.to_be_bytes());
-        state.write_message(&[], noise).map_err(|_| HandshakeError::BadKey)?;
+        state.write_message(&[], noise).map_err(|_| HandshakeError::ParseKeyError)?;
         Ok((Self(Box::new(state)), message))
     }
 

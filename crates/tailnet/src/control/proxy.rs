@@ -66,15 +66,15 @@ enum Hosts {
 
 /// A variable names a proxy that is none, or of a kind that is not spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnusableProxy(pub &'static str);
+pub struct ProxyError(pub &'static str);
 
-impl fmt::Display for UnusableProxy {
+impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} must be http://HOST:PORT or https://HOST:PORT", self.0)
     }
 }
 
-impl std::error::Error for UnusableProxy {}
+impl std::error::Error for ProxyError {}
 
 impl Proxies {
     /// Reads the variables; `variable` looks one up.
@@ -96,12 +96,7 @@ impl Proxies {
     ///
     /// # Errors
     /// The variable for it names none that can be used.
-    pub fn for_host(
-        &self,
-        tls: bool,
-        host: &str,
-        port: u16,
-    ) -> Result<Option<&Proxy>, UnusableProxy> {
+    pub fn for_host(&self, tls: bool, host: &str, port: u16) -> Result<Option<&Proxy>, ProxyError> {
         let address = host.parse::<IpAddr>().ok();
         if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
             return Ok(None);
@@ -112,7 +107,7 @@ impl Proxies {
         match if tls { &self.https } else { &self.http } {
             Some(_) if self.without.iter().any(is_excepted) => Ok(None),
             Some(Chosen::Proxy(proxy)) => Ok(Some(proxy)),
-            Some(Chosen::Unusable(name)) => Err(UnusableProxy(name)),
+            Some(Chosen::Unusable(name)) => Err(ProxyError(name)),
             None => Ok(None),
         }
     }
@@ -269,6 +264,6 @@ mod tests {
     fn a_proxy_that_cannot_be_used_is_named_and_never_passed_by() {
         let proxies = proxies(&[("HTTPS_PROXY", "socks5://proxy.example:1080")]);
         let error = proxies.for_host(true, "a.example", 443).unwrap_err();
-        assert_eq!(error, UnusableProxy("HTTPS_PROXY"));
+        assert_eq!(error, ProxyError("HTTPS_PROXY"));
     }
 }

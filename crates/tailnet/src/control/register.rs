@@ -17,7 +17,7 @@ use std::fmt;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::messages::{RegisterRequest, RegisterResponse, Registering, User};
+use super::messages::{RegisterParams, RegisterRequest, RegisterResponse, User};
 use crate::keys::NodePublic;
 
 /// The longest URL that is shown to a person, in bytes.
@@ -33,7 +33,7 @@ pub struct Login {
     /// A key that stands for a login; none for a key that is registered, or to log in by a page.
     pub auth_key: Option<Zeroizing<String>>,
     /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
-    pub lock_key: Option<String>,
+    pub tka_key: Option<String>,
     /// A signature of the node key by tailnet lock, in base64.
     pub signature: Option<String>,
     /// Whether the node is to be forgotten when it goes.
@@ -47,7 +47,7 @@ impl Login {
             node_key,
             old_node_key: None,
             auth_key: None,
-            lock_key: None,
+            tka_key: None,
             signature: None,
             ephemeral: false,
         }
@@ -108,11 +108,11 @@ impl Registration {
     /// The next request.
     pub fn request<'a>(&'a self, hostinfo: &'a Value) -> RegisterRequest<'a> {
         let login = &self.login;
-        let from = Registering {
+        let from = RegisterParams {
             node_key: login.node_key,
             old_node_key: login.old_node_key,
             auth_key: login.auth_key.as_ref().map(|key| key.as_str()),
-            lock_key: login.lock_key.as_deref(),
+            tka_key: login.tka_key.as_deref(),
             signature: login.signature.as_deref(),
             ephemeral: login.ephemeral,
             followup: self.url.as_deref(),
@@ -126,20 +126,20 @@ impl Registration {
     }
 
     /// Whether the next request waits until a person has logged in.
-    pub fn awaits_person(&self) -> bool {
+    pub fn awaits_login(&self) -> bool {
         self.url.is_some()
     }
 
     /// The coordinator refused to wait for a person: the next request asks for another URL.
-    pub fn forget_url(&mut self) {
+    pub fn clear_url(&mut self) {
         self.url = None;
     }
 
     /// What is needed to register the same key once more. The auth key is not: it may be spent.
     pub fn again(&self) -> Login {
-        let Login { node_key, ref lock_key, ref signature, ephemeral, .. } = self.login;
-        let (lock_key, signature) = (lock_key.clone(), signature.clone());
-        Login { node_key, old_node_key: None, auth_key: None, lock_key, signature, ephemeral }
+        let Login { node_key, ref tka_key, ref signature, ephemeral, .. } = self.login;
+        let (tka_key, signature) = (tka_key.clone(), signature.clone());
+        Login { node_key, old_node_key: None, auth_key: None, tka_key, signature, ephemeral }
     }
 
     /// Takes the answer.
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(step, Step::Visit(shown.map(Into::into)));
             assert_eq!(sent(&registration)["Followup"], answer);
             assert_eq!(sent(&registration)["NodeKey"], KEY.to_string());
-            assert!(registration.awaits_person());
+            assert!(registration.awaits_login());
         }
         let done = RegisterResponse { machine_authorized: true, ..RegisterResponse::default() };
         let Step::Registered(registered) = registration.handle_response(done) else { panic!() };

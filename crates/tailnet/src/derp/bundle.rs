@@ -7,7 +7,7 @@
 //!
 //! A relay keeps 32 frames for a receiver (tailscale `derp/derpserver`, `perClientSendQueueDepth`)
 //! and works by the frame, so a burst of TCP that comes as one is neither lost nor slow there.
-//! Nobody is sent a bundle who did not say that it takes them: a node says so, sealed as all of
+//! Nobody is sent a bundle who did not say that it accepts them: a node says so, sealed as all of
 //! disco, to a peer whose datagrams come in numbers and one by one.
 
 use std::{collections::HashMap, time::Duration};
@@ -53,39 +53,39 @@ pub fn read_bundle(mut datagram: Bytes) -> (Bytes, usize) {
     (datagram, segment)
 }
 
-/// Who takes bundles, and who was told that we do.
+/// Who accepts bundles, and who was told that we do.
 #[derive(Debug, Default)]
-pub struct Bundles(HashMap<NodePublic, Known>);
+pub struct Bundles(HashMap<NodePublic, PeerState>);
 
 /// A peer whose disco key is another is taken for another program.
 #[derive(Debug)]
-struct Known {
+struct PeerState {
     disco: DiscoPublic,
-    takes: bool,
+    accepts: bool,
     /// When it may be told again that we do.
     next: Duration,
     pause: Duration,
 }
 
 impl Bundles {
-    /// Whether a peer with this disco key takes bundles.
-    pub fn takes(&self, peer: &NodePublic, disco: DiscoPublic) -> bool {
-        self.0.get(peer).is_some_and(|known| known.takes && known.disco == disco)
+    /// Whether a peer with this disco key accepts bundles.
+    pub fn accepts(&self, peer: &NodePublic, disco: DiscoPublic) -> bool {
+        self.0.get(peer).is_some_and(|state| state.accepts && state.disco == disco)
     }
 
-    /// A peer said that it takes them.
+    /// A peer said that it accepts them.
     pub fn handle_offer(&mut self, peer: NodePublic, disco: DiscoPublic) {
-        self.known(peer, disco).takes = true;
+        self.state(peer, disco).accepts = true;
     }
 
     /// Several datagrams of a peer came one by one. Whether it is to be told that we take bundles.
     pub fn handle_singles(&mut self, peer: NodePublic, disco: DiscoPublic, now: Duration) -> bool {
-        let known = self.known(peer, disco);
-        if now < known.next {
+        let state = self.state(peer, disco);
+        if now < state.next {
             return false;
         }
-        known.next = now + known.pause;
-        known.pause = (known.pause * 2).min(LONGEST_PAUSE);
+        state.next = now + state.pause;
+        state.pause = (state.pause * 2).min(LONGEST_PAUSE);
         true
     }
 
@@ -94,13 +94,13 @@ impl Bundles {
         self.0.retain(|peer, _| there(peer));
     }
 
-    fn known(&mut self, peer: NodePublic, disco: DiscoPublic) -> &mut Known {
-        let new = || Known { disco, takes: false, next: Duration::ZERO, pause: PAUSE };
-        let known = self.0.entry(peer).or_insert_with(new);
-        if known.disco != disco {
-            *known = new();
+    fn state(&mut self, peer: NodePublic, disco: DiscoPublic) -> &mut PeerState {
+        let new = || PeerState { disco, accepts: false, next: Duration::ZERO, pause: PAUSE };
+        let state = self.0.entry(peer).or_insert_with(new);
+        if state.disco != disco {
+            *state = new();
         }
-        known
+        state
     }
 }
 
@@ -177,16 +177,16 @@ mod tests {
     fn whoever_took_bundles_takes_them_until_its_disco_key_is_another() {
         let (old, new) = (DiscoPublic([2; 32]), DiscoPublic([3; 32]));
         let mut bundles = Bundles::default();
-        assert!(!bundles.takes(&PEER, old));
+        assert!(!bundles.accepts(&PEER, old));
         bundles.handle_offer(PEER, old);
-        assert!(bundles.takes(&PEER, old) && !bundles.takes(&PEER, new));
+        assert!(bundles.accepts(&PEER, old) && !bundles.accepts(&PEER, new));
         bundles.handle_singles(PEER, old, Duration::ZERO);
-        assert!(bundles.takes(&PEER, old));
+        assert!(bundles.accepts(&PEER, old));
         bundles.handle_singles(PEER, new, Duration::ZERO);
-        assert!(!bundles.takes(&PEER, old));
+        assert!(!bundles.accepts(&PEER, old));
         bundles.handle_offer(PEER, new);
         bundles.retain(|_| false);
-        assert!(!bundles.takes(&PEER, new));
+        assert!(!bundles.accepts(&PEER, new));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl GoneReason {
     }
 }
 
-/// Why a relay's words are not understood. The connection is of no more use.
+/// Why a relay's info are not understood. The connection is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// A frame of this length.

@@ -2,7 +2,7 @@
 //! `net/netcheck/netcheck.go` and `wgengine/magicsock/derp.go`).
 //!
 //! ```text
-//!   map -> set_map        netcheck -> handle_report        relays -> handle_heard, handle_down
+//!   map -> set_map        netcheck -> handle_report        relays -> handle_received, handle_down
 //!                                          |
 //!                                          v
 //!                                       current
@@ -26,15 +26,15 @@ const REPORTS: usize = 16;
 /// A region that is not faster by so much is no better home.
 const FASTER: Duration = Duration::from_millis(10);
 /// A frame that was received so long ago shows that a region is there.
-const HEARD: Duration = Duration::from_secs(8);
+const RECENT: Duration = Duration::from_secs(8);
 /// A region that let nobody log in may be home again after so long.
 const DOWN: Duration = Duration::from_secs(10 * 60);
-/// Two keep-alives of a relay. Without any latency, a home that was heard since stays.
+/// Two keep-alives of a relay. Without any latency, a home that was received since stays.
 const KEEP_ALIVES: Duration = Duration::from_secs(120);
 
 /// Chooses the home.
 #[derive(Clone, Debug, Default)]
-pub struct Home {
+pub struct HomeSelector {
     current: Option<u16>,
     /// Which one is chosen where nothing is known.
     pick: usize,
@@ -45,12 +45,12 @@ pub struct Home {
 #[derive(Clone, Copy, Debug)]
 struct Region {
     score: f64,
-    heard: Option<Duration>,
+    received: Option<Duration>,
     /// When it last let us not log in, if it did not later.
     down: Option<Duration>,
 }
 
-impl Home {
+impl HomeSelector {
     /// `cached` is the home of the last run. `pick` is any number that differs from node to node.
     pub fn new(cached: Option<u16>, pick: usize) -> Self {
         Self { current: cached, pick, ..Self::default() }
@@ -76,7 +76,7 @@ impl Home {
         let regions: BTreeMap<_, _> = known
             .map(|id| {
                 let before = self.regions.get(&id).copied();
-                let before = before.unwrap_or(Region { score: 1.0, heard: None, down: None });
+                let before = before.unwrap_or(Region { score: 1.0, received: None, down: None });
                 (id, Region { score: score(id), ..before })
             })
             .collect();
@@ -86,9 +86,9 @@ impl Home {
     }
 
     /// A relay of a region sent something.
-    pub fn handle_heard(&mut self, region: u16, now: Duration) {
+    pub fn handle_received(&mut self, region: u16, now: Duration) {
         if let Some(region) = self.regions.get_mut(&region) {
-            region.heard = Some(now);
+            region.received = Some(now);
             region.down = None;
         }
     }
@@ -133,8 +133,8 @@ impl Home {
             return Some(best);
         };
         let old_latency = latencies.get(&old).map(|latency| self.scored(old, *latency));
-        let heard = self.regions.get(&old).and_then(|region| region.heard);
-        let was_heard = heard.is_some_and(|at| at >= began || now.saturating_sub(at) <= HEARD);
+        let received = self.regions.get(&old).and_then(|region| region.received);
+        let was_heard = received.is_some_and(|at| at >= began || now.saturating_sub(at) <= RECENT);
         let keeps = match old_latency {
             Some(old) => old < best_latency + FASTER || best_latency > old / 3 * 2,
             None => was_heard,
@@ -142,11 +142,11 @@ impl Home {
         Some(if keeps { old } else { best })
     }
 
-    /// A home that is heard, or not known to be down, stays. Else it is another at each report.
+    /// A home that is received, or not known to be down, stays. Else it is another at each report.
     fn without_latencies(&self, now: Duration) -> Option<u16> {
         let is_alive = |id: &u16| {
-            let heard = self.regions.get(id).and_then(|region| region.heard);
-            heard.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES)
+            let received = self.regions.get(id).and_then(|region| region.received);
+            received.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES)
                 || self.is_usable(*id, now)
         };
         if self.current.is_some_and(|current| is_alive(&current)) {
@@ -186,8 +186,8 @@ mod tests {
         DerpMap { regions: Some(regions), ..DerpMap::default() }
     }
 
-    fn home(ids: &[u16]) -> Home {
-        let mut home = Home::new(None, 1);
+    fn home(ids: &[u16]) -> HomeSelector {
+        let mut home = HomeSelector::new(None, 1);
         home.set_map(&map(ids));
         home
     }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// A report of one second, with control.
-    fn report(home: &mut Home, second: u64, latencies: &[(u16, u64)]) -> Option<u16> {
+    fn report(home: &mut HomeSelector, second: u64, latencies: &[(u16, u64)]) -> Option<u16> {
         let ms = |&(id, ms): &(u16, u64)| (id, Duration::from_millis(ms));
         let latencies = latencies.iter().map(ms).collect();
         home.handle_report(&latencies, at(second), true, at(second + 1))
@@ -243,7 +243,7 @@ mod tests {
     fn a_home_that_is_silent_to_stun_stays_while_its_relay_is_heard() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 90)]);
-        home.handle_heard(1, at(17));
+        home.handle_received(1, at(17));
         assert_eq!(report(&mut home, 20, &[(2, 90)]), Some(1));
         assert_eq!(report(&mut home, 40, &[(2, 90)]), Some(2));
     }
@@ -254,7 +254,7 @@ mod tests {
         report(&mut home, 0, &[(1, 20), (2, 90)]);
         home.handle_down(1, at(1));
         assert_eq!(report(&mut home, 20, &[(1, 20), (2, 90)]), Some(2));
-        home.handle_heard(1, at(30));
+        home.handle_received(1, at(30));
         assert_eq!(report(&mut home, 40, &[(1, 20), (2, 90)]), Some(1));
         home.handle_down(1, at(50));
         assert_eq!(report(&mut home, 600, &[(1, 20), (2, 90)]), Some(2));
@@ -266,7 +266,7 @@ mod tests {
         let latencies = |ms| [(2, Duration::from_millis(ms))].into();
         let mut first = home(&[1, 2]);
         assert_eq!(first.handle_report(&latencies(9), at(0), false, at(1)), Some(2));
-        let mut cached = Home::new(Some(1), 0);
+        let mut cached = HomeSelector::new(Some(1), 0);
         cached.set_map(&map(&[1, 2]));
         cached.handle_down(1, at(0));
         assert_eq!(cached.handle_report(&latencies(9), at(0), false, at(1)), Some(1));
@@ -277,7 +277,7 @@ mod tests {
     fn without_latencies_a_home_stays_until_it_is_down_and_silent_for_two_keep_alives() {
         let mut home = home(&[1, 2]);
         assert_eq!(report(&mut home, 0, &[]), Some(2), "picked");
-        home.handle_heard(2, at(10));
+        home.handle_received(2, at(10));
         home.handle_down(2, at(1));
         assert_eq!(report(&mut home, 129, &[]), Some(2));
         assert_eq!(report(&mut home, 130, &[]), Some(1));

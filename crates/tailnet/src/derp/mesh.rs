@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use super::{
     RelayKey,
     frame::{HEADER_LEN, kind},
-    seal_words,
+    seal_info,
     server::Login,
 };
 use crate::keys::NodePublic;
@@ -30,7 +30,7 @@ pub struct MeshKey(Box<Zeroizing<[u8; 32]>>);
 
 /// Text that is no key of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadMeshKey;
+pub struct ParseMeshKeyError;
 
 /// Why a client is one of a mesh's: a byte of flags.
 pub mod present {
@@ -46,23 +46,24 @@ impl fmt::Debug for MeshKey {
     }
 }
 
-impl fmt::Display for BadMeshKey {
+impl fmt::Display for ParseMeshKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the key of a mesh is 64 hexadecimal digits, and not all of them zero")
     }
 }
 
-impl std::error::Error for BadMeshKey {}
+impl std::error::Error for ParseMeshKeyError {}
 
 impl FromStr for MeshKey {
-    type Err = BadMeshKey;
+    type Err = ParseMeshKeyError;
 
-    fn from_str(text: &str) -> Result<Self, BadMeshKey> {
+    fn from_str(text: &str) -> Result<Self, ParseMeshKeyError> {
         let mut key = Box::new(Zeroizing::new([0; 32]));
-        let read = base16ct::mixed::decode(text.trim(), &mut **key).map_err(|_| BadMeshKey)?;
+        let read =
+            base16ct::mixed::decode(text.trim(), &mut **key).map_err(|_| ParseMeshKeyError)?;
         // Zero is Go's way to say that there is none.
         if read.len() != 32 || **key == [0; 32] {
-            return Err(BadMeshKey);
+            return Err(ParseMeshKeyError);
         }
         Ok(Self(key))
     }
@@ -73,12 +74,12 @@ impl MeshKey {
     pub fn is_of(&self, login: &Login) -> bool {
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Words {
+        struct Info {
             #[serde(rename = "meshKey")]
             key: Zeroizing<String>,
         }
-        let words: Words = serde_json::from_slice(&login.text).unwrap_or_default();
-        let Ok(other) = words.key.parse::<Self>() else { return false };
+        let info: Info = serde_json::from_slice(&login.text).unwrap_or_default();
+        let Ok(other) = info.key.parse::<Self>() else { return false };
         self.0[..].ct_eq(&other.0[..]).into()
     }
 }
@@ -92,11 +93,11 @@ impl RelayKey {
         rng: &mut impl CryptoRng,
     ) -> Vec<u8> {
         let key = Zeroizing::new(base16ct::lower::encode_string(&**mesh.0));
-        let words = Zeroizing::new(format!(
+        let info = Zeroizing::new(format!(
             r#"{{"meshKey":"{}","version":2,"CanAckPings":true,"IsProber":false}}"#,
             *key
         ));
-        seal_words(self.bytes(), server, words.as_bytes(), rng)
+        seal_info(self.bytes(), server, info.as_bytes(), rng)
     }
 }
 
@@ -163,7 +164,7 @@ mod tests {
     fn a_key_is_64_digits_and_none_of_zeros() {
         assert!(format!(" {}\n", "aB".repeat(32)).parse::<MeshKey>().is_ok());
         for text in ["", "a", &"a".repeat(63), &"a".repeat(66), &"0".repeat(64), &"x".repeat(64)] {
-            assert_eq!(text.parse::<MeshKey>(), Err(BadMeshKey), "{text}");
+            assert_eq!(text.parse::<MeshKey>(), Err(ParseMeshKeyError), "{text}");
         }
         assert!(!format!("{:?}", mesh('a')).contains("aa"));
     }

@@ -8,7 +8,7 @@ use hickory_proto::{
 };
 
 use super::{
-    Answer, Forward, Known, Names, Resolver, SERVICE_IPV4, SERVICE_IPV6, Transport,
+    Answer, Forward, HostRecord, Names, Resolver, SERVICE_IPV4, SERVICE_IPV6, Transport,
     fqdn::Fqdn,
     reply::{self, Reply},
     reverse::{self, Reverse},
@@ -108,7 +108,7 @@ impl Names {
         Some(Found::Data(asked.then_some(RData::PTR(PTR(host))).into_iter().collect()))
     }
 
-    fn host(&self, name: &Fqdn) -> Option<&Known> {
+    fn host(&self, name: &Fqdn) -> Option<&HostRecord> {
         if let Some(known) = self.hosts.get(name) {
             return Some(known);
         }

@@ -6,12 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Config, ExtraRecord, Host, Known, Names, Resolver, Skipped, fqdn::Fqdn, reverse};
+use super::{Config, ExtraRecord, Host, HostRecord, Names, Resolver, Skipped, fqdn::Fqdn, reverse};
 
 /// The records while they are gathered.
 #[derive(Default)]
 struct Records {
-    hosts: HashMap<Fqdn, Known>,
+    hosts: HashMap<Fqdn, HostRecord>,
     reverse: HashMap<IpAddr, Fqdn>,
 }
 
@@ -107,7 +107,7 @@ impl Records {
             self.reverse.entry(*address).or_insert_with(|| name.clone());
         }
         if let Entry::Vacant(entry) = self.hosts.entry(name) {
-            entry.insert(Known {
+            entry.insert(HostRecord {
                 addresses: policy.answered(&host.addresses),
                 extra: false,
                 subdomains: host.subdomains,

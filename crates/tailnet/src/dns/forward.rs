@@ -41,7 +41,7 @@ pub struct Reply {
 
 /// What is not the reply: from somebody else, or to another question. The right one may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadReply {
+pub enum ReplyError {
     /// No message, or one that is no reply.
     Malformed,
     /// Another id than asked with.
@@ -50,7 +50,7 @@ pub enum BadReply {
     OtherQuestion,
 }
 
-impl fmt::Display for BadReply {
+impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Malformed => "not a reply",
@@ -60,7 +60,7 @@ impl fmt::Display for BadReply {
     }
 }
 
-impl std::error::Error for BadReply {}
+impl std::error::Error for ReplyError {}
 
 impl Forward {
     pub(super) fn new(request: &Message, resolvers: &[Resolver], limit: u16) -> Option<Self> {
@@ -106,30 +106,30 @@ impl Forward {
     }
 
     /// Reads what came back for [`Self::query`] with this id.
-    pub fn read(&self, id: u16, reply: &[u8]) -> Result<Reply, BadReply> {
+    pub fn read(&self, id: u16, reply: &[u8]) -> Result<Reply, ReplyError> {
         let mut decoder = BinDecoder::new(reply);
         let Header { metadata, counts } =
-            Header::read(&mut decoder).map_err(|_| BadReply::Malformed)?;
+            Header::read(&mut decoder).map_err(|_| ReplyError::Malformed)?;
         if metadata.message_type != MessageType::Response {
-            return Err(BadReply::Malformed);
+            return Err(ReplyError::Malformed);
         }
         if metadata.id != id {
-            return Err(BadReply::OtherId);
+            return Err(ReplyError::OtherId);
         }
         let code = metadata.response_code;
         // Some send the header alone when they refuse.
         let bare = counts.queries == 0 && code != ResponseCode::NoError;
         if !bare {
-            let question = Query::read(&mut decoder).map_err(|_| BadReply::Malformed)?;
+            let question = Query::read(&mut decoder).map_err(|_| ReplyError::Malformed)?;
             if counts.queries != 1 || question != self.question {
-                return Err(BadReply::OtherQuestion);
+                return Err(ReplyError::OtherQuestion);
             }
         }
         Ok(Reply { bytes: reply.to_vec(), truncated: metadata.truncation, code })
     }
 
     /// Whether to ask again by TCP: a longer reply exists, and the client would take one.
-    pub fn wants_more(&self, reply: &Reply) -> bool {
+    pub fn should_retry_over_tcp(&self, reply: &Reply) -> bool {
         reply.truncated && self.limit > self.asked
     }
 

@@ -371,17 +371,17 @@ fn only_the_reply_to_the_question_counts() {
     let names = names(&config());
     let forward = forwarded(&names, &query("www.corp.example.", RecordType::A));
     let mut reply = Message::from_vec(&forward.query(9)).unwrap();
-    assert_eq!(forward.read(9, &reply.to_vec().unwrap()).unwrap_err(), BadReply::Malformed);
+    assert_eq!(forward.read(9, &reply.to_vec().unwrap()).unwrap_err(), ReplyError::Malformed);
     reply.metadata.message_type = MessageType::Response;
     let bytes = reply.to_vec().unwrap();
-    assert_eq!(forward.read(8, &bytes).unwrap_err(), BadReply::OtherId);
+    assert_eq!(forward.read(8, &bytes).unwrap_err(), ReplyError::OtherId);
     let mut upper = reply.clone();
     upper.queries[0].set_name(Name::from_ascii("WWW.corp.example.").unwrap());
     forward.read(9, &upper.to_vec().unwrap()).unwrap();
     let mut other = reply.clone();
     other.queries[0].set_name(Name::from_ascii("evil.corp.example.").unwrap());
     let read = forward.read(9, &other.to_vec().unwrap());
-    assert_eq!(read.unwrap_err(), BadReply::OtherQuestion);
+    assert_eq!(read.unwrap_err(), ReplyError::OtherQuestion);
     let good = forward.read(9, &bytes).unwrap();
     assert!(!good.is_refusal());
     assert_eq!(Message::from_vec(&forward.reply(good)).unwrap().metadata.id, 77);
@@ -405,8 +405,8 @@ fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
     cut.metadata.message_type = MessageType::Response;
     cut.metadata.truncation = true;
     let cut = cut.to_vec().unwrap();
-    assert!(!udp.wants_more(&udp.read(1, &cut).unwrap()));
-    assert!(tcp.wants_more(&tcp.read(1, &cut).unwrap()));
+    assert!(!udp.should_retry_over_tcp(&udp.read(1, &cut).unwrap()));
+    assert!(tcp.should_retry_over_tcp(&tcp.read(1, &cut).unwrap()));
 
     let mut long = Message::from_vec(&udp.query(1)).unwrap().to_vec().unwrap();
     long[2] |= 0x80;
@@ -429,7 +429,7 @@ fn resolvers_are_addresses_or_https() {
         assert!(matches!(parse(text), Ok(Resolver::Refused(_))), "{text}");
     }
     for text in ["", "tls://dns.example", "dns.example", "http://100.64.0.1:80/dns-query"] {
-        assert_eq!(parse(text), Err(BadResolver(text.into())), "{text}");
+        assert_eq!(parse(text), Err(ParseResolverError(text.into())), "{text}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
-use super::{BadAddresses, Problem, Problems, Read, addresses::AddressSet, range};
+use super::{ParseAddressesError, Problem, Problems, Read, addresses::AddressSet, range};
 use crate::messages::{CapGrant, Json};
 
 /// Who may do what to this node.
@@ -80,7 +80,7 @@ fn destinations(grant: &CapGrant, place: usize, problems: &mut Problems) -> Vec<
     for text in &grant.destinations {
         match text.parse() {
             Ok(net) => destinations.push(net),
-            Err(_) => problems.push(Problem::Grant(place, BadAddresses::malformed(text))),
+            Err(_) => problems.push(Problem::Grant(place, ParseAddressesError::malformed(text))),
         }
     }
     destinations

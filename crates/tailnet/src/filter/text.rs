@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr};
 use packet::filter::AddressRange;
 
 /// The longest text that is told.
-const TOLD: usize = 80;
+const MAX_REPORTED: usize = 80;
 
 /// What a text means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Addresses<'a> {
 
 /// A text that means no addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BadAddresses {
+pub enum ParseAddressesError {
     /// None of the forms.
     Malformed(String),
     /// A network whose address has bits behind its length.
@@ -27,7 +27,7 @@ pub enum BadAddresses {
     Capability(String),
 }
 
-impl BadAddresses {
+impl ParseAddressesError {
     pub(super) fn malformed(text: &str) -> Self {
         Self::Malformed(short(text))
     }
@@ -37,7 +37,7 @@ impl BadAddresses {
     }
 }
 
-impl fmt::Display for BadAddresses {
+impl fmt::Display for ParseAddressesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(text) => write!(f, "{text:?} is no address, network or range"),
@@ -47,22 +47,22 @@ impl fmt::Display for BadAddresses {
     }
 }
 
-impl std::error::Error for BadAddresses {}
+impl std::error::Error for ParseAddressesError {}
 
-pub(super) fn parse(text: &str) -> Result<Addresses<'_>, BadAddresses> {
+pub(super) fn parse(text: &str) -> Result<Addresses<'_>, ParseAddressesError> {
     if text == "*" {
         return Ok(Addresses::Ranges([Some(AddressRange::V4), Some(AddressRange::V6)]));
     }
     if let Some(name) = text.strip_prefix("cap:") {
         return Ok(Addresses::OfCapability(name));
     }
-    let malformed = || BadAddresses::malformed(text);
+    let malformed = || ParseAddressesError::malformed(text);
     let range = if let Some((address, len)) = text.rsplit_once('/') {
         let address: IpAddr = address.parse().map_err(|_| malformed())?;
         let range = length(len).and_then(|len| AddressRange::prefix(address, len));
         let range = range.ok_or_else(malformed)?;
         if range.first() != address {
-            return Err(BadAddresses::HostBits(short(text)));
+            return Err(ParseAddressesError::HostBits(short(text)));
         }
         range
     } else if let Some((first, last)) = text.split_once('-') {
@@ -81,5 +81,5 @@ fn length(text: &str) -> Option<u8> {
 }
 
 fn short(text: &str) -> String {
-    text.chars().take(TOLD).collect()
+    text.chars().take(MAX_REPORTED).collect()
 }

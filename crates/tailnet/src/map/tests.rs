@@ -107,7 +107,7 @@ fn a_patch_changes_what_it_names_alone() {
     assert!(changes.settings);
     let peer = map.peer(&key(9)).unwrap();
     assert_eq!((peer.id, &*peer.name, peer.disco_key.to_string()), (2, "n2.net.", disco));
-    assert_eq!(map.peer(&key(2)), None, "its former key is nobody's");
+    assert_eq!(map.peer(&key(2)), None, "its previous key is nobody's");
     let same =
         json!({"PeersChangedPatch": [{"NodeID": 2, "DERPRegion": 0, "Cap": 0, "Online": true}]});
     let changes = apply(&mut map, same);
@@ -195,7 +195,7 @@ fn a_stream_begins_with_nothing_but_peers_and_relays() {
     let changes = map.apply_first(response, NOW);
     assert!(changes.settings && changes.shown && !changes.relays);
     assert_eq!((ids(&map), map.derp_map().regions.as_ref().unwrap().len()), (vec![2, 3], 1));
-    assert!(!map.dns().proxied && map.rules().is_none() && map.lock().is_none());
+    assert!(!map.dns().proxied && map.rules().is_none() && map.tka().is_none());
     assert_eq!((map.domain(), map.users().len(), map.problems().count()), ("", 0, 0));
     assert_eq!(map.node().unwrap().id, 1);
 }

@@ -223,7 +223,7 @@ impl Node {
     }
 
     /// Whether it has a capability.
-    pub fn may(&self, capability: &str) -> bool {
+    pub fn has_capability(&self, capability: &str) -> bool {
         self.cap_map.contains_key(capability)
             || self.capabilities.iter().any(|own| own == capability)
     }
@@ -237,12 +237,12 @@ impl Node {
 
     /// Whether its key has expired, at this time since 1970.
     pub fn has_expired(&self, now: Duration) -> bool {
-        self.expired || self.key_expiry.as_deref().and_then(as_time).is_some_and(|at| at <= now)
+        self.expired || self.key_expiry.as_deref().and_then(parse_time).is_some_and(|at| at <= now)
     }
 }
 
 /// A time as Go writes it (RFC 3339), since 1970; `None` for Go's zero time, and for what is none.
-pub fn as_time(text: &str) -> Option<Duration> {
+pub fn parse_time(text: &str) -> Option<Duration> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u32>().ok();
     let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
     if !marks.iter().all(|&(at, mark)| text.as_bytes().get(at) == Some(&mark)) {
@@ -264,12 +264,12 @@ pub fn as_time(text: &str) -> Option<Duration> {
 }
 
 /// A time since 1970 as Go writes it, to the millisecond. Times beyond the year 9999 are its end.
-pub fn write_time(since_1970: Duration) -> String {
+pub fn format_time(since_1970: Duration) -> String {
     /// 9999-12-31T23:59:59Z.
     const LAST: u64 = 253_402_300_799;
     let seconds = since_1970.as_secs().min(LAST);
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // The inverse of `as_time`, by the same source.
+    // The inverse of `parse_time`, by the same source.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -331,7 +331,7 @@ mod tests {
             ("2026-11-23T04:06:23+9223372036854775807:00", None),
             ("20é6-11-23T04:06:23Z", None),
         ] {
-            assert_eq!(as_time(text), seconds.map(Duration::from_secs), "{text}");
+            assert_eq!(parse_time(text), seconds.map(Duration::from_secs), "{text}");
         }
     }
 
@@ -340,14 +340,14 @@ mod tests {
         let spread = (0..3000u64).map(|step| step * 84_467_440 + step % 61);
         for seconds in spread.chain([0, 951_782_400, 1_709_251_199, 253_402_300_799]) {
             let time = Duration::from_secs(seconds);
-            let text = write_time(time);
-            assert_eq!(as_time(&text), Some(time), "{text}");
+            let text = format_time(time);
+            assert_eq!(parse_time(&text), Some(time), "{text}");
         }
         assert_eq!(
-            write_time(Duration::from_millis(1_795_406_783_045)),
+            format_time(Duration::from_millis(1_795_406_783_045)),
             "2026-11-23T04:06:23.045Z"
         );
-        assert_eq!(write_time(Duration::MAX), "9999-12-31T23:59:59.999Z");
+        assert_eq!(format_time(Duration::MAX), "9999-12-31T23:59:59.999Z");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl fmt::Display for BadRecord {
 }
 
 /// The most that are told; the others are passed over too.
-const TOLD: usize = 32;
+const MAX_REPORTED: usize = 32;
 /// The longest text of each part, in bytes: a reason may quote what it refuses.
 const LONGEST: usize = 200;
 
@@ -61,7 +61,7 @@ pub(super) fn note(
     which: String,
     why: &serde_json::Error,
 ) {
-    if bad.len() < TOLD {
+    if bad.len() < MAX_REPORTED {
         bad.push(BadRecord { kind, which, why: short(&why.to_string()) });
     }
 }

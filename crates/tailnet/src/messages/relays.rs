@@ -115,8 +115,8 @@ impl DerpNode {
 
     /// Addresses that are said, so that no name has to be asked for.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let v4 = self.ipv4().known().map(IpAddr::V4);
-        v4.into_iter().chain(self.ipv6().known().map(IpAddr::V6))
+        let v4 = self.ipv4().address().map(IpAddr::V4);
+        v4.into_iter().chain(self.ipv6().address().map(IpAddr::V6))
     }
 }
 
@@ -143,7 +143,7 @@ impl<A: std::str::FromStr> RelayAddress<A> {
 
 impl<A> RelayAddress<A> {
     /// The address, if it was said.
-    pub fn known(self) -> Option<A> {
+    pub fn address(self) -> Option<A> {
         match self {
             Self::At(address) => Some(address),
             Self::ByName | Self::Nowhere => None,

@@ -54,7 +54,7 @@ struct Texts<'a> {
     health: Option<&'a RawValue>,
     display_messages: Option<&'a RawValue>,
     #[serde(rename = "TKAInfo")]
-    lock: Option<&'a RawValue>,
+    tka: Option<&'a RawValue>,
     #[serde(rename = "PopBrowserURL")]
     pop_browser_url: Option<&'a RawValue>,
 }
@@ -95,7 +95,7 @@ impl MapResponse {
                 texts.display_messages,
                 |message| read::<DisplayMessage>(message, SHORT),
             ),
-            lock: reader.read("TKAInfo", texts.lock, SHORT),
+            tka: reader.read("TKAInfo", texts.tka, SHORT),
             pop_browser_url: reader
                 .read("PopBrowserURL", texts.pop_browser_url, SHORT)
                 .unwrap_or_default(),
@@ -294,7 +294,7 @@ mod tests {
         nulls.extend(peer(&json!({})));
         let (nodes, bad) = nodes(&json!([nulls]));
         assert_eq!(bad, []);
-        assert!(nodes[0].may("x"), "a capability without values is one");
+        assert!(nodes[0].has_capability("x"), "a capability without values is one");
     }
 
     #[test]

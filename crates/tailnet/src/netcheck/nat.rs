@@ -5,8 +5,8 @@ use std::{collections::VecDeque, fmt, net::SocketAddr};
 
 use rand_core::CryptoRng;
 
-use super::{Report, Sighting};
-use crate::paths::Place;
+use super::{ReflexiveAddress, Report};
+use crate::paths::PublicEndpoint;
 use crate::stun::{self, REQUEST_LEN, TxId};
 
 /// What peers said that is kept.
@@ -38,14 +38,14 @@ pub enum Mapping {
 
 /// Where peers saw this machine: of a network with one server for STUN they are the second answer.
 #[derive(Clone, Debug, Default)]
-pub struct SeenByPeers(VecDeque<Sighting>);
+pub struct PeerReports(VecDeque<ReflexiveAddress>);
 
-impl SeenByPeers {
+impl PeerReports {
     /// A peer said where it sees this machine.
-    pub fn note(&mut self, sighting: Sighting) {
-        self.0.retain(|other| other.server != sighting.server);
+    pub fn note(&mut self, seen: ReflexiveAddress) {
+        self.0.retain(|other| other.server != seen.server);
         self.0.truncate(PEERS - 1);
-        self.0.push_front(sighting);
+        self.0.push_front(seen);
     }
 
     /// The network is another.
@@ -97,14 +97,14 @@ impl Report {
     pub fn nat(
         &self,
         local: &[SocketAddr],
-        peers: &SeenByPeers,
+        peers: &PeerReports,
         hairpin: Option<bool>,
     ) -> Option<Nat> {
-        let is_v4 = |sighting: &&Sighting| sighting.own.is_ipv4();
-        let first = self.sightings.iter().find(is_v4)?;
+        let is_v4 = |seen: &&ReflexiveAddress| seen.own.is_ipv4();
+        let first = self.reflexive_addresses.iter().find(is_v4)?;
         // Peers in this machine's own network see an address of here, or one of another NAT.
-        let outside = |sighting: &&Sighting| sighting.own.ip() == first.own.ip();
-        let servers = self.sightings.iter().filter(is_v4);
+        let outside = |seen: &&ReflexiveAddress| seen.own.ip() == first.own.ip();
+        let servers = self.reflexive_addresses.iter().filter(is_v4);
         let others = servers.chain(peers.0.iter().filter(outside));
         let others = others.filter(|other| other.server != first.server);
         let varies = others.map(|other| other.own != first.own).reduce(|one, other| one | other);
@@ -120,15 +120,19 @@ impl Report {
 
     /// Where others see this machine. Where one alone has said so, a port that is not that of here is
     /// taken for one that varies: to ask a peer by mistake costs a datagram.
-    pub fn place(&self, local: &[SocketAddr], peers: &SeenByPeers) -> Option<Place> {
-        let at = self.sightings.iter().find(|sighting| sighting.own.is_ipv4())?.own;
+    pub fn public_endpoint(
+        &self,
+        local: &[SocketAddr],
+        peers: &PeerReports,
+    ) -> Option<PublicEndpoint> {
+        let at = self.reflexive_addresses.iter().find(|seen| seen.own.is_ipv4())?.own;
         let varies = match self.nat(local, peers, None)?.mapping {
             Mapping::None | Mapping::EndpointIndependent => false,
             Mapping::EndpointDependent => true,
             // Behind a translator from IPv6 all addresses of here are of that.
             Mapping::Unknown => !local.iter().any(|own| own.port() == at.port()),
         };
-        Some(Place { at, varies })
+        Some(PublicEndpoint { at, varies })
     }
 }
 
@@ -158,9 +162,9 @@ mod tests {
     }
 
     fn report(seen: &[(&str, &str)]) -> Report {
-        let sightings =
-            seen.iter().map(|(server, own)| Sighting { server: at(server), own: at(own) });
-        Report { sightings: sightings.collect(), ..Report::default() }
+        let reflexive_addresses =
+            seen.iter().map(|(server, own)| ReflexiveAddress { server: at(server), own: at(own) });
+        Report { reflexive_addresses: reflexive_addresses.collect(), ..Report::default() }
     }
 
     const ONE: &str = "198.51.100.1:3478";
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn each_kind_is_told_by_what_two_saw() {
         let local = [at("192.168.0.2:41641")];
-        let nat = |seen: &[(&str, &str)]| report(seen).nat(&local, &SeenByPeers::default(), None);
+        let nat = |seen: &[(&str, &str)]| report(seen).nat(&local, &PeerReports::default(), None);
         let mapping = |seen: &[(&str, &str)]| nat(seen).map(|nat| nat.mapping);
         assert_eq!(mapping(&[]), None);
         assert_eq!(mapping(&[("[2001:db8::1]:3478", "[2001:db8::2]:41641")]), None);
@@ -194,10 +198,10 @@ mod tests {
             (&[(ONE, OWN), (TWO, moved)], true),
             (&[(ONE, "192.168.0.2:41641")], false),
         ] {
-            let place = report(seen).place(&local, &SeenByPeers::default()).unwrap();
-            assert_eq!(place, Place { at: at(seen[0].1), varies }, "{seen:?}");
+            let place = report(seen).public_endpoint(&local, &PeerReports::default()).unwrap();
+            assert_eq!(place, PublicEndpoint { at: at(seen[0].1), varies }, "{seen:?}");
         }
-        assert_eq!(report(&[]).place(&local, &SeenByPeers::default()), None);
+        assert_eq!(report(&[]).public_endpoint(&local, &PeerReports::default()), None);
     }
 
     #[test]
@@ -209,14 +213,14 @@ mod tests {
             // One in the same network, which sees the address of here.
             ("192.168.0.2:41641", Mapping::Unknown),
         ] {
-            let mut peers = SeenByPeers::default();
-            peers.note(Sighting { server: at("198.51.100.9:41641"), own: at(own) });
+            let mut peers = PeerReports::default();
+            peers.note(ReflexiveAddress { server: at("198.51.100.9:41641"), own: at(own) });
             let nat = report(&[(ONE, OWN)]).nat(&local, &peers, None).unwrap();
             assert_eq!(nat.mapping, mapping, "{own}");
         }
-        let mut peers = SeenByPeers::default();
+        let mut peers = PeerReports::default();
         for port in 1..100 {
-            peers.note(Sighting {
+            peers.note(ReflexiveAddress {
                 server: SocketAddr::from(([198, 51, 100, 9], port)),
                 own: at(OWN),
             });

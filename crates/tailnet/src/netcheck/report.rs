@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use serde::Serialize;
 
-use super::SIGHTINGS;
+use super::MAX_REFLEXIVE_ADDRESSES;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,12 +20,12 @@ pub struct Report {
     /// Whether UDP works at all.
     pub udp: bool,
     /// Where servers saw this machine, in the order of their answers.
-    pub sightings: Vec<Sighting>,
+    pub reflexive_addresses: Vec<ReflexiveAddress>,
 }
 
 /// Where a server saw this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct ReflexiveAddress {
     /// The server.
     pub server: SocketAddr,
     /// This machine.
@@ -76,12 +76,13 @@ impl Report {
     /// Where servers saw this machine in IPv4, or in IPv6: the first answer's, and others that were
     /// seen more than once. What one server alone saw is of no use to others.
     pub fn global(&self, v6: bool) -> Vec<SocketAddr> {
-        let family = |sighting: &&Sighting| sighting.own.is_ipv6() == v6;
+        let family = |seen: &&ReflexiveAddress| seen.own.is_ipv6() == v6;
         let mut global: Vec<SocketAddr> = Vec::new();
-        for sighting in self.sightings.iter().filter(family) {
-            let count = self.sightings.iter().filter(|other| other.own == sighting.own).count();
-            if (global.is_empty() || count > 1) && !global.contains(&sighting.own) {
-                global.push(sighting.own);
+        for seen in self.reflexive_addresses.iter().filter(family) {
+            let count =
+                self.reflexive_addresses.iter().filter(|other| other.own == seen.own).count();
+            if (global.is_empty() || count > 1) && !global.contains(&seen.own) {
+                global.push(seen.own);
             }
         }
         global
@@ -90,7 +91,7 @@ impl Report {
     /// Whether the NAT gives this machine another address for each server, where two servers of
     /// IPv4 have answered.
     pub fn mapping_varies(&self) -> Option<bool> {
-        let mut v4 = self.sightings.iter().filter(|sighting| sighting.own.is_ipv4());
+        let mut v4 = self.reflexive_addresses.iter().filter(|seen| seen.own.is_ipv4());
         let first = v4.next()?;
         let others = v4.filter(|other| other.server != first.server);
         others.map(|other| other.own != first.own).reduce(|one, other| one | other)
@@ -125,14 +126,14 @@ impl Report {
     }
 
     /// A server answered.
-    pub(super) fn note(&mut self, region: u16, sighting: Sighting, latency: Duration) {
+    pub(super) fn note(&mut self, region: u16, seen: ReflexiveAddress, latency: Duration) {
         self.udp = true;
         self.note_latency(region, latency);
-        let v6 = sighting.server.is_ipv6();
+        let v6 = seen.server.is_ipv6();
         let latencies = if v6 { &mut self.v6_latencies } else { &mut self.v4_latencies };
         note(latencies, region, latency);
-        if self.sightings.len() < SIGHTINGS {
-            self.sightings.push(sighting);
+        if self.reflexive_addresses.len() < MAX_REFLEXIVE_ADDRESSES {
+            self.reflexive_addresses.push(seen);
         }
     }
 

@@ -77,7 +77,7 @@ impl World {
             if let Some(report) = self.netcheck.poll_report(self.now) {
                 return report;
             }
-            while let Some(region) = self.netcheck.needs_tcp() {
+            while let Some(region) = self.netcheck.poll_tcp_probe() {
                 if let Some(latency) = self.tcp.get(&region) {
                     let latency = latency.map(Duration::from_millis);
                     self.netcheck.handle_tcp_latency(region, latency);
@@ -162,7 +162,7 @@ fn blocked_udp_is_noticed_after_three_seconds_and_tcp_is_measured() {
     world.servers.clear();
     world.tcp = (1..=6).map(|id| (id, Some(u64::from(id) * 10).filter(|_| id > 4))).collect();
     let report = world.check();
-    assert!(!report.udp && report.sightings.is_empty());
+    assert!(!report.udp && report.reflexive_addresses.is_empty());
     assert_eq!(report.latencies.keys().collect::<Vec<_>>(), [&5, &6]);
     assert_eq!(world.now - report.began, STUN_TIMEOUT);
     let info = serde_json::to_value(report.net_info(Some(5), true)).unwrap();
@@ -180,15 +180,15 @@ fn relays_with_a_name_only_wait_until_it_was_looked_up() {
     world.netcheck.start(world.now);
     assert_eq!(world.netcheck.poll_transmit(world.now), None);
     assert_eq!(world.netcheck.poll_timeout(), Some(world.now + STUN_TIMEOUT), "nothing to do");
-    assert_eq!(world.netcheck.needs_address().as_deref(), Some("relay.example"));
-    assert_eq!(world.netcheck.needs_address(), None, "asked once");
+    assert_eq!(world.netcheck.poll_lookup().as_deref(), Some("relay.example"));
+    assert_eq!(world.netcheck.poll_lookup(), None, "asked once");
     world.now += Duration::from_millis(500);
     world.netcheck.handle_address("relay.example", vec![server.ip()]);
     let report = world.check();
     assert_eq!(report.latencies[&7], Duration::from_millis(20));
     world.now += FULL_EVERY;
     world.netcheck.start(world.now);
-    assert_eq!(world.netcheck.needs_address().as_deref(), Some("relay.example"), "looked up again");
+    assert_eq!(world.netcheck.poll_lookup().as_deref(), Some("relay.example"), "looked up again");
     world.netcheck.handle_address("relay.example", Vec::new());
     assert_eq!(world.check().latencies.len(), 1, "what was known is used");
 }
@@ -288,7 +288,7 @@ fn a_server_that_sees_this_machine_at_an_address_of_itself_is_not_believed() {
         let mut world = six();
         world.servers.values_mut().for_each(|(_, seen)| *seen = addr(own));
         let report = world.check();
-        assert_eq!((report.udp, &report.sightings[..]), (false, &[][..]), "{own}");
+        assert_eq!((report.udp, &report.reflexive_addresses[..]), (false, &[][..]), "{own}");
         let asked = |at: &SocketAddr| *at == addr(own);
         assert!(!world.asked.iter().any(asked), "{own}: {:?}", world.asked);
     }

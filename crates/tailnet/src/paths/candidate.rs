@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    Candidate, Fate, Origins,
+    Candidate, Origins, ProbeOutcome,
     rank::Rank,
-    timing::{AGAIN, CALL_CANDIDATES, HEARD, HEARD_CANDIDATES, MAP_CANDIDATES},
+    timing::{AGAIN, CALL_CANDIDATES, MAP_CANDIDATES, RECEIVED_CANDIDATES, RECEIVED_LIFETIME},
 };
 use crate::scope::Scope;
 
@@ -21,7 +21,7 @@ pub struct Entry {
     pub addr: SocketAddr,
     origins: Origins,
     /// When it was last heard from, while that makes it a candidate.
-    heard: Option<Duration>,
+    received: Option<Duration>,
     /// When a round last took it.
     round: Option<Duration>,
     pub pinged: Option<Duration>,
@@ -60,18 +60,18 @@ impl Candidates {
     }
 
     /// An address is heard from.
-    pub fn hear(&mut self, now: Duration, addr: SocketAddr, keep: Option<SocketAddr>) {
+    pub fn note_received(&mut self, now: Duration, addr: SocketAddr, keep: Option<SocketAddr>) {
         if !may_be_reached(&addr) {
             return;
         }
         let entry = self.insert(addr);
-        entry.heard = Some(now);
-        entry.origins.heard = true;
-        let heard = |entry: &&mut Entry| entry.origins.heard;
-        if self.0.iter().filter(|entry| entry.origins.heard).count() > HEARD_CANDIDATES
-            && let Some(oldest) = self.0.iter_mut().filter(heard).min_by_key(|entry| entry.heard)
+        entry.received = Some(now);
+        entry.origins.received = true;
+        let heard = |entry: &&mut Entry| entry.origins.received;
+        if self.0.iter().filter(|entry| entry.origins.received).count() > RECEIVED_CANDIDATES
+            && let Some(oldest) = self.0.iter_mut().filter(heard).min_by_key(|entry| entry.received)
         {
-            oldest.origins.heard = false;
+            oldest.origins.received = false;
             self.forget(keep);
         }
     }
@@ -79,7 +79,8 @@ impl Candidates {
     /// Takes what may be pinged again into a round.
     pub fn begin_round(&mut self, now: Duration, keep: Option<SocketAddr>) {
         for entry in &mut self.0 {
-            entry.origins.heard &= entry.heard.is_some_and(|heard| now < heard + HEARD);
+            entry.origins.received &=
+                entry.received.is_some_and(|heard| now < heard + RECEIVED_LIFETIME);
         }
         self.forget(keep);
         for entry in &mut self.0 {
@@ -152,8 +153,8 @@ impl Candidates {
         })
     }
 
-    pub fn shown(&self) -> Vec<Candidate> {
-        self.0.iter().map(Entry::shown).collect()
+    pub fn view(&self) -> Vec<Candidate> {
+        self.0.iter().map(Entry::view).collect()
     }
 
     pub fn clear(&mut self) {
@@ -185,7 +186,7 @@ impl Entry {
         Self {
             addr,
             origins: Origins::default(),
-            heard: None,
+            received: None,
             round: None,
             pinged: None,
             pong: None,
@@ -203,13 +204,13 @@ impl Entry {
         Rank { addr: self.addr, latency: self.latency }
     }
 
-    fn shown(&self) -> Candidate {
-        let fate = match (self.pinged, self.pong) {
-            (_, Some(at)) => Fate::Answered { at, latency: self.latency },
-            (Some(last), None) => Fate::NeverAnswered { last },
-            (None, None) => Fate::NotTried,
+    fn view(&self) -> Candidate {
+        let outcome = match (self.pinged, self.pong) {
+            (_, Some(at)) => ProbeOutcome::Answered { at, latency: self.latency },
+            (Some(last), None) => ProbeOutcome::NeverAnswered { last },
+            (None, None) => ProbeOutcome::NotTried,
         };
-        Candidate { addr: self.addr, origins: self.origins, fate }
+        Candidate { addr: self.addr, origins: self.origins, outcome }
     }
 }
 

@@ -9,13 +9,13 @@
 //!                  `------- pong or data -----------'
 //! ```
 
-mod chance;
+mod birthday;
+mod compact;
 mod direct;
-mod passed;
+mod peer_relay;
 mod pings;
-mod rest;
+mod report;
 mod search;
-mod told;
 
 use std::{
     collections::VecDeque,
@@ -24,7 +24,7 @@ use std::{
 };
 
 use self::direct::{Direct, Doubt};
-pub use self::{pings::Pinged, rest::Known};
+pub use self::{compact::PeerEntry, pings::Pinged};
 use super::{
     Context, Event, Path, PeerInfo, To, Traffic, Via,
     candidate::{Candidates, canonical},
@@ -49,9 +49,9 @@ pub struct Peer {
     disco: DiscoPublic,
     relay: Relay,
     /// Whether it knows peer relays, and the way by one.
-    passes: bool,
-    passed: passed::Passed,
-    meets: chance::Meets,
+    supports_peer_relays: bool,
+    relayed: peer_relay::RelayPath,
+    birthday: birthday::BirthdayProbing,
     candidates: Candidates,
     /// What was told.
     used: Option<Path>,
@@ -64,14 +64,14 @@ pub struct Peer {
     /// The numbers of pings that were answered.
     seen: VecDeque<TxId>,
     answers: Limit,
-    heard: Heard,
+    activity: Activity,
 }
 
 #[derive(Debug, Default)]
 struct Relay {
     home: Option<u16>,
     /// The region by which it was last heard from.
-    heard: Option<u16>,
+    received: Option<u16>,
     /// When its home, or ours where its home is not known, said that it is not there.
     gone: Option<Duration>,
     latency: Option<Duration>,
@@ -89,7 +89,7 @@ struct Lost {
 
 /// When the last of each was.
 #[derive(Debug, Default, PartialEq)]
-struct Heard {
+struct Activity {
     sent: Option<Duration>,
     received: Option<Duration>,
     handshake: Option<Duration>,
@@ -104,9 +104,9 @@ impl Peer {
             key,
             disco,
             relay: Relay::default(),
-            passes: false,
-            passed: passed::Passed::default(),
-            meets: chance::Meets::default(),
+            supports_peer_relays: false,
+            relayed: peer_relay::RelayPath::default(),
+            birthday: birthday::BirthdayProbing::default(),
             candidates: Candidates::default(),
             used: None,
             direct: None,
@@ -116,7 +116,7 @@ impl Peer {
             pings: VecDeque::new(),
             seen: VecDeque::new(),
             answers: Limit::default(),
-            heard: Heard::default(),
+            activity: Activity::default(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Peer {
             self.relay.home = info.home;
             (self.relay.gone, self.relay.latency) = (None, None);
         }
-        self.passes = info.passes;
+        self.supports_peer_relays = info.supports_peer_relays;
         let restarted = self.disco != info.disco;
         if restarted {
             self.restart(info.disco, cx);
@@ -146,19 +146,19 @@ impl Peer {
         self.pings.clear();
         self.seen.clear();
         (self.direct, self.lost) = (None, None);
-        self.passed.reset();
-        self.forget_meeting(cx);
+        self.relayed.reset();
+        self.reset_birthday(cx);
         self.search.reset();
         let recent = |at: Option<Duration>| at.is_some_and(|at| cx.now < at + SESSION);
-        let Heard { sent, received, handshake, .. } = self.heard;
+        let Activity { sent, received, handshake, .. } = self.activity;
         if recent(sent) || recent(received) || recent(handshake) {
-            self.tell_path(cx);
-            cx.tell(Event::HandshakeNow(self.key));
+            self.publish_path(cx);
+            cx.emit(Event::HandshakeNow(self.key));
         }
     }
 
-    pub fn hear_by_relay(&mut self, region: u16) {
-        self.relay.heard = Some(region);
+    pub fn note_relay_message(&mut self, region: u16) {
+        self.relay.received = Some(region);
         if self.relay.home.is_none_or(|home| home == region) {
             self.relay.gone = None;
         }
@@ -166,7 +166,7 @@ impl Peer {
 
     pub fn handle_ping(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
         let is_expected = match via {
-            Via::Auxiliary { socket, .. } => self.hears_by(socket),
+            Via::Auxiliary { socket, .. } => self.expects_socket(socket),
             _ => true,
         };
         if !is_expected || self.seen.contains(&tx) || !self.answers.admit(cx.now, ANSWERS) {
@@ -187,21 +187,21 @@ impl Peer {
         cx.send(to, self.disco, Message::Pong { tx, source });
         match via {
             Via::Udp { remote, .. } => {
-                self.handle_met_by(remote.ip(), cx.now);
-                self.hear_from(remote, cx);
+                self.handle_usual_ping(remote.ip(), cx.now);
+                self.handle_source(remote, cx);
             }
-            Via::PeerRelay { at, vni } => self.handle_passed_ping(at, vni, cx),
+            Via::PeerRelay { at, vni } => self.handle_relayed_ping(at, vni, cx),
             Via::Auxiliary { remote, socket } => self.handle_auxiliary_ping(remote, socket, cx),
             Via::Relay { .. } => self.handle_relay_ping(cx),
         }
     }
 
     /// The peer reaches us from there, so that our box lets it in, and perhaps its box us.
-    fn hear_from(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
+    fn handle_source(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
         let keep = self.direct.map(|direct| direct.addr);
-        self.candidates.hear(cx.now, addr, keep);
+        self.candidates.note_received(cx.now, addr, keep);
         let pings_back = match &self.direct {
-            // Who keeps a path alive by heartbeats keeps it alive for both.
+            // Who is_pinged a path alive by heartbeats is_pinged it alive for both.
             Some(direct) if direct.addr == addr => {
                 cx.now >= direct.alive.max(direct.pinged) + HEARTBEAT / 2
             }
@@ -229,14 +229,14 @@ impl Peer {
         let Some(ping) = self.pings.remove(ping) else { return };
         let latency = cx.now.saturating_sub(ping.at);
         if let Some(number) = ping.number {
-            cx.tell(Event::Pong { peer: self.key, number, via: ping.to, latency });
+            cx.emit(Event::Pong { peer: self.key, number, via: ping.to, latency });
         }
         match ping.to {
             Path::Relay(_) => {
                 self.relay.latency = Some(latency);
                 self.handle_relay_answer(ping.at, cx);
             }
-            Path::PeerRelay { at, vni } => self.prove_passed(at, vni, latency, cx),
+            Path::PeerRelay { at, vni } => self.prove_relayed(at, vni, latency, cx),
             Path::Auxiliary { number, .. } => self.prove_auxiliary(number, latency, cx),
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
@@ -269,13 +269,13 @@ impl Peer {
             self.note_sent(cx.now);
         }
         if traffic.received > 0 {
-            self.heard.received = Some(cx.now);
-            self.heard.stale = None;
+            self.activity.received = Some(cx.now);
+            self.activity.stale = None;
             match traffic.received_from {
-                Some(Path::Direct(addr)) => self.hear_data(canonical(addr), cx),
-                Some(Path::PeerRelay { at, vni }) => self.hear_passed(at, vni, cx.now),
-                Some(Path::Auxiliary { number, .. }) => self.hear_auxiliary(number, cx.now),
-                Some(Path::Relay(region)) => self.relay.heard = Some(region),
+                Some(Path::Direct(addr)) => self.handle_data(canonical(addr), cx),
+                Some(Path::PeerRelay { at, vni }) => self.handle_relayed_data(at, vni, cx.now),
+                Some(Path::Auxiliary { number, .. }) => self.handle_auxiliary_data(number, cx.now),
+                Some(Path::Relay(region)) => self.relay.received = Some(region),
                 None => {}
             }
         }
@@ -302,28 +302,28 @@ impl Peer {
         if !self.is_active(now) {
             self.search.want_now(now);
         }
-        self.heard.sent = Some(now);
+        self.activity.sent = Some(now);
     }
 
-    fn hear_data(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
+    fn handle_data(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
         match &mut self.direct {
             Some(direct) if direct.addr == addr => {
                 direct.alive = cx.now;
                 direct.doubt.take_if(|doubt| cx.now >= doubt.since + REPORT);
             }
-            _ => self.hear_from(addr, cx),
+            _ => self.handle_source(addr, cx),
         }
     }
 
     pub fn handle_handshake_done(&mut self, cx: &mut Context<'_>) {
-        self.heard.handshake = Some(cx.now);
-        self.heard.stale = None;
+        self.activity.handshake = Some(cx.now);
+        self.activity.stale = None;
         self.search_if_due(cx);
     }
 
     pub fn handle_stale(&mut self, cx: &mut Context<'_>) {
         self.note_sent(cx.now);
-        self.heard.stale = Some(cx.now);
+        self.activity.stale = Some(cx.now);
         self.leave_stale_path(cx);
         self.search_if_due(cx);
     }
@@ -332,9 +332,9 @@ impl Peer {
     /// new one is not: what was not answered was sent by the one before.
     fn leave_stale_path(&mut self, cx: &Context<'_>) {
         let now = cx.now;
-        let silent = self.heard.received.is_none_or(|at| now >= at + STALE);
+        let silent = self.activity.received.is_none_or(|at| now >= at + STALE);
         if let Some(direct) = self.direct
-            && self.heard.stale.is_some()
+            && self.activity.stale.is_some()
             && silent
             && now >= direct.since + UNANSWERED
             && self.region(cx).is_some()
@@ -342,14 +342,14 @@ impl Peer {
             if let Some(entry) = self.candidates.get_mut(direct.addr) {
                 entry.quarantine = now + QUARANTINE;
             }
-            self.heard.stale = None;
+            self.activity.stale = None;
             self.lose_path(now);
         }
     }
 
     pub fn handle_gone(&mut self, region: u16, cx: &mut Context<'_>) {
-        if self.relay.heard == Some(region) {
-            self.relay.heard = None;
+        if self.relay.received == Some(region) {
+            self.relay.received = None;
         }
         if self.relay.home.or(cx.own.home) == Some(region) {
             self.relay.gone = Some(cx.now);
@@ -361,8 +361,8 @@ impl Peer {
         if let Some(direct) = &mut self.direct {
             direct.handle_stall(time);
         }
-        self.passed.handle_stall(time);
-        self.meets.handle_stall(time);
+        self.relayed.handle_stall(time);
+        self.birthday.handle_stall(time);
         self.pings.iter_mut().for_each(|ping| ping.at += time);
     }
 
@@ -401,7 +401,7 @@ impl Peer {
             self.direct = Some(Direct::new(other, cx.now));
         } else if cx.now >= direct.ends() {
             self.lose_path(cx.now);
-        } else if self.keeps(&direct) && cx.now >= direct.next_ping() {
+        } else if self.is_pinged(&direct) && cx.now >= direct.next_ping() {
             self.ping(direct.addr, None, cx);
         }
     }
@@ -412,12 +412,12 @@ impl Peer {
             self.lost = Some(Lost { addr, since: now, pings });
         }
         self.candidates.reset_limits();
-        self.passed.handle_loss(now);
+        self.relayed.handle_loss(now);
         self.search.want_now(now);
     }
 
     /// Whether the path is pinged: while something is sent, and where a doubt will end.
-    fn keeps(&self, direct: &Direct) -> bool {
+    fn is_pinged(&self, direct: &Direct) -> bool {
         direct.doubt.is_some() || self.active_until() > direct.next_ping()
     }
 
@@ -433,16 +433,16 @@ impl Peer {
     /// When something has to be done.
     pub fn deadline(&self) -> Option<Duration> {
         let direct = self.direct.as_ref().map(|direct| {
-            let ping = Some(direct.next_ping()).filter(|_| self.keeps(direct));
+            let ping = Some(direct.next_ping()).filter(|_| self.is_pinged(direct));
             ping.map_or(direct.ends(), |ping| ping.min(direct.ends()))
         });
         let lost = self.lost_ping().map(|(_, at)| at);
-        let others = [self.search_deadline(), self.passed.deadline(), self.meets.deadline()];
+        let others = [self.search_deadline(), self.relayed.deadline(), self.birthday.deadline()];
         [direct, lost].into_iter().chain(others).flatten().min()
     }
 
     fn active_until(&self) -> Duration {
-        self.heard.sent.map_or(Duration::ZERO, |sent| sent + ACTIVE)
+        self.activity.sent.map_or(Duration::ZERO, |sent| sent + ACTIVE)
     }
 
     fn is_active(&self, now: Duration) -> bool {
@@ -451,8 +451,8 @@ impl Peer {
 
     /// The region by which it is reached: its home, or where it was heard if it is not at home.
     fn known_region(&self, now: Duration) -> Option<u16> {
-        let Relay { home, heard, .. } = self.relay;
-        if self.is_away(now) { heard.or(home) } else { home.or(heard) }
+        let Relay { home, received, .. } = self.relay;
+        if self.is_away(now) { received.or(home) } else { home.or(received) }
     }
 
     /// The same; or else our own home, which may be that of a peer that has not told its own yet.

@@ -23,14 +23,14 @@ pub const BETTER: Duration = SECOND.saturating_mul(60);
 /// A path this fast is not compared with others (stock).
 pub const GOOD_ENOUGH: Duration = MS.saturating_mul(5);
 /// An address that a ping came from is a candidate for so long (stock).
-pub const HEARD: Duration = SECOND.saturating_mul(45);
+pub const RECEIVED_LIFETIME: Duration = SECOND.saturating_mul(45);
 /// Own endpoints are asked for again before they are sent, if they are older (stock): the shortest
 /// times of NAT mappings are 30 s.
 pub const FRESH: Duration = SECOND.saturating_mul(27);
 /// How long a call waits for them. A STUN query and its first repetition take less.
 pub const REFRESH_WAIT: Duration = SECOND;
 
-/// What primes passes the own boxes and dies before any of the peer's: two at home, one at a
+/// What primes supports_peer_relays the own boxes and dies before any of the peer's: two at home, one at a
 /// provider, and one more.
 pub const PRIMING_HOPS: u8 = 4;
 /// How long each call of a round waits for the relay's proof that the peer heard it. The first is
@@ -109,20 +109,20 @@ pub const ALLOCATE_TIMEOUT: Duration = SECOND.saturating_mul(10);
 /// A handshake with a relay ends after so long, whatever that says (stock).
 pub const BIND_TIMEOUT: Duration = SECOND.saturating_mul(30);
 /// Pings of an endpoint until one is answered: each of the peer's has another follow (stock).
-pub const PASSED_PINGS: u8 = 10;
+pub const RELAYED_PINGS: u8 = 10;
 /// Relays are asked again after so long without one that works, and with one (stock).
-pub const PASSED_AGAIN: Duration = SECOND.saturating_mul(30);
-pub const PASSED_BETTER: Duration = SECOND.saturating_mul(60);
+pub const RELAYED_AGAIN: Duration = SECOND.saturating_mul(30);
+pub const RELAYED_BETTER: Duration = SECOND.saturating_mul(60);
 /// And so long after they were asked last, where a path was lost.
-pub const PASSED_LOST: Duration = SECOND.saturating_mul(5);
+pub const RELAYED_LOST: Duration = SECOND.saturating_mul(5);
 /// The most relays that are asked for a peer, and the most addresses of each.
 pub const PEER_RELAYS: usize = 8;
-pub const PASSED_ADDRESSES: usize = 20;
+pub const RELAYED_ADDRESSES: usize = 20;
 
 /// Candidates of a peer, by where they come from: more than any honest host has.
 pub const MAP_CANDIDATES: usize = 16;
 pub const CALL_CANDIDATES: usize = 16;
-pub const HEARD_CANDIDATES: usize = 8;
+pub const RECEIVED_CANDIDATES: usize = 8;
 /// Pings of a peer that wait for their pongs.
 pub const PENDING: usize = 192;
 /// Ping numbers of a peer that are remembered, so that a repetition is not answered.
@@ -135,38 +135,38 @@ pub const CALLS: (u32, Duration) = (3, SECOND.saturating_mul(5));
 /// are new whenever they are found out.
 pub const RECALLS: (u32, Duration) = (4, SECOND.saturating_mul(30));
 
-/// A pair is to have tried all else for so long before it meets by chance, and longer where peer
+/// A pair is to have tried all else for so long before it birthday by chance, and longer where peer
 /// relays are asked, too.
-pub const CHANCE_WAIT: Duration = SECOND;
-pub const CHANCE_WAIT_RELAYS: Duration = SECOND.saturating_mul(3);
+pub const BIRTHDAY_WAIT: Duration = SECOND;
+pub const BIRTHDAY_WAIT_RELAYS: Duration = SECOND.saturating_mul(3);
 /// An answer by relay to each step comes within this, or not at all: a stock peer gives none.
-pub const CHANCE_ANSWER: Duration = SECOND.saturating_mul(5);
+pub const BIRTHDAY_ANSWER: Duration = SECOND.saturating_mul(5);
 /// How many sockets the one opens whose port varies: with as many, 1,000 calls meet with 0.98
 /// (docs/decisions/0013).
-pub const CHANCE_SOCKETS: u16 = 256;
+pub const BIRTHDAY_SOCKETS: u16 = 256;
 /// How long the other calls, at most: 2,400 calls meet with 0.9999.
-pub const CHANCE_CALLS: Duration = SECOND.saturating_mul(12);
+pub const BIRTHDAY_CALLS: Duration = SECOND.saturating_mul(12);
 /// How many calls at once, and how long until the next: 200 a second.
-pub const CHANCE_BURST: (u32, Duration) = (5, MS.saturating_mul(25));
-/// The sockets are open for so long without a call that meets them: less than the 30 s for which a
+pub const BIRTHDAY_BURST: (u32, Duration) = (5, MS.saturating_mul(25));
+/// The sockets are open for so long without a call that birthday them: less than the 30 s for which a
 /// box remembers them.
-pub const CHANCE_OPEN: Duration = SECOND.saturating_mul(16);
+pub const BIRTHDAY_OPEN: Duration = SECOND.saturating_mul(16);
 /// A try has ended after so long.
-pub const CHANCE: Duration = SECOND.saturating_mul(30);
+pub const BIRTHDAY_TIMEOUT: Duration = SECOND.saturating_mul(30);
 /// From one try to the next with another peer.
-pub const CHANCE_REST: Duration = SECOND.saturating_mul(20);
+pub const BIRTHDAY_REST: Duration = SECOND.saturating_mul(20);
 /// From one question without an answer to the next, and the last for all others: the peer may not know
 /// yet where it is seen, or be a stock one.
-pub const CHANCE_ASKS: [Duration; 3] =
+pub const BIRTHDAY_ASKS: [Duration; 3] =
     [SECOND.saturating_mul(20), SECOND.saturating_mul(60), SECOND.saturating_mul(300)];
 /// From one try to the next with the same peer, if it was in vain, and if a path was found.
-pub const CHANCE_AGAIN: Duration = SECOND.saturating_mul(300);
-pub const CHANCE_LOST: Duration = SECOND.saturating_mul(40);
+pub const BIRTHDAY_AGAIN: Duration = SECOND.saturating_mul(300);
+pub const BIRTHDAY_LOST: Duration = SECOND.saturating_mul(40);
 /// A peer that has called so lately is there.
-pub const CHANCE_CALLED: Duration = SECOND.saturating_mul(90);
+pub const BIRTHDAY_CALLED: Duration = SECOND.saturating_mul(90);
 /// A path by an auxiliary socket is kept for so long after something was sent, as it costs a whole
 /// try to find another, by pings this far apart: less than boxes remember a flow that was answered.
-pub const CHANCE_KEPT: Duration = SECOND.saturating_mul(300);
-pub const CHANCE_KEEPALIVE: Duration = SECOND.saturating_mul(20);
+pub const BIRTHDAY_KEPT: Duration = SECOND.saturating_mul(300);
+pub const BIRTHDAY_KEEPALIVE: Duration = SECOND.saturating_mul(20);
 /// And is dead so long after a ping that was not answered.
-pub const CHANCE_DEAD: Duration = MS.saturating_mul(3500);
+pub const BIRTHDAY_DEAD: Duration = MS.saturating_mul(3500);

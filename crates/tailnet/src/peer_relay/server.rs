@@ -55,7 +55,7 @@ pub struct Server {
 
 /// An endpoint, as the clients are told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Allocated {
+pub struct Allocation {
     /// The relay's key.
     pub server: DiscoPublic,
     /// The two clients, the smaller key first.
@@ -72,7 +72,7 @@ pub struct Allocated {
 
 /// Why there is no endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NoEndpoint {
+pub enum AllocateError {
     /// The clients are one, or one is nobody, or the relay.
     BadClients,
     /// There are as many as may be, of all or of who asks.
@@ -103,7 +103,7 @@ pub struct ClientInfo {
 
 struct Session {
     lamport: u64,
-    asked_by: DiscoPublic,
+    requested_by: DiscoPublic,
     began: Duration,
     /// In the order of their keys.
     clients: [Client; 2],
@@ -114,7 +114,7 @@ struct Client {
     /// The generation of the handshake that was begun last, until it is done.
     binding: Option<u32>,
     bound: Option<Endpoint>,
-    heard: Duration,
+    last_received: Duration,
     datagrams: u64,
     bytes: u64,
 }
@@ -126,7 +126,7 @@ struct Secrets {
     since: Duration,
 }
 
-impl fmt::Display for NoEndpoint {
+impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BadClients => "an endpoint is for two different nodes, and not for the relay",
@@ -135,7 +135,7 @@ impl fmt::Display for NoEndpoint {
     }
 }
 
-impl std::error::Error for NoEndpoint {}
+impl std::error::Error for AllocateError {}
 
 impl Server {
     /// Without endpoints, by this key of its own. `rng` makes the secrets of challenges.
@@ -164,14 +164,14 @@ impl Server {
     /// There is none.
     pub fn allocate(
         &mut self,
-        asked_by: DiscoPublic,
+        requested_by: DiscoPublic,
         mut clients: [DiscoPublic; 2],
         now: Duration,
-    ) -> Result<Allocated, NoEndpoint> {
+    ) -> Result<Allocation, AllocateError> {
         clients.sort();
         let is_bad = |client: &DiscoPublic| client.is_zero() || *client == self.key();
         if clients[0] == clients[1] || clients.iter().any(is_bad) {
-            return Err(NoEndpoint::BadClients);
+            return Err(AllocateError::BadClients);
         }
         if self.sweep.is_some_and(|at| at <= now) || self.sessions.len() >= MOST {
             self.remove_ended(now);
@@ -179,9 +179,9 @@ impl Server {
         let there = self.by_clients.get(&clients).copied();
         let vni = match there.filter(|vni| self.sessions.get(vni).is_some_and(|s| !s.ended(now))) {
             Some(vni) => vni,
-            None => self.add(asked_by, clients, now)?,
+            None => self.add(requested_by, clients, now)?,
         };
-        Ok(Allocated {
+        Ok(Allocation {
             server: self.key(),
             clients,
             lamport: self.sessions.get(&vni).map_or(0, |session| session.lamport),
@@ -193,16 +193,17 @@ impl Server {
 
     fn add(
         &mut self,
-        asked_by: DiscoPublic,
+        requested_by: DiscoPublic,
         clients: [DiscoPublic; 2],
         now: Duration,
-    ) -> Result<Vni, NoEndpoint> {
+    ) -> Result<Vni, AllocateError> {
         if let Some(ended) = self.by_clients.remove(&clients) {
             self.sessions.remove(&ended);
         }
-        let of_one = self.sessions.values().filter(|session| session.asked_by == asked_by).count();
+        let of_one =
+            self.sessions.values().filter(|session| session.requested_by == requested_by).count();
         if self.sessions.len() >= MOST || of_one >= MOST_OF_ONE {
-            return Err(NoEndpoint::Full);
+            return Err(AllocateError::Full);
         }
         // In turn, so that a number comes back late (RFC 6056 section 3.3.1).
         let mut next = self.last_vni;
@@ -216,7 +217,7 @@ impl Server {
         (self.last_vni, self.lamport) = (next, self.lamport + 1);
         let session = Session {
             lamport: self.lamport,
-            asked_by,
+            requested_by,
             began: now,
             clients: clients.map(Client::new),
         };
@@ -261,7 +262,7 @@ impl Server {
             {
                 self.secrets.renew(&mut *self.rng, now);
                 if self.secrets.made(&bind, remote) {
-                    (client.bound, client.binding, client.heard) = (Some(from), None, now);
+                    (client.bound, client.binding, client.last_received) = (Some(from), None, now);
                 }
                 None
             }
@@ -282,7 +283,7 @@ impl Server {
         let client = session.clients.iter().position(is_from)?;
         let to = session.clients[1 - client].bound?;
         let client = &mut session.clients[client];
-        client.heard = now;
+        client.last_received = now;
         client.datagrams += datagrams;
         client.bytes += bytes;
         Some(to)
@@ -331,7 +332,7 @@ impl fmt::Debug for Server {
 impl Session {
     fn ended(&self, now: Duration) -> bool {
         if self.clients.iter().all(|client| client.bound.is_some()) {
-            self.clients.iter().any(|client| now > client.heard + STEADY_LIFETIME)
+            self.clients.iter().any(|client| now > client.last_received + STEADY_LIFETIME)
         } else {
             now > self.began + BIND_LIFETIME
         }
@@ -340,8 +341,8 @@ impl Session {
 
 impl Client {
     fn new(disco: DiscoPublic) -> Self {
-        let heard = Duration::ZERO;
-        Self { disco, binding: None, bound: None, heard, datagrams: 0, bytes: 0 }
+        let last_received = Duration::ZERO;
+        Self { disco, binding: None, bound: None, last_received, datagrams: 0, bytes: 0 }
     }
 
     fn is_at(&self, address: SocketAddr) -> bool {

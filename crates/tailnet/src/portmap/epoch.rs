@@ -20,14 +20,14 @@ impl Epoch {
     }
 
     /// Whether it has run since then, if it says this now.
-    pub(super) fn goes_on(self, seconds: u32, now: Duration) -> bool {
+    pub(super) fn continues(self, seconds: u32, now: Duration) -> bool {
         if seconds.saturating_add(1) < self.seconds {
             return false;
         }
         let ours = now.saturating_sub(self.at).as_secs();
         let its = u64::from(seconds.saturating_sub(self.seconds));
-        let keeps_up = |slow: u64, fast: u64| slow + ROUNDING >= fast - fast / DRIFT;
-        keeps_up(ours, its) && keeps_up(its, ours)
+        let matches = |slow: u64, fast: u64| slow + ROUNDING >= fast - fast / DRIFT;
+        matches(ours, its) && matches(its, ours)
     }
 }
 
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn an_epoch_goes_on_as_time_does() {
         let before = Epoch::new(1000, Duration::from_secs(50));
-        for (seconds, now, goes_on) in [
+        for (seconds, now, continues) in [
             (1000, 50, true),
             (999, 50, true),
             (998, 50, false),
@@ -51,8 +51,8 @@ mod tests {
             (20, 5000, false),
             (u32::MAX, 150, false),
         ] {
-            let told = before.goes_on(seconds, Duration::from_secs(now));
-            assert_eq!(told, goes_on, "{seconds} at {now}");
+            let told = before.continues(seconds, Duration::from_secs(now));
+            assert_eq!(told, continues, "{seconds} at {now}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{message::Response, *};
 
 const PORT: u16 = 41641;
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-const PLACE: Place = Place {
+const PLACE: Target = Target {
     gateway: Ipv4Addr::new(192, 168, 0, 1),
     own: Ipv4Addr::new(192, 168, 0, 2),
     port: PORT,
@@ -91,7 +91,7 @@ impl Rig {
     fn new(pcp: Speaks, nat_pmp: Speaks) -> Self {
         let mut mapper = Mapper::new(Nonce([9; 12]));
         let now = Duration::from_secs(100);
-        mapper.begin(PLACE, now);
+        mapper.start(PLACE, now);
         Self { mapper, gateway: Gateway::new(pcp, nat_pmp), now }
     }
 
@@ -114,7 +114,7 @@ impl Rig {
     }
 
     fn mapping(&self) -> Option<(Protocol, SocketAddrV4)> {
-        self.mapper.known().mapping.map(|mapping| (mapping.protocol, mapping.external))
+        self.mapper.state().mapping.map(|mapping| (mapping.protocol, mapping.external))
     }
 }
 
@@ -139,7 +139,7 @@ fn a_gateway_is_asked_by_the_best_that_it_speaks() {
         let mut rig = Rig::new(pcp, nat_pmp);
         rig.run(seconds(10));
         assert_eq!(rig.mapping(), expected.map(|protocol| (protocol, HERE)));
-        let known = rig.mapper.known();
+        let known = rig.mapper.state();
         assert_eq!(known.pcp, Some(pcp != No));
         if expected != Some(Protocol::Pcp) {
             assert_eq!(known.nat_pmp, Some(nat_pmp != No));
@@ -152,7 +152,7 @@ fn a_port_is_mapped_within_one_round_trip() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(ROUND_TRIP);
     assert_eq!(rig.mapping(), Some((Protocol::Pcp, HERE)));
-    let mapping = rig.mapper.known().mapping.unwrap();
+    let mapping = rig.mapper.state().mapping.unwrap();
     assert_eq!(mapping.expires, seconds(100) + ROUND_TRIP + seconds(7200));
 }
 
@@ -160,7 +160,7 @@ fn a_port_is_mapped_within_one_round_trip() {
 fn nat_pmp_does_not_wait_long_for_pcp_that_says_nothing() {
     let mut mapper = Mapper::new(Nonce([9; 12]));
     let mut gateway = Gateway::new(Speaks::No, Speaks::Yes);
-    mapper.begin(PLACE, Duration::ZERO);
+    mapper.start(PLACE, Duration::ZERO);
     for ms in [0, 250] {
         let now = Duration::from_millis(ms);
         mapper.handle_timeout(now);
@@ -171,8 +171,8 @@ fn nat_pmp_does_not_wait_long_for_pcp_that_says_nothing() {
             }
         }
     }
-    assert_eq!(mapper.known().mapping.unwrap().protocol, Protocol::NatPmp);
-    assert_eq!(mapper.known().pcp, Some(false));
+    assert_eq!(mapper.state().mapping.unwrap().protocol, Protocol::NatPmp);
+    assert_eq!(mapper.state().pcp, Some(false));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn a_gateway_that_fell_silent_has_the_mapping_until_it_expires() {
     assert_eq!(rig.mapping(), None);
     assert!(heard < 200, "{heard}");
     rig.run(seconds(10));
-    assert_eq!(rig.mapper.known().pcp, Some(false));
+    assert_eq!(rig.mapper.state().pcp, Some(false));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn a_check_that_is_not_answered_holds_up_no_renewal() {
     }
     rig.gateway.pcp = Speaks::Yes;
     rig.run(seconds(1));
-    let left = rig.mapper.known().mapping.unwrap().expires - rig.now;
+    let left = rig.mapper.state().mapping.unwrap().expires - rig.now;
     assert!(left > seconds(7190), "{left:?}");
 }
 
@@ -297,7 +297,7 @@ fn who_leaves_releases_the_mapping() {
         let mut rig = Rig::new(speaks[0], speaks[1]);
         rig.run(seconds(1));
         assert_eq!(rig.gateway.mapped, Some(PORT));
-        rig.mapper.end();
+        rig.mapper.stop();
         assert_eq!(rig.mapping(), None);
         rig.run(seconds(10));
         assert_eq!(rig.gateway.mapped, None);
@@ -318,7 +318,7 @@ fn what_was_not_asked_for_changes_nothing() {
         epoch: 5,
     };
     assert!(!mapper.handle_datagram(&map(9, PORT).to_bytes(), now));
-    mapper.begin(PLACE, now);
+    mapper.start(PLACE, now);
     assert!(!mapper.handle_datagram(&map(9, PORT).to_bytes(), now), "nothing was sent");
     mapper.handle_timeout(now);
     for bad in [map(8, PORT), map(9, PORT + 1), Response::PcpAnnounce { epoch: 1 }] {
@@ -326,7 +326,7 @@ fn what_was_not_asked_for_changes_nothing() {
     }
     let early = Response::PmpMap { internal: PORT, external: 1, lifetime: 7200, epoch: 5 };
     assert!(!mapper.handle_datagram(&early.to_bytes(), now));
-    assert_eq!(mapper.known(), Mapped::default());
+    assert_eq!(mapper.state(), GatewayState::default());
     assert!(mapper.handle_datagram(&map(9, PORT).to_bytes(), now));
     assert!(!mapper.handle_datagram(&map(9, PORT).to_bytes(), now), "it was answered");
 }
@@ -383,7 +383,7 @@ proptest! {
     ) {
         let mut mapper = Mapper::new(Nonce([9; 12]));
         let (mut now, hour) = (Duration::ZERO, seconds(3600));
-        mapper.begin(PLACE, now);
+        mapper.start(PLACE, now);
         let (mut sent, mut rounds) = (0, 0);
         let mut answers = answers.iter().cycle();
         while now < hour {

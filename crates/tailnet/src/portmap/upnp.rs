@@ -9,7 +9,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 /// The port of a device that is searched for.
 pub const PORT: u16 = 1900;
 /// Where devices hear who searches, beside their own addresses.
-pub const EVERYBODY: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+pub const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 /// The longest answer to a search that is read, in bytes.
 pub const LONGEST_ANSWER: usize = 2048;
 /// The longest description, and the longest answer to a request, in bytes.
@@ -23,14 +23,14 @@ const LONGEST_PATH: usize = 512;
 /// Asks who is a gateway. One of version 2 answers for version 1, too (section 1.3.2).
 pub fn search() -> String {
     format!(
-        "M-SEARCH * HTTP/1.1\r\nHOST: {EVERYBODY}:{PORT}\r\nMAN: \"ssdp:discover\"\r\nMX: 1\r\n\
+        "M-SEARCH * HTTP/1.1\r\nHOST: {MULTICAST}:{PORT}\r\nMAN: \"ssdp:discover\"\r\nMX: 1\r\n\
          ST: urn:schemas-upnp-org:device:InternetGatewayDevice:1\r\n\r\n"
     )
 }
 
 /// Where the gateway answers HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HttpLocation {
     /// The port.
     pub port: u16,
     /// From its `/` on.
@@ -39,14 +39,14 @@ pub struct Place {
 
 /// What answered to a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResponse {
     /// Where its description is.
-    pub description: Place,
+    pub description: HttpLocation,
     /// Another each time that it is started; of version 1.0 there is none.
     pub boot: Option<String>,
 }
 
-impl Place {
+impl HttpLocation {
     /// Reads a URL. It is one of this gateway, or none.
     fn read(url: &str, gateway: Ipv4Addr) -> Option<Self> {
         let rest = url.strip_prefix("http://")?;
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-impl Found {
+impl SearchResponse {
     /// Reads a datagram of the gateway.
     pub fn read(datagram: &[u8], gateway: Ipv4Addr) -> Option<Self> {
         let text = std::str::from_utf8(datagram.get(..LONGEST_ANSWER).unwrap_or(datagram)).ok()?;
@@ -87,7 +87,7 @@ impl Found {
             let Some((name, value)) = line.split_once(':') else { continue };
             let value = value.trim();
             if name.eq_ignore_ascii_case("location") {
-                description = Place::read(value, gateway);
+                description = HttpLocation::read(value, gateway);
             } else if name.eq_ignore_ascii_case("bootid.upnp.org") {
                 boot = Some(value.to_owned());
             }
@@ -121,7 +121,7 @@ impl Kind {
 pub struct Service {
     kind: Kind,
     /// Where it is asked.
-    pub place: Place,
+    pub place: HttpLocation,
 }
 
 /// What it is asked for.
@@ -186,14 +186,14 @@ impl fmt::Display for Request {
 
 impl Service {
     /// Reads a description, which was had at this place of the gateway.
-    pub fn read(description: &str, at: &Place, gateway: Ipv4Addr) -> Option<Self> {
+    pub fn read(description: &str, at: &HttpLocation, gateway: Ipv4Addr) -> Option<Self> {
         let document = parse(description)?;
         let text = |of: Node<'_, '_>, name: &str| {
             let child = of.children().find(|child| is(child, name))?;
             Some(child.text()?.trim().to_owned())
         };
         let base = text(document.root_element(), "URLBase");
-        let base = base.and_then(|base| Place::read(&base, gateway));
+        let base = base.and_then(|base| HttpLocation::read(&base, gateway));
         let base = base.as_ref().unwrap_or(at);
         let services = || document.descendants().filter(|node| is(node, "service"));
         KINDS.into_iter().find_map(|kind| {
@@ -206,7 +206,7 @@ impl Service {
     }
 
     /// The header `SOAPAction`, and the body.
-    pub fn ask(&self, request: &Request) -> (String, String) {
+    pub fn encode(&self, request: &Request) -> (String, String) {
         let (kind, action) = (self.kind.name(), request.name());
         let body = format!(
             "<?xml version=\"1.0\"?>\r\n\
@@ -230,7 +230,7 @@ pub enum Refusal {
     /// Somebody has this port outside.
     Taken,
     /// Mappings have no end there.
-    OnlyForever,
+    OnlyPermanent,
     /// Another code.
     Other(u16),
 }
@@ -239,7 +239,7 @@ pub enum Refusal {
 pub fn read_refusal(answer: &str) -> Option<Refusal> {
     match named(&parse(answer)?, "errorCode")?.parse().ok()? {
         718 => Some(Refusal::Taken),
-        725 => Some(Refusal::OnlyForever),
+        725 => Some(Refusal::OnlyPermanent),
         code => Some(Refusal::Other(code)),
     }
 }

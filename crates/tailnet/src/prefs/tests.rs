@@ -59,7 +59,7 @@ fn a_value_of_a_wrong_type_changes_nothing() {
         ("RelayServerPort", json!(70000)),
     ] {
         let edited = Prefs::new().edited(&MaskedPrefs::default().with(name, value));
-        assert!(matches!(edited, Err(BadPrefs::Malformed(_))), "{name}");
+        assert!(matches!(edited, Err(PrefsError::Malformed(_))), "{name}");
     }
 }
 

@@ -3,8 +3,8 @@
 
 use ipnet::IpNet;
 
-use super::{Around, TOLD};
-use crate::{messages::Node, wish};
+use super::{Environment, MAX_REPORTED};
+use crate::{desired_host, messages::Node};
 
 /// See the module.
 pub(super) struct Lans<'a> {
@@ -15,13 +15,13 @@ pub(super) struct Lans<'a> {
 
 impl<'a> Lans<'a> {
     /// Without an interface the machine does not have the tailnet's addresses, and nothing clashes.
-    pub fn of(around: &Around<'a>) -> Self {
+    pub fn of(environment: &Environment<'a>) -> Self {
         let is_lan = |net: &&IpNet| {
             net.prefix_len() < net.max_prefix_len()
-                && wish::TAILNETS.iter().any(|all| all.contains(&net.addr()))
+                && desired_host::TAILNETS.iter().any(|all| all.contains(&net.addr()))
         };
-        let connected = around.connected.iter().filter(|_| around.answers);
-        Self { networks: connected.filter(is_lan).collect(), ranges: around.ranges }
+        let connected = environment.connected.iter().filter(|_| environment.has_interface);
+        Self { networks: connected.filter(is_lan).collect(), ranges: environment.ranges }
     }
 
     /// Whether an address is in one of the networks.
@@ -45,7 +45,7 @@ impl<'a> Lans<'a> {
             let name = node.name.trim_end_matches('.');
             Some(format!("{} of {name} in {}", at.addr(), self.network_of(at)?.trunc()))
         });
-        let named: Vec<String> = clashes.by_ref().take(TOLD).collect();
+        let named: Vec<String> = clashes.by_ref().take(MAX_REPORTED).collect();
         let more = match clashes.count() {
             0 => String::new(),
             more => format!(" and {more} more"),

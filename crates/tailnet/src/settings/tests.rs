@@ -25,7 +25,7 @@ fn node(id: u8, more: Value) -> Value {
 }
 
 fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
-    settings(map, prefs, &Around { now: NOW, answers: true, ..Around::default() })
+    settings(map, prefs, &Environment { now: NOW, has_interface: true, ..Environment::default() })
 }
 
 fn allowed(settings: &Settings, id: u8) -> Vec<String> {
@@ -105,7 +105,7 @@ fn a_peer_that_nobody_signs_has_no_capability() {
         }));
         let grants = made(&map, &Prefs::new()).grants;
         let (own, peer) = (map.node().unwrap(), map.peer(&NodePublic([2; 32])).unwrap());
-        assert_eq!(may(peer, own, MAY_ALLOCATE, &grants), is_granted);
+        assert_eq!(has_capability(peer, own, MAY_ALLOCATE, &grants), is_granted);
     }
 }
 
@@ -145,8 +145,13 @@ fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reporte
     let with = |dns: Value| {
         let map = map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
         let servers = ["192.0.2.53".parse().unwrap()];
-        let around = Around { now: NOW, servers: &servers, answers: true, ..Around::default() };
-        settings(&map, &Prefs::new(), &around)
+        let environment = Environment {
+            now: NOW,
+            servers: &servers,
+            has_interface: true,
+            ..Environment::default()
+        };
+        settings(&map, &Prefs::new(), &environment)
     };
     for server in [HTTPS, "tls://9.9.9.9", "127.0.0.1"] {
         let only = json!([{"Addr": server}]);
@@ -161,7 +166,7 @@ fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reporte
         let suffixes: Vec<&str> = split.names.routes.iter().map(|(name, _)| &**name).collect();
         let is_refused = server == "127.0.0.1";
         assert_eq!(suffixes.contains(&"corp."), is_refused, "{server}");
-        assert!(suffixes.contains(&"here."), "this node alone answers");
+        assert!(suffixes.contains(&"here."), "this node alone has_interface");
     }
     let mixed = with(json!({"Proxied": true, "Resolvers": [{"Addr": HTTPS}, {"Addr": "9.9.9.9"}]}));
     assert_eq!(mixed.names.defaults, [dns::Resolver::Plain("9.9.9.9:53".parse().unwrap())]);
@@ -180,9 +185,14 @@ fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
         "DNSConfig": {"Proxied": true, "Domains": ["tail.net"]},
     }));
     let connected = ["100.64.0.20/24".parse().unwrap()];
-    let around = Around { now: NOW, connected: &connected, answers: true, ..Around::default() };
+    let environment = Environment {
+        now: NOW,
+        connected: &connected,
+        has_interface: true,
+        ..Environment::default()
+    };
     for route_all in [false, true] {
-        let made = settings(&map, &Prefs { route_all, ..Prefs::new() }, &around);
+        let made = settings(&map, &Prefs { route_all, ..Prefs::new() }, &environment);
         assert_eq!(allowed(&made, 1), ["fd7a:115c:a1e0::1/128"]);
         assert_eq!(made.host.addresses, ["fd7a:115c:a1e0::7/128".parse().unwrap()]);
         let gateway: IpNet = "100.64.0.1/32".parse().unwrap();
@@ -196,14 +206,17 @@ fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
     }
     // A range that the user named wins, and without an interface nothing clashes.
     let ranges = ["100.64.0.0/10".parse().unwrap()];
-    for around in [Around { ranges: &ranges, ..around }, Around { answers: false, ..around }] {
-        let made = settings(&map, &Prefs::new(), &around);
+    for environment in [
+        Environment { ranges: &ranges, ..environment },
+        Environment { has_interface: false, ..environment },
+    ] {
+        let made = settings(&map, &Prefs::new(), &environment);
         assert_eq!(allowed(&made, 1).len(), 2);
         assert_eq!(made.problems, [] as [String; 0]);
     }
     // The address of another tailnet on this machine is not a network.
     let connected = ["100.64.0.1/32".parse().unwrap()];
-    let made = settings(&map, &Prefs::new(), &Around { connected: &connected, ..around });
+    let made = settings(&map, &Prefs::new(), &Environment { connected: &connected, ..environment });
     assert_eq!(allowed(&made, 1).len(), 2);
 }
 
@@ -241,10 +254,15 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
         "Peers": [node(2, greedy), node(3, thief), node(4, second)],
     }));
     let connected = ["192.168.1.7/24".parse().unwrap()];
-    let around = Around { now: NOW, connected: &connected, answers: true, ..Around::default() };
-    let shy = settings(&map, &Prefs::new(), &around);
+    let environment = Environment {
+        now: NOW,
+        connected: &connected,
+        has_interface: true,
+        ..Environment::default()
+    };
+    let shy = settings(&map, &Prefs::new(), &environment);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
-    let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &around);
+    let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &environment);
     // Who asks for routes gets them.
     assert_eq!(allowed(&accepting, 2).len(), 4);
     assert_eq!(allowed(&accepting, 3), ["100.64.0.3/32", "10.0.0.0/8"]);
@@ -256,25 +274,25 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
 #[test]
 fn a_new_agent_tells_all_even_if_there_is_nobody() {
     let none = Settings::default();
-    assert_eq!(none.peers_since(Some(&none)), None);
-    let all = ToPlane::Peers { complete: true, changed: vec![], removed: vec![] };
-    assert_eq!(none.peers_since(None), Some(all));
+    assert_eq!(none.peers_update(Some(&none)), None);
+    let all = ToDataPlane::Peers { complete: true, changed: vec![], removed: vec![] };
+    assert_eq!(none.peers_update(None), Some(all));
     let peer = |key| Peer { key: NodePublic([key; 32]), allowed_ips: Box::default(), keepalive: 0 };
     let with = |peers| Settings { peers, ..Settings::default() };
     let (old, new) = (with(vec![peer(1), peer(2)]), with(vec![peer(2), peer(3)]));
-    let change = ToPlane::Peers {
+    let change = ToDataPlane::Peers {
         complete: false,
         changed: vec![peer(3)],
         removed: vec![NodePublic([1; 32])],
     };
-    assert_eq!(new.peers_since(Some(&old)), Some(change));
+    assert_eq!(new.peers_update(Some(&old)), Some(change));
 }
 
 #[test]
 fn tailnet_lock_lets_in_whose_key_is_signed() {
     let chains: Value = serde_json::from_str(include_str!("../../tests/tka/vectors.json")).unwrap();
     let bytes = |text: &Value| base16ct::lower::decode_vec(text.as_str().unwrap()).unwrap();
-    let authority = Authority::begin(&bytes(&chains[0]["Checkpoint"])).unwrap();
+    let authority = Authority::bootstrap(&bytes(&chains[0]["Checkpoint"])).unwrap();
     let signature = |name: &str| {
         let mut all = chains[0]["Signatures"].as_array().unwrap().iter();
         let signature = all.find(|signature| signature["Name"] == name).unwrap();
@@ -291,9 +309,9 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         ],
         "TKAInfo": {"Disabled": true},
     }));
-    let lock = Lock::On { authority: &authority, own_key: "tlpub:07" };
-    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
-    let settings = settings(&map, &Prefs::new(), &around);
+    let tka = TkaStatus::On { authority: &authority, own_key: "tlpub:07" };
+    let environment = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
+    let settings = settings(&map, &Prefs::new(), &environment);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
     assert_eq!(keys, [50, 52]);
     let told = &settings.problems;
@@ -306,9 +324,9 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
 #[test]
 fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
-    let lock = Lock::Damaged;
-    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
-    assert!(settings(&map, &Prefs::new(), &around).peers.is_empty());
+    let tka = TkaStatus::Damaged;
+    let environment = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
+    assert!(settings(&map, &Prefs::new(), &environment).peers.is_empty());
 }
 
 #[test]
@@ -322,13 +340,18 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
     let of = |scope| {
         // The resolver that the machine had before is its user's.
         let servers = ["127.0.0.53".parse().unwrap()];
-        let around =
-            Around { now: NOW, servers: &servers, answers: true, scope, ..Around::default() };
-        settings(&map, &Prefs::new(), &around)
+        let environment = Environment {
+            now: NOW,
+            servers: &servers,
+            has_interface: true,
+            scope,
+            ..Environment::default()
+        };
+        settings(&map, &Prefs::new(), &environment)
     };
     let far = of(Scope::default());
     let refused = ["127.0.0.1:53", "[::ffff:169.254.169.254]:53"];
-    assert_eq!(far.problems, refused.map(|at| format!("DNS server {at}: {OF_THIS_MACHINE}")));
+    assert_eq!(far.problems, refused.map(|at| format!("DNS server {at}: {NOT_ADMITTED}")));
     assert_eq!(far.names.system, [dns::Resolver::Plain("127.0.0.53:53".parse().unwrap())]);
     assert_eq!(of(here).problems.len(), 1, "a link is not this machine");
 }
@@ -341,9 +364,9 @@ fn addresses_of_a_range_that_the_user_named_are_accepted_of_this_node_and_its_pe
         "Peers": [node(2, addressed("203.0.113.2/32"))],
     }));
     let range = ["203.0.113.0/24".parse().unwrap()];
-    let of = |ranges, answers| {
-        let around = Around { now: NOW, ranges, answers, ..Around::default() };
-        settings(&map, &Prefs::new(), &around)
+    let of = |ranges, has_interface| {
+        let environment = Environment { now: NOW, ranges, has_interface, ..Environment::default() };
+        settings(&map, &Prefs::new(), &environment)
     };
     let named = of(&range[..], true);
     assert_eq!(named.host.addresses, ["203.0.113.1/32".parse().unwrap()]);

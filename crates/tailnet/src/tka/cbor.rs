@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use ciborium::Value;
 
-use super::Malformed;
+use super::DecodeError;
 
 /// The deepest nesting (`tka/tka.go`, `cborDecOpts`): a signature that was renewed 15 times.
 const DEEPEST: usize = 16;
@@ -18,15 +18,15 @@ const MOST_ITEMS: usize = 4096;
 const RECURSION: usize = 2 * DEEPEST;
 
 /// Reads a message.
-pub(super) fn read(text: &[u8]) -> Result<Value, Malformed> {
+pub(super) fn read(text: &[u8]) -> Result<Value, DecodeError> {
     let mut rest = text;
     let value: Value = ciborium::de::from_reader_with_recursion_limit(&mut rest, RECURSION)
-        .map_err(|_| Malformed::NotCbor)?;
+        .map_err(|_| DecodeError::NotCbor)?;
     if !rest.is_empty() {
-        return Err(Malformed::NotCbor);
+        return Err(DecodeError::NotCbor);
     }
     if depth(&value) > DEEPEST {
-        return Err(Malformed::TooDeep);
+        return Err(DecodeError::TooDeep);
     }
     Ok(value)
 }
@@ -53,14 +53,14 @@ pub(super) struct Fields(BTreeMap<u8, Value>);
 
 impl Fields {
     /// Those of a map by small numbers.
-    pub fn of(value: Value) -> Result<Self, Malformed> {
-        let Value::Map(pairs) = value else { return Err(Malformed::Field) };
+    pub fn of(value: Value) -> Result<Self, DecodeError> {
+        let Value::Map(pairs) = value else { return Err(DecodeError::Field) };
         let mut fields = BTreeMap::new();
         for (key, value) in pairs {
             let key = key.as_integer().and_then(|key| u8::try_from(key).ok());
-            let before = fields.insert(key.ok_or(Malformed::Field)?, value);
+            let before = fields.insert(key.ok_or(DecodeError::Field)?, value);
             if before.is_some() {
-                return Err(Malformed::Field);
+                return Err(DecodeError::Field);
             }
         }
         fields.retain(|_, value| *value != Value::Null);
@@ -73,49 +73,49 @@ impl Fields {
     }
 
     /// A number.
-    pub fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, Malformed> {
+    pub fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, DecodeError> {
         let number = |value: Value| {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            number.and_then(|number| N::try_from(number).ok()).ok_or(Malformed::Field)
+            number.and_then(|number| N::try_from(number).ok()).ok_or(DecodeError::Field)
         };
         self.take(key).map(number).transpose()
     }
 
     /// Bytes; none are as good as no field.
-    pub fn bytes(&mut self, key: u8) -> Result<Vec<u8>, Malformed> {
-        let bytes = |value: Value| value.into_bytes().map_err(|_| Malformed::Field);
+    pub fn bytes(&mut self, key: u8) -> Result<Vec<u8>, DecodeError> {
+        let bytes = |value: Value| value.into_bytes().map_err(|_| DecodeError::Field);
         Ok(self.take(key).map(bytes).transpose()?.unwrap_or_default())
     }
 
     /// So many bytes.
-    pub fn exactly<const N: usize>(&mut self, key: u8) -> Result<Option<[u8; N]>, Malformed> {
+    pub fn exactly<const N: usize>(&mut self, key: u8) -> Result<Option<[u8; N]>, DecodeError> {
         self.take(key).map(exactly).transpose()
     }
 
     /// The items of a list.
-    pub fn list(&mut self, key: u8) -> Result<Vec<Value>, Malformed> {
+    pub fn list(&mut self, key: u8) -> Result<Vec<Value>, DecodeError> {
         let list = |value: Value| match value {
             Value::Array(items) if items.len() <= MOST_ITEMS => Ok(items),
-            _ => Err(Malformed::Field),
+            _ => Err(DecodeError::Field),
         };
         Ok(self.take(key).map(list).transpose()?.unwrap_or_default())
     }
 
     /// Texts by names.
-    pub fn texts(&mut self, key: u8) -> Result<Option<Texts>, Malformed> {
+    pub fn texts(&mut self, key: u8) -> Result<Option<Texts>, DecodeError> {
         self.take(key).map(Texts::of).transpose()
     }
 
     /// There is no other field.
-    pub fn end(self) -> Result<(), Malformed> {
-        if self.0.is_empty() { Ok(()) } else { Err(Malformed::Field) }
+    pub fn end(self) -> Result<(), DecodeError> {
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field) }
     }
 }
 
 /// So many bytes.
-pub(super) fn exactly<const N: usize>(value: Value) -> Result<[u8; N], Malformed> {
+pub(super) fn exactly<const N: usize>(value: Value) -> Result<[u8; N], DecodeError> {
     let bytes = value.into_bytes().ok().and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or(Malformed::Field)
+    bytes.ok_or(DecodeError::Field)
 }
 
 /// Texts by names.
@@ -128,15 +128,15 @@ impl Texts {
         (!texts.is_empty()).then_some(Self(texts))
     }
 
-    fn of(value: Value) -> Result<Self, Malformed> {
-        let Value::Map(pairs) = value else { return Err(Malformed::Field) };
+    fn of(value: Value) -> Result<Self, DecodeError> {
+        let Value::Map(pairs) = value else { return Err(DecodeError::Field) };
         let mut texts = BTreeMap::new();
         for pair in pairs {
             let (Value::Text(name), Value::Text(text)) = pair else {
-                return Err(Malformed::Field);
+                return Err(DecodeError::Field);
             };
             if texts.insert(name, text).is_some() {
-                return Err(Malformed::Field);
+                return Err(DecodeError::Field);
             }
         }
         Ok(Self(texts))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Refused,
+    VerifyError,
     state::State,
     update::{Kind, Update, UpdateHash},
 };
@@ -32,8 +32,8 @@ pub(super) struct Chain {
 
 impl Chain {
     /// A chain that begins with a checkpoint, and the state there.
-    pub fn new(first: Update) -> Result<(Self, State), Refused> {
-        let Kind::Checkpoint(state) = &first.kind else { return Err(Refused::NoCheckpoint) };
+    pub fn new(first: Update) -> Result<(Self, State), VerifyError> {
+        let Kind::Checkpoint(state) = &first.kind else { return Err(VerifyError::NoCheckpoint) };
         let (state, oldest, bytes) = (state.clone(), first.hash(), weight(&first));
         let updates = BTreeMap::from([(oldest, first)]);
         Ok((Self { oldest, updates, bytes, children: BTreeMap::new() }, state))
@@ -78,11 +78,12 @@ impl Chain {
     }
 
     /// Takes an update, which is signed and follows a known one.
-    pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), Refused> {
-        let parent = update.parent.filter(|parent| self.has(parent)).ok_or(Refused::NoParent)?;
+    pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), VerifyError> {
+        let parent =
+            update.parent.filter(|parent| self.has(parent)).ok_or(VerifyError::NoParent)?;
         let bytes = self.bytes + weight(&update);
         if self.updates.len() >= MOST || bytes > MOST_BYTES {
-            return Err(Refused::TooMany);
+            return Err(VerifyError::TooMany);
         }
         self.bytes = bytes;
         self.children.entry(parent).or_default().insert(hash);
@@ -91,22 +92,22 @@ impl Chain {
     }
 
     /// The state behind a known update.
-    pub fn state_at(&self, hash: &UpdateHash) -> Result<State, Refused> {
+    pub fn state_at(&self, hash: &UpdateHash) -> Result<State, VerifyError> {
         let (mut path, mut at) = (Vec::new(), *hash);
         let mut state = loop {
-            let update = self.updates.get(&at).ok_or(Refused::NoParent)?;
+            let update = self.updates.get(&at).ok_or(VerifyError::NoParent)?;
             if let Kind::Checkpoint(state) = &update.kind {
                 break state.clone();
             }
             path.push(update);
-            at = self.parent(&at).ok_or(Refused::NoParent)?;
+            at = self.parent(&at).ok_or(VerifyError::NoParent)?;
         };
         path.into_iter().rev().try_for_each(|update| state.apply(update))?;
         Ok(state)
     }
 
     /// The last update that counts, the state there, and the way to it.
-    pub fn head(&self) -> Result<(Vec<UpdateHash>, State), Refused> {
+    pub fn head(&self) -> Result<(Vec<UpdateHash>, State), VerifyError> {
         let (mut path, mut at) = (vec![self.oldest], self.oldest);
         let mut state = self.state_at(&at)?;
         while let Some((hash, update)) = self.next(&at, &state) {
@@ -153,13 +154,13 @@ fn weight(update: &Update) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{cbor::Texts, key::Key, own::OwnKey},
+        super::{cbor::Texts, key::Key, private_key::TkaKey},
         *,
     };
 
     /// The number of updates of `kind` that a chain takes, and their weight.
     fn taken(kind: impl Fn(u64) -> Kind) -> (usize, usize) {
-        let signer = OwnKey::new(&[1; 32]);
+        let signer = TkaKey::new(&[1; 32]);
         let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0, 0)));
         let (mut last, mut bytes) = (first.hash(), weight(&first));
         let (mut chain, _) = Chain::new(first).unwrap();
@@ -169,7 +170,7 @@ mod tests {
             match chain.insert(hash, update) {
                 Ok(()) => (last, bytes) = (hash, bytes + length),
                 Err(refused) => {
-                    assert_eq!(refused, Refused::TooMany);
+                    assert_eq!(refused, VerifyError::TooMany);
                     break;
                 }
             }
@@ -186,7 +187,7 @@ mod tests {
             Key { id, votes: 1, notes: Texts::some((0..notes).map(note).collect()) }
         };
         let keys = (0..keys).map(key).collect();
-        State { keys, disablers: vec![[1; 32]], numbers: (1, number) }
+        State { keys, disablement_hashes: vec![[1; 32]], numbers: (1, number) }
     }
 
     #[test]

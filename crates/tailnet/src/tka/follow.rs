@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!            .-- off there ---► bootstrap ──► a secret that counts ──► nothing is known
-//!   said ────+-- new here ----► bootstrap ──► first checkpoint ─.
+//!   input ────+-- new here ----► bootstrap ──► first checkpoint ─.
 //!            `-- other head ------------------------------------+──► offer ──► updates ──► send
 //! ```
 //!
-//! One question at a time. What is known changes by what was verified alone: an answer that does
+//! One request at a time. What is known changes by what was verified alone: an answer that does
 //! not count, or none, changes nothing and is asked for again after a while.
 
 use std::{fmt, time::Duration};
@@ -14,39 +14,39 @@ use std::{fmt, time::Duration};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Authority, Refused,
+    Authority, VerifyError,
     sync::{
-        Asking, BOOTSTRAP_PATH, BootstrapResponse, OFFER_PATH, OfferResponse, SEND_PATH,
+        BOOTSTRAP_PATH, BootstrapResponse, OFFER_PATH, OfferResponse, Requester, SEND_PATH,
         SendResponse, Step, step,
     },
 };
-use crate::{control::backoff::Backoff, messages::LockInfo};
+use crate::{control::backoff::Backoff, messages::TkaInfo};
 
 /// What is known of tailnet lock.
 #[derive(Debug, Default)]
-pub enum Known {
+pub enum LocalAuthority {
     /// Nothing.
     #[default]
-    Nothing,
+    Unknown,
     /// It was on, and what was kept of it cannot be read.
     Damaged,
     /// Who may sign.
-    Keys(Box<Authority>),
+    Trusted(Box<Authority>),
 }
 
-impl Known {
+impl LocalAuthority {
     /// Who may sign.
     pub fn authority(&self) -> Option<&Authority> {
         match self {
-            Self::Keys(authority) => Some(authority),
+            Self::Trusted(authority) => Some(authority),
             _ => None,
         }
     }
 }
 
-/// A question for the coordinator.
+/// A request for the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct SyncRequest {
     /// By which its answer is known.
     pub number: u32,
     /// Where it is asked.
@@ -57,20 +57,20 @@ pub struct Question {
 
 /// Why what is known here is not what the coordinator says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum SyncError {
     /// It was not answered; why, in words.
     NoAnswer(String),
     /// The answer cannot be read.
     BadAnswer,
     /// What was answered does not count.
-    Refused(Refused),
+    Refused(VerifyError),
     /// It is off for the coordinator, which has no secret that turns it off.
     NoSecret,
     /// The coordinator has other updates, and does not give them.
     Apart,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SyncError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAnswer(why) => write!(f, "its updates cannot be fetched: {why}"),
@@ -101,32 +101,32 @@ enum Waiting {
 /// What this node knows of tailnet lock, and how it comes to know what the coordinator knows.
 #[derive(Debug)]
 pub struct Follower {
-    known: Known,
+    known: LocalAuthority,
     /// Whether a map came over the connection that stands.
     is_connected: bool,
     number: u32,
     waiting: Option<Waiting>,
-    /// What the map said when the coordinator last confirmed this node's head: it may lag behind.
+    /// What the map input when the coordinator last confirmed this node's head: it may lag behind.
     confirmed: Option<String>,
-    failure: Option<Failure>,
+    failure: Option<SyncError>,
     failures: Backoff,
     retry: Option<Duration>,
 }
 
 /// What the coordinator says of tailnet lock, and what its questions are made with.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct SyncInput<'a> {
     /// What the map says.
-    pub lock: Option<&'a LockInfo>,
+    pub tka: Option<&'a TkaInfo>,
     /// What questions are made with.
-    pub asking: Asking,
+    pub requester: Requester,
     /// The time.
     pub now: Duration,
 }
 
 impl Follower {
     /// Begins with what was kept.
-    pub fn new(known: Known) -> Self {
+    pub fn new(known: LocalAuthority) -> Self {
         Self {
             known,
             is_connected: false,
@@ -140,16 +140,16 @@ impl Follower {
     }
 
     /// What is known.
-    pub fn known(&self) -> &Known {
+    pub fn local_authority(&self) -> &LocalAuthority {
         &self.known
     }
 
     /// Why that is not what the coordinator says.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&SyncError> {
         self.failure.as_ref()
     }
 
-    /// When [`Self::poll_question`] may have something to ask that it had not before.
+    /// When [`Self::poll_request`] may have something to ask that it had not before.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.retry.filter(|_| self.is_connected)
     }
@@ -166,85 +166,84 @@ impl Follower {
     }
 
     /// What to ask now.
-    pub fn poll_question(&mut self, said: Said<'_>) -> Option<Question> {
-        let waits = self.waiting.is_some() || self.retry.is_some_and(|at| said.now < at);
-        if !self.is_connected || waits || matches!(self.known, Known::Damaged) {
+    pub fn poll_request(&mut self, input: SyncInput<'_>) -> Option<SyncRequest> {
+        let waits = self.waiting.is_some() || self.retry.is_some_and(|at| input.now < at);
+        if !self.is_connected || waits || matches!(self.known, LocalAuthority::Damaged) {
             return None;
         }
         self.retry = None;
         let known = self.known.authority();
-        let is_confirmed =
-            said.lock.is_some_and(|lock| self.confirmed.as_ref() == Some(&lock.head));
-        match step(said.lock, known) {
-            Step::Update if !is_confirmed => self.ask_for_updates(said.asking),
+        let is_confirmed = input.tka.is_some_and(|tka| self.confirmed.as_ref() == Some(&tka.head));
+        match step(input.tka, known) {
+            Step::Update if !is_confirmed => self.request_updates(input.requester),
             Step::Nothing | Step::Update => {
                 self.failure = None;
                 self.failures.reset();
                 None
             }
             Step::Begin => {
-                self.ask(Waiting::Checkpoint, BOOTSTRAP_PATH, &said.asking.bootstrap(None))
+                self.request(Waiting::Checkpoint, BOOTSTRAP_PATH, &input.requester.bootstrap(None))
             }
             Step::Disable => {
-                let request = said.asking.bootstrap(known);
-                self.ask(Waiting::Secret, BOOTSTRAP_PATH, &request)
+                let request = input.requester.bootstrap(known);
+                self.request(Waiting::Secret, BOOTSTRAP_PATH, &request)
             }
         }
     }
 
-    fn ask_for_updates(&mut self, asking: Asking) -> Option<Question> {
-        let request = asking.offer(self.known.authority()?);
-        self.ask(Waiting::Updates, OFFER_PATH, &request)
+    fn request_updates(&mut self, requester: Requester) -> Option<SyncRequest> {
+        let request = requester.offer(self.known.authority()?);
+        self.request(Waiting::Updates, OFFER_PATH, &request)
     }
 
-    fn ask(
+    fn request(
         &mut self,
         waiting: Waiting,
         path: &'static str,
         request: &impl Serialize,
-    ) -> Option<Question> {
+    ) -> Option<SyncRequest> {
         let body = serde_json::to_vec(request).ok()?;
         self.number = self.number.wrapping_add(1);
         self.waiting = Some(waiting);
-        Some(Question { number: self.number, path, body })
+        Some(SyncRequest { number: self.number, path, body })
     }
 
-    /// Takes the answer to a question, or why there is none. Whether what is known changed, and
+    /// Takes the answer to a request, or why there is none. Whether what is known changed, and
     /// what to ask next. `random` is any number.
     pub fn handle_answer(
         &mut self,
         number: u32,
         answer: Result<&[u8], String>,
-        said: Said<'_>,
+        input: SyncInput<'_>,
         random: u32,
-    ) -> (bool, Option<Question>) {
+    ) -> (bool, Option<SyncRequest>) {
         let Some(waiting) = self.waiting.take_if(|_| number == self.number) else {
             return (false, None);
         };
-        let taken = answer.map_err(Failure::NoAnswer).and_then(|text| match waiting {
-            Waiting::Checkpoint => self.handle_checkpoint(text, said.asking),
+        let taken = answer.map_err(SyncError::NoAnswer).and_then(|text| match waiting {
+            Waiting::Checkpoint => self.handle_checkpoint(text, input.requester),
             Waiting::Secret => self.handle_secret(text),
-            Waiting::Updates => self.handle_updates(text, said.asking),
-            Waiting::Head => self.handle_head(text, said.lock),
+            Waiting::Updates => self.handle_updates(text, input.requester),
+            Waiting::Head => self.handle_head(text, input.tka),
         });
         match taken {
-            Ok((changed, Some(question))) => (changed, Some(question)),
-            Ok((changed, None)) => (changed, self.poll_question(said)),
+            Ok((changed, Some(request))) => (changed, Some(request)),
+            Ok((changed, None)) => (changed, self.poll_request(input)),
             Err(failure) => {
                 self.failure = Some(failure);
-                self.retry = Some(said.now + self.failures.handle_failure(random));
+                self.retry = Some(input.now + self.failures.handle_failure(random));
                 (false, None)
             }
         }
     }
 
     /// The coordinator is believed in this, once: there is nobody else to ask.
-    fn handle_checkpoint(&mut self, text: &[u8], asking: Asking) -> Taken {
+    fn handle_checkpoint(&mut self, text: &[u8], requester: Requester) -> Taken {
         let answer: BootstrapResponse = read(text)?;
-        let authority = Authority::begin(&answer.checkpoint).map_err(Failure::Refused)?;
-        self.known = Known::Keys(Box::new(authority));
+        let authority = Authority::bootstrap(&answer.checkpoint).map_err(SyncError::Refused)?;
+        self.known = LocalAuthority::Trusted(Box::new(authority));
         // Even if there is none: the coordinator learns by it that this node knows the keys.
-        Ok((true, self.ask_for_updates(asking)))
+        Ok((true, self.request_updates(requester)))
     }
 
     fn handle_secret(&mut self, text: &[u8]) -> Taken {
@@ -252,36 +251,37 @@ impl Follower {
         let known = self.known.authority();
         let is_valid = |known: &Authority| !secret.is_empty() && known.is_disabled_by(&secret);
         if !known.is_some_and(is_valid) {
-            return Err(Failure::NoSecret);
+            return Err(SyncError::NoSecret);
         }
-        self.known = Known::Nothing;
+        self.known = LocalAuthority::Unknown;
         Ok((true, None))
     }
 
-    fn handle_updates(&mut self, text: &[u8], asking: Asking) -> Taken {
+    fn handle_updates(&mut self, text: &[u8], requester: Requester) -> Taken {
         let answer: OfferResponse = read(text)?;
-        let Known::Keys(authority) = &mut self.known else { return Ok((false, None)) };
-        let (before, lacking) = (authority.head(), answer.lacking(authority));
-        authority.inform(&answer.missing.unwrap_or_default()).map_err(Failure::Refused)?;
-        let request = asking.send(authority, &lacking, false);
+        let LocalAuthority::Trusted(authority) = &mut self.known else { return Ok((false, None)) };
+        let (before, missing_at_coordinator) =
+            (authority.head(), answer.missing_at_coordinator(authority));
+        authority.inform(&answer.missing.unwrap_or_default()).map_err(SyncError::Refused)?;
+        let request = requester.send(authority, &missing_at_coordinator, false);
         let changed = authority.head() != before;
-        Ok((changed, self.ask(Waiting::Head, SEND_PATH, &request)))
+        Ok((changed, self.request(Waiting::Head, SEND_PATH, &request)))
     }
 
-    fn handle_head(&mut self, text: &[u8], said: Option<&LockInfo>) -> Taken {
+    fn handle_head(&mut self, text: &[u8], input: Option<&TkaInfo>) -> Taken {
         let answer: SendResponse = read(text)?;
         let head = self.known.authority().map(|known| known.head().to_string());
         if head.as_ref() != Some(&answer.head) {
-            return Err(Failure::Apart);
+            return Err(SyncError::Apart);
         }
-        self.confirmed = said.map(|lock| lock.head.clone());
+        self.confirmed = input.map(|tka| tka.head.clone());
         Ok((false, None))
     }
 }
 
 /// Whether what is known changed, and what to ask next.
-type Taken = Result<(bool, Option<Question>), Failure>;
+type Taken = Result<(bool, Option<SyncRequest>), SyncError>;
 
-fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(text).map_err(|_| Failure::BadAnswer)
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, SyncError> {
+    serde_json::from_slice(text).map_err(|_| SyncError::BadAnswer)
 }

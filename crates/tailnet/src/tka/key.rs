@@ -4,7 +4,7 @@ use ciborium::Value;
 use ed25519_dalek::{Signature, VerifyingKey};
 
 use super::{
-    Malformed,
+    DecodeError,
     cbor::{Fields, Texts, Writing},
 };
 
@@ -31,15 +31,15 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub fn read(value: Value) -> Result<Self, Malformed> {
+    pub fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         let kind = fields.number::<u8>(1)?;
         let votes = fields.number(2)?.unwrap_or_default();
-        let id = fields.exactly(3)?.ok_or(Malformed::Field)?;
+        let id = fields.exactly(3)?.ok_or(DecodeError::Field)?;
         let notes = fields.texts(12)?;
         fields.end()?;
         let key = Self { id, votes, notes };
-        if kind == Some(ED25519) && key.is_valid() { Ok(key) } else { Err(Malformed::Key) }
+        if kind == Some(ED25519) && key.is_valid() { Ok(key) } else { Err(DecodeError::Key) }
     }
 
     pub fn is_valid(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Authority, Refused,
+    Authority, VerifyError,
     signature::{self, Rotation},
 };
 use crate::keys::NodePublic;
@@ -14,15 +14,15 @@ use crate::keys::NodePublic;
 /// A node that renews its key signs the new one itself, and keeps its former ones out. Of several
 /// that renewed the same first key, the one that did so most often counts; if that is not one, none
 /// does.
-pub fn refused_peers<'a>(
+pub fn rejected_peers<'a>(
     authority: &Authority,
     peers: impl Iterator<Item = (NodePublic, &'a [u8])>,
-) -> HashMap<NodePublic, Refused> {
+) -> HashMap<NodePublic, VerifyError> {
     let (mut refused, mut former) = (HashMap::new(), HashSet::new());
     let mut renewed: HashMap<Vec<u8>, Vec<(NodePublic, usize)>> = HashMap::new();
     for (node, signature) in peers {
         let checked = match signature {
-            [] => Err(Refused::Unsigned),
+            [] => Err(VerifyError::Unsigned),
             text => signature::check(&authority.state, &node, text),
         };
         match checked {
@@ -44,7 +44,7 @@ pub fn refused_peers<'a>(
         former.extend(nodes.into_iter().filter(|(_, times)| !kept(*times)).map(|(node, _)| node));
     }
     for node in former {
-        refused.entry(node).or_insert(Refused::Rotated);
+        refused.entry(node).or_insert(VerifyError::Rotated);
     }
     refused
 }

@@ -4,10 +4,10 @@ use blake2::{Blake2s256, Digest as _};
 use ciborium::Value;
 
 use super::{
-    Malformed, Refused,
+    DecodeError, VerifyError,
     cbor::{self, Fields, Writing},
     key::{KeyId, has_signed},
-    own::OwnKey,
+    private_key::TkaKey,
     state::State,
 };
 use crate::keys::NodePublic;
@@ -52,7 +52,7 @@ pub(super) struct Rotation {
 }
 
 impl NodeSignature {
-    pub fn read(value: Value) -> Result<Self, Malformed> {
+    pub fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         let number = fields.number::<u8>(1)?;
         let (node, signer, signature) = (fields.bytes(2)?, fields.bytes(3)?, fields.bytes(4)?);
@@ -63,7 +63,7 @@ impl NodeSignature {
             (Some(DIRECT), None) => Kind::Direct,
             (Some(ROTATION), Some(nested)) => Kind::Rotation(Box::new(nested)),
             (Some(CREDENTIAL), None) => Kind::Credential,
-            _ => return Err(Malformed::Field),
+            _ => return Err(DecodeError::Field),
         };
         Ok(Self { kind, node, signer, signature, wrapping })
     }
@@ -104,16 +104,16 @@ impl NodeSignature {
 
     /// The signature of a node key by a trusted key. The node renews it by the key `wrapping`, if
     /// there is one.
-    pub fn direct(node: &NodePublic, wrapping: &[u8], by: &OwnKey) -> Self {
+    pub fn direct(node: &NodePublic, wrapping: &[u8], by: &TkaKey) -> Self {
         Self::by(by, Kind::Direct, Self::bytes_of(node), wrapping)
     }
 
     /// The signature of a key that signs node keys in turn.
-    pub fn credential(signer: &KeyId, by: &OwnKey) -> Self {
+    pub fn credential(signer: &KeyId, by: &TkaKey) -> Self {
         Self::by(by, Kind::Credential, Vec::new(), signer)
     }
 
-    fn by(by: &OwnKey, kind: Kind, node: Vec<u8>, wrapping: &[u8]) -> Self {
+    fn by(by: &TkaKey, kind: Kind, node: Vec<u8>, wrapping: &[u8]) -> Self {
         let (signer, wrapping) = (by.id().to_vec(), wrapping.to_vec());
         let mut signature = Self { kind, node, signer, signature: Vec::new(), wrapping };
         signature.signature = by.sign(&signature.hash()).to_vec();
@@ -138,26 +138,27 @@ impl NodeSignature {
         self.node == Self::bytes_of(node)
     }
 
-    fn node(&self) -> Result<NodePublic, Refused> {
+    fn node(&self) -> Result<NodePublic, VerifyError> {
         let key = self.node.strip_prefix(NODE_KEY).and_then(|key| key.try_into().ok());
-        key.map(NodePublic).ok_or(Refused::Malformed(Malformed::Key))
+        key.map(NodePublic).ok_or(VerifyError::Malformed(DecodeError::Key))
     }
 
     /// Whether the node's own key signed it, or a trusted one.
-    fn check(&self, state: &State) -> Result<(), Refused> {
+    fn check(&self, state: &State) -> Result<(), VerifyError> {
         let signer = match &self.kind {
             Kind::Direct | Kind::Credential => {
                 let key = <&KeyId>::try_from(&self.signer[..]).ok().and_then(|id| state.key(id));
-                &key.ok_or(Refused::NoSuchKey)?.id
+                &key.ok_or(VerifyError::NoSuchKey)?.id
             }
-            Kind::Rotation(nested) => {
-                nested.wrapping().try_into().map_err(|_| Refused::Malformed(Malformed::Key))?
-            }
+            Kind::Rotation(nested) => nested
+                .wrapping()
+                .try_into()
+                .map_err(|_| VerifyError::Malformed(DecodeError::Key))?,
         };
         if has_signed(signer, &self.hash(), &self.signature) {
             Ok(())
         } else {
-            Err(Refused::BadSignature)
+            Err(VerifyError::BadSignature)
         }
     }
 }
@@ -177,10 +178,10 @@ pub struct Claim {
 ///
 /// # Errors
 /// It is none of a node key.
-pub fn claim(text: &[u8]) -> Result<Claim, Refused> {
+pub fn claim(text: &[u8]) -> Result<Claim, VerifyError> {
     let signature = NodeSignature::read(cbor::read(text)?)?;
     let signer = signature.innermost().signer.as_slice().try_into();
-    let signer = signer.map_err(|_| Refused::Malformed(Malformed::Key))?;
+    let signer = signer.map_err(|_| VerifyError::Malformed(DecodeError::Key))?;
     let wrapping = signature.wrapping().to_vec();
     Ok(Claim { node: signature.node()?, signer, wrapping })
 }
@@ -190,13 +191,13 @@ pub(super) fn check(
     state: &State,
     node: &NodePublic,
     text: &[u8],
-) -> Result<Option<Rotation>, Refused> {
+) -> Result<Option<Rotation>, VerifyError> {
     let outer = NodeSignature::read(cbor::read(text)?)?;
     if outer.kind == Kind::Credential {
-        return Err(Refused::Credential);
+        return Err(VerifyError::Credential);
     }
     if !outer.is_of(node) {
-        return Err(Refused::OtherNode);
+        return Err(VerifyError::OtherNode);
     }
     let (mut at, mut former) = (&outer, Vec::new());
     at.check(state)?;

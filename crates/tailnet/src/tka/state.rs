@@ -4,7 +4,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use ciborium::Value;
 
 use super::{
-    Malformed, Refused,
+    DecodeError, VerifyError,
     cbor::{Fields, Writing, exactly},
     key::{Key, KeyId},
     update::{Kind, Update},
@@ -23,37 +23,38 @@ const COST: (u32, u32, u32) = (16 << 10, 4, 4);
 pub(super) struct State {
     pub keys: Vec<Key>,
     /// Hashes of the secrets of which each turns tailnet lock off.
-    pub disablers: Vec<[u8; 32]>,
+    pub disablement_hashes: Vec<[u8; 32]>,
     /// Made when the chain began.
     pub numbers: (u64, u64),
 }
 
 impl State {
-    pub fn read(value: Value) -> Result<Self, Malformed> {
+    pub fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         // A checkpoint follows its parent as any update does, and does not name it again.
         let parent = fields.take(1);
-        let disablers = fields.list(2)?.into_iter().map(exactly).collect::<Result<Vec<_>, _>>()?;
+        let disablement_hashes =
+            fields.list(2)?.into_iter().map(exactly).collect::<Result<Vec<_>, _>>()?;
         let keys = fields.list(3)?.into_iter().map(Key::read).collect::<Result<Vec<_>, _>>()?;
         let numbers =
             (fields.number(4)?.unwrap_or_default(), fields.number(5)?.unwrap_or_default());
         fields.end()?;
         let is_valid = parent.is_none()
-            && (1..=MOST_DISABLERS).contains(&disablers.len())
-            && are_different(disablers.iter())
+            && (1..=MOST_DISABLERS).contains(&disablement_hashes.len())
+            && are_different(disablement_hashes.iter())
             && (1..=MOST_KEYS).contains(&keys.len())
             && are_different(keys.iter().map(|key| &key.id));
-        let state = Self { keys, disablers, numbers };
-        if is_valid { Ok(state) } else { Err(Malformed::Checkpoint) }
+        let state = Self { keys, disablement_hashes, numbers };
+        if is_valid { Ok(state) } else { Err(DecodeError::Checkpoint) }
     }
 
     pub fn value(&self) -> Value {
-        let disablers = self.disablers.iter().map(|hash| Value::from(&hash[..]));
+        let disablement_hashes = self.disablement_hashes.iter().map(|hash| Value::from(&hash[..]));
         let numbers =
             [self.numbers.0, self.numbers.1].map(|number| Some(number).filter(|n| *n != 0));
         Writing::default()
             .field(1, Value::Null)
-            .field(2, disablers.collect::<Vec<_>>())
+            .field(2, disablement_hashes.collect::<Vec<_>>())
             .field(3, self.keys.iter().map(Key::value).collect::<Vec<_>>())
             .some(4, numbers[0])
             .some(5, numbers[1])
@@ -65,27 +66,27 @@ impl State {
     }
 
     /// Does what an update says, which is signed and follows this state.
-    pub fn apply(&mut self, update: &Update) -> Result<(), Refused> {
+    pub fn apply(&mut self, update: &Update) -> Result<(), VerifyError> {
         match &update.kind {
-            Kind::Add(key) if self.key(&key.id).is_some() => return Err(Refused::KeyIsThere),
+            Kind::Add(key) if self.key(&key.id).is_some() => return Err(VerifyError::KeyIsThere),
             Kind::Add(key) => self.keys.push(key.clone()),
             Kind::Remove(id) => {
                 let at = self.keys.iter().position(|key| key.id == *id);
-                self.keys.remove(at.ok_or(Refused::NoSuchKey)?);
+                self.keys.remove(at.ok_or(VerifyError::NoSuchKey)?);
             }
             Kind::Change { id, votes, notes } => {
                 let key = self.keys.iter_mut().find(|key| key.id == *id);
-                let key = key.ok_or(Refused::NoSuchKey)?;
+                let key = key.ok_or(VerifyError::NoSuchKey)?;
                 let mut changed = key.clone();
                 changed.votes = votes.unwrap_or(key.votes);
                 changed.notes = notes.clone().or(changed.notes);
                 if !changed.is_valid() {
-                    return Err(Refused::Malformed(Malformed::Key));
+                    return Err(VerifyError::Malformed(DecodeError::Key));
                 }
                 *key = changed;
             }
             Kind::Checkpoint(state) if state.numbers != self.numbers => {
-                return Err(Refused::OtherChain);
+                return Err(VerifyError::OtherChain);
             }
             Kind::Checkpoint(state) => self.clone_from(state),
             Kind::Nothing(_) => {}
@@ -95,12 +96,12 @@ impl State {
 
     /// Whether a secret with this hash turns tailnet lock off.
     pub fn is_disabled_by(&self, hash: &[u8; 32]) -> bool {
-        self.disablers.contains(hash)
+        self.disablement_hashes.contains(hash)
     }
 }
 
 /// The hash of a secret that turns tailnet lock off. Takes 16 MiB and about 50 ms.
-pub fn hash_of_secret(secret: &[u8]) -> Option<[u8; 32]> {
+pub fn disablement_hash(secret: &[u8]) -> Option<[u8; 32]> {
     let (memory, passes, lanes) = COST;
     let params = Params::new(memory, passes, lanes, Some(32)).expect("they are in range");
     let mut hash = [0; 32];
@@ -117,19 +118,20 @@ fn are_different<'a>(all: impl Iterator<Item = &'a [u8; 32]>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{own::OwnKey, update::Update},
+        super::{private_key::TkaKey, update::Update},
         *,
     };
 
     #[test]
     fn a_checkpoint_of_another_chain_is_refused() {
-        let signer = OwnKey::new(&[1; 32]);
+        let signer = TkaKey::new(&[1; 32]);
         let key = Key { id: signer.id(), votes: 1, notes: None };
-        let of = |numbers| State { keys: vec![key.clone()], disablers: vec![[1; 32]], numbers };
+        let of =
+            |numbers| State { keys: vec![key.clone()], disablement_hashes: vec![[1; 32]], numbers };
         for (numbers, is_own) in [((1, 2), true), ((1, 3), false), ((3, 2), false)] {
             let update = Update::by(&signer, None, Kind::Checkpoint(of(numbers)));
             let applied = of((1, 2)).apply(&update);
-            assert_eq!(applied, if is_own { Ok(()) } else { Err(Refused::OtherChain) });
+            assert_eq!(applied, if is_own { Ok(()) } else { Err(VerifyError::OtherChain) });
         }
     }
 }

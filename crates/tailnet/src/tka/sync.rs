@@ -11,7 +11,7 @@ use base64ct::{Base64, Encoding as _};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use super::{Authority, UpdateHash};
-use crate::{keys::NodePublic, messages::LockInfo};
+use crate::{keys::NodePublic, messages::TkaInfo};
 
 /// Where the first checkpoint is, and the secret that turns tailnet lock off.
 pub const BOOTSTRAP_PATH: &str = "/machine/tka/bootstrap";
@@ -39,7 +39,7 @@ pub enum Step {
 }
 
 /// What is to be done, by what the coordinator says of tailnet lock and what is known here.
-pub fn step(said: Option<&LockInfo>, known: Option<&Authority>) -> Step {
+pub fn step(said: Option<&TkaInfo>, known: Option<&Authority>) -> Step {
     let said = said.filter(|lock| !lock.disabled && !lock.head.is_empty());
     match (said, known) {
         (None, None) => Step::Nothing,
@@ -128,14 +128,14 @@ pub struct SendResponse {
 
 /// Makes the requests of a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking {
+pub struct Requester {
     /// The capability version.
     pub version: u16,
     /// The node key.
     pub node_key: NodePublic,
 }
 
-impl Asking {
+impl Requester {
     /// For [`BOOTSTRAP_PATH`].
     pub fn bootstrap(self, known: Option<&Authority>) -> BootstrapRequest {
         let head = known.map(|known| known.head().to_string()).unwrap_or_default();
@@ -166,10 +166,10 @@ impl Asking {
 
 impl OfferResponse {
     /// The updates that the coordinator lacks, as far as what it has is known here.
-    pub fn lacking(&self, known: &Authority) -> Vec<Vec<u8>> {
+    pub fn missing_at_coordinator(&self, known: &Authority) -> Vec<Vec<u8>> {
         let ancestors = self.ancestors.iter().flatten().filter_map(|text| text.parse().ok());
         let ancestors: Vec<UpdateHash> = ancestors.take(FURTHEST).collect();
-        let missing = |head| known.missing(&head, &ancestors);
+        let missing = |head| known.missing_updates(&head, &ancestors);
         self.head.parse().ok().and_then(missing).unwrap_or_default()
     }
 }

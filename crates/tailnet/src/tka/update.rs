@@ -7,10 +7,10 @@ use ciborium::Value;
 use data_encoding::BASE32_NOPAD;
 
 use super::{
-    Malformed, Refused,
+    DecodeError, VerifyError,
     cbor::{self, Fields, Texts, Writing},
     key::{Key, KeyId, has_signed},
-    own::OwnKey,
+    private_key::TkaKey,
     state::State,
 };
 
@@ -31,11 +31,11 @@ impl fmt::Display for UpdateHash {
 }
 
 impl FromStr for UpdateHash {
-    type Err = Malformed;
+    type Err = DecodeError;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let bytes = BASE32_NOPAD.decode(text.as_bytes()).map_err(|_| Malformed::Hash)?;
-        bytes.try_into().map(Self).map_err(|_| Malformed::Hash)
+    fn from_str(text: &str) -> Result<Self, DecodeError> {
+        let bytes = BASE32_NOPAD.decode(text.as_bytes()).map_err(|_| DecodeError::Hash)?;
+        bytes.try_into().map(Self).map_err(|_| DecodeError::Hash)
     }
 }
 
@@ -63,23 +63,23 @@ pub(super) enum Kind {
 }
 
 impl Update {
-    pub fn read(text: &[u8]) -> Result<Self, Malformed> {
+    pub fn read(text: &[u8]) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(cbor::read(text)?)?;
         let number = fields.number::<u8>(1)?.unwrap_or_default();
         let parent = fields.exactly(2)?.map(UpdateHash);
         let signatures = fields.list(23)?.into_iter().map(signature).collect::<Result<_, _>>()?;
         let kind = match number {
-            ADD => Kind::Add(Key::read(fields.take(3).ok_or(Malformed::Field)?)?),
-            REMOVE => Kind::Remove(fields.exactly(4)?.ok_or(Malformed::Field)?),
+            ADD => Kind::Add(Key::read(fields.take(3).ok_or(DecodeError::Field)?)?),
+            REMOVE => Kind::Remove(fields.exactly(4)?.ok_or(DecodeError::Field)?),
             CHANGE => {
-                let id = fields.exactly(4)?.ok_or(Malformed::Field)?;
+                let id = fields.exactly(4)?.ok_or(DecodeError::Field)?;
                 let (votes, notes) = (fields.number(6)?, fields.texts(7)?);
                 if votes.is_none() && notes.is_none() {
-                    return Err(Malformed::Field);
+                    return Err(DecodeError::Field);
                 }
                 Kind::Change { id, votes, notes }
             }
-            CHECKPOINT => Kind::Checkpoint(State::read(fields.take(5).ok_or(Malformed::Field)?)?),
+            CHECKPOINT => Kind::Checkpoint(State::read(fields.take(5).ok_or(DecodeError::Field)?)?),
             _ => Kind::Nothing(number),
         };
         fields.end()?;
@@ -87,7 +87,7 @@ impl Update {
     }
 
     /// One that a key signed.
-    pub fn by(by: &OwnKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
+    pub fn by(by: &TkaKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
         let mut update = Self { parent, kind, signatures: Vec::new() };
         update.signatures.push((by.id(), by.sign(&update.signed_hash())));
         update
@@ -149,19 +149,19 @@ impl Update {
     }
 
     /// Whether trusted keys alone signed it, and at least one.
-    pub fn check(&self, state: &State) -> Result<(), Refused> {
+    pub fn check(&self, state: &State) -> Result<(), VerifyError> {
         if self.signatures.is_empty() {
-            return Err(Refused::Unsigned);
+            return Err(VerifyError::Unsigned);
         }
         let hash = self.signed_hash();
         for (id, signature) in &self.signatures {
-            let key = state.key(id).ok_or(Refused::NoSuchKey)?;
+            let key = state.key(id).ok_or(VerifyError::NoSuchKey)?;
             if !has_signed(&key.id, &hash, signature) {
-                return Err(Refused::BadSignature);
+                return Err(VerifyError::BadSignature);
             }
         }
         match (&self.kind, &state.keys[..]) {
-            (Kind::Remove(id), [last]) if last.id == *id => Err(Refused::LastKey),
+            (Kind::Remove(id), [last]) if last.id == *id => Err(VerifyError::LastKey),
             _ => Ok(()),
         }
     }
@@ -175,9 +175,9 @@ impl Update {
     }
 }
 
-fn signature(value: Value) -> Result<(KeyId, [u8; 64]), Malformed> {
+fn signature(value: Value) -> Result<(KeyId, [u8; 64]), DecodeError> {
     let mut fields = Fields::of(value)?;
     let (id, signature) = (fields.exactly(1)?, fields.exactly(2)?);
     fields.end()?;
-    id.zip(signature).ok_or(Malformed::Field)
+    id.zip(signature).ok_or(DecodeError::Field)
 }

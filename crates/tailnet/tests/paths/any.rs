@@ -4,11 +4,11 @@ use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use proptest::prelude::*;
 use tailnet::{
-    disco::{Bind, Meet, Message, RelayEndpoint, Step as Stage, TxId},
+    disco::{Bind, BirthdayMessage, BirthdayStep, Message, RelayEndpoint, TxId},
     keys::{DiscoPublic, NodePublic},
     paths::{
-        Auxiliary, Event, Opening, Path, Paths, PeerInfo, PeerRelay, Place, To, Traffic, Transmit,
-        Via,
+        AuxiliarySocket, Event, Path, Paths, PeerInfo, PeerRelay, PublicEndpoint, SocketsToOpen,
+        To, Traffic, Transmit, Via,
     },
     peer_relay::Vni,
 };
@@ -37,11 +37,11 @@ enum Step {
     /// Answers the last that was said to a relay.
     Challenge,
     /// Where we are, and whether our port varies.
-    Place(bool),
+    PublicEndpoint(bool),
     /// So many of the sockets are open that were wanted last.
     Opened(u16),
     /// The peer takes a step of the last try to meet by chance.
-    Meet(u8),
+    Birthday(u8),
 }
 
 /// The key of our disco messages.
@@ -80,7 +80,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         (any_addr(), 0..3_u32)
             .prop_map(|(at, vni)| Via::PeerRelay { at, vni: Vni::new(vni).unwrap() }),
         (any_addr(), 0..3_u32, 0..3_u16).prop_map(|(remote, number, index)| {
-            Via::Auxiliary { remote, socket: Auxiliary { number, index } }
+            Via::Auxiliary { remote, socket: AuxiliarySocket { number, index } }
         }),
         (0..3_u16, peer())
             .prop_map(|(region, from)| { Via::Relay { region, from: NodePublic([from; 32]) } }),
@@ -95,8 +95,9 @@ fn any_step() -> impl Strategy<Value = Step> {
             Message::AllocateResponse { generation, endpoint }
         }),
         (0..3_u8, 0..3_u32, any_addr()).prop_map(|(step, number, at)| {
-            let step = [Stage::Ask, Stage::Agree, Stage::Go][usize::from(step)];
-            Message::Meet(Meet { step, number, at })
+            let step = [BirthdayStep::Request, BirthdayStep::Accept, BirthdayStep::Start]
+                [usize::from(step)];
+            Message::Birthday(BirthdayMessage { step, number, at })
         }),
     ];
     let path = prop_oneof![any_addr().prop_map(Path::Direct), (0..3_u16).prop_map(Path::Relay)];
@@ -119,9 +120,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..3_u16, peer()).prop_map(|(region, peer)| Step::Gone(region, peer)),
         1 => Just(Step::Change),
         2 => Just(Step::Challenge),
-        1 => any::<bool>().prop_map(Step::Place),
+        1 => any::<bool>().prop_map(Step::PublicEndpoint),
         2 => (0..3_u16).prop_map(Step::Opened),
-        2 => (0..3_u8).prop_map(Step::Meet),
+        2 => (0..3_u8).prop_map(Step::Birthday),
         1 => peer().prop_map(Step::Ping),
         6 => prop_oneof![0..300_u64, 0..10_000_u64, 0..200_000_u64].prop_map(Step::Pass),
     ]
@@ -136,7 +137,7 @@ struct Any {
     bind: Option<(DiscoPublic, SocketAddr, Bind)>,
     /// The last that was to be opened, and the last try to meet by chance.
     opens: Option<Event>,
-    meets: Option<(NodePublic, DiscoPublic, u32)>,
+    birthday: Option<(NodePublic, DiscoPublic, u32)>,
     numbers: HashSet<TxId>,
 }
 
@@ -147,13 +148,17 @@ impl Any {
         match step {
             Step::Peer(peer, disco, home, endpoints) => {
                 let disco = DiscoPublic([disco; 32]);
-                paths.set_peer(key(peer), &PeerInfo { disco, home, endpoints, passes: true }, now);
+                paths.set_peer(
+                    key(peer),
+                    &PeerInfo { disco, home, endpoints, supports_peer_relays: true },
+                    now,
+                );
             }
             Step::Remove(peer) => {
                 paths.remove_peer(key(peer));
                 self.used[usize::from(peer)] = None;
             }
-            Step::Own(endpoints) => paths.set_own(OWN, endpoints, now),
+            Step::Own(endpoints) => paths.set_own_endpoints(OWN, endpoints, now),
             Step::Disco(from, via, message) => {
                 paths.handle_disco(DiscoPublic([from; 32]), via, &message, now);
             }
@@ -165,18 +170,21 @@ impl Any {
             Step::Change => paths.handle_network_change(now),
             Step::Ping(peer) => _ = paths.ping(key(peer), now),
             Step::Pass(millis) => self.pass(millis),
-            Step::Place(varies) => paths.set_place(Some(Place { at: addr(1), varies })),
+            Step::PublicEndpoint(varies) => {
+                paths.set_public_endpoint(Some(PublicEndpoint { at: addr(1), varies }))
+            }
             Step::Opened(count) => {
-                if let Some(Event::Open(Opening { number, .. })) = self.opens {
-                    paths.handle_opened(number, count, now);
+                if let Some(Event::OpenSockets(SocketsToOpen { number, .. })) = self.opens {
+                    paths.handle_sockets_opened(number, count, now);
                 }
             }
-            Step::Meet(step) => {
-                if let Some((peer, disco, number)) = self.meets {
-                    let step = [Stage::Ask, Stage::Agree, Stage::Go][usize::from(step)];
+            Step::Birthday(step) => {
+                if let Some((peer, disco, number)) = self.birthday {
+                    let step = [BirthdayStep::Request, BirthdayStep::Accept, BirthdayStep::Start]
+                        [usize::from(step)];
                     let via = Via::Relay { region: 1, from: peer };
-                    let meet = Message::Meet(Meet { step, number, at: addr(2) });
-                    paths.handle_disco(disco, via, &meet, now);
+                    let message = Message::Birthday(BirthdayMessage { step, number, at: addr(2) });
+                    paths.handle_disco(disco, via, &message, now);
                 }
             }
             Step::Challenge => {
@@ -198,7 +206,7 @@ impl Any {
         let via = match to {
             To::Udp { addr, .. } => udp(addr),
             To::PeerRelay { addr, vni, .. } => Via::PeerRelay { at: addr, vni },
-            To::Chance(addr) => udp(addr),
+            To::BirthdayProbe(addr) => udp(addr),
             To::Auxiliary { addr, socket } => Via::Auxiliary { remote: addr, socket },
             To::Relay { region, peer } => Via::Relay { region, from: peer },
         };
@@ -222,7 +230,7 @@ impl Any {
 
     fn drain(&mut self) {
         while let Some(event) = self.paths.poll_event() {
-            if let Event::Open(_) = event {
+            if let Event::OpenSockets(_) = event {
                 self.opens = Some(event);
             }
             if let Event::UsePath { peer, path } = event {
@@ -239,9 +247,10 @@ impl Any {
             {
                 self.bind = Some((transmit.disco, addr, *bind));
             }
-            if let (To::Relay { peer, .. }, Message::Meet(meet)) = (transmit.to, &transmit.message)
+            if let (To::Relay { peer, .. }, Message::Birthday(message)) =
+                (transmit.to, &transmit.message)
             {
-                self.meets = Some((peer, transmit.disco, meet.number));
+                self.birthday = Some((peer, transmit.disco, message.number));
             }
             if let Message::Ping { tx, .. } = transmit.message {
                 assert!(self.numbers.insert(tx), "a number is used twice");
@@ -249,7 +258,7 @@ impl Any {
             }
         }
         for peer in 0..3_u8 {
-            if let Some(shown) = self.paths.path(NodePublic([peer; 32])) {
+            if let Some(shown) = self.paths.view(NodePublic([peer; 32])) {
                 assert!(shown.candidates.len() <= 16 + 16 + 8 + 1);
                 assert_eq!(shown.path, self.used[usize::from(peer)]);
             }
@@ -269,7 +278,7 @@ proptest! {
             last: None,
             bind: None,
             opens: None,
-            meets: None,
+            birthday: None,
             numbers: HashSet::new(),
         };
         let node = NodePublic([0; 32]);

@@ -26,13 +26,13 @@ pub fn paths() -> Paths {
 }
 
 fn info(endpoints: Vec<SocketAddr>) -> PeerInfo {
-    PeerInfo { disco: DISCO, home: Some(1), endpoints, passes: true }
+    PeerInfo { disco: DISCO, home: Some(1), endpoints, supports_peer_relays: true }
 }
 
 /// A host that knows where it is, and one peer.
 fn with_peer(endpoints: Vec<SocketAddr>) -> Paths {
     let mut paths = paths();
-    paths.set_own(OWN, vec![addr(999)], START);
+    paths.set_own_endpoints(OWN, vec![addr(999)], START);
     paths.set_peer(PEER, &info(endpoints), START);
     paths
 }
@@ -96,7 +96,7 @@ fn a_thousand_idle_peers_are_free() {
         paths.set_peer(NodePublic(key), &info, START);
     }
     assert_eq!(events(&mut paths).len(), 1_000);
-    paths.set_own(OWN, vec![addr(2_000)], START);
+    paths.set_own_endpoints(OWN, vec![addr(2_000)], START);
     paths.handle_network_change(START);
     assert_eq!(paths.poll_timeout(), None);
     assert_eq!(transmits(&mut paths), []);
@@ -124,7 +124,7 @@ fn an_unknown_key_and_a_wrong_pair_of_keys_are_not_listened_to() {
         assert_eq!(transmits(&mut paths), [], "{via:?} {message:?}");
     }
     assert_eq!(events(&mut paths), []);
-    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+    assert_eq!(paths.view(PEER).unwrap().candidates, []);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_flood_of_pings_is_answered_in_part_and_takes_no_memory() {
     }
     // 64, one each 30 ms, and a ping for each.
     assert!(transmits(&mut paths).len() <= 2 * (64 + 34));
-    assert!(paths.path(PEER).unwrap().candidates.len() <= 8);
+    assert!(paths.view(PEER).unwrap().candidates.len() <= 8);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_call_with_many_addresses_is_followed_in_part() {
         paths.handle_disco(DISCO, relay(PEER), &call(many), now);
         paths.handle_timeout(now);
         all += transmits(&mut paths).len();
-        assert!(paths.path(PEER).unwrap().candidates.len() <= 16);
+        assert!(paths.view(PEER).unwrap().candidates.len() <= 16);
     }
     // Five calls in ten seconds, and five datagrams to each address.
     assert!(all <= 5 * (16 * 5 + 2), "{all}");
@@ -196,12 +196,12 @@ fn addresses_that_lead_nowhere_are_no_candidates() {
     let nowhere = nowhere.map(|text| text.parse().unwrap()).to_vec();
     paths.handle_disco(DISCO, relay(PEER), &call(nowhere), START);
     let mapped = vec!["[::ffff:192.0.2.7]:41641".parse().unwrap()];
-    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+    assert_eq!(paths.view(PEER).unwrap().candidates, []);
     paths.handle_disco(DISCO, relay(PEER), &call(mapped), START);
-    let candidates = paths.path(PEER).unwrap().candidates;
+    let candidates = paths.view(PEER).unwrap().candidates;
     assert_eq!(candidates[0].addr, "192.0.2.7:41641".parse().unwrap());
     paths.handle_disco(DISCO, relay(PEER), &call(vec![]), START);
-    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+    assert_eq!(paths.view(PEER).unwrap().candidates, []);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_path_is_proven_by_the_pong_of_its_own_ping_alone() {
     paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 7 * SECOND + MS);
     let direct = Event::UsePath { peer: PEER, path: Some(Path::Direct(addr(1))) };
     assert_eq!(events(&mut paths), [direct]);
-    assert_eq!(paths.path(PEER).unwrap().latency, Some(MS));
+    assert_eq!(paths.view(PEER).unwrap().latency, Some(MS));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
     let now = START + 28 * SECOND;
     paths.handle_wireguard(PEER, SENT, now);
     transmits(&mut paths);
-    paths.set_own(OWN, vec![addr(3)], now + MS);
+    paths.set_own_endpoints(OWN, vec![addr(3)], now + MS);
     let sent = transmits(&mut paths);
     let to = To::Relay { region: 1, peer: PEER };
     assert_eq!(sent[0], Transmit { to, disco: DISCO, message: call(vec![addr(3)]) });
@@ -278,7 +278,7 @@ fn a_peer_that_does_not_hear_its_calls_is_called_again_and_seldom_pinged() {
     let [mut calls, mut pings] = [0, 0];
     for step in 0..6_000 {
         let now = START + 100 * MS * step;
-        paths.set_own(OWN, vec![addr(3)], now);
+        paths.set_own_endpoints(OWN, vec![addr(3)], now);
         paths.handle_wireguard(PEER, SENT, now);
         paths.handle_timeout(now);
         let sent = transmits(&mut paths);
@@ -331,7 +331,7 @@ fn an_initiation_that_the_relay_lost_is_repeated_when_a_path_is_proven() {
         let tx = pings_to(&transmits(&mut paths), addr(1))[0];
         let pong = Message::Pong { tx, source: addr(999) };
         paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 3 * MS);
-        assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Direct(addr(1))));
+        assert_eq!(paths.view(PEER).unwrap().path, Some(Path::Direct(addr(1))));
         assert_eq!(events(&mut paths).contains(&Event::HandshakeNow(PEER)), lost);
     }
 }
@@ -348,7 +348,7 @@ fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
     let tx = pings_to(&transmits(&mut paths), addr(1))[0];
     let pong = Message::Pong { tx, source: addr(999) };
     paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 8 * SECOND + MS);
-    assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Relay(1)));
+    assert_eq!(paths.view(PEER).unwrap().path, Some(Path::Relay(1)));
     prove(&mut paths, addr(1), START + 45 * SECOND);
 }
 
@@ -360,7 +360,7 @@ fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
         paths.handle_wireguard(PEER, SENT, START);
         prove(&mut paths, addr(1), START + 4 * SECOND);
         paths.handle_stale(PEER, START + 5 * SECOND);
-        assert_eq!(paths.path(PEER).unwrap().path, direct);
+        assert_eq!(paths.view(PEER).unwrap().path, direct);
         if answered {
             paths.handle_handshake_done(PEER, START + 6 * SECOND);
         }
@@ -371,7 +371,7 @@ fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
         paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 7 * SECOND + 2 * MS);
         paths.handle_wireguard(PEER, SENT, START + 12 * SECOND);
         let relay = Some(Path::Relay(1));
-        assert_eq!(paths.path(PEER).unwrap().path, if answered { direct } else { relay });
+        assert_eq!(paths.view(PEER).unwrap().path, if answered { direct } else { relay });
     }
 }
 

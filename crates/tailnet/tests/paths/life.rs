@@ -247,6 +247,6 @@ fn without_a_relay_a_known_endpoint_is_enough() {
     world.plan.map_is_whole = true;
     (0..2).for_each(|at| world.introduce(at));
     world.hosts[0].talks = true;
-    // After the last call, as nothing says that the relay passes none on.
+    // After the last call, as nothing says that the relay supports_peer_relays none on.
     assert!(world.run(world.began + 12 * SECOND, |world| world.hosts[0].is_direct()));
 }

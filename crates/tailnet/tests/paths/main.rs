@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod any;
-mod chance;
+mod birthday;
 mod hostile;
 mod life;
 mod pairs;
-mod passed;
+mod peer_relay;
 mod plan;
 mod start;
 mod stock;

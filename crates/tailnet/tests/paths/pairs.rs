@@ -20,7 +20,7 @@ const BOXES: [Nat; 6] = [
     Nat::UDP_BLOCKED,
 ];
 
-/// Whether a box of which nobody can know the outer port meets one that must know it.
+/// Whether a box of which nobody can know the outer port birthday one that must know it.
 fn theory(pair: [Nat; 2]) -> bool {
     let symmetric = |nat: Nat| nat.mapping != Dependence::EndpointIndependent;
     let strict = |nat: Nat| nat.filtering == Dependence::AddressAndPortDependent;

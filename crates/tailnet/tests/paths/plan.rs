@@ -24,7 +24,7 @@ pub struct Plan {
     /// The second host is a stock one.
     pub stock: bool,
     /// Whether they may meet by chance.
-    pub chance: bool,
+    pub birthday: bool,
     pub start: Start,
 }
 
@@ -57,7 +57,7 @@ impl Plan {
             pace: 100 * MS,
             map_is_whole: below(2) == 0,
             stock: false,
-            chance: false,
+            birthday: false,
             start: Start::default(),
         }
     }

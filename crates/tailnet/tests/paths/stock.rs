@@ -10,7 +10,7 @@ use std::{
 use tailnet::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
-    paths::{Event, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
+    paths::{Event, Path, Paths, PeerInfo, PublicEndpoint, To, Traffic, Transmit, Via},
 };
 
 use crate::world::{MS, SECOND};
@@ -18,10 +18,10 @@ use crate::world::{MS, SECOND};
 /// What a host of a world does about paths.
 pub trait Node {
     fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration);
-    fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
-    /// A stock node meets nobody by chance.
-    fn set_place(&mut self, _: Place) {}
-    fn handle_opened(&mut self, _: u32, _: u16, _: Duration) {}
+    fn set_own_endpoints(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
+    /// A stock node birthday nobody by chance.
+    fn set_public_endpoint(&mut self, _: PublicEndpoint) {}
+    fn handle_sockets_opened(&mut self, _: u32, _: u16, _: Duration) {}
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration);
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration);
     fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration);
@@ -39,16 +39,16 @@ impl Node for Paths {
         self.set_peer(key, info, now);
     }
 
-    fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
-        self.set_own(node, endpoints, now);
+    fn set_own_endpoints(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+        self.set_own_endpoints(node, endpoints, now);
     }
 
-    fn set_place(&mut self, place: Place) {
-        self.set_place(Some(place));
+    fn set_public_endpoint(&mut self, place: PublicEndpoint) {
+        self.set_public_endpoint(Some(place));
     }
 
-    fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
-        self.handle_opened(number, count, now);
+    fn handle_sockets_opened(&mut self, number: u32, count: u16, now: Duration) {
+        self.handle_sockets_opened(number, count, now);
     }
 
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration) {
@@ -185,7 +185,7 @@ impl Node for Stock {
         self.use_path();
     }
 
-    fn set_own(&mut self, _: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+    fn set_own_endpoints(&mut self, _: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
         (self.own, self.own_at) = (endpoints, now);
         if self.calls {
             self.call(now);

@@ -23,7 +23,10 @@ use sim::{Datagram, Dependence, Nat, Network, Realm, Socket};
 use tailnet::{
     disco::Message,
     keys::{DiscoPublic, NodePublic},
-    paths::{Auxiliary, Event, Opening, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
+    paths::{
+        AuxiliarySocket, Event, Path, Paths, PeerInfo, PublicEndpoint, SocketsToOpen, To, Traffic,
+        Transmit, Via,
+    },
 };
 
 pub use crate::plan::{Plan, Start};
@@ -62,7 +65,7 @@ pub struct Host {
     /// The network that it is in, and whether the box before that gives each destination another port.
     behind: Option<(Realm, bool)>,
     /// Those that are for chance, and where the next will be.
-    pub auxiliary: Vec<(Auxiliary, Socket)>,
+    pub auxiliary: Vec<(AuxiliarySocket, Socket)>,
     next_port: u16,
     /// When each call to a port was that may lead to the other by chance.
     pub calls: Vec<Duration>,
@@ -177,7 +180,7 @@ impl World {
             disco: other.disco,
             home: Some(1 + (1 - at) as u16),
             endpoints,
-            passes: true,
+            supports_peer_relays: true,
         };
         self.hosts[at].paths.set_peer(node(1 - at), &info, now);
     }
@@ -208,7 +211,7 @@ impl World {
     /// Has a host know where it is without an answer: where UDP is blocked none comes.
     fn start(&mut self, at: usize) {
         let local = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
-        self.hosts[at].paths.set_own(node(at), local, self.network.now());
+        self.hosts[at].paths.set_own_endpoints(node(at), local, self.network.now());
         self.refresh(at);
     }
 
@@ -315,11 +318,11 @@ impl World {
                     self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
                 own.push(mapped);
                 own.dedup();
-                self.hosts[at].paths.set_own(node(at), own, now);
+                self.hosts[at].paths.set_own_endpoints(node(at), own, now);
                 if let Some((_, varies)) = self.hosts[at].behind
-                    && self.plan.chance
+                    && self.plan.birthday
                 {
-                    self.hosts[at].paths.set_place(Place { at: mapped, varies });
+                    self.hosts[at].paths.set_public_endpoint(PublicEndpoint { at: mapped, varies });
                 }
             }
             DATA => self.hosts[at].note_data(Path::Direct(datagram.from), now),
@@ -330,7 +333,7 @@ impl World {
     fn arrive_at_auxiliary(
         &mut self,
         at: usize,
-        to: Auxiliary,
+        to: AuxiliarySocket,
         datagram: &Datagram,
         now: Duration,
     ) {
@@ -346,8 +349,8 @@ impl World {
     }
 
     /// Has a host open auxiliary sockets.
-    fn open_auxiliary(&mut self, at: usize, opening: Opening) {
-        let Opening { disco, number, to, count, hops, tx, .. } = opening;
+    fn open_auxiliary(&mut self, at: usize, opening: SocketsToOpen) {
+        let SocketsToOpen { disco, number, to, count, hops, tx, .. } = opening;
         let index = self.sealed.len() as u64;
         let message = Message::Ping { tx, node_key: Some(node(at)), padding: 0 };
         self.sealed.push((self.hosts[at].disco, disco, message));
@@ -359,9 +362,9 @@ impl World {
             host.next_port += 1;
             let socket = self.network.bind(realm, SocketAddr::new(inner.ip(), host.next_port));
             socket.send_with_ttl(to, &bytes, hops);
-            host.auxiliary.push((Auxiliary { number, index }, socket));
+            host.auxiliary.push((AuxiliarySocket { number, index }, socket));
         }
-        host.paths.handle_opened(number, count, self.network.now());
+        host.paths.handle_sockets_opened(number, count, self.network.now());
     }
 
     fn open(&mut self, at: usize, via: Via, index: usize, now: Duration) {
@@ -379,11 +382,11 @@ impl World {
                     self.hosts[at].told.push((now, path));
                 }
                 Event::RefreshEndpoints => self.refresh(at),
-                Event::Open(opening) => self.open_auxiliary(at, opening),
-                Event::Keep(kept) => self.hosts[at]
+                Event::OpenSockets(opening) => self.open_auxiliary(at, opening),
+                Event::RetainSocket(kept) => self.hosts[at]
                     .auxiliary
                     .retain(|(one, _)| one.number != kept.number || *one == kept),
-                Event::Close(number) => {
+                Event::CloseSockets(number) => {
                     self.hosts[at].auxiliary.retain(|(one, _)| one.number != number);
                 }
                 _ => {}
@@ -407,7 +410,7 @@ impl World {
                     self.leave(at, Leaving { at: now, to: addr, bytes, hops });
                 }
             }
-            To::Chance(addr) => {
+            To::BirthdayProbe(addr) => {
                 host.calls.push(now);
                 let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
                 self.leave(at, Leaving { at: now, to: addr, bytes, hops: None });

@@ -2,45 +2,45 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
-use tailnet::tka::follow::{Failure, Follower, Known, Question, Said};
+use tailnet::tka::follow::{Follower, LocalAuthority, SyncError, SyncInput, SyncRequest};
 
 use super::*;
 
 /// A node that follows, and what its map says.
 struct Node {
     follower: Follower,
-    lock: Option<LockInfo>,
+    tka: Option<TkaInfo>,
     now: Duration,
 }
 
 impl Node {
-    fn new(known: Known, head: &str) -> Self {
+    fn new(known: LocalAuthority, head: &str) -> Self {
         let mut follower = Follower::new(known);
         follower.handle_connected();
-        let lock = LockInfo { head: head.into(), disabled: false };
-        Self { follower, lock: Some(lock), now: Duration::from_secs(100) }
+        let tka = TkaInfo { head: head.into(), disabled: false };
+        Self { follower, tka: Some(tka), now: Duration::from_secs(100) }
     }
 
-    fn said(&self) -> Said<'_> {
-        let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
-        Said { lock: self.lock.as_ref(), asking, now: self.now }
+    fn input(&self) -> SyncInput<'_> {
+        let requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
+        SyncInput { tka: self.tka.as_ref(), requester, now: self.now }
     }
 
-    fn asks(&mut self) -> Option<Question> {
-        let (lock, now) = (self.lock.clone(), self.now);
-        let asking = self.said().asking;
-        self.follower.poll_question(Said { lock: lock.as_ref(), asking, now })
+    fn asks(&mut self) -> Option<SyncRequest> {
+        let (tka, now) = (self.tka.clone(), self.now);
+        let requester = self.input().requester;
+        self.follower.poll_request(SyncInput { tka: tka.as_ref(), requester, now })
     }
 
-    fn answer(&mut self, question: &Question, answer: &Value) -> (bool, Option<Question>) {
-        let (lock, now) = (self.lock.clone(), self.now);
-        let said = Said { lock: lock.as_ref(), asking: self.said().asking, now };
+    fn answer(&mut self, request: &SyncRequest, answer: &Value) -> (bool, Option<SyncRequest>) {
+        let (tka, now) = (self.tka.clone(), self.now);
+        let input = SyncInput { tka: tka.as_ref(), requester: self.input().requester, now };
         let answer = answer.to_string();
-        self.follower.handle_answer(question.number, Ok(answer.as_bytes()), said, 0)
+        self.follower.handle_answer(request.number, Ok(answer.as_bytes()), input, 0)
     }
 
     fn head(&self) -> Option<String> {
-        self.follower.known().authority().map(|authority| authority.head().to_string())
+        self.follower.local_authority().authority().map(|authority| authority.head().to_string())
     }
 }
 
@@ -57,7 +57,7 @@ fn updates(chain: &Chain) -> Vec<String> {
 fn a_chain_is_fetched_from_its_checkpoint_to_its_head() {
     for chain in chains() {
         let head = &chain.steps.last().unwrap().head;
-        let mut node = Node::new(Known::Nothing, head);
+        let mut node = Node::new(LocalAuthority::Unknown, head);
         let asked = node.asks().unwrap();
         assert_eq!(asked.path, "/machine/tka/bootstrap");
         assert_eq!(node.asks(), None, "one at a time");
@@ -78,7 +78,7 @@ fn a_chain_is_fetched_from_its_checkpoint_to_its_head() {
 fn a_map_that_lags_behind_its_coordinator_is_no_failure() {
     let chain = &chains()[0];
     let head = &chain.steps.last().unwrap().head;
-    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), &chain.steps[0].head);
+    let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), &chain.steps[0].head);
     let offer = node.asks().unwrap();
     let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
     let (_, send) = node.answer(&offer, &missing);
@@ -93,13 +93,13 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
     let first = begin(chain).head().to_string();
     let forged = base64(&chains()[2].steps[0].updates[0]);
     let answers = [
-        (json!(null), Failure::BadAnswer),
-        (json!({ "MissingAUMs": "x" }), Failure::BadAnswer),
-        (json!({ "MissingAUMs": ["?"] }), Failure::BadAnswer),
-        (json!({ "MissingAUMs": ["AA=="] }), Failure::Refused(Malformed::Field.into())),
-        (json!({ "MissingAUMs": [forged] }), Failure::Refused(Refused::NoParent)),
+        (json!(null), SyncError::BadAnswer),
+        (json!({ "MissingAUMs": "x" }), SyncError::BadAnswer),
+        (json!({ "MissingAUMs": ["?"] }), SyncError::BadAnswer),
+        (json!({ "MissingAUMs": ["AA=="] }), SyncError::Refused(DecodeError::Field.into())),
+        (json!({ "MissingAUMs": [forged] }), SyncError::Refused(VerifyError::NoParent)),
     ];
-    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), head);
+    let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), head);
     for (answer, failure) in answers {
         let offer = node.asks().unwrap();
         assert_eq!(node.answer(&offer, &answer), (false, None), "{answer}");
@@ -123,26 +123,26 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
 #[test]
 fn a_secret_alone_turns_it_off_whatever_the_coordinator_says() {
     let chain = &chains()[0];
-    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), "");
+    let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), "");
     for secret in chain.secrets.iter().rev().filter(|secret| !secret.accepted) {
         let asked = node.asks().unwrap();
         let answer = json!({ "DisablementSecret": base64(&secret.secret) });
         assert_eq!(node.answer(&asked, &answer), (false, None));
-        assert_eq!(node.follower.failure(), Some(&Failure::NoSecret));
+        assert_eq!(node.follower.failure(), Some(&SyncError::NoSecret));
         node.now = node.follower.poll_timeout().unwrap();
     }
     let asked = node.asks().unwrap();
     let valid = chain.secrets.iter().find(|secret| secret.accepted).unwrap();
     let answer = json!({ "DisablementSecret": base64(&valid.secret) });
     assert_eq!(node.answer(&asked, &answer), (true, None));
-    assert!(matches!(node.follower.known(), Known::Nothing));
+    assert!(matches!(node.follower.local_authority(), LocalAuthority::Unknown));
     assert_eq!(node.follower.failure(), None);
 }
 
 #[test]
 fn nothing_is_asked_without_a_connection_nor_where_what_was_kept_is_damaged() {
     let chain = &chains()[0];
-    let mut node = Node::new(Known::Nothing, &chain.steps[0].head);
+    let mut node = Node::new(LocalAuthority::Unknown, &chain.steps[0].head);
     let asked = node.asks().unwrap();
     node.follower.handle_disconnected();
     let first = json!({ "GenesisAUM": base64(&chain.checkpoint) });
@@ -150,5 +150,5 @@ fn nothing_is_asked_without_a_connection_nor_where_what_was_kept_is_damaged() {
     assert_eq!(node.asks(), None);
     node.follower.handle_connected();
     assert!(node.asks().unwrap().number != asked.number);
-    assert_eq!(Node::new(Known::Damaged, &chain.steps[0].head).asks(), None);
+    assert_eq!(Node::new(LocalAuthority::Damaged, &chain.steps[0].head).asks(), None);
 }

@@ -8,8 +8,8 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
-    settings::{Around, Lock, settings},
-    tka::{NewKey, first_checkpoint, hash_of_secret, sign},
+    settings::{Environment, TkaStatus, settings},
+    tka::{NewKey, disablement_hash, first_checkpoint, sign},
 };
 
 use super::*;
@@ -17,8 +17,8 @@ use super::*;
 const NODES: u16 = 1000;
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
-fn signer(number: u8) -> OwnKey {
-    OwnKey::new(&[number; 32])
+fn signer(number: u8) -> TkaKey {
+    TkaKey::new(&[number; 32])
 }
 
 fn key(number: u16) -> NodePublic {
@@ -47,7 +47,7 @@ fn node(number: u16, signature: &[u8]) -> Value {
 fn inserted() -> Vec<(&'static str, Value)> {
     let own = signer(100);
     let first = sign(&signer(1), &key(2000), &own.id());
-    let second = own.renewed(&key(2001), &first).unwrap();
+    let second = own.renew_signature(&key(2001), &first).unwrap();
     let replayed = sign(&signer(1), &key(1), &[]);
     let mut exempt = node(2007, &[]);
     exempt["UnsignedPeerAPIOnly"] = json!(true);
@@ -66,10 +66,10 @@ fn inserted() -> Vec<(&'static str, Value)> {
 /// Keys 1 and 2 are trusted, and 3 was.
 fn authority() -> Authority {
     let keys = [1, 2, 3].map(|number| NewKey::new(signer(number).id(), 1));
-    let disabler = hash_of_secret(b"secret").unwrap();
+    let disabler = disablement_hash(b"secret").unwrap();
     let first = first_checkpoint(&keys, &[disabler], (1, 2), &signer(1)).unwrap();
-    let mut authority = Authority::begin(&first).unwrap();
-    let out = authority.edited(&signer(1), &[], &[signer(3).id()]).unwrap();
+    let mut authority = Authority::bootstrap(&first).unwrap();
+    let out = authority.edit_keys(&signer(1), &[], &[signer(3).id()]).unwrap();
     authority.inform(&out).unwrap();
     authority
 }
@@ -77,10 +77,11 @@ fn authority() -> Authority {
 #[test]
 fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
     let authority = authority();
-    let lock = Lock::On { authority: &authority, own_key: "tlpub:00" };
-    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
+    let tka = TkaStatus::On { authority: &authority, own_key: "tlpub:00" };
+    let around = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
     // One that renewed its key is in the network rightly.
-    let renewed = signer(100).renewed(&key(2001), &sign(&signer(1), &key(2000), &signer(100).id()));
+    let renewed =
+        signer(100).renew_signature(&key(2001), &sign(&signer(1), &key(2000), &signer(100).id()));
     let mut signed: Vec<Value> = (0..NODES)
         .map(|number| node(number, &sign(&signer(1 + (number % 2) as u8), &key(number), &[])))
         .collect();
@@ -136,8 +137,8 @@ fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     let nodes: Vec<&Value> = inserted.iter().map(|(_, node)| node).collect();
     let first = json!({ "Node": node(1, &[]), "Peers": nodes });
     map.apply_first(read(&first), NOW);
-    let lock = Lock::Unknown;
-    let around = Around { now: NOW, answers: true, lock, ..Around::default() };
+    let tka = TkaStatus::Unknown;
+    let around = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
     assert_eq!(settings(&map, &Prefs::new(), &around).peers.len(), inserted.len());
 }
 
@@ -153,12 +154,12 @@ fn signed_twice(update: &[u8]) -> Vec<u8> {
 #[test]
 fn an_update_that_one_key_signed_twice_has_its_votes_once() {
     let keys = [(1, 2), (2, 3), (3, 1)].map(|(key, votes)| NewKey::new(signer(key).id(), votes));
-    let disabler = hash_of_secret(b"secret").unwrap();
+    let disabler = disablement_hash(b"secret").unwrap();
     let first = first_checkpoint(&keys, &[disabler], (1, 2), &signer(1)).unwrap();
-    let begun = || Authority::begin(&first).unwrap();
+    let begun = || Authority::bootstrap(&first).unwrap();
     let edit = |by: u8, add: u8| {
         let added = NewKey::new(signer(add).id(), 1);
-        let updates = begun().edited(&signer(by), &[added], &[]).unwrap();
+        let updates = begun().edit_keys(&signer(by), &[added], &[]).unwrap();
         <[Vec<u8>; 1]>::try_from(updates).unwrap()
     };
     // Several hashes: of two updates with the same votes the lower one counts.

@@ -2,20 +2,20 @@
 //! `tests/tka-vectors` prints.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod builder;
+mod command;
 mod follow;
 mod hostile;
-mod make;
-mod order;
 
 use std::{collections::BTreeSet, env, fs, path::PathBuf};
 
 use serde::Deserialize;
 use tailnet::{
     keys::NodePublic,
-    messages::LockInfo,
+    messages::TkaInfo,
     tka::{
-        Authority, Malformed, OwnKey, Refused, WrappedAuthKey, refused_peers,
-        sync::{Asking, Step as Next, step},
+        Authority, DecodeError, TkaKey, VerifyError, WrappedAuthKey, rejected_peers,
+        sync::{Requester, Step as CommandStep, step},
     },
 };
 
@@ -93,10 +93,10 @@ fn node(text: &str) -> NodePublic {
 }
 
 fn begin(chain: &Chain) -> Authority {
-    Authority::begin(&hex(&chain.checkpoint)).unwrap()
+    Authority::bootstrap(&hex(&chain.checkpoint)).unwrap()
 }
 
-fn tell(authority: &mut Authority, step: &Step) -> Result<(), Refused> {
+fn tell(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
     let updates: Vec<Vec<u8>> = step.updates.iter().map(|text| hex(text)).collect();
     authority.inform(&updates)
 }
@@ -139,7 +139,7 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
             let checked = authority.check(&node(&signature.node), &hex(text));
             // Go's reader takes one of CBOR's simple values for a number; nobody writes that.
             let is_odd =
-                name == "changed" && checked == Err(Refused::Malformed(Malformed::NotCbor));
+                name == "changed" && checked == Err(VerifyError::Malformed(DecodeError::NotCbor));
             let same = checked.is_ok() == signature.accepted;
             assert!(same || is_odd, "{name}: {checked:?} {text}");
             accepted += u32::from(checked.is_ok());
@@ -150,7 +150,7 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
             let text = hex(text);
             let peers = [(node(&signature.node), &text[..])].into_iter();
             let former = signature.former.iter().flatten().map(|former| (node(former), &[][..]));
-            let refused = refused_peers(&authority, peers.chain(former.clone()));
+            let refused = rejected_peers(&authority, peers.chain(former.clone()));
             assert_eq!(refused.len(), former.count(), "{name}");
             assert!(!refused.contains_key(&node(&signature.node)), "{name}");
         }
@@ -163,22 +163,22 @@ fn a_node_signs_its_next_key_as_tailscale_does() {
     let chains = chains();
     let authority = followed(&chains[0]);
     for renewal in chains[0].renewed.iter().flatten() {
-        let own: OwnKey = renewal.key.parse().unwrap();
+        let own: TkaKey = renewal.key.parse().unwrap();
         assert_eq!((&*own.text(), &own.public()), (&renewal.key, &renewal.public));
         let mut former = hex(&renewal.first);
         for (name, text) in renewal.nodes.iter().zip(&renewal.texts) {
-            let renewed = own.renewed(&node(name), &former).unwrap();
+            let renewed = own.renew_signature(&node(name), &former).unwrap();
             assert_eq!(renewed, hex(text), "{name}");
-            assert_eq!(own.renewed(&node(name), &renewed).as_ref(), Ok(&renewed));
+            assert_eq!(own.renew_signature(&node(name), &renewed).as_ref(), Ok(&renewed));
             former = renewed;
         }
         // And on, for years.
         for number in 100..150 {
             let next = NodePublic([number; 32]);
-            former = own.renewed(&next, &former).unwrap();
+            former = own.renew_signature(&next, &former).unwrap();
             assert_eq!(authority.check(&next, &former), Ok(()), "{number}");
         }
-        assert!(own.renewed(&node(&renewal.nodes[0]), b"").is_err());
+        assert!(own.renew_signature(&node(&renewal.nodes[0]), b"").is_err());
     }
     for wrapped in chains.iter().flat_map(|chain| chain.wrapped.iter().flatten()) {
         let read = WrappedAuthKey::read(&wrapped.text).unwrap();
@@ -201,12 +201,12 @@ fn a_secret_turns_it_off_where_tailscale_says_so() {
 
 #[test]
 fn an_offer_names_the_updates_that_tailscales_names() {
-    let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+    let requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
     for chain in chains().iter().filter(|chain| chain.name != "long") {
         let mut authority = begin(chain);
         for step in &chain.steps {
             let _ = tell(&mut authority, step);
-            let offer = serde_json::to_value(asking.offer(&authority)).unwrap();
+            let offer = serde_json::to_value(requester.offer(&authority)).unwrap();
             assert_eq!(offer["Head"], step.head);
             assert_eq!(offer["Ancestors"], serde_json::json!(step.offer), "{}", chain.name);
         }
@@ -217,19 +217,19 @@ fn an_offer_names_the_updates_that_tailscales_names() {
 fn what_is_kept_comes_back_and_a_long_chain_loses_its_beginning() {
     for chain in chains() {
         let authority = followed(&chain);
-        let kept = authority.texts();
+        let kept = authority.encoded_updates();
         assert!(kept.len() < 350, "{}", kept.len());
         let told: usize = chain.steps.iter().map(|step| step.updates.len()).sum();
         assert!(chain.name != "long" || kept.len() < told);
-        let mut restored = Authority::restored(&kept).unwrap();
+        let mut restored = Authority::from_stored(&kept).unwrap();
         assert_eq!(restored.head(), authority.head());
         // And goes on.
         let last = chain.steps.last().unwrap();
         assert_eq!(tell(&mut restored, last), Ok(()));
         assert_eq!(restored.head(), authority.head());
     }
-    assert!(Authority::restored::<&[u8]>(&[]).is_err());
-    assert!(Authority::begin(&hex(&chains()[0].steps[0].updates[0])).is_err());
+    assert!(Authority::from_stored::<&[u8]>(&[]).is_err());
+    assert!(Authority::bootstrap(&hex(&chains()[0].steps[0].updates[0])).is_err());
 }
 
 #[test]
@@ -244,30 +244,30 @@ fn of_nodes_that_renewed_one_key_the_newest_alone_counts() {
     let refused = |names: &[&str]| {
         let peers: Vec<(NodePublic, Vec<u8>)> = names.iter().map(|name| named(name)).collect();
         let refused =
-            refused_peers(&authority, peers.iter().map(|(node, text)| (*node, &text[..])));
+            rejected_peers(&authority, peers.iter().map(|(node, text)| (*node, &text[..])));
         peers.iter().map(|(node, _)| refused.get(node).copied()).collect::<Vec<_>>()
     };
     assert_eq!(refused(&["direct"]), [None]);
-    assert_eq!(refused(&["direct", "renewed"]), [Some(Refused::Rotated), None]);
+    assert_eq!(refused(&["direct", "renewed"]), [Some(VerifyError::Rotated), None]);
     let of_three = refused(&["renewed 2 times", "direct", "renewed"]);
-    assert_eq!(of_three, [None, Some(Refused::Rotated), Some(Refused::Rotated)]);
+    assert_eq!(of_three, [None, Some(VerifyError::Rotated), Some(VerifyError::Rotated)]);
     // Of an auth key, many nodes renew what is signed by one key.
     assert_eq!(refused(&["by a credential", "renewed"]), [None, None]);
     let alone = refused(&["a credential alone"]);
-    assert_eq!(alone, [Some(Refused::Credential)]);
+    assert_eq!(alone, [Some(VerifyError::Credential)]);
 }
 
 #[test]
 fn what_is_to_be_done_follows_from_both_heads() {
     let chain = &chains()[0];
     let authority = begin(chain);
-    let said = |head: &str, disabled| LockInfo { head: head.into(), disabled };
+    let input = |head: &str, disabled| TkaInfo { head: head.into(), disabled };
     let head = authority.head().to_string();
-    assert_eq!(step(None, None), Next::Nothing);
-    assert_eq!(step(Some(&said("x", true)), None), Next::Nothing);
-    assert_eq!(step(Some(&said(&head, false)), None), Next::Begin);
-    assert_eq!(step(Some(&said(&head, false)), Some(&authority)), Next::Nothing);
-    assert_eq!(step(Some(&said("x", false)), Some(&authority)), Next::Update);
-    assert_eq!(step(None, Some(&authority)), Next::Disable);
-    assert_eq!(step(Some(&said(&head, true)), Some(&authority)), Next::Disable);
+    assert_eq!(step(None, None), CommandStep::Nothing);
+    assert_eq!(step(Some(&input("x", true)), None), CommandStep::Nothing);
+    assert_eq!(step(Some(&input(&head, false)), None), CommandStep::Begin);
+    assert_eq!(step(Some(&input(&head, false)), Some(&authority)), CommandStep::Nothing);
+    assert_eq!(step(Some(&input("x", false)), Some(&authority)), CommandStep::Update);
+    assert_eq!(step(None, Some(&authority)), CommandStep::Disable);
+    assert_eq!(step(Some(&input(&head, true)), Some(&authority)), CommandStep::Disable);
 }

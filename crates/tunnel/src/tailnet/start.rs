@@ -73,7 +73,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let (line, agents_end) = Channel::pair().map_err(system)?;
     let (tell, addresses) = watch::channel(Vec::new());
     let stack = inside.stack().clone();
-    let on_identity = Box::new(move |told: ::tailnet::line::Identity| {
+    let on_identity = Box::new(move |told: ::tailnet::ipc::Identity| {
         stack.set_addresses(told.addresses.clone());
         identity.set(told.addresses.clone(), told.names, told.search);
         tell.send_replace(told.addresses);

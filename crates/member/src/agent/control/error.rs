@@ -4,9 +4,9 @@ use std::{fmt, io, net::IpAddr, time::Duration};
 
 use rustls::CertificateError;
 use tailnet::{
-    control::{noise::HandshakeError, proxy::UnusableProxy},
+    control::{noise::HandshakeError, proxy::ProxyError},
     keys::MachinePublic,
-    scope::OF_THIS_MACHINE,
+    scope::NOT_ADMITTED,
 };
 
 /// The reason for a failed or ended connection to the coordinator.
@@ -30,7 +30,7 @@ pub enum ControlError {
     /// name.
     UnknownIssuer(String, String),
     /// The proxy cannot be used.
-    UnusableProxy(UnusableProxy),
+    UnusableProxy(ProxyError),
     /// The proxy refused with this answer.
     ProxyRefused(String, String),
     /// The first URL redirects to the second.
@@ -105,7 +105,7 @@ impl fmt::Display for ControlError {
                 write!(f, "{host}: the name cannot be resolved: {}", os_message(error))
             }
             Self::OutOfScope(host, address) => {
-                write!(f, "{host} is at {address}: {OF_THIS_MACHINE}")
+                write!(f, "{host} is at {address}: {NOT_ADMITTED}")
             }
             Self::Connect(to, error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 write!(f, "{to}: connection refused: nothing listens there")
@@ -238,8 +238,8 @@ impl From<HandshakeError> for ControlError {
     }
 }
 
-impl From<UnusableProxy> for ControlError {
-    fn from(error: UnusableProxy) -> Self {
+impl From<ProxyError> for ControlError {
+    fn from(error: ProxyError) -> Self {
         Self::UnusableProxy(error)
     }
 }

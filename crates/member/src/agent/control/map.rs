@@ -6,7 +6,7 @@ use tailnet::{
     control::{
         dial::Candidate,
         frame::{FrameReader, LONGEST},
-        messages::{Announced, MapHead, MapPosition, MapRequest, PingRequest},
+        messages::{Announcement, MapHead, MapPosition, MapRequest, PingRequest},
     },
     keys::NodePublic,
     messages::MapResponse,
@@ -57,7 +57,7 @@ impl Stream<'_> {
     pub async fn follow(
         &mut self,
         node_key: NodePublic,
-        announced: &Announced,
+        announced: &Announcement,
     ) -> Result<(), ControlError> {
         let previous = self.position.clone();
         let request = MapRequest::stream(node_key, announced).from(previous.as_ref());

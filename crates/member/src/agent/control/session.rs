@@ -6,7 +6,7 @@ use tailnet::{
     control::{
         backoff::Backoff,
         dial::Candidate,
-        messages::{Announced, MapPosition, MapRequest, RegisterRequest},
+        messages::{Announcement, MapPosition, MapRequest, RegisterRequest},
         register::{Login, Registration, Step},
     },
     keys::NodePublic,
@@ -45,7 +45,7 @@ enum Goal {
 }
 
 /// The present state of this node, after the first update.
-pub(super) type NodeInfo = watch::Receiver<Option<Arc<Announced>>>;
+pub(super) type NodeInfo = watch::Receiver<Option<Arc<Announcement>>>;
 
 /// The channels of commands other than goals.
 struct Inbox<'a> {
@@ -183,13 +183,13 @@ impl<C: Transport> Session<C> {
         let Goal::Join(registration) = &mut self.goal else { return Ok(()) };
         let announced = current(node_info);
         let request = registration.request(&announced.hostinfo);
-        let waits_for_user = registration.awaits_person();
+        let waits_for_user = registration.awaits_login();
         let response =
             connection.register(&registration.node_key(), &request, waits_for_user).await;
         if let Err(ControlError::Status(..)) = response
             && waits_for_user
         {
-            registration.forget_url();
+            registration.clear_url();
         }
         match registration.handle_response(response?) {
             Step::Visit(url) => {
@@ -213,7 +213,7 @@ impl<C: Transport> Session<C> {
             }
             Step::Refused(why) => {
                 let retry_in = self.refusals.handle_failure(random());
-                registration.forget_url();
+                registration.clear_url();
                 self.emit(Event::Refused { why: printable(why.as_bytes()), retry_in }).await;
                 sleep(retry_in).await;
             }
@@ -278,7 +278,7 @@ impl<C: Transport> Session<C> {
 }
 
 /// The present state of the node, which `pursue` waits for.
-fn current(node_info: &mut NodeInfo) -> Arc<Announced> {
+fn current(node_info: &mut NodeInfo) -> Arc<Announcement> {
     node_info.borrow_and_update().clone().unwrap_or_default()
 }
 

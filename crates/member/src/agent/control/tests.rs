@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tailnet::{
     control::{
-        messages::{Announced, EndpointKind},
+        messages::{Announcement, EndpointKind},
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
@@ -98,12 +98,12 @@ fn settings(server_key: MachinePublic, dialer: Network) -> Settings<Network> {
     Settings { url, server_key, machine_key, dialer }
 }
 
-fn announced(port: u16) -> Box<Announced> {
-    Box::new(Announced {
+fn announced(port: u16) -> Box<Announcement> {
+    Box::new(Announcement {
         hostinfo: json!({ "Hostname": "a" }),
         endpoints: vec![(([192, 0, 2, 1], port).into(), EndpointKind::Local)],
         disco_key: DiscoPublic([2; 32]),
-        lock_head: String::new(),
+        tka_head: String::new(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
-use tailnet::{keys::NodePublic, tka::follow::Question};
+use tailnet::{keys::NodePublic, tka::follow::SyncRequest};
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -24,7 +24,7 @@ const _: () = assert!(MAX_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The latest request.
-pub(super) type TkaRequests = watch::Receiver<Option<Question>>;
+pub(super) type TkaRequests = watch::Receiver<Option<SyncRequest>>;
 
 /// Sends each new request and reports its response.
 pub(super) async fn forward_all(
@@ -53,9 +53,9 @@ pub(super) async fn forward_all(
 async fn send(
     connection: &Connection,
     node_key: NodePublic,
-    question: Question,
+    question: SyncRequest,
 ) -> Result<Bytes, ControlError> {
-    let Question { path, body, .. } = question;
+    let SyncRequest { path, body, .. } = question;
     let response = connection.request(Method::GET, WHAT, path, &node_key, body).await?;
     collect_up_to(MAX_ANSWER, WHAT, response.into_body()).await
 }

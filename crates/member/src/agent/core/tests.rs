@@ -168,7 +168,7 @@ impl Rig {
     }
 
     /// The messages to the data plane since the last call.
-    fn plane_messages(&self) -> Vec<ToPlane> {
+    fn plane_messages(&self) -> Vec<ToDataPlane> {
         std::iter::from_fn(|| self.agent.plane.poll()).collect()
     }
 
@@ -275,10 +275,10 @@ fn map_of(peers: &[u8]) -> Value {
 }
 
 /// The keys of the data plane's peers after these messages.
-fn peers(messages: &[ToPlane]) -> Vec<NodePublic> {
+fn peers(messages: &[ToDataPlane]) -> Vec<NodePublic> {
     let mut peers = std::collections::BTreeSet::new();
     for message in messages {
-        if let ToPlane::Peers { complete, changed, removed } = message {
+        if let ToDataPlane::Peers { complete, changed, removed } = message {
             if *complete {
                 peers.clear();
             }

@@ -11,7 +11,7 @@ use std::{
 
 use tailnet::{
     dns::{Forward, Reply, Resolver},
-    scope::OF_THIS_MACHINE,
+    scope::NOT_ADMITTED,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -41,7 +41,7 @@ pub enum ForwardError {
     /// No answer in time.
     Timeout,
     /// The reply over TCP is not the answer.
-    BadReply(tailnet::dns::BadReply),
+    ReplyError(tailnet::dns::ReplyError),
     /// The resolver at this URL needs DNS over HTTPS, which is not supported.
     NoHttps(String),
     /// The address of the resolver is not allowed.
@@ -55,9 +55,9 @@ impl fmt::Display for ForwardError {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Timeout => f.write_str("no answer in time"),
-            Self::BadReply(error) => error.fmt(f),
+            Self::ReplyError(error) => error.fmt(f),
             Self::NoHttps(url) => write!(f, "{url}: DNS over HTTPS is not supported"),
-            Self::Refused(at) => write!(f, "{at}: {OF_THIS_MACHINE}"),
+            Self::Refused(at) => write!(f, "{at}: {NOT_ADMITTED}"),
             Self::NoResolver => f.write_str("no resolver"),
         }
     }
@@ -115,7 +115,7 @@ impl Forwarder {
         };
         let mut udp = pin!(self.query_udp(forward, server));
         match timeout(TCP_DELAY, &mut udp).await {
-            Ok(Ok(reply)) if forward.wants_more(&reply) => {
+            Ok(Ok(reply)) if forward.should_retry_over_tcp(&reply) => {
                 return self.query_tcp(forward, server).await.or(Ok(reply));
             }
             Ok(Ok(reply)) => return Ok(reply),
@@ -128,7 +128,7 @@ impl Forwarder {
                 Ok(reply) => Ok(reply),
                 Err(_) => udp.await,
             },
-            Ok(reply) = &mut udp => match forward.wants_more(&reply) {
+            Ok(reply) = &mut udp => match forward.should_retry_over_tcp(&reply) {
                 true => tcp.await.or(Ok(reply)),
                 false => Ok(reply),
             },
@@ -183,7 +183,7 @@ impl Forwarder {
         let len = stream.read_u16().await?;
         let mut reply = vec![0; usize::from(len)];
         stream.read_exact(&mut reply).await?;
-        forward.read(id, &reply).map_err(ForwardError::BadReply)
+        forward.read(id, &reply).map_err(ForwardError::ReplyError)
     }
 }
 

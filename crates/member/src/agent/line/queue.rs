@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 use tailnet::{
+    ipc::{FilterPolicy, Identity, Path, Peer, ToDataPlane, ToSteward},
     keys::NodePublic,
-    line::{FilterPolicy, Identity, Path, Peer, ToPlane, ToSteward},
 };
 
 /// The most bytes of queued datagrams in each direction: the data of a relay in 30 ms at 1 Gbit/s,
@@ -31,7 +31,7 @@ pub trait Message: Serialize + Sized + Send + 'static {
 #[derive(Debug, Default)]
 pub struct PlaneQueue {
     /// Messages whose order matters.
-    commands: VecDeque<ToPlane>,
+    commands: VecDeque<ToDataPlane>,
     /// Before the peers, so that no packet of a new peer passes by the old rules.
     filter: Option<FilterPolicy>,
     peers: Option<PeerChanges>,
@@ -52,11 +52,11 @@ struct PeerChanges {
 
 #[derive(Debug, Default)]
 struct Datagrams {
-    messages: VecDeque<(ToPlane, usize)>,
+    messages: VecDeque<(ToDataPlane, usize)>,
     bytes: usize,
 }
 
-impl Message for ToPlane {
+impl Message for ToDataPlane {
     type Queue = PlaneQueue;
 
     fn push(self, queue: &mut PlaneQueue) {
@@ -76,7 +76,7 @@ impl Message for ToPlane {
                 let bytes = some.iter().map(|one| size_of_val(one) + one.bytes.len()).sum();
                 queue.relayed.push(self, bytes);
             }
-            Self::Forget => {
+            Self::Reset => {
                 // They belong to another node key.
                 queue.peers = None;
                 queue.paths.clear();
@@ -116,8 +116,8 @@ impl Message for ToSteward {
 }
 
 impl PlaneQueue {
-    fn push_command(&mut self, command: ToPlane) {
-        let is_login = |command: &&ToPlane| matches!(command, ToPlane::Login { .. });
+    fn push_command(&mut self, command: ToDataPlane) {
+        let is_login = |command: &&ToDataPlane| matches!(command, ToDataPlane::Login { .. });
         let is_full = || self.commands.iter().filter(is_login).count() >= MAX_LOGINS;
         // Two equal messages in sequence count as one.
         if self.commands.back() == Some(&command) || is_login(&&command) && is_full() {
@@ -145,7 +145,7 @@ impl PlaneQueue {
 }
 
 impl PeerChanges {
-    fn message(self) -> ToPlane {
+    fn message(self) -> ToDataPlane {
         let (mut changed, mut removed) = (Vec::new(), Vec::new());
         for (key, peer) in self.peers {
             match peer {
@@ -153,20 +153,20 @@ impl PeerChanges {
                 None => removed.push(key),
             }
         }
-        ToPlane::Peers { complete: self.complete, changed, removed }
+        ToDataPlane::Peers { complete: self.complete, changed, removed }
     }
 }
 
 impl Datagrams {
     /// Drops the message if the queue is full, as a network does.
-    fn push(&mut self, message: ToPlane, bytes: usize) {
+    fn push(&mut self, message: ToDataPlane, bytes: usize) {
         if self.bytes + bytes <= MAX_DATAGRAM_BYTES {
             self.bytes += bytes;
             self.messages.push_back((message, bytes));
         }
     }
 
-    fn pop(&mut self) -> Option<ToPlane> {
+    fn pop(&mut self) -> Option<ToDataPlane> {
         let (message, bytes) = self.messages.pop_front()?;
         self.bytes -= bytes;
         Some(message)
@@ -175,7 +175,7 @@ impl Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use tailnet::line::Relayed;
+    use tailnet::ipc::Relayed;
 
     use super::*;
 
@@ -187,35 +187,35 @@ mod tests {
         Peer { key: key(byte), allowed_ips: Box::default(), keepalive }
     }
 
-    fn peers(complete: bool, changed: &[Peer], removed: &[u8]) -> ToPlane {
+    fn peers(complete: bool, changed: &[Peer], removed: &[u8]) -> ToDataPlane {
         let removed = removed.iter().map(|byte| key(*byte)).collect();
-        ToPlane::Peers { complete, changed: changed.to_vec(), removed }
+        ToDataPlane::Peers { complete, changed: changed.to_vec(), removed }
     }
 
     fn datagrams(len: usize) -> Relayed {
         Relayed { region: 1, from: key(1), bytes: vec![0; len], segment: 1000 }
     }
 
-    fn drained(messages: impl IntoIterator<Item = ToPlane>) -> Vec<ToPlane> {
+    fn drained(messages: impl IntoIterator<Item = ToDataPlane>) -> Vec<ToDataPlane> {
         let mut queue = PlaneQueue::default();
         messages.into_iter().for_each(|message| message.push(&mut queue));
-        std::iter::from_fn(|| ToPlane::pop(&mut queue)).collect()
+        std::iter::from_fn(|| ToDataPlane::pop(&mut queue)).collect()
     }
 
     #[test]
     fn data_plane_that_does_not_read_costs_bounded_memory() {
-        let relayed = || ToPlane::Relayed(vec![datagrams(60_000)]);
+        let relayed = || ToDataPlane::Relayed(vec![datagrams(60_000)]);
         let sent = drained((0..1000).map(|_| relayed())).len();
         assert!((60..=70).contains(&sent), "{sent} of 60 kB");
-        let logins = (0..10_000).map(|id| ToPlane::Login { id, server: [0; 32] });
+        let logins = (0..10_000).map(|id| ToDataPlane::Login { id, server: [0; 32] });
         assert_eq!(drained(logins).len(), MAX_LOGINS);
-        let path = |port: u16| ToPlane::Path { peer: key(1), path: Path::Relay(port) };
+        let path = |port: u16| ToDataPlane::Path { peer: key(1), path: Path::Relay(port) };
         assert_eq!(drained((0..1000).map(path)), [path(999)]);
     }
 
     #[test]
     fn datagrams_do_not_delay_state() {
-        let data = ToPlane::Relayed(vec![datagrams(MAX_DATAGRAM_BYTES / 2)]);
+        let data = ToDataPlane::Relayed(vec![datagrams(MAX_DATAGRAM_BYTES / 2)]);
         let changed = peers(false, &[peer(1, 0)], &[]);
         let sent = drained([data.clone(), data.clone(), changed.clone()]);
         assert_eq!(sent, [changed, data]);
@@ -239,32 +239,33 @@ mod tests {
 
     #[test]
     fn path_of_a_removed_peer_is_not_sent() {
-        let path = |byte| ToPlane::Path { peer: key(byte), path: Path::Relay(1) };
+        let path = |byte| ToDataPlane::Path { peer: key(byte), path: Path::Relay(1) };
         let gone = peers(false, &[], &[1]);
-        let sent = drained([path(1), ToPlane::Handshake(key(1)), path(2), gone.clone()]);
+        let sent = drained([path(1), ToDataPlane::Handshake(key(1)), path(2), gone.clone()]);
         assert_eq!(sent, [gone, path(2)]);
         let all = peers(true, &[peer(2, 0)], &[]);
         assert_eq!(drained([path(1), path(2), all.clone()]), [all, path(2)]);
-        assert_eq!(drained([path(1), ToPlane::Forget]), [ToPlane::Forget]);
+        assert_eq!(drained([path(1), ToDataPlane::Reset]), [ToDataPlane::Reset]);
     }
 
     #[test]
     fn identity_is_sent_after_the_peers() {
         let identity = |byte| {
             let addresses = vec![[100, 64, 0, byte].into()];
-            ToPlane::Identity(Identity { addresses, ..Identity::default() })
+            ToDataPlane::Identity(Identity { addresses, ..Identity::default() })
         };
         let peers = peers(true, &[peer(1, 0)], &[]);
-        let filter = ToPlane::Filter(FilterPolicy::default());
+        let filter = ToDataPlane::Filter(FilterPolicy::default());
         let sent = drained([identity(1), identity(2), peers.clone(), filter.clone()]);
         assert_eq!(sent, [filter, peers, identity(2)]);
     }
 
     #[test]
     fn key_commands_remain_in_order() {
-        let [first, second] = [ToPlane::UseCandidate(key(1)), ToPlane::UseCandidate(key(2))];
-        let commands = [first, ToPlane::Forget, second, ToPlane::Forget];
+        let [first, second] =
+            [ToDataPlane::UseCandidate(key(1)), ToDataPlane::UseCandidate(key(2))];
+        let commands = [first, ToDataPlane::Reset, second, ToDataPlane::Reset];
         assert_eq!(drained(commands.clone()), commands);
-        assert_eq!(drained([ToPlane::MakeCandidate, ToPlane::MakeCandidate]).len(), 1);
+        assert_eq!(drained([ToDataPlane::MakeCandidate, ToDataPlane::MakeCandidate]).len(), 1);
     }
 }

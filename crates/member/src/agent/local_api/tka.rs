@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tailnet::{
     keys::NodePublic,
-    tka::{NewKey, OwnKey, order::Order},
+    tka::{NewKey, TkaKey, command::TkaCommand},
 };
 use zeroize::Zeroizing;
 
@@ -63,14 +63,14 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
             call.check_read(&Method::GET)?;
             let limit =
                 if call.parameter("limit").is_some() { call.required("limit")? } else { 50 };
-            json(&run(&call, Order::Log(MAX_UPDATES.min(limit))).await?)
+            json(&run(&call, TkaCommand::Log(MAX_UPDATES.min(limit))).await?)
         }
         "tka/affected-sigs" => {
             call.check_read(&Method::POST)?;
             let api = call.api;
             let body = call.bytes().await?;
             let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| ApiError::bad("not a key"))?;
-            let order = Order::Affected(key);
+            let order = TkaCommand::Affected(key);
             json(&request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?)
         }
         _ => change(name, call).await,
@@ -89,18 +89,18 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
         "tka/sign" => {
             let Sign { node_key: node, rotation_public } = call.body().await?;
             let wrapping = bytes(&rotation_public.unwrap_or_default())?;
-            Order::Sign { node, wrapping }
+            TkaCommand::Sign { node, wrapping }
         }
         "tka/modify" => {
             let Modify { add_keys, remove_keys } = call.body().await?;
             let (add, remove) = (add_keys.unwrap_or_default(), remove_keys.unwrap_or_default());
-            Order::Modify { add, remove }
+            TkaCommand::Modify { add, remove }
         }
-        "tka/disable" => Order::Disable(call.bytes().await?.to_vec().into()),
+        "tka/disable" => TkaCommand::Disable(call.bytes().await?.to_vec().into()),
         _ => {
             let Wrap { auth_key, by } = call.body().await?;
-            let by: OwnKey = by.parse().map_err(ApiError::bad)?;
-            Order::Wrap { auth_key, by }
+            let by: TkaKey = by.parse().map_err(ApiError::bad)?;
+            TkaCommand::Wrap { auth_key, by }
         }
     };
     let answer = request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?;
@@ -116,7 +116,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-fn init_order(init: Init) -> Result<Order, ApiError> {
+fn init_order(init: Init) -> Result<TkaCommand, ApiError> {
     if init.support_disablement.is_some_and(|secret| !secret.is_empty()) {
         return Err(ApiError::bad(
             "linerate gives no coordinator a secret that turns tailnet lock off: leave out \
@@ -128,13 +128,13 @@ fn init_order(init: Init) -> Result<Order, ApiError> {
         bytes(text)?.try_into().map_err(|_| ApiError::bad("not a hash"))
     };
     let disablers = values.iter().map(hash).collect::<Result<_, _>>()?;
-    Ok(Order::Init { keys: init.keys.unwrap_or_default(), disablers })
+    Ok(TkaCommand::Init { keys: init.keys.unwrap_or_default(), disablement_hashes: disablers })
 }
 
 fn bytes(base64: &str) -> Result<Vec<u8>, ApiError> {
     Base64::decode_vec(base64).map_err(|_| ApiError::bad("not base64"))
 }
 
-async fn run(call: &Call<'_>, order: Order) -> Result<Value, ApiError> {
+async fn run(call: &Call<'_>, order: TkaCommand) -> Result<Value, ApiError> {
     call.request(|reply| Request::Tka { order: Box::new(order), reply }).await
 }

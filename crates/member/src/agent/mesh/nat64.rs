@@ -4,7 +4,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use tailnet::{
-    line::{Incoming, Path, ToPlane},
+    ipc::{Incoming, Path, ToDataPlane},
     nat64::{NAME, Prefix},
 };
 use tokio::sync::mpsc;
@@ -115,13 +115,13 @@ impl Mesh {
     }
 
     /// Sends all paths again after a change of the prefix.
-    pub(super) fn resend_translated_paths(&mut self, plane: &LineSender<ToPlane>) {
+    pub(super) fn resend_translated_paths(&mut self, plane: &LineSender<ToDataPlane>) {
         if !std::mem::take(&mut self.nat64.paths_outdated) {
             return;
         }
         for peer in self.paths.keys() {
-            if let Some(path) = self.paths.path(peer).and_then(|shown| shown.path) {
-                plane.send(ToPlane::Path { peer, path: self.nat64.outgoing_path(path) });
+            if let Some(path) = self.paths.view(peer).and_then(|shown| shown.path) {
+                plane.send(ToDataPlane::Path { peer, path: self.nat64.outgoing_path(path) });
             }
         }
     }

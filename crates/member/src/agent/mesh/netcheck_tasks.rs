@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use tailnet::{
-    line::Outgoing,
+    ipc::Outgoing,
     nat64::Prefix,
     netcheck::{Families, Report},
 };
@@ -71,7 +71,7 @@ impl Mesh {
 
     /// Continues a check of the network.
     pub(super) async fn flush_check(&mut self, relays: &RelayCommands, now: Duration) {
-        while let Some(name) = self.netcheck.needs_address() {
+        while let Some(name) = self.netcheck.poll_lookup() {
             look_up(&self.results, name);
         }
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
@@ -81,7 +81,7 @@ impl Mesh {
         if let Some(report) = self.netcheck.poll_report(now) {
             self.handle_report(report, now);
         }
-        while let Some(region) = self.netcheck.needs_tcp() {
+        while let Some(region) = self.netcheck.poll_tcp_probe() {
             let (reply, measured) = oneshot::channel();
             relays.send(derp::Command::Measure { region, reply }).await;
             let results = self.results.clone();

@@ -8,8 +8,8 @@ use std::{
 };
 
 use tailnet::{
+    ipc::{Activity, Path},
     keys::NodePublic,
-    line::{Activity, Path},
 };
 
 /// How long a previous direct path remains: longer than a ping takes.
@@ -42,7 +42,7 @@ impl PreviousPaths {
         if !all.is_empty() {
             self.agent_until = now + MAP_TIMEOUT;
         }
-        let is_direct = |one: &&Activity| matches!(one.heard_from, Some(Path::Direct(_)));
+        let is_direct = |one: &&Activity| matches!(one.received_from, Some(Path::Direct(_)));
         let direct = all.iter().filter(is_direct).map(|one| (one.peer, now + PING_TIMEOUT));
         self.direct_until = direct.collect();
         true
@@ -103,14 +103,14 @@ mod tests {
         Path::Direct("192.0.2.1:1".parse().expect("an address"))
     }
 
-    fn activity(heard_from: Option<Path>) -> Activity {
+    fn activity(received_from: Option<Path>) -> Activity {
         let (received, sent, last_handshake, path_mtu) = (1, 1, None, None);
         Activity {
             peer: PEER,
             received,
             sent,
             last_handshake,
-            heard_from,
+            received_from,
             path_mtu,
             post_quantum: None,
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tailnet::{
     disco::Message,
-    line::{Open, Outgoing, ToPlane},
-    paths::{Event, Opening, To, Transmit},
+    ipc::{OpenSockets, Outgoing, ToDataPlane},
+    paths::{Event, SocketsToOpen, To, Transmit},
     peer_relay::{Geneve, Protocol},
 };
 
@@ -19,7 +19,7 @@ impl Mesh {
     /// Sends everything that is queued.
     pub async fn flush(
         &mut self,
-        plane: &LineSender<ToPlane>,
+        plane: &LineSender<ToDataPlane>,
         relays: &mut RelayCommands,
         programs: &mut Programs,
         now: Duration,
@@ -34,25 +34,25 @@ impl Mesh {
                 Event::UsePath { peer, path: Some(path) } => {
                     if self.previous_paths.admits(peer, path, now) {
                         let path = self.nat64.outgoing_path(path);
-                        plane.send(ToPlane::Path { peer, path });
+                        plane.send(ToDataPlane::Path { peer, path });
                     }
                 }
                 // The next path is sent when there is one.
                 Event::UsePath { path: None, .. } => {}
-                Event::HandshakeNow(peer) => plane.send(ToPlane::Handshake(peer)),
+                Event::HandshakeNow(peer) => plane.send(ToDataPlane::Handshake(peer)),
                 Event::Pong { number, via, latency, .. } => programs.pong(number, via, latency),
                 Event::RefreshEndpoints => {
                     due.endpoints = true;
                     self.check(now);
                     self.flush_check(relays, now).await;
                 }
-                Event::Open(opening) => self.open(opening, plane),
-                Event::Keep(socket) => plane.send(ToPlane::Keep(socket)),
-                Event::Close(number) => closed.push(number),
+                Event::OpenSockets(opening) => self.open(opening, plane),
+                Event::RetainSocket(socket) => plane.send(ToDataPlane::RetainSocket(socket)),
+                Event::CloseSockets(number) => closed.push(number),
             }
         }
         while let Some((peer, path)) = self.previous_paths.poll(now) {
-            plane.send(ToPlane::Path { peer, path });
+            plane.send(ToDataPlane::Path { peer, path });
         }
         let messages = std::mem::take(&mut self.messages);
         let transmits =
@@ -72,7 +72,7 @@ impl Mesh {
                     let bytes = [&header.bytes()[..], &bytes].concat();
                     self.pending.push(Outgoing::new(addr, bytes));
                 }
-                To::Chance(addr) => self.probes.push(Outgoing::new(addr, bytes)),
+                To::BirthdayProbe(addr) => self.probes.push(Outgoing::new(addr, bytes)),
                 To::Auxiliary { addr, socket } => {
                     self.pending.push(Outgoing { by: Some(socket), ..Outgoing::new(addr, bytes) });
                 }
@@ -87,14 +87,14 @@ impl Mesh {
         let mut pending = std::mem::take(&mut self.pending);
         pending.iter_mut().for_each(|one| one.to = self.nat64.outgoing(one.to));
         for some in pending.chunks(MAX_DATAGRAMS) {
-            plane.send(ToPlane::Datagrams(some.to_vec()));
+            plane.send(ToDataPlane::Datagrams(some.to_vec()));
         }
         let mut probes = std::mem::take(&mut self.probes);
         probes.iter_mut().for_each(|one| one.to = self.nat64.outgoing(one.to));
         for some in probes.chunks(MAX_DATAGRAMS) {
-            plane.send(ToPlane::Calls(some.to_vec()));
+            plane.send(ToDataPlane::BirthdayProbes(some.to_vec()));
         }
-        closed.into_iter().for_each(|number| plane.send(ToPlane::Close(number)));
+        closed.into_iter().for_each(|number| plane.send(ToDataPlane::CloseSockets(number)));
         if due.home {
             relays.set_home(self.home());
         }
@@ -102,8 +102,8 @@ impl Mesh {
     }
 
     /// Makes the data plane open auxiliary sockets and send a ping from each.
-    fn open(&mut self, opening: Opening, plane: &LineSender<ToPlane>) {
-        let Opening { peer, disco, number, to, count, hops, tx } = opening;
+    fn open(&mut self, opening: SocketsToOpen, plane: &LineSender<ToDataPlane>) {
+        let SocketsToOpen { peer, disco, number, to, count, hops, tx } = opening;
         let mut nonce = [0; 24];
         if getrandom::fill(&mut nonce).is_err() {
             return;
@@ -111,6 +111,13 @@ impl Mesh {
         let ping = Message::Ping { tx, node_key: Some(self.own_key), padding: 0 };
         let bytes = self.disco.seal(disco, &ping, nonce);
         let to = self.nat64.outgoing(to);
-        plane.send(ToPlane::Open(Box::new(Open { number, peer, to, count, hops, bytes })));
+        plane.send(ToDataPlane::OpenSockets(Box::new(OpenSockets {
+            number,
+            peer,
+            to,
+            count,
+            hops,
+            bytes,
+        })));
     }
 }

@@ -19,8 +19,8 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use tailnet::portmap::{
-    Place,
-    upnp::{self, Found, LONGEST_ANSWER, LONGEST_TEXT, Refusal, Service},
+    Target,
+    upnp::{self, LONGEST_ANSWER, LONGEST_TEXT, Refusal, SearchResponse, Service},
 };
 use tokio::{
     net::{TcpSocket, UdpSocket},
@@ -68,7 +68,7 @@ pub(super) struct Upnp {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    place: Option<Place>,
+    place: Option<Target>,
     checks: u32,
 }
 
@@ -82,7 +82,7 @@ impl Upnp {
     }
 
     /// Sets the address and port to map, if any.
-    pub fn set_place(&self, place: Option<Place>) {
+    pub fn set_place(&self, place: Option<Target>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.place, place) != place);
     }
 
@@ -154,10 +154,10 @@ impl UpnpError {
 }
 
 struct Router {
-    place: Place,
+    place: Target,
     hook: Option<SocketHook>,
     /// The answer to the search, and the service that maps ports.
-    service: Option<(Found, Service)>,
+    service: Option<(SearchResponse, Service)>,
     /// The external address, its expiry, and the time of the mapping.
     mapping: Option<(SocketAddrV4, Duration, Duration)>,
 }
@@ -225,7 +225,7 @@ impl Router {
         let previous = self.mapping.map(|(external, ..)| external.port());
         let mut external = previous.unwrap_or(self.place.port);
         for _ in 0..=MAX_PORTS {
-            let Place { own, port, .. } = self.place;
+            let Target { own, port, .. } = self.place;
             let seconds = lifetime.as_secs().try_into().unwrap_or(0);
             let map = upnp::Request::Map { external, own, internal: port, lifetime: seconds };
             let (status, answer) = self.call(&service, &map).await?;
@@ -236,7 +236,7 @@ impl Router {
                     return Ok(());
                 }
                 Some(Refusal::Taken) => external = random_port()?,
-                Some(Refusal::OnlyForever) if !lifetime.is_zero() => lifetime = Duration::ZERO,
+                Some(Refusal::OnlyPermanent) if !lifetime.is_zero() => lifetime = Duration::ZERO,
                 refusal => {
                     self.mapping = None;
                     return Err(UpnpError::Failed(format!("{status}, {refusal:?}")));
@@ -258,14 +258,14 @@ impl Router {
     }
 
     /// Searches for UPnP at the gateway.
-    async fn search(&self) -> Result<Found, UpnpError> {
-        let Place { gateway, own, .. } = self.place;
+    async fn search(&self) -> Result<SearchResponse, UpnpError> {
+        let Target { gateway, own, .. } = self.place;
         let socket = UdpSocket::bind((own, 0)).await.map_err(UpnpError::of)?;
         self.mark(&socket)?;
         let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
         for wait in SEARCH_WAITS {
             // Some routers receive only one of them.
-            for to in [gateway, upnp::EVERYBODY] {
+            for to in [gateway, upnp::MULTICAST] {
                 if let Err(error) = socket.send_to(search.as_bytes(), (to, upnp::PORT)).await {
                     tracing::debug!(%error, %to, "UPnP");
                 }
@@ -275,7 +275,7 @@ impl Router {
                 // An ICMP error: the port is closed.
                 let Ok((len, SocketAddr::V4(from))) = received else { continue };
                 if *from.ip() == gateway
-                    && let Some(found) = Found::read(&answer[..len], gateway)
+                    && let Some(found) = SearchResponse::read(&answer[..len], gateway)
                 {
                     return Ok(found);
                 }
@@ -285,7 +285,7 @@ impl Router {
     }
 
     /// Finds the service that maps ports.
-    async fn describe(&self, found: &Found) -> Result<Service, UpnpError> {
+    async fn describe(&self, found: &SearchResponse) -> Result<Service, UpnpError> {
         if let Some((before, service)) = &self.service
             && before == found
         {
@@ -303,7 +303,7 @@ impl Router {
         service: &Service,
         request: &upnp::Request,
     ) -> Result<(StatusCode, String), UpnpError> {
-        let (action, body) = service.ask(request);
+        let (action, body) = service.encode(request);
         let request = Request::post(&service.place.path)
             .header(header::CONTENT_TYPE, "text/xml; charset=\"utf-8\"")
             .header("SOAPAction", action);

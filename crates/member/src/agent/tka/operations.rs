@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 use tailnet::tka::{
-    follow::{Known, Question},
-    order::{By, Doing, Next, Order},
+    command::{CommandContext, CommandStep, PendingCommand, TkaCommand},
+    follow::{LocalAuthority, SyncRequest},
 };
 
 use super::super::{
@@ -27,8 +27,8 @@ pub(super) struct Operations {
     /// The number of the sent request.
     in_flight: Option<u32>,
     /// Requests that are sent afterwards.
-    waiting: VecDeque<Question>,
-    running: Vec<(u32, Doing, Reply<Value>)>,
+    waiting: VecDeque<SyncRequest>,
+    running: Vec<(u32, PendingCommand, Reply<Value>)>,
 }
 
 impl Operations {
@@ -38,7 +38,7 @@ impl Operations {
     }
 
     /// Returns the request if it can be sent now, or queues it.
-    pub fn send_or_queue(&mut self, question: Question) -> Option<Question> {
+    pub fn send_or_queue(&mut self, question: SyncRequest) -> Option<SyncRequest> {
         if self.in_flight.is_some() {
             self.waiting.push_back(question);
             return None;
@@ -48,15 +48,15 @@ impl Operations {
     }
 
     /// A request was answered. Returns the next one to send.
-    pub fn handle_answered(&mut self, number: u32) -> Option<Question> {
+    pub fn handle_answered(&mut self, number: u32) -> Option<SyncRequest> {
         self.in_flight.take_if(|in_flight| *in_flight == number)?;
         let next = self.waiting.pop_front()?;
         self.send_or_queue(next)
     }
 
     /// The reason why an operation cannot start now.
-    fn refusal(&self, order: &Order) -> Option<&'static str> {
-        let needs_coordinator = !matches!(order, Order::Log(_) | Order::Wrap { .. });
+    fn refusal(&self, order: &TkaCommand) -> Option<&'static str> {
+        let needs_coordinator = !matches!(order, TkaCommand::Log(_) | TkaCommand::Wrap { .. });
         if needs_coordinator && !self.is_connected {
             return Some("the coordinator is not connected");
         }
@@ -88,7 +88,7 @@ impl Operations {
 
 impl Agent {
     /// Starts an operation of a user.
-    pub fn begin_operation(&mut self, order: Order, reply: Reply<Value>) {
+    pub fn begin_operation(&mut self, order: TkaCommand, reply: Reply<Value>) {
         if let Some(why) = self.tka.operations.refusal(&order) {
             let _ = reply.send(Err(ApiError::not_now(why)));
             return;
@@ -98,8 +98,10 @@ impl Agent {
             let _ = reply.send(Err(ApiError::failed("there is no randomness")));
             return;
         }
-        let next = match self.tka.follower.known() {
-            Known::Damaged => Err(ApiError::failed("what was kept of tailnet lock is damaged")),
+        let next = match self.tka.follower.local_authority() {
+            LocalAuthority::Damaged => {
+                Err(ApiError::failed("what was kept of tailnet lock is damaged"))
+            }
             _ => order.begin(self.signer(), &random).map_err(ApiError::failed),
         };
         self.continue_operation(next, reply);
@@ -116,27 +118,28 @@ impl Agent {
         self.continue_operation(next, reply);
     }
 
-    fn continue_operation(&mut self, next: Result<Next, ApiError>, reply: Reply<Value>) {
+    fn continue_operation(&mut self, next: Result<CommandStep, ApiError>, reply: Reply<Value>) {
         match next {
-            Ok(Next::Ask(path, body, doing)) => {
+            Ok(CommandStep::Request(path, body, doing)) => {
                 let operations = &mut self.tka.operations;
                 operations.last = operations.last.wrapping_add(1);
                 let number = operations.last | OPERATION_BIT;
                 operations.running.push((number, doing, reply));
-                if let Some(question) = operations.send_or_queue(Question { number, path, body }) {
+                if let Some(question) = operations.send_or_queue(SyncRequest { number, path, body })
+                {
                     self.request_tka(question);
                 }
             }
-            Ok(Next::Done(answer)) => drop(reply.send(Ok(answer))),
+            Ok(CommandStep::Done(answer)) => drop(reply.send(Ok(answer))),
             Err(refusal) => drop(reply.send(Err(refusal))),
         }
     }
 
-    fn signer(&self) -> By<'_> {
-        By {
+    fn signer(&self) -> CommandContext<'_> {
+        CommandContext {
             own: &self.tka.own,
-            known: self.tka.follower.known().authority(),
-            asking: self.requester(),
+            known: self.tka.follower.local_authority().authority(),
+            requester: self.requester(),
         }
     }
 }
@@ -145,14 +148,14 @@ impl Agent {
 mod tests {
     use tailnet::{
         keys::NodePublic,
-        tka::{NewKey, OwnKey, sync::Asking},
+        tka::{NewKey, TkaKey, sync::Requester},
     };
     use tokio::sync::oneshot;
 
     use super::*;
 
-    fn question(number: u32) -> Question {
-        Question { number, path: "/", body: Vec::new() }
+    fn question(number: u32) -> SyncRequest {
+        SyncRequest { number, path: "/", body: Vec::new() }
     }
 
     #[test]
@@ -173,10 +176,10 @@ mod tests {
     #[test]
     fn operation_without_connection_is_refused_unless_it_is_local() {
         let mut operations = Operations::default();
-        let key = || OwnKey::new(&[1; 32]);
-        let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: key() };
-        let needs_coordinator = Order::Affected([1; 32]);
-        assert_eq!([&Order::Log(1), &wrap].map(|order| operations.refusal(order)), [None; 2]);
+        let key = || TkaKey::new(&[1; 32]);
+        let wrap = TkaCommand::Wrap { auth_key: String::from("tskey-auth-x").into(), by: key() };
+        let needs_coordinator = TkaCommand::Affected([1; 32]);
+        assert_eq!([&TkaCommand::Log(1), &wrap].map(|order| operations.refusal(order)), [None; 2]);
         assert_eq!(
             operations.refusal(&needs_coordinator),
             Some("the coordinator is not connected")
@@ -184,11 +187,14 @@ mod tests {
         operations.handle_connected();
         assert_eq!(operations.refusal(&needs_coordinator), None);
         for number in 0..MAX_OPERATIONS as u32 {
-            let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+            let asking = Requester { version: 119, node_key: NodePublic([1; 32]) };
             let keys = vec![NewKey::new(key().id(), 1)];
-            let order = Order::Init { keys, disablers: vec![[1; 32]] };
-            let begun = order.begin(By { own: &key(), known: None, asking }, &[1; 32]);
-            let Ok(Next::Ask(_, _, doing)) = begun else { panic!("a question, not {begun:?}") };
+            let order = TkaCommand::Init { keys, disablement_hashes: vec![[1; 32]] };
+            let begun = order
+                .begin(CommandContext { own: &key(), known: None, requester: asking }, &[1; 32]);
+            let Ok(CommandStep::Request(_, _, doing)) = begun else {
+                panic!("a question, not {begun:?}")
+            };
             operations.running.push((OPERATION_BIT | number, doing, oneshot::channel().0));
         }
         assert!(
@@ -199,17 +205,25 @@ mod tests {
 
     #[test]
     fn lost_connection_fails_operations_and_the_next_request_is_sent_at_once() {
-        let own = OwnKey::new(&[1; 32]);
-        let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
-        let order = Order::Init { keys: vec![NewKey::new(own.id(), 1)], disablers: vec![[1; 32]] };
-        let begun = order.begin(By { own: &own, known: None, asking }, &[1; 32]);
-        let Ok(Next::Ask(path, body, doing)) = begun else { panic!("a question, not {begun:?}") };
+        let own = TkaKey::new(&[1; 32]);
+        let asking = Requester { version: 119, node_key: NodePublic([1; 32]) };
+        let order = TkaCommand::Init {
+            keys: vec![NewKey::new(own.id(), 1)],
+            disablement_hashes: vec![[1; 32]],
+        };
+        let begun =
+            order.begin(CommandContext { own: &own, known: None, requester: asking }, &[1; 32]);
+        let Ok(CommandStep::Request(path, body, doing)) = begun else {
+            panic!("a question, not {begun:?}")
+        };
         let mut operations = Operations::default();
         operations.handle_connected();
         let (reply, mut answer) = oneshot::channel();
         operations.running.push((OPERATION_BIT | 1, doing, reply));
         assert!(
-            operations.send_or_queue(Question { number: OPERATION_BIT | 1, path, body }).is_some()
+            operations
+                .send_or_queue(SyncRequest { number: OPERATION_BIT | 1, path, body })
+                .is_some()
         );
         assert_eq!(operations.send_or_queue(question(2)), None);
         operations.handle_disconnected();

@@ -8,7 +8,7 @@ use coordinator::{State, Time, TkaRequest, object::NodeId};
 use serde_json::{Value, json};
 use tailnet::{
     keys::NodePublic,
-    tka::{self, Authority, NewKey, OwnKey},
+    tka::{self, Authority, NewKey, TkaKey},
 };
 
 use super::said;
@@ -19,7 +19,7 @@ static DISABLE: LazyLock<TkaRequest> =
     LazyLock::new(|| asked("disable", json!({ "DisablementSecret": base64(SECRET) })));
 static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let keys = [1, 2].map(|number| NewKey::new(signer(number).id(), 1));
-    let hash = tka::hash_of_secret(SECRET).unwrap();
+    let hash = tka::disablement_hash(SECRET).unwrap();
     tka::first_checkpoint(&keys, &[hash], (1, 2), &signer(1)).unwrap()
 });
 
@@ -94,15 +94,15 @@ fn edit(seen: &State, roll: u64) -> Option<TkaRequest> {
     };
     let decoded = |text: &Value| Base64::decode_vec(text.as_str()?).ok();
     let first = decoded(&answer(&TkaRequest::Bootstrap)?["GenesisAUM"])?;
-    let mut known = Authority::begin(&first).unwrap();
+    let mut known = Authority::bootstrap(&first).unwrap();
     let offer = json!({ "Head": known.head().to_string() });
     let missing = answer(&asked("sync/offer", offer))?["MissingAUMs"].clone();
     let missing: Vec<Vec<u8>> = missing.as_array()?.iter().filter_map(decoded).collect();
     known.inform(&missing).unwrap();
     let other = signer(3 + u8::try_from(roll % 4).unwrap()).id();
     let made = match known.trusts(&other) {
-        true => known.edited(&signer(1), &[], &[other]),
-        false => known.edited(&signer(2), &[NewKey::new(other, 1)], &[]),
+        true => known.edit_keys(&signer(1), &[], &[other]),
+        false => known.edit_keys(&signer(2), &[NewKey::new(other, 1)], &[]),
     };
     let updates: Vec<Value> = made.ok()?.iter().map(|text| base64(text)).collect();
     let head = known.head().to_string();
@@ -120,8 +120,8 @@ fn signature(by: u8, key: &NodePublic) -> Vec<u8> {
     tka::sign(&signer(by), key, &[])
 }
 
-fn signer(number: u8) -> OwnKey {
-    OwnKey::new(&[number; 32])
+fn signer(number: u8) -> TkaKey {
+    TkaKey::new(&[number; 32])
 }
 
 fn base64(bytes: &[u8]) -> Value {

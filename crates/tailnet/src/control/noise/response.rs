@@ -48,7 +48,7 @@ impl Response {
             .prologue(prologue.as_bytes())
             .and_then(|builder| builder.local_private_key(key.bytes()))
             .and_then(Builder::build_responder)
-            .map_err(|_| HandshakeError::BadKey)?;
+            .map_err(|_| HandshakeError::ParseKeyError)?;
         let mut payload = vec![0; noise.len()];
         state.read_message(noise, &mut payload).map_err(|_| HandshakeError::NotAuthentic)?;
         let machine = state.get_remote_static().and_then(|machine| machine.try_into().ok());
@@ -68,7 +68,7 @@ impl Response {
 
 /// The version that a first message announces, and its part that is Noise's.
 fn read(message: &[u8]) -> Result<(u16, &[u8]), HandshakeError> {
-    let bad = |kind| HandshakeError::BadReply(kind, message.len());
+    let bad = |kind| HandshakeError::ReplyError(kind, message.len());
     let Some((&[v0, v1, kind, high, low], noise)) = message.split_first_chunk() else {
         return Err(bad(0));
     };

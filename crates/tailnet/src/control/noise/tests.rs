@@ -74,7 +74,7 @@ fn a_reply_of_another_coordinator_is_refused() {
 fn a_coordinator_without_a_key_is_refused() {
     let none = MachinePublic::default();
     let begun = Initiation::new(&member(), &none, 119, Zeroizing::new([3; 32]));
-    assert_eq!(begun.err(), Some(HandshakeError::BadKey));
+    assert_eq!(begun.err(), Some(HandshakeError::ParseKeyError));
 }
 
 #[test]
@@ -82,6 +82,6 @@ fn a_reply_is_of_its_type_and_length_or_says_why_not() {
     assert_eq!(Reply::read([2, 0, 48]), Ok(Reply::Accepted));
     assert_eq!(Reply::read([3, 0, 20]), Ok(Reply::Refused(20)));
     assert_eq!(Reply::read([3, 0xff, 0xff]), Ok(Reply::Refused(LONGEST_REFUSAL)));
-    assert_eq!(Reply::read([2, 0, 49]), Err(HandshakeError::BadReply(2, 49)));
-    assert_eq!(Reply::read(*b"HTT"), Err(HandshakeError::BadReply(b'H', 0x5454)));
+    assert_eq!(Reply::read([2, 0, 49]), Err(HandshakeError::ReplyError(2, 49)));
+    assert_eq!(Reply::read(*b"HTT"), Err(HandshakeError::ReplyError(b'H', 0x5454)));
 }

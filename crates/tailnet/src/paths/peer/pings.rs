@@ -26,7 +26,7 @@ impl Peer {
         self.note_sent(cx.now);
         match self.used {
             Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
-            Some(Path::PeerRelay { at, vni }) => self.ping_passed(at, vni, Some(number), cx),
+            Some(Path::PeerRelay { at, vni }) => self.ping_relayed(at, vni, Some(number), cx),
             Some(Path::Auxiliary { .. }) => self.ping_auxiliary(Some(number), cx),
             Some(Path::Relay(region)) => self.ping_by_relay(region, Some(number), cx),
             None => {}

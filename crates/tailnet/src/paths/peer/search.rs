@@ -107,7 +107,7 @@ impl Search {
 
 impl Peer {
     pub fn wants_direct(&self) -> bool {
-        self.search.round.is_some() || self.direct.is_none() && self.heard.sent.is_some()
+        self.search.round.is_some() || self.direct.is_none() && self.activity.sent.is_some()
     }
 
     /// We may be reached where the peer does not know yet.
@@ -125,7 +125,7 @@ impl Peer {
 
     /// The peer calls: it has sent to where it knows us, so that its pinholes there are open.
     pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
-        self.heard.called = Some(cx.now);
+        self.activity.called = Some(cx.now);
         let used = self.direct.map(|direct| direct.addr);
         self.candidates.set_call(endpoints, used);
         let lost = |direct: Direct| {
@@ -245,7 +245,7 @@ impl Peer {
             self.ping_by_relay(region, None, cx);
         }
         if !matches!(stage, Stage::Pinging(_)) && !cx.own.is_fresh(now) && cx.own.request(now) {
-            cx.tell(Event::RefreshEndpoints);
+            cx.emit(Event::RefreshEndpoints);
         }
     }
 

@@ -40,7 +40,7 @@ impl World {
         self.clients.each_ref().map(Disco::public)
     }
 
-    fn allocate(&mut self) -> Allocated {
+    fn allocate(&mut self) -> Allocation {
         let keys = self.keys();
         self.server.allocate(keys[0], keys, self.now).unwrap()
     }
@@ -138,7 +138,7 @@ fn no_endpoint_is_for_one_node_or_nobody_or_the_relay_itself() {
     let mut world = World::new();
     let ([a, _], own) = (world.keys(), world.server.key());
     for clients in [[a, a], [a, DiscoPublic::default()], [a, own]] {
-        assert_eq!(world.server.allocate(a, clients, world.now), Err(NoEndpoint::BadClients));
+        assert_eq!(world.server.allocate(a, clients, world.now), Err(AllocateError::BadClients));
     }
 }
 
@@ -258,7 +258,7 @@ fn a_bound_endpoint_ends_300_seconds_after_either_fell_silent() {
     world.now += 200 * SECOND;
     assert!(world.forward(vni, at(1)).is_some());
     world.now += 101 * SECOND;
-    assert_eq!(world.forward(vni, at(1)), None, "the other was not heard");
+    assert_eq!(world.forward(vni, at(1)), None, "the other was not last_received");
     let due = world.server.poll_timeout().unwrap();
     world.server.handle_timeout(due.max(world.now));
     assert_eq!(world.server.sessions().count(), 0);

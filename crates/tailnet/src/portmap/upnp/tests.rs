@@ -11,8 +11,8 @@ fn answer(location: &str) -> String {
     )
 }
 
-fn place(port: u16, path: &str) -> Place {
-    Place { port, path: path.to_owned() }
+fn place(port: u16, path: &str) -> HttpLocation {
+    HttpLocation { port, path: path.to_owned() }
 }
 
 fn description(service: &str, url: &str, base: &str) -> String {
@@ -34,11 +34,14 @@ const IP1: &str = "urn:schemas-upnp-org:service:WANIPConnection:1";
 
 #[test]
 fn an_answer_to_a_search_is_read() {
-    let found = Found::read(answer("http://192.168.0.1:5000/rootDesc.xml").as_bytes(), GATEWAY);
-    let expected = Found { description: place(5000, "/rootDesc.xml"), boot: Some("17".into()) };
+    let found =
+        SearchResponse::read(answer("http://192.168.0.1:5000/rootDesc.xml").as_bytes(), GATEWAY);
+    let expected =
+        SearchResponse { description: place(5000, "/rootDesc.xml"), boot: Some("17".into()) };
     assert_eq!(found, Some(expected));
-    let found = Found::read(b"HTTP/1.1 200 OK\r\nlocation:http://192.168.0.1\r\n\r\n", GATEWAY);
-    assert_eq!(found, Some(Found { description: place(80, "/"), boot: None }));
+    let found =
+        SearchResponse::read(b"HTTP/1.1 200 OK\r\nlocation:http://192.168.0.1\r\n\r\n", GATEWAY);
+    assert_eq!(found, Some(SearchResponse { description: place(80, "/"), boot: None }));
 }
 
 #[test]
@@ -54,10 +57,14 @@ fn a_description_is_had_from_the_gateway_alone() {
         "http://[::1]/a",
         "/a",
     ] {
-        assert_eq!(Found::read(answer(elsewhere).as_bytes(), GATEWAY), None, "{elsewhere}");
+        assert_eq!(
+            SearchResponse::read(answer(elsewhere).as_bytes(), GATEWAY),
+            None,
+            "{elsewhere}"
+        );
     }
     let refused = answer("http://192.168.0.1/a").replace("200", "404");
-    assert_eq!(Found::read(refused.as_bytes(), GATEWAY), None);
+    assert_eq!(SearchResponse::read(refused.as_bytes(), GATEWAY), None);
 }
 
 #[test]
@@ -92,7 +99,7 @@ fn requests_are_what_routers_expect() {
     let service = Service { kind: Kind::Ip1, place: place(80, "/c") };
     let own = Ipv4Addr::new(192, 168, 0, 2);
     let map = Request::Map { external: 4000, own, internal: 41641, lifetime: 7200 };
-    let (action, body) = service.ask(&map);
+    let (action, body) = service.encode(&map);
     assert_eq!(action, format!("\"{IP1}#AddPortMapping\""));
     let document = Document::parse(&body).unwrap();
     let action = document.descendants().find(|node| is(node, "AddPortMapping")).unwrap();
@@ -112,10 +119,10 @@ fn requests_are_what_routers_expect() {
         ("NewLeaseDuration", "7200"),
     ];
     assert_eq!(arguments, expected);
-    let (action, body) = service.ask(&Request::Delete { external: 4000 });
+    let (action, body) = service.encode(&Request::Delete { external: 4000 });
     assert_eq!(action, format!("\"{IP1}#DeletePortMapping\""));
     assert!(body.contains("<NewExternalPort>4000</NewExternalPort>"), "{body}");
-    assert!(Document::parse(&service.ask(&Request::Address).1).is_ok());
+    assert!(Document::parse(&service.encode(&Request::Address).1).is_ok());
 }
 
 #[test]
@@ -141,7 +148,7 @@ fn answers_are_read() {
         )))
     };
     assert_eq!(refusal("718"), Some(Refusal::Taken));
-    assert_eq!(refusal("725"), Some(Refusal::OnlyForever));
+    assert_eq!(refusal("725"), Some(Refusal::OnlyPermanent));
     assert_eq!(refusal(" 501 "), Some(Refusal::Other(501)));
     assert_eq!(read_refusal(&soap("<u:R xmlns:u=\"a\"/>")), None);
 }
@@ -162,7 +169,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         text in "[<>/a-c&;=\"! \n]{0,200}",
     ) {
-        let _ = Found::read(&bytes, GATEWAY);
+        let _ = SearchResponse::read(&bytes, GATEWAY);
         let _ = Service::read(&text, &place(1, "/"), GATEWAY);
         let _ = (read_address(&text), read_refusal(&text));
     }

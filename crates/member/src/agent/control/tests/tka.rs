@@ -1,4 +1,4 @@
-use tailnet::tka::follow::Question;
+use tailnet::tka::follow::SyncRequest;
 
 use super::{super::error::ControlError, *};
 
@@ -6,7 +6,7 @@ const PATH: &str = "/machine/tka/bootstrap";
 
 fn tka_request(number: u32) -> Command {
     let body = json!({ "Number": number }).to_string().into_bytes();
-    Command::TkaRequest(Question { number, path: PATH, body })
+    Command::TkaRequest(SyncRequest { number, path: PATH, body })
 }
 
 impl Member {

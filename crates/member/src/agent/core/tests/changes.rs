@@ -4,7 +4,7 @@ use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
 use tailnet::{
     disco::{Disco, Message},
-    line::{Activity, Incoming, Path},
+    ipc::{Activity, Incoming, Path},
     nat64::Prefix,
     stun,
 };
@@ -14,9 +14,9 @@ use super::*;
 const RELAY: &str = "192.0.2.9:3478";
 
 /// The targets of STUN requests.
-fn stun_targets(messages: &[ToPlane]) -> Vec<SocketAddr> {
+fn stun_targets(messages: &[ToDataPlane]) -> Vec<SocketAddr> {
     let datagrams = messages.iter().filter_map(|message| match message {
-        ToPlane::Datagrams(some) => Some(some),
+        ToDataPlane::Datagrams(some) => Some(some),
         _ => None,
     });
     datagrams.flatten().filter(|one| stun::is_stun(&one.bytes)).map(|one| one.to).collect()
@@ -109,12 +109,12 @@ async fn nat64_addresses_are_used_only_towards_the_data_plane() {
         received: 1,
         sent: 1,
         last_handshake: None,
-        heard_from: Some(Path::Direct(from)),
+        received_from: Some(Path::Direct(from)),
         path_mtu: None,
         post_quantum: None,
     };
     rig.plane(ToAgent::Activity(vec![active])).await;
-    let received = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
+    let received = rig.agent.mesh.activity(&key(2)).and_then(|one| one.received_from);
     assert_eq!(received, Some(Path::Direct("203.0.113.7:9".parse().unwrap())));
 
     // With an IPv4 address NAT64 is disabled, once the present check has ended.
@@ -142,8 +142,8 @@ async fn wall_clock_jumps_remove_no_peer_and_no_path() {
         rig.pass(Duration::from_secs(60)).await;
         let messages = rig.plane_messages();
         let costs = messages.iter().any(|message| match message {
-            ToPlane::Peers { removed, .. } => !removed.is_empty(),
-            ToPlane::Path { .. } | ToPlane::Forget => true,
+            ToDataPlane::Peers { removed, .. } => !removed.is_empty(),
+            ToDataPlane::Path { .. } | ToDataPlane::Reset => true,
             _ => false,
         });
         assert!(!costs, "at {step:?}: {messages:?}");
@@ -152,10 +152,10 @@ async fn wall_clock_jumps_remove_no_peer_and_no_path() {
 }
 
 /// Answers the pings to a peer with this disco key. Returns whether there were any.
-async fn answer_pings(rig: &mut Rig, peer: &mut Disco, messages: Vec<ToPlane>) -> bool {
+async fn answer_pings(rig: &mut Rig, peer: &mut Disco, messages: Vec<ToDataPlane>) -> bool {
     let (own, at) = (rig.agent.mesh.disco_key(), rig.agent.clock.now);
     let datagrams = messages.into_iter().filter_map(|message| match message {
-        ToPlane::Datagrams(some) => Some(some),
+        ToDataPlane::Datagrams(some) => Some(some),
         _ => None,
     });
     let mut answers = Vec::new();
@@ -173,9 +173,9 @@ async fn answer_pings(rig: &mut Rig, peer: &mut Disco, messages: Vec<ToPlane>) -
 
 #[tokio::test]
 async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
-    let paths = |messages: &[ToPlane]| {
+    let paths = |messages: &[ToDataPlane]| {
         messages.iter().rev().find_map(|message| match message {
-            ToPlane::Path { path, .. } => Some(*path),
+            ToDataPlane::Path { path, .. } => Some(*path),
             _ => None,
         })
     };
@@ -190,7 +190,7 @@ async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
             received: 0,
             sent: 1,
             last_handshake: None,
-            heard_from: None,
+            received_from: None,
             path_mtu: None,
             post_quantum: None,
         };

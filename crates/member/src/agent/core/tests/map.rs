@@ -8,9 +8,9 @@ async fn new_stream_drops_filter_and_names_of_the_previous_one() {
     let mut map = map_of(&[2]);
     map["DNSConfig"] = json!({"Proxied": true, "Domains": ["old.example"]});
     rig.stream(map).await;
-    let filter = |messages: &[ToPlane]| {
+    let filter = |messages: &[ToDataPlane]| {
         messages.iter().rev().find_map(|message| match message {
-            ToPlane::Filter(policy) => Some(policy.clone()),
+            ToDataPlane::Filter(policy) => Some(policy.clone()),
             _ => None,
         })
     };
@@ -22,7 +22,7 @@ async fn new_stream_drops_filter_and_names_of_the_previous_one() {
     assert_ne!(filter(&messages), None);
     assert_ne!(filter(&messages), Some(accepting));
     assert!(
-        !messages.iter().any(|message| matches!(message, ToPlane::Peers { .. })),
+        !messages.iter().any(|message| matches!(message, ToDataPlane::Peers { .. })),
         "{messages:?}"
     );
     let status = rig.status().await;
@@ -56,8 +56,8 @@ async fn flood_of_maps_updates_settings_at_intervals_and_for_the_last_map() {
     for id in &all[..100] {
         rig.map(json!({ "PeersRemoved": [id] })).await;
     }
-    let of_peers = |messages: Vec<ToPlane>| {
-        messages.into_iter().filter(|one| matches!(one, ToPlane::Peers { .. })).count()
+    let of_peers = |messages: Vec<ToDataPlane>| {
+        messages.into_iter().filter(|one| matches!(one, ToDataPlane::Peers { .. })).count()
     };
     assert_eq!(of_peers(rig.plane_messages()), 0, "settings were made just before");
     rig.pass(crate::agent::throttle::REST_FACTOR * took).await;

@@ -1,5 +1,5 @@
 use tailnet::{
-    line::{Activity, Path},
+    ipc::{Activity, Path},
     local::{StartOptions, State as NodeState},
 };
 
@@ -66,9 +66,9 @@ async fn first_map_is_saved_at_once_and_later_maps_after_a_delay() {
 
 #[tokio::test]
 async fn saved_map_removes_no_peer_and_first_map_of_coordinator_does() {
-    let complete = |messages: &[ToPlane]| -> Vec<bool> {
-        let of = |message: &ToPlane| match message {
-            ToPlane::Peers { complete, .. } => Some(*complete),
+    let complete = |messages: &[ToDataPlane]| -> Vec<bool> {
+        let of = |message: &ToDataPlane| match message {
+            ToDataPlane::Peers { complete, .. } => Some(*complete),
             _ => None,
         };
         messages.iter().filter_map(of).collect()
@@ -91,20 +91,20 @@ async fn peers_of_the_previous_agent_remain_until_a_map_or_a_timeout() {
     let restart = async |folder: Arc<TempFolder>, clock| {
         let mut rig = Rig::at(folder, clock);
         rig.plane(hello(KEY)).await;
-        let (peer, heard_from) = (key(9), Some(Path::Relay(1)));
+        let (peer, received_from) = (key(9), Some(Path::Relay(1)));
         let active = Activity {
             peer,
             received: 1,
             sent: 1,
             last_handshake: None,
-            heard_from,
+            received_from,
             path_mtu: None,
             post_quantum: None,
         };
         rig.plane(ToAgent::Activity(vec![active])).await;
         let messages = rig.plane_messages();
         assert!(
-            !messages.iter().any(|message| matches!(message, ToPlane::Peers { .. })),
+            !messages.iter().any(|message| matches!(message, ToDataPlane::Peers { .. })),
             "{messages:?}"
         );
         rig
@@ -193,7 +193,9 @@ async fn auth_key_is_the_fallback_when_the_coordinator_rejects_the_node_key() {
     assert_eq!(resumes_with(&rig).await, Some(secret.clone()));
     rig.plane_messages();
     rig.control_event(control::Event::NeedsNewNodeKey { signature: None }).await;
-    assert!(rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    assert!(
+        rig.plane_messages().iter().any(|message| matches!(message, ToDataPlane::MakeCandidate))
+    );
     rig.plane(ToAgent::Candidate(key(9))).await;
     let commands = rig.session_commands().await;
     let Some(control::Command::Login(login)) = commands.last() else { panic!("{commands:?}") };
@@ -210,7 +212,9 @@ async fn auth_key_is_discarded_after_the_first_map() {
     assert!(status.own.online && status.coordinator_problem.is_empty());
     rig.plane_messages();
     rig.control_event(control::Event::NeedsNewNodeKey { signature: None }).await;
-    assert!(!rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    assert!(
+        !rig.plane_messages().iter().any(|message| matches!(message, ToDataPlane::MakeCandidate))
+    );
     assert_eq!(rig.status().await.backend_state, NodeState::NeedsLogin);
 }
 
@@ -222,5 +226,7 @@ async fn map_with_expired_node_uses_the_auth_key() {
     let mut map = map_of(&[2]);
     map["Node"]["KeyExpiry"] = json!("2020-01-01T00:00:00Z");
     rig.stream(map).await;
-    assert!(rig.plane_messages().iter().any(|message| matches!(message, ToPlane::MakeCandidate)));
+    assert!(
+        rig.plane_messages().iter().any(|message| matches!(message, ToDataPlane::MakeCandidate))
+    );
 }

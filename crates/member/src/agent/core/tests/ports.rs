@@ -3,8 +3,8 @@
 use std::net::SocketAddrV4;
 
 use tailnet::{
-    control::messages::{Announced, EndpointKind},
-    portmap::{Mapped, Mapping, Protocol},
+    control::messages::{Announcement, EndpointKind},
+    portmap::{GatewayState, Mapping, Protocol},
 };
 
 use super::{super::super::portmap::Router, *};
@@ -15,11 +15,11 @@ fn mapped(now: Duration) -> Router {
     let external: SocketAddrV4 = OUTSIDE.parse().unwrap();
     let expires = now + Duration::from_secs(7200);
     let mapping = Some(Mapping { protocol: Protocol::NatPmp, external, expires });
-    let pcp_nat_pmp = Mapped { pcp: Some(false), nat_pmp: Some(true), mapping };
+    let pcp_nat_pmp = GatewayState { pcp: Some(false), nat_pmp: Some(true), mapping };
     Router { pcp_nat_pmp, ..Router::default() }
 }
 
-async fn announced(rig: &Rig) -> Box<Announced> {
+async fn announced(rig: &Rig) -> Box<Announcement> {
     let commands = rig.session_commands().await;
     let last = commands.into_iter().rev().find_map(|command| match command {
         control::Command::Update(announced) => Some(announced),

@@ -1,6 +1,6 @@
 use tailnet::{
     disco::{AllocateRequest, Disco, Message},
-    line::relay_server::FromRelayServer,
+    ipc::peer_relay::FromRelayServer,
     peer_relay::MAY_ALLOCATE,
 };
 
@@ -78,7 +78,7 @@ async fn bundle_reaches_the_data_plane_as_one() {
     let datagrams = vec![(key(2), bundle)];
     rig.handle(Input::Relays(derp::Event::Received { region: 1, datagrams })).await;
     let relayed = rig.plane_messages().into_iter().find_map(|message| match message {
-        ToPlane::Relayed(relayed) => Some(relayed),
+        ToDataPlane::Relayed(relayed) => Some(relayed),
         _ => None,
     });
     let relayed = relayed.expect("something came");

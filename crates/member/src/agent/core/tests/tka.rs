@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use base64ct::{Base64, Encoding as _};
-use tailnet::tka::{Authority, follow::Question};
+use tailnet::tka::{Authority, follow::SyncRequest};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -86,7 +86,7 @@ impl Rig {
     async fn tka_request(&self) -> Option<(u32, &'static str, Value)> {
         let commands = self.session_commands().await;
         let request = commands.into_iter().rev().find_map(|command| match command {
-            Command::TkaRequest(Question { number, path, body }) => Some((number, path, body)),
+            Command::TkaRequest(SyncRequest { number, path, body }) => Some((number, path, body)),
             _ => None,
         });
         request.map(|(number, path, body)| (number, path, serde_json::from_slice(&body).unwrap()))
@@ -238,7 +238,7 @@ async fn coordinator_gets_the_stored_tka_head() {
     let mut rig = Rig::locked("lock-head", &chain).await.restarted().await;
     rig.stream(chain.on()).await;
     let messages = rig.session_commands().await.into_iter().find_map(|command| match command {
-        Command::Update(announced) => Some(announced.lock_head),
+        Command::Update(announced) => Some(announced.tka_head),
         _ => None,
     });
     assert_eq!(messages, Some(chain.head()));
@@ -288,7 +288,7 @@ async fn invalid_tka_update_changes_nothing_and_is_reported() {
     map["TKAInfo"] = json!({ "Head": chain.head() });
     rig.stream(map).await;
     rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
-    let first = Authority::begin(&bytes(&chain.0["Checkpoint"])).unwrap();
+    let first = Authority::bootstrap(&bytes(&chain.0["Checkpoint"])).unwrap();
     for updates in chain.updates_of(false) {
         let answer = missing(&updates, &chain.head());
         let offer = rig.answer("/machine/tka/sync/offer", &answer).await;
@@ -419,7 +419,7 @@ async fn auth_key_with_credential_signs_the_node_key() {
     let login = rig.login().await;
     assert_eq!(login.auth_key.unwrap().as_str(), wrapped["AuthKey"].as_str().unwrap());
     assert_eq!(json!(login.signature), base64(&wrapped["Signed"]));
-    assert_eq!(json!(login.lock_key), rig.tka_status().await["PublicKey"]);
+    assert_eq!(json!(login.tka_key), rig.tka_status().await["PublicKey"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -433,13 +433,13 @@ async fn expired_node_key_is_replaced_by_a_self_signed_one() {
     rig.plane_messages();
     let previous = base64(&renewal["First"]).as_str().map(str::to_owned);
     rig.control_event(Event::NeedsNewNodeKey { signature: previous }).await;
-    assert!(rig.plane_messages().contains(&ToPlane::MakeCandidate));
+    assert!(rig.plane_messages().contains(&ToDataPlane::MakeCandidate));
     let candidate = NodePublic(bytes(&renewal["Nodes"][0]).try_into().unwrap());
     rig.plane(ToAgent::Candidate(candidate)).await;
     let login = rig.login().await;
     assert_eq!((login.node_key, login.old_node_key), (candidate, Some(KEY)));
     assert_eq!(json!(login.signature), base64(&renewal["Texts"][0]));
-    assert_eq!(json!(login.lock_key), renewal["Public"]);
+    assert_eq!(json!(login.tka_key), renewal["Public"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -448,7 +448,7 @@ async fn invalid_previous_signature_requires_a_login() {
     for previous in ["", "?", "oA=="] {
         rig.plane_messages();
         rig.control_event(Event::NeedsNewNodeKey { signature: Some(previous.into()) }).await;
-        assert!(!rig.plane_messages().contains(&ToPlane::MakeCandidate), "{previous:?}");
+        assert!(!rig.plane_messages().contains(&ToDataPlane::MakeCandidate), "{previous:?}");
         assert_eq!(rig.health("log in again").await.len(), 1, "{previous:?}");
     }
 }

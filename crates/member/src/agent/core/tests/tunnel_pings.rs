@@ -1,14 +1,14 @@
 use tailnet::{
-    line::TunnelPing,
+    ipc::TunnelPing,
     local::{PingKind, PingResult},
 };
 
 use super::*;
 use crate::agent::local_api::ApiError;
 
-fn sent(messages: &[ToPlane]) -> Vec<TunnelPing> {
-    let ping_of = |message: &ToPlane| match message {
-        ToPlane::TunnelPing(ping) => Some(*ping),
+fn sent(messages: &[ToDataPlane]) -> Vec<TunnelPing> {
+    let ping_of = |message: &ToDataPlane| match message {
+        ToDataPlane::TunnelPing(ping) => Some(*ping),
         _ => None,
     };
     messages.iter().filter_map(ping_of).collect()

@@ -4,14 +4,14 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
 use super::{
-    Authority, Malformed, cbor,
-    own::public,
+    Authority, DecodeError, cbor,
+    private_key::public,
     signature::{CREDENTIAL, DIRECT, Kind, NodeSignature, ROTATION},
 };
 
 impl Authority {
     /// The keys that may sign.
-    pub fn shown_keys(&self) -> Vec<Value> {
+    pub fn keys_json(&self) -> Vec<Value> {
         let shown = |key: &super::key::Key| {
             json!({
                 "Kind": "25519",
@@ -24,7 +24,7 @@ impl Authority {
     }
 
     /// The number that was made when the chain began.
-    pub fn number(&self) -> u64 {
+    pub fn state_id(&self) -> u64 {
         self.state.numbers.0
     }
 }
@@ -33,7 +33,7 @@ impl Authority {
 ///
 /// # Errors
 /// It is none.
-pub fn shown_signature(text: &[u8]) -> Result<Value, Malformed> {
+pub fn signature_json(text: &[u8]) -> Result<Value, DecodeError> {
     Ok(shown(&NodeSignature::read(cbor::read(text)?)?))
 }
 

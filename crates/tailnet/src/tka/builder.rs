@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{
-    Authority, Malformed, Refused, UpdateHash,
+    Authority, DecodeError, UpdateHash, VerifyError,
     cbor::Texts,
     key::{ED25519, Key, KeyId},
-    own::{OwnKey, PUBLIC, SHOWN},
+    private_key::{PUBLIC, SHOWN, TkaKey},
     signature::NodeSignature,
     state::{MOST_KEYS, State},
     sync::base64,
@@ -43,15 +43,15 @@ impl NewKey {
     ///
     /// # Errors
     /// It is none of Ed25519.
-    pub fn id(&self) -> Result<KeyId, Malformed> {
-        let id = self.public.as_slice().try_into().map_err(|_| Malformed::Key)?;
-        if self.kind == ED25519 { Ok(id) } else { Err(Malformed::Key) }
+    pub fn id(&self) -> Result<KeyId, DecodeError> {
+        let id = self.public.as_slice().try_into().map_err(|_| DecodeError::Key)?;
+        if self.kind == ED25519 { Ok(id) } else { Err(DecodeError::Key) }
     }
 
-    fn key(&self) -> Result<Key, Malformed> {
+    fn key(&self) -> Result<Key, DecodeError> {
         let notes = self.meta.clone().and_then(Texts::some);
         let key = Key { id: self.id()?, votes: self.votes, notes };
-        if key.is_valid() { Ok(key) } else { Err(Malformed::Key) }
+        if key.is_valid() { Ok(key) } else { Err(DecodeError::Key) }
     }
 }
 
@@ -59,10 +59,10 @@ impl NewKey {
 ///
 /// # Errors
 /// It is none.
-pub fn read_public(text: &str) -> Result<KeyId, Malformed> {
+pub fn read_public(text: &str) -> Result<KeyId, DecodeError> {
     let hex = text.strip_prefix(PUBLIC).or_else(|| text.strip_prefix(SHOWN));
-    let bytes = base16ct::mixed::decode_vec(hex.ok_or(Malformed::Key)?);
-    bytes.ok().and_then(|bytes| bytes.try_into().ok()).ok_or(Malformed::Key)
+    let bytes = base16ct::mixed::decode_vec(hex.ok_or(DecodeError::Key)?);
+    bytes.ok().and_then(|bytes| bytes.try_into().ok()).ok_or(DecodeError::Key)
 }
 
 /// The text of the checkpoint that a chain begins with: which keys are trusted, and the hashes of
@@ -72,14 +72,14 @@ pub fn read_public(text: &str) -> Result<KeyId, Malformed> {
 /// The key that signs is none of them, or they may not be.
 pub fn first_checkpoint(
     keys: &[NewKey],
-    disablers: &[[u8; 32]],
+    disablement_hashes: &[[u8; 32]],
     numbers: (u64, u64),
-    by: &OwnKey,
-) -> Result<Vec<u8>, Refused> {
+    by: &TkaKey,
+) -> Result<Vec<u8>, VerifyError> {
     let keys = keys.iter().map(NewKey::key).collect::<Result<_, _>>()?;
-    let state = State { keys, disablers: disablers.to_vec(), numbers };
+    let state = State { keys, disablement_hashes: disablement_hashes.to_vec(), numbers };
     let text = Update::by(by, None, Kind::Checkpoint(state)).text();
-    Authority::begin(&text)?;
+    Authority::bootstrap(&text)?;
     Ok(text)
 }
 
@@ -88,22 +88,22 @@ impl Authority {
     ///
     /// # Errors
     /// The key that signs is not trusted, or it cannot be done.
-    pub fn edited(
+    pub fn edit_keys(
         &self,
-        by: &OwnKey,
+        by: &TkaKey,
         add: &[NewKey],
         remove: &[KeyId],
-    ) -> Result<Vec<Vec<u8>>, Refused> {
+    ) -> Result<Vec<Vec<u8>>, VerifyError> {
         let add = add.iter().map(|key| Ok(Kind::Add(key.key()?)));
         let remove = remove.iter().map(|id| Ok(Kind::Remove(*id)));
-        let kinds = add.chain(remove).collect::<Result<Vec<_>, Malformed>>()?;
+        let kinds = add.chain(remove).collect::<Result<Vec<_>, DecodeError>>()?;
         let (mut state, mut parent, mut made) = (self.state.clone(), self.head(), Vec::new());
         let mut make = |kind: Kind, state: &mut State| {
             let update = Update::by(by, Some(parent), kind);
             update.check(state)?;
             state.apply(&update)?;
             if state.keys.len() > MOST_KEYS {
-                return Err(Refused::TooManyKeys);
+                return Err(VerifyError::TooManyKeys);
             }
             parent = update.hash();
             made.push(update.text());
@@ -131,29 +131,33 @@ impl Authority {
     /// The key that signs is not trusted.
     pub fn sign(
         &self,
-        by: &OwnKey,
+        by: &TkaKey,
         node: &NodePublic,
         wrapping: &[u8],
-    ) -> Result<Vec<u8>, Refused> {
+    ) -> Result<Vec<u8>, VerifyError> {
         if !self.trusts(&by.id()) {
-            return Err(Refused::NoSuchKey);
+            return Err(VerifyError::NoSuchKey);
         }
         if !matches!(wrapping.len(), 0 | 32) {
-            return Err(Malformed::Key.into());
+            return Err(DecodeError::Key.into());
         }
         Ok(sign(by, node, wrapping))
     }
 
     /// The updates that somebody lacks who has this head, or one of these before it. `None`: all of
     /// what is said there is unknown here.
-    pub fn missing(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Option<Vec<Vec<u8>>> {
+    pub fn missing_updates(
+        &self,
+        head: &UpdateHash,
+        ancestors: &[UpdateHash],
+    ) -> Option<Vec<Vec<u8>>> {
         let place = |hash: &UpdateHash| self.path.iter().position(|at| at == hash);
         let common = place(head).or_else(|| ancestors.iter().find_map(place))?;
         Some(self.path[common + 1..].iter().filter_map(|hash| self.chain.text(hash)).collect())
     }
 
     /// The text of the first update that is known.
-    pub fn first(&self) -> Vec<u8> {
+    pub fn oldest_update(&self) -> Vec<u8> {
         self.chain.text(&self.chain.oldest()).unwrap_or_default()
     }
 
@@ -168,6 +172,6 @@ impl Authority {
 }
 
 /// The signature of a node key, whoever trusts the key that signs.
-pub fn sign(by: &OwnKey, node: &NodePublic, wrapping: &[u8]) -> Vec<u8> {
+pub fn sign(by: &TkaKey, node: &NodePublic, wrapping: &[u8]) -> Vec<u8> {
     NodeSignature::direct(node, wrapping, by).text()
 }

@@ -2,7 +2,9 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use super::{AllocateRequest, Bind, DiscoError, MAX_ENDPOINTS, Meet, Message, RelayEndpoint};
+use super::{
+    AllocateRequest, Bind, BirthdayMessage, DiscoError, MAX_ENDPOINTS, Message, RelayEndpoint,
+};
 use crate::keys::NodePublic;
 
 const PING: u8 = 1;
@@ -16,7 +18,7 @@ const ALLOCATE_REQUEST: u8 = 8;
 const ALLOCATE_RESPONSE: u8 = 9;
 /// Ours. Tailscale's count up from 1.
 const BUNDLE_OFFER: u8 = 0xb0;
-const MEET: u8 = 0xb1;
+const BIRTHDAY: u8 = 0xb1;
 /// The only version there is. Of a later one, what is longer is passed over.
 const VERSION: u8 = 0;
 
@@ -59,8 +61,8 @@ impl Message {
                 endpoint.write(text);
             }
             Self::BundleOffer => text.extend_from_slice(&[BUNDLE_OFFER, VERSION]),
-            Self::Meet(meet) => {
-                text.extend_from_slice(&[MEET, VERSION]);
+            Self::Birthday(meet) => {
+                text.extend_from_slice(&[BIRTHDAY, VERSION]);
                 meet.write(text);
             }
         }
@@ -88,8 +90,8 @@ impl Message {
             ALLOCATE_REQUEST => AllocateRequest::read(rest).map(Message::AllocateRequest),
             ALLOCATE_RESPONSE => read_allocated(rest),
             BUNDLE_OFFER => Some(Message::BundleOffer),
-            MEET => Meet::read(rest).map(Message::Meet),
-            other => return Err(DiscoError::Other(other)),
+            BIRTHDAY => BirthdayMessage::read(rest).map(Message::Birthday),
+            other => return Err(DiscoError::UnknownType(other)),
         };
         message.ok_or(DiscoError::Malformed)
     }
@@ -151,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{disco::Step, keys::DiscoPublic, peer_relay::Vni};
+    use crate::{disco::BirthdayStep, keys::DiscoPublic, peer_relay::Vni};
 
     fn endpoint() -> impl Strategy<Value = SocketAddr> {
         let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);
@@ -169,11 +171,15 @@ mod tests {
                 .prop_map(|endpoints| Message::CallMeMaybe { endpoints }),
             Just(Message::BundleOffer),
             (
-                prop_oneof![Just(Step::Ask), Just(Step::Agree), Just(Step::Go)],
+                prop_oneof![
+                    Just(BirthdayStep::Request),
+                    Just(BirthdayStep::Accept),
+                    Just(BirthdayStep::Start)
+                ],
                 any::<u32>(),
                 endpoint()
             )
-                .prop_map(|(step, number, at)| Message::Meet(Meet {
+                .prop_map(|(step, number, at)| Message::Birthday(BirthdayMessage {
                     step,
                     number,
                     at

@@ -4,9 +4,9 @@
 //!   agent: control, relays, paths, names          steward: the host, as root
 //!     |  ^                                           ^  |
 //!     |  `------------ HostReply -------------------'   |
-//!     |  ------------- HostWish ---------------------->-'
+//!     |  ------------- DesiredHost ---------------------->-'
 //!     |
-//!     |  ToPlane: peers, paths, filter, datagrams
+//!     |  ToDataPlane: peers, paths, filter, datagrams
 //!     v
 //!   data plane: keys, sessions, TUN, UDP socket
 //!     |  ToAgent: datagrams, what goes to relays, events, activity
@@ -15,11 +15,11 @@
 //!
 //! Each line is a socket that keeps the boundaries of its packets. A message is one or more parts:
 //! a byte that says which, and a piece of its `postcard` encoding. Beside this the plane parses
-//! headers and the short messages of [`crate::tsmp`]. A new agent begins with [`ToPlane::Hello`], which
+//! headers and the short messages of [`crate::tsmp`]. A new agent begins with [`ToDataPlane::Hello`], which
 //! every reader takes for the end of what a former one may have left half said.
 
 mod auxiliary;
-pub mod relay_server;
+pub mod peer_relay;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -30,7 +30,7 @@ use ipnet::IpNet;
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub use self::auxiliary::{Auxiliary, Open};
+pub use self::auxiliary::{AuxiliarySocket, OpenSockets};
 use crate::{keys::NodePublic, peer_relay::Vni, tsmp::Token};
 
 /// The most bytes of one part, with its first byte: less than half of what any kernel's default
@@ -44,7 +44,7 @@ const LAST: u8 = 2;
 
 /// From the agent to the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ToPlane {
+pub enum ToDataPlane {
     /// An agent begins. It is answered by [`ToAgent::Hello`].
     Hello,
     /// Peers that are new or have changed, and keys of those that are gone.
@@ -68,13 +68,13 @@ pub enum ToPlane {
     /// Datagrams of disco and STUN, for the UDP socket.
     Datagrams(Vec<Outgoing>),
     /// The same that call a peer by chance: they are counted.
-    Calls(Vec<Outgoing>),
-    /// Open auxiliary sockets, and send this by each. Answered by [`ToAgent::Opened`].
-    Open(Box<Open>),
+    BirthdayProbes(Vec<Outgoing>),
+    /// OpenSockets auxiliary sockets, and send this by each. Answered by [`ToAgent::SocketsOpened`].
+    OpenSockets(Box<OpenSockets>),
     /// Keep this one of them, and close all others.
-    Keep(Auxiliary),
+    RetainSocket(AuxiliarySocket),
     /// Close all of that number.
-    Close(u32),
+    CloseSockets(u32),
     /// Datagrams that came through a relay.
     Relayed(Vec<Relayed>),
     /// Which packets of peers may enter from now on.
@@ -91,7 +91,7 @@ pub enum ToPlane {
     /// The candidate is the node key from now on.
     UseCandidate(NodePublic),
     /// Be without a node key and without peers: this machine has left.
-    Forget,
+    Reset,
     /// Tell the state of all peers now.
     Report,
     /// The UDP port to listen on; 0 for any.
@@ -127,7 +127,7 @@ pub struct Identity {
 /// From the data plane to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// The answer to [`ToPlane::Hello`].
+    /// The answer to [`ToDataPlane::Hello`].
     Hello {
         /// The public half of the node key.
         node_key: NodePublic,
@@ -156,7 +156,7 @@ pub enum ToAgent {
     Event(PeerEvent),
     /// Peers that sent or received something since the last time.
     Activity(Vec<Activity>),
-    /// The answer to [`ToPlane::Login`].
+    /// The answer to [`ToDataPlane::Login`].
     Login {
         /// The number of the request.
         id: u32,
@@ -164,16 +164,16 @@ pub enum ToAgent {
         #[serde(with = "serde_bytes")]
         sealed: Vec<u8>,
     },
-    /// The answer to [`ToPlane::MakeCandidate`].
+    /// The answer to [`ToDataPlane::MakeCandidate`].
     Candidate(NodePublic),
     /// The machine's links, addresses or routes changed.
     NetworkChanged,
     /// The UDP port.
     Port(u16),
-    /// The answer to a [`ToPlane::TunnelPing`].
+    /// The answer to a [`ToDataPlane::TunnelPing`].
     TunnelPong(TunnelPing),
-    /// The answer to [`ToPlane::Open`].
-    Opened {
+    /// The answer to [`ToDataPlane::OpenSockets`].
+    SocketsOpened {
         /// The number of the sockets.
         number: u32,
         /// How many there are.
@@ -217,7 +217,7 @@ pub enum Path {
 
 /// One of our own addresses, on one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
+pub struct LocalAddress {
     /// The address.
     pub addr: IpAddr,
     /// The interface's index.
@@ -230,11 +230,11 @@ pub struct Outgoing {
     /// Where to.
     pub to: SocketAddr,
     /// Where from; `None` leaves it to the routing table.
-    pub source: Option<Local>,
+    pub source: Option<LocalAddress>,
     /// How many routers it may pass; `None` for as many as any other.
     pub hops: Option<u8>,
     /// By which socket, if it is an auxiliary one.
-    pub by: Option<Auxiliary>,
+    pub by: Option<AuxiliarySocket>,
     /// All of it.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
@@ -253,11 +253,11 @@ pub struct Incoming {
     /// Where from.
     pub from: SocketAddr,
     /// The address and interface that it reached.
-    pub local: Option<Local>,
+    pub local: Option<LocalAddress>,
     /// When, on the clock that counts sleep too (`CLOCK_BOOTTIME`).
     pub at: Duration,
     /// Which socket it came to, if it is an auxiliary one.
-    pub to: Option<Auxiliary>,
+    pub to: Option<AuxiliarySocket>,
     /// All of it.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
@@ -292,7 +292,7 @@ pub enum PeerEvent {
     /// Something was sent, and nothing authentic came for a while.
     Stale(NodePublic),
     /// Something is to be sent, and there is no session yet, or it is renewed.
-    Wanted(NodePublic),
+    SessionNeeded(NodePublic),
 }
 
 /// What a peer sent and received.
@@ -307,7 +307,7 @@ pub struct Activity {
     /// When the last handshake completed, since 1970.
     pub last_handshake: Option<Duration>,
     /// Where it was last heard from.
-    pub heard_from: Option<Path>,
+    pub received_from: Option<Path>,
     /// How long a packet may be on its path, where that is known to be less than usual.
     pub path_mtu: Option<u16>,
     /// When the secret of its session against quantum computers was agreed on, since 1970; `None` for a
@@ -333,7 +333,7 @@ struct FilterRule {
 
 /// What the machine is to have around the interface. Each wish is all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostWish {
+pub struct DesiredHost {
     /// The interface's addresses.
     pub addresses: Vec<IpNet>,
     /// Networks that are reached by the interface.
@@ -347,14 +347,14 @@ pub struct HostWish {
     /// Whether peers appear there under this machine's address.
     pub masquerade: bool,
     /// Names; `None` leaves them as they are.
-    pub names: Option<NamesWish>,
+    pub names: Option<DesiredDns>,
     /// The UDP port at which it relays for peers; 0 for any.
     pub relay_server: Option<u16>,
 }
 
 /// How names are to be resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamesWish {
+pub struct DesiredDns {
     /// Who is asked.
     pub servers: Vec<IpAddr>,
     /// Domains that are tried behind a short name.
@@ -367,7 +367,7 @@ pub struct NamesWish {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToSteward {
     /// What the machine is to have.
-    Host(HostWish),
+    Host(DesiredHost),
 }
 
 /// From the steward to the agent.
@@ -393,7 +393,7 @@ impl FromSteward {
 
 /// Why a message could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineError {
+pub enum IpcError {
     /// A part is empty, too long, or of no message.
     BadPart,
     /// A message is longer than any may be.
@@ -402,7 +402,7 @@ pub enum LineError {
     BadMessage,
 }
 
-impl std::fmt::Display for LineError {
+impl std::fmt::Display for IpcError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::BadPart => "a part that belongs to no message",
@@ -412,7 +412,7 @@ impl std::fmt::Display for LineError {
     }
 }
 
-impl std::error::Error for LineError {}
+impl std::error::Error for IpcError {}
 
 /// The parts of a message, in their order. `part` sends one.
 ///
@@ -450,20 +450,17 @@ impl Reader {
     /// # Errors
     /// It is of no message, or the message means nothing. The reader goes on with the next first
     /// part.
-    pub fn handle_part<M: DeserializeOwned>(
-        &mut self,
-        part: &[u8],
-    ) -> Result<Option<M>, LineError> {
-        let (&flags, piece) = part.split_first().ok_or(LineError::BadPart)?;
+    pub fn handle_part<M: DeserializeOwned>(&mut self, part: &[u8]) -> Result<Option<M>, IpcError> {
+        let (&flags, piece) = part.split_first().ok_or(IpcError::BadPart)?;
         if flags & !(FIRST | LAST) != 0 || part.len() > PART {
-            return Err(LineError::BadPart);
+            return Err(IpcError::BadPart);
         }
         if flags & FIRST != 0 {
             self.text.clear();
             self.began = true;
         }
         if !self.began {
-            return Err(LineError::BadPart);
+            return Err(IpcError::BadPart);
         }
         if flags == FIRST | LAST {
             self.began = false;
@@ -471,7 +468,7 @@ impl Reader {
         }
         if self.text.len() + piece.len() > LONGEST {
             *self = Self::default();
-            return Err(LineError::TooLong);
+            return Err(IpcError::TooLong);
         }
         self.text.extend_from_slice(piece);
         if flags & LAST == 0 {
@@ -482,10 +479,10 @@ impl Reader {
     }
 }
 
-fn read<M: DeserializeOwned>(text: &[u8]) -> Result<M, LineError> {
+fn read<M: DeserializeOwned>(text: &[u8]) -> Result<M, IpcError> {
     match postcard::take_from_bytes(text) {
         Ok((message, [])) => Ok(message),
-        _ => Err(LineError::BadMessage),
+        _ => Err(IpcError::BadMessage),
     }
 }
 
@@ -550,9 +547,9 @@ mod tests {
         parts
     }
 
-    fn relayed(len: usize) -> ToPlane {
+    fn relayed(len: usize) -> ToDataPlane {
         let from = NodePublic([7; 32]);
-        ToPlane::Relayed(vec![Relayed { region: 1, from, bytes: vec![9; len], segment: 9 }])
+        ToDataPlane::Relayed(vec![Relayed { region: 1, from, bytes: vec![9; len], segment: 9 }])
     }
 
     #[test]
@@ -563,7 +560,7 @@ mod tests {
             assert!(parts.iter().all(|part| part.len() <= PART));
             let (last, first) = parts.split_last().unwrap();
             for part in first {
-                assert_eq!(reader.handle_part::<ToPlane>(part), Ok(None));
+                assert_eq!(reader.handle_part::<ToDataPlane>(part), Ok(None));
             }
             assert_eq!(reader.handle_part(last), Ok(Some(sent)));
         }
@@ -573,10 +570,10 @@ mod tests {
     fn what_a_former_agent_left_half_said_is_forgotten() {
         let mut reader = Reader::default();
         let half = parts(&relayed(3 * PART));
-        assert_eq!(reader.handle_part::<ToPlane>(&half[0]), Ok(None));
-        let hello = parts(&ToPlane::Hello);
-        assert_eq!(reader.handle_part(&hello[0]), Ok(Some(ToPlane::Hello)));
-        assert_eq!(reader.handle_part::<ToPlane>(&half[1]), Err(LineError::BadPart));
+        assert_eq!(reader.handle_part::<ToDataPlane>(&half[0]), Ok(None));
+        let hello = parts(&ToDataPlane::Hello);
+        assert_eq!(reader.handle_part(&hello[0]), Ok(Some(ToDataPlane::Hello)));
+        assert_eq!(reader.handle_part::<ToDataPlane>(&half[1]), Err(IpcError::BadPart));
     }
 
     #[test]
@@ -584,11 +581,11 @@ mod tests {
         let mut reader = Reader::default();
         let mut part = vec![0; PART];
         part[0] = FIRST;
-        assert_eq!(reader.handle_part::<ToPlane>(&part), Ok(None));
+        assert_eq!(reader.handle_part::<ToDataPlane>(&part), Ok(None));
         part[0] = 0;
         let refused =
-            (0..LONGEST / PART + 2).find_map(|_| reader.handle_part::<ToPlane>(&part).err());
-        assert_eq!(refused, Some(LineError::TooLong));
+            (0..LONGEST / PART + 2).find_map(|_| reader.handle_part::<ToDataPlane>(&part).err());
+        assert_eq!(refused, Some(IpcError::TooLong));
         assert_eq!(reader.text.capacity(), 0);
     }
 
@@ -610,8 +607,8 @@ mod tests {
         };
         let sent = FilterPolicy::from(&policy);
         let mut reader = Reader::default();
-        let read = reader.handle_part(&parts(&ToPlane::Filter(sent))[0]);
-        let Ok(Some(ToPlane::Filter(read))) = read else { panic!("{read:?}") };
+        let read = reader.handle_part(&parts(&ToDataPlane::Filter(sent))[0]);
+        let Ok(Some(ToDataPlane::Filter(read))) = read else { panic!("{read:?}") };
         assert_eq!(Policy::from(&read), policy);
     }
 
@@ -622,7 +619,7 @@ mod tests {
         ) {
             let mut reader = Reader::default();
             for part in garbage {
-                let _ = reader.handle_part::<ToPlane>(&part);
+                let _ = reader.handle_part::<ToDataPlane>(&part);
                 let _ = reader.handle_part::<ToAgent>(&part);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Auxiliary, Local, Path};
+use super::{AuxiliarySocket, LocalAddress, Path};
 use crate::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
@@ -17,7 +17,7 @@ pub enum Via {
         /// The sender.
         remote: SocketAddr,
         /// What it reached.
-        local: Option<Local>,
+        local: Option<LocalAddress>,
     },
     /// To the UDP socket, by a peer relay or from it.
     PeerRelay {
@@ -31,7 +31,7 @@ pub enum Via {
         /// The sender.
         remote: SocketAddr,
         /// Which.
-        socket: Auxiliary,
+        socket: AuxiliarySocket,
     },
     /// Through a relay.
     Relay {
@@ -50,7 +50,7 @@ pub enum To {
         /// The receiver.
         addr: SocketAddr,
         /// Where from; `None` leaves it to the routing table.
-        source: Option<Local>,
+        source: Option<LocalAddress>,
         /// How many routers it may pass; `None` for as many as any other.
         hops: Option<u8>,
     },
@@ -64,13 +64,13 @@ pub enum To {
         control: bool,
     },
     /// From the UDP socket, to a port that may lead to the peer by chance.
-    Chance(SocketAddr),
+    BirthdayProbe(SocketAddr),
     /// From an auxiliary socket.
     Auxiliary {
         /// The receiver.
         addr: SocketAddr,
         /// Which socket.
-        socket: Auxiliary,
+        socket: AuxiliarySocket,
     },
     /// Through a relay.
     Relay {
@@ -127,19 +127,19 @@ pub enum Event {
         /// The round trip.
         latency: Duration,
     },
-    /// Find out the own endpoints, and tell them by [`super::Paths::set_own`]: calls wait a second.
+    /// Find out the own endpoints, and tell them by [`super::Paths::set_own_endpoints`]: calls wait a second.
     RefreshEndpoints,
-    /// Open auxiliary sockets, send a ping by each, and tell by [`super::Paths::handle_opened`].
-    Open(Opening),
+    /// Open auxiliary sockets, send a ping by each, and tell by [`super::Paths::handle_sockets_opened`].
+    OpenSockets(SocketsToOpen),
     /// Keep this auxiliary socket, and close all others of its number.
-    Keep(Auxiliary),
+    RetainSocket(AuxiliarySocket),
     /// Close the auxiliary sockets of that number.
-    Close(u32),
+    CloseSockets(u32),
 }
 
-/// Auxiliary sockets to open, and the ping that each sends.
+/// AuxiliarySocket sockets to open, and the ping that each sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
+pub struct SocketsToOpen {
     /// The peer.
     pub peer: NodePublic,
     /// The key of its disco messages.

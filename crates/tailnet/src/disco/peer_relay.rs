@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{
     MAX_ENDPOINTS,
-    text::{ENDPOINT, read_endpoint, write_endpoint},
+    codec::{ENDPOINT, read_endpoint, write_endpoint},
 };
 use crate::{keys::DiscoPublic, peer_relay::Vni};
 

@@ -1,7 +1,7 @@
 //! What a person has a node do to tailnet lock, by the node's own key (`ipn/ipnlocal/tailnet-lock.go`).
 //!
 //! ```text
-//!   Order ──► question ──► coordinator ──► answer ──► Doing ──► another question, or it is done
+//!   TkaCommand ──► question ──► coordinator ──► answer ──► PendingCommand ──► another question, or it is done
 //! ```
 //!
 //! What is made is verified here as every node verifies it, before the coordinator has it.
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::{
-    Authority, KeyId, NewKey, OwnKey, Refused, UpdateHash, claim, first_checkpoint,
-    own::WrappedAuthKey,
+    Authority, KeyId, NewKey, TkaKey, UpdateHash, VerifyError, claim, first_checkpoint,
+    private_key::WrappedAuthKey,
     sign,
-    sync::{Asking, SEND_PATH, SendResponse, base64},
+    sync::{Requester, SEND_PATH, SendResponse, base64},
 };
 use crate::keys::NodePublic;
 
@@ -29,13 +29,13 @@ const AFFECTED_PATH: &str = "/machine/tka/affected-sigs";
 
 /// What is to be done.
 #[derive(Clone)]
-pub enum Order {
+pub enum TkaCommand {
     /// Turn it on: these keys are trusted, and a secret with one of these hashes turns it off.
     Init {
         /// The keys, of which one is the node's own.
         keys: Vec<NewKey>,
         /// The hashes.
-        disablers: Vec<[u8; 32]>,
+        disablement_hashes: Vec<[u8; 32]>,
     },
     /// Sign a node key.
     Sign {
@@ -60,7 +60,7 @@ pub enum Order {
         /// The auth key.
         auth_key: Zeroizing<String>,
         /// The trusted key.
-        by: OwnKey,
+        by: TkaKey,
     },
     /// Show the last updates, so many at most.
     Log(usize),
@@ -68,27 +68,27 @@ pub enum Order {
 
 /// Who does it.
 #[derive(Clone, Copy, Debug)]
-pub struct By<'a> {
+pub struct CommandContext<'a> {
     /// The node's own key.
-    pub own: &'a OwnKey,
+    pub own: &'a TkaKey,
     /// What is known of tailnet lock.
     pub known: Option<&'a Authority>,
     /// What questions are made with.
-    pub asking: Asking,
+    pub requester: Requester,
 }
 
 /// What comes next.
 #[derive(Debug)]
-pub enum Next {
+pub enum CommandStep {
     /// The coordinator is asked this.
-    Ask(&'static str, Vec<u8>, Doing),
+    Request(&'static str, Vec<u8>, PendingCommand),
     /// It is done, and this is the answer.
     Done(Value),
 }
 
 /// What waits for an answer of the coordinator.
 #[derive(Clone, Debug)]
-pub struct Doing(Waiting);
+pub struct PendingCommand(Waiting);
 
 #[derive(Clone, Debug)]
 enum Waiting {
@@ -104,7 +104,7 @@ enum Waiting {
 
 /// Why it is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OrderFailure {
+pub enum TkaCommandError {
     /// The node has no key that is registered.
     LoggedOut,
     /// It is off.
@@ -116,7 +116,7 @@ pub enum OrderFailure {
     /// The secret does not turn it off.
     WrongSecret,
     /// It does not count.
-    Refused(Refused),
+    Refused(VerifyError),
     /// The coordinator's answer cannot be read.
     BadAnswer,
     /// The coordinator names a signature that is not one, or not by that key.
@@ -125,7 +125,7 @@ pub enum OrderFailure {
     Moved,
 }
 
-impl fmt::Display for OrderFailure {
+impl fmt::Display for TkaCommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LoggedOut => f.write_str("the node is not logged in"),
@@ -144,10 +144,10 @@ impl fmt::Display for OrderFailure {
     }
 }
 
-impl std::error::Error for OrderFailure {}
+impl std::error::Error for TkaCommandError {}
 
-impl From<Refused> for OrderFailure {
-    fn from(why: Refused) -> Self {
+impl From<VerifyError> for TkaCommandError {
+    fn from(why: VerifyError) -> Self {
         Self::Refused(why)
     }
 }
@@ -175,7 +175,7 @@ struct Affected {
 }
 
 /// Without the secrets in it.
-impl fmt::Debug for Order {
+impl fmt::Debug for TkaCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Init { .. } => "Init",
@@ -189,105 +189,113 @@ impl fmt::Debug for Order {
     }
 }
 
-impl Order {
+impl TkaCommand {
     /// Begins. `random` is for what nobody is to guess.
     ///
     /// # Errors
     /// It cannot be done.
-    pub fn begin(self, by: By<'_>, random: &[u8; 32]) -> Result<Next, OrderFailure> {
-        if by.asking.node_key.is_zero() {
-            return Err(OrderFailure::LoggedOut);
+    pub fn begin(
+        self,
+        by: CommandContext<'_>,
+        random: &[u8; 32],
+    ) -> Result<CommandStep, TkaCommandError> {
+        if by.requester.node_key.is_zero() {
+            return Err(TkaCommandError::LoggedOut);
         }
         match self {
-            Self::Init { .. } if by.known.is_some() => Err(OrderFailure::IsOn),
-            Self::Init { keys, disablers } => {
+            Self::Init { .. } if by.known.is_some() => Err(TkaCommandError::IsOn),
+            Self::Init { keys, disablement_hashes } => {
                 let (one, other) = random.split_at(8);
                 let number = |bytes: &[u8]| bytes[..8].try_into().map_or(1, u64::from_le_bytes);
                 let numbers = (number(one), number(other));
-                let text = first_checkpoint(&keys, &disablers, numbers, by.own)?;
+                let text = first_checkpoint(&keys, &disablement_hashes, numbers, by.own)?;
                 let body = json!({ "GenesisAUM": Base64::encode_string(&text) });
-                Ok(by.ask(BEGIN_PATH, body, Waiting::Nodes))
+                Ok(by.request(BEGIN_PATH, body, Waiting::Nodes))
             }
             Self::Sign { node, wrapping } => {
                 let signature = by.trusted()?.sign(by.own, &node, &wrapping)?;
                 let body = json!({ "Signature": Base64::encode_string(&signature) });
-                Ok(by.ask(SIGN_PATH, body, Waiting::Consent))
+                Ok(by.request(SIGN_PATH, body, Waiting::Consent))
             }
             Self::Modify { add, remove } => by.modify(&add, &remove),
             Self::Disable(secret) => {
-                let known = by.known.ok_or(OrderFailure::IsOff)?;
+                let known = by.known.ok_or(TkaCommandError::IsOff)?;
                 if !known.is_disabled_by(&secret) {
-                    return Err(OrderFailure::WrongSecret);
+                    return Err(TkaCommandError::WrongSecret);
                 }
                 let body = json!({
                     "Head": known.head().to_string(),
                     "DisablementSecret": Base64::encode_string(&secret),
                 });
-                Ok(by.ask(DISABLE_PATH, body, Waiting::Consent))
+                Ok(by.request(DISABLE_PATH, body, Waiting::Consent))
             }
             Self::Affected(key) => {
-                by.known.ok_or(OrderFailure::IsOff)?;
+                by.known.ok_or(TkaCommandError::IsOff)?;
                 let body = json!({ "KeyID": Base64::encode_string(&key) });
-                Ok(by.ask(AFFECTED_PATH, body, Waiting::Signatures(key)))
+                Ok(by.request(AFFECTED_PATH, body, Waiting::Signatures(key)))
             }
             Self::Wrap { auth_key, by: signer } => {
-                by.known.ok_or(OrderFailure::IsOff)?;
+                by.known.ok_or(TkaCommandError::IsOff)?;
                 let wrapped = WrappedAuthKey::wrap(&auth_key, &signer, random);
-                Ok(Next::Done(json!(*wrapped)))
+                Ok(CommandStep::Done(json!(*wrapped)))
             }
             Self::Log(most) => {
-                let log = by.known.ok_or(OrderFailure::IsOff)?.log(most);
+                let log = by.known.ok_or(TkaCommandError::IsOff)?.log(most);
                 let shown = log.iter().map(|(hash, change, text)| {
                     json!({
                         "Hash": hash.0, "Change": change, "Raw": Base64::encode_string(text),
                     })
                 });
-                Ok(Next::Done(shown.collect()))
+                Ok(CommandStep::Done(shown.collect()))
             }
         }
     }
 }
 
-impl By<'_> {
-    fn trusted(&self) -> Result<&Authority, OrderFailure> {
-        let known = self.known.ok_or(OrderFailure::IsOff)?;
-        if known.trusts(&self.own.id()) { Ok(known) } else { Err(OrderFailure::NotTrusted) }
+impl CommandContext<'_> {
+    fn trusted(&self) -> Result<&Authority, TkaCommandError> {
+        let known = self.known.ok_or(TkaCommandError::IsOff)?;
+        if known.trusts(&self.own.id()) { Ok(known) } else { Err(TkaCommandError::NotTrusted) }
     }
 
-    fn modify(&self, add: &[NewKey], remove: &[NewKey]) -> Result<Next, OrderFailure> {
+    fn modify(&self, add: &[NewKey], remove: &[NewKey]) -> Result<CommandStep, TkaCommandError> {
         let known = self.trusted()?;
         let remove = remove.iter().map(NewKey::id).collect::<Result<Vec<_>, _>>();
-        let updates = known.edited(self.own, add, &remove.map_err(Refused::from)?)?;
+        let updates = known.edit_keys(self.own, add, &remove.map_err(VerifyError::from)?)?;
         if updates.is_empty() {
-            return Ok(Next::Done(Value::Null));
+            return Ok(CommandStep::Done(Value::Null));
         }
         let mut changed = known.clone();
         changed.inform(&updates)?;
-        let request = self.asking.send(known, &updates, true);
-        let body = serde_json::to_vec(&request).map_err(|_| OrderFailure::BadAnswer)?;
-        Ok(Next::Ask(SEND_PATH, body, Doing(Waiting::Head(changed.head()))))
+        let request = self.requester.send(known, &updates, true);
+        let body = serde_json::to_vec(&request).map_err(|_| TkaCommandError::BadAnswer)?;
+        Ok(CommandStep::Request(SEND_PATH, body, PendingCommand(Waiting::Head(changed.head()))))
     }
 
-    fn ask(&self, path: &'static str, mut body: Value, waiting: Waiting) -> Next {
-        body["Version"] = json!(self.asking.version);
-        body["NodeKey"] = json!(self.asking.node_key);
-        Next::Ask(path, body.to_string().into_bytes(), Doing(waiting))
+    fn request(&self, path: &'static str, mut body: Value, waiting: Waiting) -> CommandStep {
+        body["Version"] = json!(self.requester.version);
+        body["NodeKey"] = json!(self.requester.node_key);
+        CommandStep::Request(path, body.to_string().into_bytes(), PendingCommand(waiting))
     }
 }
 
-impl Doing {
+impl PendingCommand {
     /// Takes the coordinator's answer.
     ///
     /// # Errors
     /// It is not done.
-    pub fn handle_answer(self, by: By<'_>, text: &[u8]) -> Result<Next, OrderFailure> {
+    pub fn handle_answer(
+        self,
+        by: CommandContext<'_>,
+        text: &[u8],
+    ) -> Result<CommandStep, TkaCommandError> {
         match self.0 {
-            Waiting::Consent => Ok(Next::Done(Value::Null)),
+            Waiting::Consent => Ok(CommandStep::Done(Value::Null)),
             Waiting::Head(head) => {
                 let answer: SendResponse = read(text)?;
                 match answer.head == head.to_string() {
-                    true => Ok(Next::Done(Value::Null)),
-                    false => Err(OrderFailure::Moved),
+                    true => Ok(CommandStep::Done(Value::Null)),
+                    false => Err(TkaCommandError::Moved),
                 }
             }
             Waiting::Nodes => {
@@ -295,19 +303,19 @@ impl Doing {
                 let mut signatures = BTreeMap::new();
                 for Unsigned { id, key, wrapping } in nodes.need_signatures.unwrap_or_default() {
                     if !matches!(wrapping.len(), 0 | 32) {
-                        return Err(OrderFailure::BadAnswer);
+                        return Err(TkaCommandError::BadAnswer);
                     }
                     let signature = sign(by.own, &key, &wrapping);
                     signatures.insert(id.to_string(), Base64::encode_string(&signature));
                 }
                 let body = json!({ "Signatures": signatures });
-                Ok(by.ask(FINISH_PATH, body, Waiting::Consent))
+                Ok(by.request(FINISH_PATH, body, Waiting::Consent))
             }
             Waiting::Signatures(key) => {
-                let known = by.known.ok_or(OrderFailure::IsOff)?;
+                let known = by.known.ok_or(TkaCommandError::IsOff)?;
                 let signatures = read::<Affected>(text)?.signatures.unwrap_or_default();
                 for text in &signatures {
-                    let bad = || OrderFailure::BadSignature;
+                    let bad = || TkaCommandError::BadSignature;
                     let signature = Base64::decode_vec(text).map_err(|_| bad())?;
                     let claimed = claim(&signature).map_err(|_| bad())?;
                     let is_valid = known.check(&claimed.node, &signature).is_ok();
@@ -315,12 +323,12 @@ impl Doing {
                         return Err(bad());
                     }
                 }
-                Ok(Next::Done(json!(signatures)))
+                Ok(CommandStep::Done(json!(signatures)))
             }
         }
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, OrderFailure> {
-    serde_json::from_slice(text).map_err(|_| OrderFailure::BadAnswer)
+fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, TkaCommandError> {
+    serde_json::from_slice(text).map_err(|_| TkaCommandError::BadAnswer)
 }

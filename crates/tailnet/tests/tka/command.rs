@@ -6,30 +6,31 @@ use base64ct::{Base64, Encoding as _};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 use tailnet::tka::{
-    KeyId, NewKey, claim, first_checkpoint, hash_of_secret,
-    order::{By, Doing, Next, Order, OrderFailure},
-    sign,
+    KeyId, NewKey, claim,
+    command::{CommandContext, CommandStep, PendingCommand, TkaCommand, TkaCommandError},
+    disablement_hash, first_checkpoint, sign,
 };
 
 use super::*;
 
 const RANDOM: [u8; 32] = [5; 32];
 const SECRET: &[u8] = b"secret";
-const ASKING: Asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+const REQUESTER: Requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
 
 /// A node with its own key, and what it knows of tailnet lock.
 struct Node {
-    own: OwnKey,
+    own: TkaKey,
     known: Option<Authority>,
-    asking: Asking,
+    requester: Requester,
 }
 
 impl Node {
     /// One of a network that trusts the keys 1 and 2.
     fn locked(number: u8) -> Self {
-        let first = first_checkpoint(&trusted(), &disablers(), (1, 2), &signer(1)).unwrap();
-        let known = Some(Authority::begin(&first).unwrap());
-        Self { own: signer(number), known, asking: ASKING }
+        let first =
+            first_checkpoint(&trusted(), &disablement_hashes(), (1, 2), &signer(1)).unwrap();
+        let known = Some(Authority::bootstrap(&first).unwrap());
+        Self { own: signer(number), known, requester: REQUESTER }
     }
 
     fn unlocked(number: u8) -> Self {
@@ -44,42 +45,46 @@ impl Node {
         self.known().head().to_string()
     }
 
-    fn by(&self) -> By<'_> {
-        By { own: &self.own, known: self.known.as_ref(), asking: self.asking }
+    fn by(&self) -> CommandContext<'_> {
+        CommandContext { own: &self.own, known: self.known.as_ref(), requester: self.requester }
     }
 
-    fn begin(&self, order: Order) -> Result<Next, OrderFailure> {
+    fn begin(&self, order: TkaCommand) -> Result<CommandStep, TkaCommandError> {
         order.begin(self.by(), &RANDOM)
     }
 
-    fn asks(&self, order: Order) -> (&'static str, Value, Doing) {
+    fn asks(&self, order: TkaCommand) -> (&'static str, Value, PendingCommand) {
         question(self.begin(order).unwrap())
     }
 
-    fn refuses(&self, order: Order) -> OrderFailure {
+    fn refuses(&self, order: TkaCommand) -> TkaCommandError {
         self.begin(order).unwrap_err()
     }
 
-    fn answered(&self, doing: Doing, answer: &Value) -> Result<Next, OrderFailure> {
+    fn answered(
+        &self,
+        doing: PendingCommand,
+        answer: &Value,
+    ) -> Result<CommandStep, TkaCommandError> {
         doing.handle_answer(self.by(), answer.to_string().as_bytes())
     }
 }
 
-fn question(next: Next) -> (&'static str, Value, Doing) {
-    let Next::Ask(path, body, doing) = next else { panic!("a question, not {next:?}") };
+fn question(next: CommandStep) -> (&'static str, Value, PendingCommand) {
+    let CommandStep::Request(path, body, doing) = next else { panic!("a question, not {next:?}") };
     let body: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(body["Version"], 119);
-    assert_eq!(body["NodeKey"], json!(ASKING.node_key));
+    assert_eq!(body["NodeKey"], json!(REQUESTER.node_key));
     (path, body, doing)
 }
 
-fn done(next: Next) -> Value {
-    let Next::Done(answer) = next else { panic!("an end, not {next:?}") };
+fn done(next: CommandStep) -> Value {
+    let CommandStep::Done(answer) = next else { panic!("an end, not {next:?}") };
     answer
 }
 
-fn signer(number: u8) -> OwnKey {
-    OwnKey::new(&[number; 32])
+fn signer(number: u8) -> TkaKey {
+    TkaKey::new(&[number; 32])
 }
 
 fn id(number: u8) -> KeyId {
@@ -94,9 +99,9 @@ fn trusted() -> Vec<NewKey> {
     [1, 2].map(new_key).to_vec()
 }
 
-fn disablers() -> Vec<[u8; 32]> {
+fn disablement_hashes() -> Vec<[u8; 32]> {
     // It is slow, by design.
-    static HASH: LazyLock<[u8; 32]> = LazyLock::new(|| hash_of_secret(SECRET).unwrap());
+    static HASH: LazyLock<[u8; 32]> = LazyLock::new(|| disablement_hash(SECRET).unwrap());
     vec![*HASH]
 }
 
@@ -104,16 +109,16 @@ fn key(number: u8) -> NodePublic {
     NodePublic([number; 32])
 }
 
-fn init() -> Order {
-    Order::Init { keys: trusted(), disablers: disablers() }
+fn init() -> TkaCommand {
+    TkaCommand::Init { keys: trusted(), disablement_hashes: disablement_hashes() }
 }
 
-fn add(number: u8) -> Order {
-    Order::Modify { add: vec![new_key(number)], remove: Vec::new() }
+fn add(number: u8) -> TkaCommand {
+    TkaCommand::Modify { add: vec![new_key(number)], remove: Vec::new() }
 }
 
-fn sign_it(number: u8) -> Order {
-    Order::Sign { node: key(number), wrapping: id(number).to_vec() }
+fn sign_it(number: u8) -> TkaCommand {
+    TkaCommand::Sign { node: key(number), wrapping: id(number).to_vec() }
 }
 
 fn base64(bytes: &[u8]) -> Value {
@@ -129,7 +134,7 @@ fn to_turn_it_on_a_checkpoint_is_sent_and_then_the_signatures_of_all_nodes_that_
     let node = Node::unlocked(1);
     let (path, asked, doing) = node.asks(init());
     assert_eq!(path, "/machine/tka/init/begin");
-    let begun = Authority::begin(&bytes(&asked["GenesisAUM"])).unwrap();
+    let begun = Authority::bootstrap(&bytes(&asked["GenesisAUM"])).unwrap();
     assert!(begun.trusts(&id(1)) && begun.trusts(&id(2)) && !begun.trusts(&id(3)));
     assert!(begun.is_disabled_by(SECRET));
     let answer = json!({ "NeedSignatures": [
@@ -159,39 +164,50 @@ fn a_coordinator_has_nothing_signed_that_is_no_key_of_a_node() {
     ] {
         let (_, _, doing) = node.asks(init());
         let answer = node.answered(doing, &json!({ "NeedSignatures": [wrong] }));
-        assert_eq!(answer.unwrap_err(), OrderFailure::BadAnswer, "{wrong}");
+        assert_eq!(answer.unwrap_err(), TkaCommandError::BadAnswer, "{wrong}");
     }
 }
 
 #[test]
 fn an_order_that_cannot_be_done_is_refused_before_anything_is_asked() {
     let [off, on, stranger] = [Node::unlocked(1), Node::locked(1), Node::locked(9)];
-    let logged_out =
-        Node { asking: Asking { node_key: NodePublic::default(), ..ASKING }, ..Node::locked(1) };
-    assert_eq!(logged_out.refuses(sign_it(7)), OrderFailure::LoggedOut);
-    assert_eq!(on.refuses(init()), OrderFailure::IsOn);
-    let all = [sign_it(7), add(3), Order::Disable(SECRET.to_vec().into()), Order::Affected(id(1))];
-    let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(1) };
-    for order in all.into_iter().chain([wrap, Order::Log(1)]) {
-        assert_eq!(off.refuses(order), OrderFailure::IsOff);
+    let logged_out = Node {
+        requester: Requester { node_key: NodePublic::default(), ..REQUESTER },
+        ..Node::locked(1)
+    };
+    assert_eq!(logged_out.refuses(sign_it(7)), TkaCommandError::LoggedOut);
+    assert_eq!(on.refuses(init()), TkaCommandError::IsOn);
+    let all = [
+        sign_it(7),
+        add(3),
+        TkaCommand::Disable(SECRET.to_vec().into()),
+        TkaCommand::Affected(id(1)),
+    ];
+    let wrap = TkaCommand::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(1) };
+    for order in all.into_iter().chain([wrap, TkaCommand::Log(1)]) {
+        assert_eq!(off.refuses(order), TkaCommandError::IsOff);
     }
     for order in [sign_it(7), add(3)] {
-        assert_eq!(stranger.refuses(order), OrderFailure::NotTrusted);
+        assert_eq!(stranger.refuses(order), TkaCommandError::NotTrusted);
     }
-    assert_eq!(on.refuses(Order::Disable(b"wrong".to_vec().into())), OrderFailure::WrongSecret);
+    assert_eq!(
+        on.refuses(TkaCommand::Disable(b"wrong".to_vec().into())),
+        TkaCommandError::WrongSecret
+    );
     for order in [
         add(1),
-        Order::Modify { add: vec![NewKey::new(id(3), 0)], remove: Vec::new() },
-        Order::Modify { add: Vec::new(), remove: vec![new_key(9)] },
-        Order::Modify { add: Vec::new(), remove: trusted() },
-        Order::Sign { node: key(7), wrapping: vec![7; 31] },
+        TkaCommand::Modify { add: vec![NewKey::new(id(3), 0)], remove: Vec::new() },
+        TkaCommand::Modify { add: Vec::new(), remove: vec![new_key(9)] },
+        TkaCommand::Modify { add: Vec::new(), remove: trusted() },
+        TkaCommand::Sign { node: key(7), wrapping: vec![7; 31] },
     ] {
         let refused = on.refuses(order);
-        assert!(matches!(refused, OrderFailure::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, TkaCommandError::Refused(_)), "{refused:?}");
     }
     // The key that signs is to be one of those that are trusted.
-    let not_its_own = Order::Init { keys: vec![new_key(2)], disablers: disablers() };
-    assert!(matches!(off.refuses(not_its_own), OrderFailure::Refused(_)));
+    let not_its_own =
+        TkaCommand::Init { keys: vec![new_key(2)], disablement_hashes: disablement_hashes() };
+    assert!(matches!(off.refuses(not_its_own), TkaCommandError::Refused(_)));
 }
 
 #[test]
@@ -209,7 +225,7 @@ fn a_signature_that_is_sent_is_one_that_every_node_accepts() {
 #[test]
 fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_another_was_first() {
     let node = Node::locked(1);
-    let change = Order::Modify { add: vec![new_key(3)], remove: vec![new_key(2)] };
+    let change = TkaCommand::Modify { add: vec![new_key(3)], remove: vec![new_key(2)] };
     let (path, asked, doing) = node.asks(change);
     assert_eq!(path, "/machine/tka/sync/send");
     assert_eq!((&asked["Interactive"], &asked["Head"]), (&json!(true), &json!(node.head())));
@@ -219,10 +235,10 @@ fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_an
     assert!(changed.trusts(&id(3)) && !changed.trusts(&id(2)));
     let head = |head: String| json!({ "Head": head });
     let moved = node.answered(doing.clone(), &head(node.head()));
-    assert_eq!(moved.unwrap_err(), OrderFailure::Moved);
+    assert_eq!(moved.unwrap_err(), TkaCommandError::Moved);
     let changed = node.answered(doing, &head(changed.head().to_string()));
     assert_eq!(done(changed.unwrap()), Value::Null);
-    let nothing = Order::Modify { add: Vec::new(), remove: Vec::new() };
+    let nothing = TkaCommand::Modify { add: Vec::new(), remove: Vec::new() };
     assert_eq!(done(node.begin(nothing).unwrap()), Value::Null);
 }
 
@@ -230,7 +246,7 @@ fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_an
 fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
     // Whoever has the secret may, trusted or not.
     for node in [Node::locked(1), Node::locked(9)] {
-        let (path, asked, doing) = node.asks(Order::Disable(SECRET.to_vec().into()));
+        let (path, asked, doing) = node.asks(TkaCommand::Disable(SECRET.to_vec().into()));
         assert_eq!(path, "/machine/tka/disable");
         assert_eq!(bytes(&asked["DisablementSecret"]), SECRET);
         assert_eq!(asked["Head"], node.head());
@@ -241,7 +257,7 @@ fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
 #[test]
 fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none_is_shown() {
     let node = Node::locked(1);
-    let asks = || node.asks(Order::Affected(id(2)));
+    let asks = || node.asks(TkaCommand::Affected(id(2)));
     let (path, asked, doing) = asks();
     assert_eq!((path, bytes(&asked["KeyID"])), ("/machine/tka/affected-sigs", id(2).to_vec()));
     let signature = |by: u8, number: u8| base64(&sign(&signer(by), &key(number), &id(number)));
@@ -251,7 +267,7 @@ fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none
     for wrong in [signature(1, 9), signature(9, 9), json!("?"), base64(b"x"), json!("")] {
         let answer = json!({ "Signatures": [signature(2, 7), wrong] });
         let refused = node.answered(asks().2, &answer);
-        assert_eq!(refused.unwrap_err(), OrderFailure::BadSignature, "{wrong}");
+        assert_eq!(refused.unwrap_err(), TkaCommandError::BadSignature, "{wrong}");
     }
     assert_eq!(done(node.answered(asks().2, &json!({})).unwrap()), json!([]));
 }
@@ -259,7 +275,7 @@ fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none
 #[test]
 fn an_auth_key_that_was_wrapped_signs_a_node_key_that_all_accept() {
     let node = Node::locked(1);
-    let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(2) };
+    let wrap = TkaCommand::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(2) };
     let text = done(node.begin(wrap).unwrap());
     let wrapped = WrappedAuthKey::read(text.as_str().unwrap()).unwrap();
     assert_eq!(wrapped.auth_key(), "tskey-auth-x");
@@ -272,7 +288,7 @@ fn the_last_changes_are_shown_the_newest_first_and_no_more_than_are_asked_for() 
     let (_, asked, _) = node.asks(add(3));
     let updates: Vec<_> = asked["MissingAUMs"].as_array().unwrap().iter().map(bytes).collect();
     node.known.as_mut().unwrap().inform(&updates).unwrap();
-    let log = |most| done(node.begin(Order::Log(most)).unwrap());
+    let log = |most| done(node.begin(TkaCommand::Log(most)).unwrap());
     let changes = |log: &Value| {
         let all = log.as_array().unwrap().iter();
         all.map(|entry| entry["Change"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -297,7 +313,7 @@ proptest! {
             if let Ok(next) = doing.handle_answer(off.by(), &text) {
                 prop_assert_eq!(&question(next).1["Signatures"], &json!({}));
             }
-            let (_, _, doing) = on.asks(Order::Affected(id(2)));
+            let (_, _, doing) = on.asks(TkaCommand::Affected(id(2)));
             if let Ok(next) = doing.handle_answer(on.by(), &text) {
                 prop_assert_eq!(done(next), json!([]));
             }

@@ -4,23 +4,23 @@ use std::collections::HashMap;
 
 use base64ct::{Base64, Encoding as _};
 
-use super::{Around, Lock, TOLD};
+use super::{Environment, MAX_REPORTED, TkaStatus};
 use crate::{
     keys::NodePublic,
     map::NetworkMap,
     messages::Node,
-    tka::{Authority, Refused, refused_peers},
+    tka::{Authority, VerifyError, rejected_peers},
 };
 
 /// Who is kept out.
-pub(super) enum KeptOut {
+pub(super) enum Excluded {
     /// Everybody: it is not known who may sign.
     All,
     /// These.
-    Some(HashMap<NodePublic, Refused>),
+    Some(HashMap<NodePublic, VerifyError>),
 }
 
-impl KeptOut {
+impl Excluded {
     pub fn has(&self, peer: &NodePublic) -> bool {
         match self {
             Self::All => true,
@@ -31,56 +31,59 @@ impl KeptOut {
 
 /// Who is kept out. Where keys are known, it does not matter whether the coordinator says that
 /// tailnet lock is on: a secret alone turns it off.
-pub(super) fn kept_out(
+pub(super) fn excluded(
     map: &NetworkMap,
     own: &Node,
-    around: &Around<'_>,
+    environment: &Environment<'_>,
     problems: &mut Vec<String>,
-) -> KeptOut {
-    let (authority, own_key) = match around.lock {
-        Lock::Unknown if map.lock().is_none() => return KeptOut::Some(HashMap::new()),
-        Lock::Unknown => {
+) -> Excluded {
+    let (authority, own_key) = match environment.tka {
+        TkaStatus::Unknown if map.tka().is_none() => return Excluded::Some(HashMap::new()),
+        TkaStatus::Unknown => {
             problems.push(
                 "tailnet lock is on, and its keys are not known here: all peers are left out"
                     .into(),
             );
-            return KeptOut::All;
+            return Excluded::All;
         }
         // The agent tells why.
-        Lock::Damaged => return KeptOut::All,
-        Lock::On { authority, own_key } => (authority, own_key),
+        TkaStatus::Damaged => return Excluded::All,
+        TkaStatus::On { authority, own_key } => (authority, own_key),
     };
-    let refused = locked_out(map, authority);
+    let refused = rejected_by_tka(map, authority);
     let is_told = |peer: &&Node| !peer.unsigned_peer_api_only;
     let told = map.peers().filter(is_told);
     let told = told.filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
     for (number, (peer, why)) in told.enumerate() {
-        if number == TOLD {
+        if number == MAX_REPORTED {
             problems.push("tailnet lock keeps more peers out".into());
             break;
         }
         let name = peer.name.trim_end_matches('.');
         problems.push(format!("tailnet lock keeps {name} out, by its key's signature: {why}"));
     }
-    if authority.check(&own.key, &signature(own)).is_err() {
+    if authority.check(&own.key, &key_signature(own)).is_err() {
         problems.push(format!(
             "tailnet lock: peers keep this node out until its key is signed, by `tailscale lock sign \
              {} {own_key}` on a node that may",
             own.key
         ));
     }
-    KeptOut::Some(refused)
+    Excluded::Some(refused)
 }
 
 /// The peers that tailnet lock keeps out. Those too that the coordinator exempts from it: Tailscale's
 /// clients let these in to reach an HTTP server of theirs, which this node has not.
-pub fn locked_out(map: &NetworkMap, authority: &Authority) -> HashMap<NodePublic, Refused> {
+pub fn rejected_by_tka(
+    map: &NetworkMap,
+    authority: &Authority,
+) -> HashMap<NodePublic, VerifyError> {
     let signatures: Vec<(NodePublic, Vec<u8>)> =
-        map.peers().map(|peer| (peer.key, signature(peer))).collect();
-    refused_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])))
+        map.peers().map(|peer| (peer.key, key_signature(peer))).collect();
+    rejected_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])))
 }
 
 /// The signature of a node's key, as tailnet lock has it; what is none is empty.
-pub fn signature(node: &Node) -> Vec<u8> {
+pub fn key_signature(node: &Node) -> Vec<u8> {
     Base64::decode_vec(&node.key_signature).unwrap_or_default()
 }

@@ -19,15 +19,15 @@ use crate::{
         limit::Limit,
         timing::{
             ALLOCATE_AGAIN, ALLOCATE_TIMEOUT, BIND_TIMEOUT, CALLS, HEARTBEAT, HEARTBEAT_RETRY,
-            PASSED_ADDRESSES, PASSED_AGAIN, PASSED_BETTER, PASSED_LOST, PASSED_PINGS, PEER_RELAYS,
-            TRUST,
+            PEER_RELAYS, RELAYED_ADDRESSES, RELAYED_AGAIN, RELAYED_BETTER, RELAYED_LOST,
+            RELAYED_PINGS, TRUST,
         },
     },
     peer_relay::Vni,
 };
 
 #[derive(Debug, Default)]
-pub struct Passed {
+pub struct RelayPath {
     asked: Vec<Asked>,
     bindings: Vec<Binding>,
     used: Option<Used>,
@@ -70,7 +70,7 @@ struct Used {
     pinged: Duration,
 }
 
-impl Passed {
+impl RelayPath {
     /// Nothing that was known holds.
     pub fn reset(&mut self) {
         *self = Self { calls: self.calls, ..Self::default() };
@@ -93,7 +93,7 @@ impl Passed {
 
     /// A path is lost: relays are needed sooner than it seemed.
     pub fn handle_loss(&mut self, now: Duration) {
-        self.next = self.asked_at.map_or(now, |at| now.max(at + PASSED_LOST));
+        self.next = self.asked_at.map_or(now, |at| now.max(at + RELAYED_LOST));
     }
 
     /// What came for this time was not handled.
@@ -128,40 +128,40 @@ impl Used {
 
 impl Peer {
     /// Whether this node's relay was asked with this number.
-    pub fn has_asked(&self, node: &NodePublic, generation: u32) -> bool {
-        self.passed.awaits(node, generation)
+    pub fn has_requested(&self, node: &NodePublic, generation: u32) -> bool {
+        self.relayed.awaits(node, generation)
     }
 
     /// Does what is due about relays.
-    pub fn continue_passing(&mut self, cx: &mut Context<'_>) {
+    pub fn continue_peer_relays(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
-        self.passed.bindings.retain(|binding| now < binding.ends);
-        self.passed.asked.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
+        self.relayed.bindings.retain(|binding| now < binding.ends);
+        self.relayed.asked.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
         let late = |asked: &&mut Asked| !asked.twice && now >= asked.at + ALLOCATE_AGAIN;
         let mut again = Vec::new();
-        for asked in self.passed.asked.iter_mut().filter(late) {
+        for asked in self.relayed.asked.iter_mut().filter(late) {
             asked.twice = true;
             again.push(*asked);
         }
-        again.iter().for_each(|asked| self.ask(asked, cx));
-        if let Some(used) = self.passed.used {
+        again.iter().for_each(|asked| self.request(asked, cx));
+        if let Some(used) = self.relayed.used {
             if now >= used.alive + TRUST {
-                self.passed.used = None;
-                self.passed.handle_loss(now);
-            } else if self.keeps_passed() && now >= used.next_ping() {
-                self.ping_passed(used.at, used.vni, None, cx);
+                self.relayed.used = None;
+                self.relayed.handle_loss(now);
+            } else if self.pings_relayed() && now >= used.next_ping() {
+                self.ping_relayed(used.at, used.vni, None, cx);
             }
         }
         let wants = self.wants_relay(cx);
-        if wants && now >= self.passed.next {
-            self.ask_all(cx);
+        if wants && now >= self.relayed.next {
+            self.request_all(cx);
         }
-        self.passed.due = self.passed_due(wants);
+        self.relayed.due = self.relayed_due(wants);
     }
 
     /// A direct path is better, and was looked for first.
     fn wants_relay(&self, cx: &Context<'_>) -> bool {
-        self.passes
+        self.supports_peer_relays
             && !self.disco.is_zero()
             && !cx.own.relays.is_empty()
             && self.direct.is_none()
@@ -169,25 +169,25 @@ impl Peer {
             && (self.search.has_failed() || self.lost.is_some())
     }
 
-    fn keeps_passed(&self) -> bool {
+    fn pings_relayed(&self) -> bool {
         self.direct.is_none()
-            && self.passed.used.is_some_and(|used| used.next_ping() < self.active_until())
+            && self.relayed.used.is_some_and(|used| used.next_ping() < self.active_until())
     }
 
-    fn ask_all(&mut self, cx: &mut Context<'_>) {
-        let pause = if self.passed.used.is_some() { PASSED_BETTER } else { PASSED_AGAIN };
-        self.passed.asked_at = Some(cx.now);
-        self.passed.next = cx.now + cx.jittered(pause);
-        self.passed.asked.clear();
+    fn request_all(&mut self, cx: &mut Context<'_>) {
+        let pause = if self.relayed.used.is_some() { RELAYED_BETTER } else { RELAYED_AGAIN };
+        self.relayed.asked_at = Some(cx.now);
+        self.relayed.next = cx.now + cx.jittered(pause);
+        self.relayed.asked.clear();
         let relays = cx.own.relays.iter().filter(|relay| relay.node != self.key);
         for relay in relays.take(PEER_RELAYS).copied().collect::<Vec<_>>() {
             let asked = Asked { relay, generation: cx.generation(), at: cx.now, twice: false };
-            self.passed.asked.push(asked);
-            self.ask(&asked, cx);
+            self.relayed.asked.push(asked);
+            self.request(&asked, cx);
         }
     }
 
-    fn ask(&self, asked: &Asked, cx: &mut Context<'_>) {
+    fn request(&self, asked: &Asked, cx: &mut Context<'_>) {
         let PeerRelay { node, disco, home } = asked.relay;
         let Some(region) = home.or(cx.own.home) else { return };
         let clients = [cx.own.disco, self.disco];
@@ -202,7 +202,7 @@ impl Peer {
         endpoint: &RelayEndpoint,
         cx: &mut Context<'_>,
     ) {
-        self.passed.asked.retain(|asked| asked.generation != generation);
+        self.relayed.asked.retain(|asked| asked.generation != generation);
         if !self.is_for_both(endpoint, cx) {
             return;
         }
@@ -215,7 +215,7 @@ impl Peer {
 
     /// The peer asks us to meet it at a relay.
     pub fn handle_call_via(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
-        if cx.own.binds && self.is_for_both(endpoint, cx) && self.passed.calls.admit(cx.now, CALLS)
+        if cx.own.binds && self.is_for_both(endpoint, cx) && self.relayed.calls.admit(cx.now, CALLS)
         {
             self.bind(endpoint, cx);
         }
@@ -233,19 +233,19 @@ impl Peer {
             there.server != endpoint.server || there.lamport < endpoint.lamport
         };
         // A handshake with it anew could move us there, and lose what is under way.
-        let is_used = self.passed.used.is_some_and(|used| {
+        let is_used = self.relayed.used.is_some_and(|used| {
             (used.server, used.vni) == (endpoint.server, endpoint.vni)
                 && cx.now < used.alive + HEARTBEAT * 3 / 2
         });
-        if is_used || !self.passed.bindings.iter().all(is_newer) {
+        if is_used || !self.relayed.bindings.iter().all(is_newer) {
             return;
         }
-        self.passed.bindings.retain(|binding| binding.endpoint.server != endpoint.server);
-        if self.passed.bindings.len() >= PEER_RELAYS {
+        self.relayed.bindings.retain(|binding| binding.endpoint.server != endpoint.server);
+        if self.relayed.bindings.len() >= PEER_RELAYS {
             return;
         }
         let mut endpoint = Box::new(endpoint.clone());
-        endpoint.addresses.truncate(PASSED_ADDRESSES);
+        endpoint.addresses.truncate(RELAYED_ADDRESSES);
         let (server, vni, generation) = (endpoint.server, endpoint.vni, cx.generation());
         let bind = Bind { vni, generation, other: self.disco, challenge: [0; CHALLENGE_LEN] };
         for addr in endpoint.addresses.iter().copied().map(canonical).filter(may_be_reached) {
@@ -253,7 +253,7 @@ impl Peer {
         }
         let ends = cx.now + endpoint.bind_lifetime.min(BIND_TIMEOUT);
         let binding = Binding { endpoint, generation, ends, answered: None, pings: 0 };
-        self.passed.bindings.push(binding);
+        self.relayed.bindings.push(binding);
     }
 
     /// A relay wants to know whether we are where we say.
@@ -269,7 +269,7 @@ impl Peer {
                 && (binding.endpoint.vni, binding.generation) == (bind.vni, bind.generation)
                 && binding.answered.is_none()
         };
-        let Some(binding) = self.passed.bindings.iter_mut().find(is_it) else { return };
+        let Some(binding) = self.relayed.bindings.iter_mut().find(is_it) else { return };
         if bind.other != self.disco {
             return;
         }
@@ -280,55 +280,55 @@ impl Peer {
     }
 
     /// The peer pings by a relay: it is bound there.
-    pub fn handle_passed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
+    pub fn handle_relayed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
         self.ping_bound(at, vni, cx);
     }
 
     fn ping_bound(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
         let is_it = |one: &&mut Binding| one.answered == Some(at) && one.endpoint.vni == vni;
-        let Some(binding) = self.passed.bindings.iter_mut().find(is_it) else { return };
-        if binding.pings < PASSED_PINGS {
+        let Some(binding) = self.relayed.bindings.iter_mut().find(is_it) else { return };
+        if binding.pings < RELAYED_PINGS {
             binding.pings += 1;
-            self.ping_passed(at, vni, None, cx);
+            self.ping_relayed(at, vni, None, cx);
         }
     }
 
     /// A pong proves the way by a relay.
-    pub fn prove_passed(&mut self, at: SocketAddr, vni: Vni, latency: Duration, cx: &Context<'_>) {
-        if self.passed.is_at(at, vni)
-            && let Some(used) = &mut self.passed.used
+    pub fn prove_relayed(&mut self, at: SocketAddr, vni: Vni, latency: Duration, cx: &Context<'_>) {
+        if self.relayed.is_at(at, vni)
+            && let Some(used) = &mut self.relayed.used
         {
             (used.alive, used.latency) = (cx.now, (used.latency * 3 + latency) / 4);
             return;
         }
         let is_it = |one: &Binding| one.answered == Some(at) && one.endpoint.vni == vni;
-        let Some(found) = self.passed.bindings.iter().position(is_it) else { return };
-        let server = self.passed.bindings.swap_remove(found).endpoint.server;
+        let Some(found) = self.relayed.bindings.iter().position(is_it) else { return };
+        let server = self.relayed.bindings.swap_remove(found).endpoint.server;
         let replaces = |used: &Used| used.server == server || latency < used.latency * 9 / 10;
-        if self.passed.used.as_ref().is_none_or(replaces) {
+        if self.relayed.used.as_ref().is_none_or(replaces) {
             let (alive, pinged) = (cx.now, cx.now);
-            self.passed.used = Some(Used { server, at, vni, latency, alive, pinged });
+            self.relayed.used = Some(Used { server, at, vni, latency, alive, pinged });
         }
     }
 
     /// Data came by a relay.
-    pub fn hear_passed(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
-        if self.passed.is_at(at, vni)
-            && let Some(used) = &mut self.passed.used
+    pub fn handle_relayed_data(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
+        if self.relayed.is_at(at, vni)
+            && let Some(used) = &mut self.relayed.used
         {
             used.alive = now;
         }
     }
 
-    pub fn ping_passed(
+    pub fn ping_relayed(
         &mut self,
         at: SocketAddr,
         vni: Vni,
         number: Option<u32>,
         cx: &mut Context<'_>,
     ) {
-        if self.passed.is_at(at, vni)
-            && let Some(used) = &mut self.passed.used
+        if self.relayed.is_at(at, vni)
+            && let Some(used) = &mut self.relayed.used
         {
             used.pinged = cx.now;
         }
@@ -337,16 +337,16 @@ impl Peer {
         cx.send(To::PeerRelay { addr: at, vni, control: false }, self.disco, message);
     }
 
-    fn passed_due(&self, wants: bool) -> Option<Duration> {
-        let asked = self.passed.asked.iter();
+    fn relayed_due(&self, wants: bool) -> Option<Duration> {
+        let asked = self.relayed.asked.iter();
         let asked = asked
             .map(|asked| asked.at + if asked.twice { ALLOCATE_TIMEOUT } else { ALLOCATE_AGAIN });
-        let bindings = self.passed.bindings.iter().map(|binding| binding.ends);
-        let used = self.passed.used.map(|used| {
+        let bindings = self.relayed.bindings.iter().map(|binding| binding.ends);
+        let used = self.relayed.used.map(|used| {
             let ends = used.alive + TRUST;
-            if self.keeps_passed() { ends.min(used.next_ping()) } else { ends }
+            if self.pings_relayed() { ends.min(used.next_ping()) } else { ends }
         });
-        let next = Some(self.passed.next).filter(|at| wants && *at < self.active_until());
+        let next = Some(self.relayed.next).filter(|at| wants && *at < self.active_until());
         asked.chain(bindings).chain(used).chain(next).min()
     }
 }

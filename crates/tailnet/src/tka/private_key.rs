@@ -7,7 +7,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use zeroize::Zeroizing;
 
 use super::{
-    KeyId, Malformed, cbor,
+    DecodeError, KeyId, cbor,
     signature::{Kind, NodeSignature},
 };
 use crate::keys::NodePublic;
@@ -23,9 +23,9 @@ const MOST_INSIDE: usize = 15;
 
 /// A node's own key of tailnet lock.
 #[derive(Clone)]
-pub struct OwnKey(Box<SigningKey>);
+pub struct TkaKey(Box<SigningKey>);
 
-impl OwnKey {
+impl TkaKey {
     /// The key that these bytes are.
     pub fn new(seed: &[u8; 32]) -> Self {
         Self(Box::new(SigningKey::from_bytes(seed)))
@@ -54,7 +54,7 @@ impl OwnKey {
     }
 
     /// The same, as the command `tailscale lock` has it.
-    pub fn shown(&self) -> String {
+    pub fn cli_public(&self) -> String {
         format!("{SHOWN}{}", base16ct::lower::encode_string(self.0.verifying_key().as_bytes()))
     }
 
@@ -62,7 +62,11 @@ impl OwnKey {
     ///
     /// # Errors
     /// The former one cannot be read.
-    pub fn renewed(&self, node: &NodePublic, former: &[u8]) -> Result<Vec<u8>, Malformed> {
+    pub fn renew_signature(
+        &self,
+        node: &NodePublic,
+        former: &[u8],
+    ) -> Result<Vec<u8>, DecodeError> {
         let signature = NodeSignature::read(cbor::read(former)?)?;
         if signature.is_of(node) {
             return Ok(former.to_vec());
@@ -88,18 +92,18 @@ impl OwnKey {
     }
 }
 
-impl fmt::Debug for OwnKey {
+impl fmt::Debug for TkaKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PRIVATE}..")
     }
 }
 
-impl FromStr for OwnKey {
-    type Err = Malformed;
+impl FromStr for TkaKey {
+    type Err = DecodeError;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let hex = text.strip_prefix(PRIVATE).ok_or(Malformed::Key)?;
-        let pair = Zeroizing::new(base16ct::mixed::decode_vec(hex).map_err(|_| Malformed::Key)?);
+    fn from_str(text: &str) -> Result<Self, DecodeError> {
+        let hex = text.strip_prefix(PRIVATE).ok_or(DecodeError::Key)?;
+        let pair = Zeroizing::new(base16ct::mixed::decode_vec(hex).map_err(|_| DecodeError::Key)?);
         pair_of(&pair)
     }
 }
@@ -109,7 +113,7 @@ impl FromStr for OwnKey {
 pub struct WrappedAuthKey {
     auth_key: Zeroizing<String>,
     credential: NodeSignature,
-    signer: OwnKey,
+    signer: TkaKey,
 }
 
 impl WrappedAuthKey {
@@ -136,8 +140,8 @@ impl WrappedAuthKey {
     }
 
     /// An auth key with a credential of this key's, and the key of this seed that signs by it.
-    pub fn wrap(auth_key: &str, by: &OwnKey, seed: &[u8; 32]) -> Zeroizing<String> {
-        let signer = OwnKey::new(seed);
+    pub fn wrap(auth_key: &str, by: &TkaKey, seed: &[u8; 32]) -> Zeroizing<String> {
+        let signer = TkaKey::new(seed);
         let credential = NodeSignature::credential(&signer.id(), by).text();
         let pair = Zeroizing::new(signer.0.to_keypair_bytes());
         let (credential, private) = (Base64Unpadded::encode_string(&credential), &*pair);
@@ -158,10 +162,10 @@ pub(super) fn public(key: &KeyId) -> String {
 }
 
 /// A private key and its public half, as Go has them.
-fn pair_of(bytes: &[u8]) -> Result<OwnKey, Malformed> {
-    let pair = bytes.try_into().map_err(|_| Malformed::Key)?;
-    let key = SigningKey::from_keypair_bytes(pair).map_err(|_| Malformed::Key)?;
-    Ok(OwnKey(Box::new(key)))
+fn pair_of(bytes: &[u8]) -> Result<TkaKey, DecodeError> {
+    let pair = bytes.try_into().map_err(|_| DecodeError::Key)?;
+    let key = SigningKey::from_keypair_bytes(pair).map_err(|_| DecodeError::Key)?;
+    Ok(TkaKey(Box::new(key)))
 }
 
 fn renewed(node: &NodePublic, nested: NodeSignature, by: &SigningKey) -> NodeSignature {

@@ -1,5 +1,5 @@
 //! What may be wished for a machine. The agent reads the network's words; the steward, which is
-//! root, takes nothing of its wish that could lead the machine's own traffic elsewhere, or that its
+//! root, takes nothing of its desired that could lead the machine's own traffic elsewhere, or that its
 //! tools could take for something else.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::line::{HostWish, NamesWish};
+use crate::ipc::{DesiredDns, DesiredHost};
 
 /// All addresses.
 pub const ALL: [IpNet; 2] = [v4([0; 4], 0), v6(0, 0)];
@@ -42,40 +42,41 @@ const OFFERED: usize = 1 << 10;
 /// The most domains of a kind; systemd-resolved takes 256 to search.
 const DOMAINS: usize = 256;
 /// The most problems that are told.
-const TOLD: usize = 8;
+const MAX_PROBLEMS: usize = 8;
 
-/// The part of a wish that may be done, and a line for each that may not. `is_in_use` is whether this
+/// The part of a desired that may be done, and a line for each that may not. `is_in_use` is whether this
 /// machine has or reaches the address without the tailnet.
 pub fn accept(
-    wish: &HostWish,
+    desired: &DesiredHost,
     ranges: &[IpNet],
     is_in_use: impl Fn(&IpNet) -> bool,
-) -> (HostWish, Vec<String>) {
-    let mut refused = Refused::default();
-    let addresses = refused
-        .pass(&wish.addresses, ADDRESSES, "address", |net| is_address(net, ranges, &is_in_use));
+) -> (DesiredHost, Vec<String>) {
+    let mut rejected = Rejections::default();
+    let addresses = rejected.filter(&desired.addresses, ADDRESSES, "address", |net| {
+        is_address(net, ranges, &is_in_use)
+    });
     let offered = |net: &IpNet| !RESERVED.iter().any(|reserved| reserved.contains(net));
-    let mut names = wish.names.as_ref().map(|names| {
+    let mut names = desired.names.as_ref().map(|names| {
         let is_own = |server: &IpAddr| addresses.iter().any(|own| own.addr() == *server);
-        NamesWish {
-            servers: refused.pass(&names.servers, ADDRESSES, "DNS server", is_own),
-            search: refused.pass(&names.search, DOMAINS, "domain", |name| is_name(name)),
-            domains: refused.pass(&names.domains, DOMAINS, "domain", |name| is_name(name)),
+        DesiredDns {
+            servers: rejected.filter(&names.servers, ADDRESSES, "DNS server", is_own),
+            search: rejected.filter(&names.search, DOMAINS, "domain", |name| is_domain(name)),
+            domains: rejected.filter(&names.domains, DOMAINS, "domain", |name| is_domain(name)),
         }
     });
-    // Without servers there is nobody to be asked; without domains, more would be asked.
+    // Without servers there is nobody to be had_domains; without domains, more would be had_domains.
     names.take_if(|names| {
-        let asked = wish.names.as_ref().is_some_and(|wish| !wish.domains.is_empty());
-        names.servers.is_empty() || asked && names.domains.is_empty()
+        let had_domains = desired.names.as_ref().is_some_and(|desired| !desired.domains.is_empty());
+        names.servers.is_empty() || had_domains && names.domains.is_empty()
     });
-    let accepted = HostWish {
-        routes: refused.pass(&wish.routes, ROUTES, "route", is_route),
-        offered: refused.pass(&wish.offered, OFFERED, "offered network", offered),
+    let accepted = DesiredHost {
+        routes: rejected.filter(&desired.routes, ROUTES, "route", is_route),
+        offered: rejected.filter(&desired.offered, OFFERED, "offered network", offered),
         addresses,
         names,
-        ..*wish
+        ..*desired
     };
-    (accepted, refused.problems)
+    (accepted, rejected.problems)
 }
 
 /// Whether a node may have this address: one of a tailnet, of the `ranges` that the user named, or a
@@ -100,7 +101,7 @@ pub fn is_route(net: &IpNet) -> bool {
 }
 
 /// Whether a domain's name is one: letters, digits, `-` and `_` (RFC 1035 section 2.3.1, RFC 8552).
-pub fn is_name(name: &str) -> bool {
+pub fn is_domain(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let is_label = |label: &str| {
         (1..=63).contains(&label.len()) && !label.starts_with('-') && label.bytes().all(is_letter)
@@ -122,12 +123,12 @@ const fn v6(bits: u128, prefix: u8) -> IpNet {
 }
 
 #[derive(Default)]
-struct Refused {
+struct Rejections {
     problems: Vec<String>,
 }
 
-impl Refused {
-    fn pass<T: Clone + Ord + Display>(
+impl Rejections {
+    fn filter<T: Clone + Ord + Display>(
         &mut self,
         all: &[T],
         most: usize,
@@ -135,14 +136,14 @@ impl Refused {
         is_good: impl Fn(&T) -> bool,
     ) -> Vec<T> {
         if all.len() > most {
-            self.tell(format!("{what}: there are more than {most}"));
+            self.push(format!("{what}: there are more than {most}"));
         }
         let mut seen = BTreeSet::new();
         let mut good = Vec::new();
         for one in all.iter().take(most) {
             if !is_good(one) {
                 let shown: String = one.to_string().escape_debug().take(64).collect();
-                self.tell(format!("{what} {shown}: refused"));
+                self.push(format!("{what} {shown}: rejected"));
             } else if seen.insert(one) {
                 good.push(one.clone());
             }
@@ -150,8 +151,8 @@ impl Refused {
         good
     }
 
-    fn tell(&mut self, problem: String) {
-        if self.problems.len() < TOLD {
+    fn push(&mut self, problem: String) {
+        if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem);
         }
     }
@@ -166,8 +167,8 @@ mod tests {
     }
 
     /// What is accepted on a machine that uses no other network.
-    fn accepted(wish: &HostWish) -> (HostWish, Vec<String>) {
-        accept(wish, &[], |_| false)
+    fn accepted(desired: &DesiredHost) -> (DesiredHost, Vec<String>) {
+        accept(desired, &[], |_| false)
     }
 
     #[test]
@@ -206,24 +207,24 @@ mod tests {
 
     #[test]
     fn what_a_tailnet_has_is_accepted_as_it_is() {
-        let wish = HostWish {
+        let desired = DesiredHost {
             addresses: nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]),
             routes: nets(&["100.64.0.2/32", "10.0.0.0/8", "192.168.1.0/24", "fd00::/8"]),
             offered: nets(&["0.0.0.0/0", "::/0", "192.168.7.0/24"]),
             exit: true,
-            names: Some(NamesWish {
+            names: Some(DesiredDns {
                 servers: vec!["100.64.0.1".parse().unwrap()],
                 search: vec!["tail.net".into()],
                 domains: vec!["64.100.in-addr.arpa".into(), "_tcp.corp".into()],
             }),
-            ..HostWish::default()
+            ..DesiredHost::default()
         };
-        assert_eq!(accepted(&wish), (wish, vec![]));
+        assert_eq!(accepted(&desired), (desired, vec![]));
     }
 
     #[test]
     fn nothing_leads_the_hosts_own_traffic_elsewhere() {
-        let wish = HostWish {
+        let desired = DesiredHost {
             addresses: nets(&[
                 "127.0.0.1/32",
                 "0.0.0.0/32",
@@ -250,11 +251,11 @@ mod tests {
                 "224.0.0.251/32",
             ]),
             offered: nets(&["127.0.0.0/8"]),
-            ..HostWish::default()
+            ..DesiredHost::default()
         };
-        let (part, problems) = accepted(&wish);
-        assert_eq!(part, HostWish::default());
-        assert_eq!(problems.len(), TOLD);
+        let (part, problems) = accepted(&desired);
+        assert_eq!(part, DesiredHost::default());
+        assert_eq!(problems.len(), MAX_PROBLEMS);
     }
 
     #[test]
@@ -262,37 +263,37 @@ mod tests {
         let long = "a".repeat(64);
         for bad in ["-x", "a\nnameserver 6.6.6.6", "a b", "", ".", "a..b", "~.", "\u{1b}[2J", &long]
         {
-            assert!(!is_name(bad), "{bad:?}");
+            assert!(!is_domain(bad), "{bad:?}");
         }
-        let names = |domains: &[&str], servers: &[&str]| NamesWish {
+        let names = |domains: &[&str], servers: &[&str]| DesiredDns {
             servers: servers.iter().map(|server| server.parse().unwrap()).collect(),
             search: vec!["a.net".into(), "a.net".into(), "--set=x".into()],
             domains: domains.iter().map(ToString::to_string).collect(),
         };
-        let wish = |names| HostWish {
+        let desired = |names| DesiredHost {
             addresses: nets(&["100.64.0.1/32"]),
             names: Some(names),
-            ..HostWish::default()
+            ..DesiredHost::default()
         };
-        let (part, problems) = accepted(&wish(names(&["a.net"], &["100.64.0.1", "6.6.6.6"])));
+        let (part, problems) = accepted(&desired(names(&["a.net"], &["100.64.0.1", "6.6.6.6"])));
         let names_of_it = part.names.unwrap();
         assert_eq!((names_of_it.servers.len(), names_of_it.search), (1, vec!["a.net".to_owned()]));
         assert_eq!(problems.len(), 2, "{problems:?}");
         // Not: all names to a server that was to have some.
-        assert_eq!(accepted(&wish(names(&["-x"], &["100.64.0.1"]))).0.names, None);
-        assert_eq!(accepted(&wish(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
+        assert_eq!(accepted(&desired(names(&["-x"], &["100.64.0.1"]))).0.names, None);
+        assert_eq!(accepted(&desired(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
     }
 
     #[test]
     fn lists_have_an_end() {
         let one = |number: u32| IpNet::from(IpAddr::from(std::net::Ipv4Addr::from(number)));
-        let wish = HostWish {
+        let desired = DesiredHost {
             addresses: (0x0a00_0000..0x0a00_0100).map(one).collect(),
             routes: (0x0a00_0000..0x0a02_0000).map(one).collect(),
             offered: (0x0a00_0000..0x0a00_2000).map(one).collect(),
-            ..HostWish::default()
+            ..DesiredHost::default()
         };
-        let (part, problems) = accepted(&wish);
+        let (part, problems) = accepted(&desired);
         assert_eq!((part.addresses.len(), part.routes.len()), (ADDRESSES, ROUTES));
         assert_eq!((part.offered.len(), problems.len()), (OFFERED, 3));
     }

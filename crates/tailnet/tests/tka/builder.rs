@@ -1,13 +1,13 @@
 //! What linerate makes is what Tailscale makes of the same, byte by byte: Ed25519 has one signature
 //! of each text.
 
-use tailnet::tka::{NewKey, claim, first_checkpoint, hash_of_secret, read_public, sign};
+use tailnet::tka::{NewKey, claim, disablement_hash, first_checkpoint, read_public, sign};
 
 use super::*;
 
 /// As `signer` of tests/tka-vectors.
-fn signer(number: u8) -> OwnKey {
-    OwnKey::new(&[number; 32])
+fn signer(number: u8) -> TkaKey {
+    TkaKey::new(&[number; 32])
 }
 
 fn trusted(number: u8, votes: u64) -> NewKey {
@@ -19,9 +19,10 @@ fn chain(name: &str) -> Chain {
 }
 
 fn begun(name: &str, keys: &[NewKey]) -> (Chain, Authority) {
-    let disablers = [b"secret".as_slice(), &[0]].map(|text| hash_of_secret(text).unwrap());
+    let disablement_hashes =
+        [b"secret".as_slice(), &[0]].map(|text| disablement_hash(text).unwrap());
     let numbers = (name.len() as u64, 1 << 63);
-    let made = first_checkpoint(keys, &disablers, numbers, &signer(1)).unwrap();
+    let made = first_checkpoint(keys, &disablement_hashes, numbers, &signer(1)).unwrap();
     let chain = chain(name);
     assert_eq!(base16ct::lower::encode_string(&made), chain.checkpoint);
     let authority = begin(&chain);
@@ -35,13 +36,13 @@ fn texts(updates: &[Vec<u8>]) -> Vec<String> {
 #[test]
 fn updates_are_those_that_tailscale_makes() {
     let (chain, mut authority) = begun("straight", &[trusted(1, 2), trusted(2, 1)]);
-    let made = authority.edited(&signer(1), &[trusted(3, 4096)], &[]).unwrap();
+    let made = authority.edit_keys(&signer(1), &[trusted(3, 4096)], &[]).unwrap();
     assert_eq!(texts(&made), chain.steps[0].updates);
     for step in &chain.steps[..3] {
         tell(&mut authority, step).unwrap();
     }
     let out = signer(2).id();
-    let made = authority.edited(&signer(3), &[trusted(4, 1)], &[out]).unwrap();
+    let made = authority.edit_keys(&signer(3), &[trusted(4, 1)], &[out]).unwrap();
     assert_eq!(texts(&made), chain.steps[3].updates);
 }
 
@@ -51,7 +52,7 @@ fn a_checkpoint_is_made_where_tailscale_makes_one() {
     let others: Vec<NewKey> = (4..14).map(|number| trusted(number, 1)).collect();
     let ids: Vec<_> = others.iter().map(|key| key.id().unwrap()).collect();
     for step in &chain.steps {
-        let made = authority.edited(&signer(1), &others, &ids).unwrap();
+        let made = authority.edit_keys(&signer(1), &others, &ids).unwrap();
         assert_eq!(texts(&made), step.updates);
         tell(&mut authority, step).unwrap();
     }
@@ -82,9 +83,9 @@ fn a_key_that_nobody_trusts_makes_nothing() {
     let mut authority = followed(&chain("straight"));
     let (stranger, own) = (signer(9), signer(1));
     assert!(authority.sign(&stranger, &NodePublic::default(), &[]).is_err());
-    assert!(authority.edited(&stranger, &[trusted(5, 1)], &[]).is_err());
+    assert!(authority.edit_keys(&stranger, &[trusted(5, 1)], &[]).is_err());
     let refused =
-        |add: &[NewKey], remove: &[[u8; 32]]| authority.edited(&own, add, remove).is_err();
+        |add: &[NewKey], remove: &[[u8; 32]]| authority.edit_keys(&own, add, remove).is_err();
     assert!(refused(&[trusted(1, 1)], &[]) && refused(&[], &[signer(9).id()]));
     assert!(refused(&[trusted(5, 0)], &[]) && refused(&[trusted(5, 4097)], &[]));
     assert!(authority.sign(&own, &NodePublic::default(), &[1; 31]).is_err());
@@ -92,13 +93,13 @@ fn a_key_that_nobody_trusts_makes_nothing() {
     assert!(first_checkpoint(&[trusted(2, 1)], &disabler, (1, 1), &own).is_err());
     assert!(first_checkpoint(&[trusted(1, 1)], &[], (1, 1), &own).is_err());
     // All that it trusted before it may remove, but not the last.
-    let ids = authority.shown_keys().len();
+    let ids = authority.keys_json().len();
     let others: Vec<_> = [3, 4].map(|number| signer(number).id()).to_vec();
     assert_eq!(ids, others.len() + 1);
-    let made = authority.edited(&own, &[], &others).unwrap();
+    let made = authority.edit_keys(&own, &[], &others).unwrap();
     authority.inform(&made).unwrap();
-    assert!(authority.edited(&own, &[], &[own.id()]).is_err());
-    assert!(authority.edited(&own, &[], &[]).unwrap().is_empty());
+    assert!(authority.edit_keys(&own, &[], &[own.id()]).is_err());
+    assert!(authority.edit_keys(&own, &[], &[]).unwrap().is_empty());
 }
 
 #[test]
@@ -106,30 +107,30 @@ fn who_lacks_updates_is_given_those_behind_the_newest_that_it_has() {
     let chain = chain("straight");
     let whole = followed(&chain);
     let heads: Vec<_> = chain.steps.iter().map(|step| step.head.parse().unwrap()).collect();
-    assert_eq!(whole.missing(&heads[3], &[]), Some(Vec::new()));
-    let behind = whole.missing(&heads[0], &[]).unwrap();
+    assert_eq!(whole.missing_updates(&heads[3], &[]), Some(Vec::new()));
+    let behind = whole.missing_updates(&heads[0], &[]).unwrap();
     let expected: Vec<String> =
         chain.steps[1..].iter().flat_map(|step| step.updates.clone()).collect();
     assert_eq!(texts(&behind), expected);
     let other = [9; 32];
     let other = tailnet::tka::UpdateHash(other);
-    assert_eq!(whole.missing(&other, &[other, heads[0]]), Some(behind));
-    assert_eq!(whole.missing(&other, &[]), None);
+    assert_eq!(whole.missing_updates(&other, &[other, heads[0]]), Some(behind));
+    assert_eq!(whole.missing_updates(&other, &[]), None);
     let log = whole.log(2);
     assert_eq!(log.iter().map(|entry| entry.1).collect::<Vec<_>>(), ["remove-key", "add-key"]);
     assert_eq!(log[0].0, whole.head());
     let mut gathered = begin(&chain);
-    let all: Vec<_> = whole.texts();
-    assert_eq!(gathered.gather(&all).unwrap().len(), all.len() - 1);
-    assert_eq!(gathered.gather(&all).unwrap().len(), 0);
-    assert_eq!((gathered.head(), gathered.first()), (whole.head(), all[0].clone()));
+    let all: Vec<_> = whole.encoded_updates();
+    assert_eq!(gathered.inform_uncompacted(&all).unwrap().len(), all.len() - 1);
+    assert_eq!(gathered.inform_uncompacted(&all).unwrap().len(), 0);
+    assert_eq!((gathered.head(), gathered.oldest_update()), (whole.head(), all[0].clone()));
 }
 
 #[test]
 fn keys_are_read_as_programs_write_them() {
     let own = signer(1);
     assert_eq!(read_public(&own.public()), Ok(own.id()));
-    assert_eq!(read_public(&own.shown()), Ok(own.id()));
+    assert_eq!(read_public(&own.cli_public()), Ok(own.id()));
     for wrong in ["", "nlpub:", "nlpub:00", "nodekey:00"] {
         assert!(read_public(wrong).is_err(), "{wrong}");
     }

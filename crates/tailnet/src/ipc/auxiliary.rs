@@ -8,16 +8,16 @@ use crate::keys::NodePublic;
 
 /// One of the auxiliary sockets, which were opened together to meet a peer by chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Auxiliary {
+pub struct AuxiliarySocket {
     /// The number of all of these.
     pub number: u32,
     /// Which of them.
     pub index: u16,
 }
 
-/// Auxiliary sockets to be opened.
+/// AuxiliarySocket sockets to be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Open {
+pub struct OpenSockets {
     /// Their number.
     pub number: u32,
     /// The peer.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Incoming, Outgoing};
 use crate::{
     keys::DiscoPublic,
-    peer_relay::{Allocated, NoEndpoint},
+    peer_relay::{AllocateError, Allocation},
 };
 
 /// From the agent to the relay.
@@ -18,7 +18,7 @@ pub enum ToRelayServer {
         /// The number of the request.
         id: u32,
         /// Who asks.
-        asked_by: DiscoPublic,
+        requested_by: DiscoPublic,
         /// The two that are to use it.
         clients: [DiscoPublic; 2],
     },
@@ -43,7 +43,7 @@ pub enum FromRelayServer {
         /// The number of the request.
         id: u32,
         /// It, or why there is none.
-        endpoint: Result<Allocated, NoEndpoint>,
+        endpoint: Result<Allocation, AllocateError>,
     },
     /// Datagrams of STUN that came to its socket.
     Datagrams(Vec<Incoming>),

@@ -69,7 +69,7 @@ impl World {
         let keys = world.hosts.each_ref().map(|(_, disco)| disco.public());
         for at in 0..2 {
             let (paths, _) = &mut world.hosts[at];
-            paths.set_own(node(at), vec![host_at(at)], now);
+            paths.set_own_endpoints(node(at), vec![host_at(at)], now);
             let relay =
                 PeerRelay { node: node(RELAY), disco: disco(3).public(), home: Some(REGION) };
             paths.set_peer_relays(keys[at], Some(Vec::from_iter(granted[at].then_some(relay))));
@@ -77,7 +77,7 @@ impl World {
                 disco: keys[1 - at],
                 home: Some(REGION),
                 endpoints: vec![host_at(1 - at)],
-                passes: true,
+                supports_peer_relays: true,
             };
             paths.set_peer(node(1 - at), &info, now);
         }
@@ -126,7 +126,7 @@ impl World {
                     self.told[at].push(path);
                 }
                 Event::RefreshEndpoints => {
-                    self.hosts[at].0.set_own(node(at), vec![host_at(at)], self.now);
+                    self.hosts[at].0.set_own_endpoints(node(at), vec![host_at(at)], self.now);
                 }
                 _ => {}
             }

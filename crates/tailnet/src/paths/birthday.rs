@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::timing::CHANCE;
+use super::timing::BIRTHDAY_TIMEOUT;
 use crate::keys::NodePublic;
 
 /// Ports below belong to servers, are not given to flows by boxes, and are not called.
@@ -11,7 +11,7 @@ pub const FIRST_PORT: u16 = 1024;
 
 /// Where others see us in IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PublicEndpoint {
     /// As a STUN server saw it.
     pub at: SocketAddr,
     /// Whether each destination sees another port.
@@ -20,14 +20,14 @@ pub struct Place {
 
 /// Whether and with whom we try.
 #[derive(Debug, Default)]
-pub struct Meeting {
-    pub place: Option<Place>,
+pub struct BirthdaySlot {
+    pub place: Option<PublicEndpoint>,
     with: Option<NodePublic>,
     /// When that has ended, whatever happens, or when the next may begin.
     until: Duration,
 }
 
-impl Meeting {
+impl BirthdaySlot {
     /// The peer that is tried for.
     pub fn with(&self) -> Option<NodePublic> {
         self.with
@@ -37,7 +37,7 @@ impl Meeting {
     pub fn begin(&mut self, peer: NodePublic, now: Duration) -> bool {
         let begins = now >= self.until;
         if begins {
-            (self.with, self.until) = (Some(peer), now + CHANCE);
+            (self.with, self.until) = (Some(peer), now + BIRTHDAY_TIMEOUT);
         }
         begins
     }
@@ -66,15 +66,15 @@ mod tests {
 
     #[test]
     fn one_pair_at_a_time_tries_and_there_is_a_rest_between() {
-        let (mut meeting, now) = (Meeting::default(), CHANCE);
+        let (mut slot, now) = (BirthdaySlot::default(), BIRTHDAY_TIMEOUT);
         let [one, other] = [1, 2].map(|key| NodePublic([key; 32]));
-        assert!(meeting.begin(one, now) && !meeting.begin(other, now));
-        meeting.end(other, now);
-        assert_eq!(meeting.with(), Some(one));
-        let rest = CHANCE / 3;
-        meeting.end(one, now + rest);
-        assert!(!meeting.begin(other, now) && meeting.begin(other, now + rest));
-        meeting.release(other);
-        assert!(meeting.with().is_none() && meeting.begin(one, now + rest + CHANCE));
+        assert!(slot.begin(one, now) && !slot.begin(other, now));
+        slot.end(other, now);
+        assert_eq!(slot.with(), Some(one));
+        let rest = BIRTHDAY_TIMEOUT / 3;
+        slot.end(one, now + rest);
+        assert!(!slot.begin(other, now) && slot.begin(other, now + rest));
+        slot.release(other);
+        assert!(slot.with().is_none() && slot.begin(one, now + rest + BIRTHDAY_TIMEOUT));
     }
 }

@@ -1,11 +1,11 @@
 //! What is told of a peer: the path to the data plane, and all to users.
 
 use super::Peer;
-use crate::paths::{Context, Event, Path, Shown, timing::SESSION};
+use crate::paths::{Context, Event, Path, PathView, timing::SESSION};
 
 impl Peer {
     /// Tells the path if it is another than before.
-    pub fn tell_path(&mut self, cx: &mut Context<'_>) {
+    pub fn publish_path(&mut self, cx: &mut Context<'_>) {
         let is_up = |region: &u16| !cx.own.relays_down.contains(region);
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
         let known = self.known_region(cx.now).filter(is_up).map(Path::Relay);
@@ -15,42 +15,42 @@ impl Peer {
         let lost = self.lost.map(|lost| lost.addr);
         let unproven = lost.or_else(|| self.candidates.first_of_map()).map(Path::Direct);
         let down = self.region(cx).map(Path::Relay);
-        let direct = direct.or(self.meets.path());
-        let known = direct.or(self.passed.path()).or(known);
+        let direct = direct.or(self.birthday.path());
+        let known = direct.or(self.relayed.path()).or(known);
         let path = known.or(guess).or(unproven).or(down);
         let first = known.is_some() && !self.reachable && self.is_active(cx.now);
         self.reachable = known.is_some();
         let differs = path != self.used;
         if differs {
             self.used = path;
-            cx.tell(Event::UsePath { peer: self.key, path });
+            cx.emit(Event::UsePath { peer: self.key, path });
         }
         // An initiation that was lost on the way before would be repeated after seconds alone.
-        let has_session = self.heard.handshake.is_some_and(|at| cx.now < at + SESSION);
+        let has_session = self.activity.handshake.is_some_and(|at| cx.now < at + SESSION);
         let proven = differs && direct.is_some() && !has_session && self.is_active(cx.now);
         if first || proven {
-            cx.tell(Event::HandshakeNow(self.key));
+            cx.emit(Event::HandshakeNow(self.key));
         }
     }
 
-    pub fn shown(&self) -> Shown {
-        Shown {
+    pub fn view(&self) -> PathView {
+        PathView {
             path: self.used,
             latency: self
                 .direct
                 .map(|direct| direct.latency)
-                .or(self.meets.latency())
-                .or(self.passed.latency())
+                .or(self.birthday.latency())
+                .or(self.relayed.latency())
                 .or(self.relay.latency),
             alive: self.direct.map(|direct| direct.alive),
-            relay: self.relay.home.or(self.relay.heard),
+            relay: self.relay.home.or(self.relay.received),
             relay_gone: self.relay.gone,
-            sent: self.heard.sent,
-            received: self.heard.received,
-            called: self.heard.called,
+            sent: self.activity.sent,
+            received: self.activity.received,
+            called: self.activity.called,
             rounds: self.search.rounds(),
-            chance: self.meets.shown(),
-            candidates: self.candidates.shown(),
+            birthday: self.birthday.view(),
+            candidates: self.candidates.view(),
         }
     }
 }

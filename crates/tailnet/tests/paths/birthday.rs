@@ -1,4 +1,4 @@
-//! Pairs that meet by chance: one whose port varies, and one behind a box that lets in only ports that
+//! Pairs that meet by birthday: one whose port varies, and one behind a box that lets in only ports that
 //! it called.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ const PAIR: [Nat; 2] = [Nat::SYMMETRIC, Nat::PORT_RESTRICTED];
 
 /// How long two take that know each other, of whom one or both begin to talk.
 fn time_to_meet(seed: u64, pair: [Nat; 2], within: Duration) -> (World, Option<Duration>) {
-    let plan = Plan { chance: true, ..Plan::new(seed) };
+    let plan = Plan { birthday: true, ..Plan::new(seed) };
     let mut world = World::new(plan, pair);
     let age = SECOND * (world.rng.next_u32() % 40);
     world.run_for(age);
@@ -49,7 +49,7 @@ fn a_pair_of_which_one_port_varies_meets_by_chance_within_fifteen_seconds() {
     }
     times.sort();
     let [p50, p95] = [50, 95].map(|part| times[times.len() * part / 100]);
-    println!("by chance: p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
+    println!("by birthday: p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
     assert!(p50 <= 7 * SECOND && p95 <= 12 * SECOND, "p50 {p50:?}, p95 {p95:?}");
 }
 
@@ -67,7 +67,7 @@ fn a_pair_that_has_met_stays_met_while_it_talks_and_a_while_longer() {
         world.hosts[talks].talks = true;
         let again = world.network.now() + 2 * SECOND;
         assert!(world.run(again, World::both_direct), "seed {seed}");
-        let opened = |event: &&Event| matches!(event, Event::Open(_));
+        let opened = |event: &&Event| matches!(event, Event::OpenSockets(_));
         let opened = world.hosts[0].events.iter().filter(opened).count();
         assert_eq!(opened, 1, "seed {seed}: {told:?}");
         world.hosts[talks].talks = false;
@@ -83,7 +83,7 @@ fn a_path_by_chance_that_dies_is_left_for_the_relay_and_its_socket_closed() {
         let (mut world, took) = time_to_meet(seed, PAIR, 20 * SECOND);
         assert!(took.is_some());
         world.hosts.iter_mut().for_each(|host| host.talks = true);
-        // Nothing of it passes any more: no other is to be found, either.
+        // Nothing of it supports_peer_relays any more: no other is to be found, either.
         let dead = sim::Link { loss: 10_000, ..world.plan.link };
         world.network.set_link(dead);
         world.run_for(10 * SECOND);
@@ -100,12 +100,12 @@ fn a_path_by_chance_that_dies_is_left_for_the_relay_and_its_socket_closed() {
 fn a_pair_that_chance_cannot_help_tries_seldom() {
     for seed in 0..4 {
         for pair in [[Nat::SYMMETRIC; 2], [Nat::SYMMETRIC, Nat::UDP_BLOCKED]] {
-            let plan = Plan { chance: true, pace: SECOND / 2, ..Plan::new(seed) };
+            let plan = Plan { birthday: true, pace: SECOND / 2, ..Plan::new(seed) };
             let mut world = World::new(plan, pair);
             world.hosts[0].talks = true;
             world.run_for(900 * SECOND);
             for host in &world.hosts {
-                let opens = |event: &&Event| matches!(event, Event::Open(_));
+                let opens = |event: &&Event| matches!(event, Event::OpenSockets(_));
                 assert!(host.events.iter().filter(opens).count() <= 4, "{pair:?}");
                 assert!(host.auxiliary.is_empty(), "{pair:?}");
                 assert!(host.calls.len() <= 4 * 2_400 && pace(&host.calls) <= 205, "{pair:?}");
@@ -118,11 +118,11 @@ fn a_pair_that_chance_cannot_help_tries_seldom() {
 #[test]
 fn a_stock_peer_is_asked_and_nothing_is_opened_for_it() {
     for seed in 0..4 {
-        let plan = Plan { chance: true, stock: true, ..Plan::new(seed) };
+        let plan = Plan { birthday: true, stock: true, ..Plan::new(seed) };
         let mut world = World::new(plan, PAIR);
         world.hosts[0].talks = true;
         world.run_for(120 * SECOND);
-        let opens = |event: &Event| matches!(event, Event::Open(_));
+        let opens = |event: &Event| matches!(event, Event::OpenSockets(_));
         assert!(!world.hosts[0].events.iter().any(opens));
         assert!(matches!(world.hosts[0].used, Some(Path::Relay(_))));
     }

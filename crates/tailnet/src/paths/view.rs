@@ -6,7 +6,7 @@ use super::Path;
 
 /// What is known of the way to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct PathView {
     /// Where its datagrams go.
     pub path: Option<Path>,
     /// Of the direct path, where there is one, else of the relay.
@@ -28,21 +28,21 @@ pub struct Shown {
     /// Where it may be.
     pub candidates: Vec<Candidate>,
     /// What came of meeting it by chance.
-    pub chance: Chance,
+    pub birthday: BirthdayOutcome,
 }
 
 /// What came of the last try to meet a peer by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Chance {
+pub enum BirthdayOutcome {
     /// There was none.
     #[default]
     NotTried,
     /// The peer, which perhaps knows nothing of that, did not answer.
     NotAnswered(Duration),
     /// No call met a port.
-    InVain(Duration),
+    Failed(Duration),
     /// One did.
-    Met(Duration),
+    Succeeded(Duration),
     /// One did, and that path is lost.
     Lost(Duration),
 }
@@ -55,7 +55,7 @@ pub struct Candidate {
     /// Who said so.
     pub origins: Origins,
     /// What became of it.
-    pub fate: Fate,
+    pub outcome: ProbeOutcome,
 }
 
 /// Who said that a peer is there.
@@ -66,12 +66,12 @@ pub struct Origins {
     /// The peer, by its last call.
     pub call: bool,
     /// A ping or data that came from there.
-    pub heard: bool,
+    pub received: bool,
 }
 
 /// What became of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ProbeOutcome {
     /// It was not pinged.
     NotTried,
     /// No ping was answered.
