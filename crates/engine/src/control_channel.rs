@@ -32,7 +32,7 @@ use wg::{DropReason, Time};
 use self::{expected_senders::ExpectedSenders, rate_limit::RateLimit};
 
 /// Capacity of the queue in bytes: 1,000 datagrams of the usual length.
-const ROOM: usize = 256 << 10;
+const CAPACITY: usize = 256 << 10;
 /// Overhead of a datagram, in bytes.
 const OVERHEAD: usize = 128;
 /// Bytes of STUN's header (RFC 8489 section 5).
@@ -111,7 +111,7 @@ pub struct ControlReceiver {
 /// Creates a channel for the given protocols.
 pub fn control_channel(registered: ControlProtocols) -> (ControlSender, ControlReceiver) {
     let (sender, datagrams) = channel();
-    let room = Arc::new(AtomicUsize::new(ROOM));
+    let room = Arc::new(AtomicUsize::new(CAPACITY));
     let sender =
         ControlSender { registered, datagrams: sender, room: room.clone(), pace: Arc::default() };
     (sender, ControlReceiver { datagrams, room })
@@ -314,14 +314,14 @@ mod tests {
         let (sender, receiver) = channel_of(false);
         let datagram = [MAGIC, &[0; 1000]].concat();
         let taken = (0..10_000).filter(|_| sender.forward(&datagram, from(), at()).is_ok()).count();
-        assert_eq!(taken, ROOM / (datagram.len() + OVERHEAD));
+        assert_eq!(taken, CAPACITY / (datagram.len() + OVERHEAD));
         let refused = sender.forward(&datagram, from(), at());
         assert_eq!(refused, Err(DropReason::InControlFull));
         assert!(receiver.try_recv().is_ok());
         let later = Time::from_nanos(1_000_000_000);
         assert_eq!(sender.forward(&datagram, from(), later), Ok(()));
         while receiver.try_recv().is_ok() {}
-        assert_eq!(receiver.room.load(Ordering::Relaxed), ROOM);
+        assert_eq!(receiver.room.load(Ordering::Relaxed), CAPACITY);
         drop(receiver);
         assert_eq!(sender.forward(&datagram, from(), at()), Err(DropReason::InControlFull));
     }

@@ -61,8 +61,8 @@ pub(crate) struct DataThread<IR, IS, UR, US> {
 
 /// The ends of two channels, to the other thread and from it.
 struct Channel<T> {
-    there: SyncSender<T>,
-    here: Receiver<T>,
+    to_other: SyncSender<T>,
+    from_other: Receiver<T>,
 }
 
 /// State of the second thread.
@@ -92,8 +92,8 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
     pub fn second(&mut self, wake: Waker) -> OutboundThread<IR, US> {
         let (away, taken) = sync_channel(1);
         let (back, returned) = sync_channel(1);
-        self.second = Some(Channel { there: away, here: returned });
-        let first = Channel { there: back, here: taken };
+        self.second = Some(Channel { to_other: away, from_other: returned });
+        let first = Channel { to_other: back, from_other: taken };
         let [rounds, _] = self.rounds.clone();
         OutboundThread {
             outbound: None,
@@ -112,7 +112,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
         if let Some(second) = &self.second
             && self.outbound.is_none()
         {
-            self.outbound = second.here.try_recv().ok();
+            self.outbound = second.from_other.try_recv().ok();
             // Packets may wait in its queue, and no event ends a wait for them.
             self.more |= self.outbound.is_some();
         }
@@ -149,7 +149,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
         // This thread's stack may still contain session keys of the outbound half.
         stack::wipe();
         // If the second thread is gone, its end was already reported.
-        let _ = self.outbound.take().map(|outbound| second.there.send(outbound));
+        let _ = self.outbound.take().map(|outbound| second.to_other.send(outbound));
     }
 }
 
@@ -163,7 +163,7 @@ impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
         let outbound = match &mut self.outbound {
             Some(outbound) => outbound,
             None => {
-                let outbound = self.first.here.recv().map_err(io::Error::other)?;
+                let outbound = self.first.from_other.recv().map_err(io::Error::other)?;
                 self.usage = self.usage.restarted();
                 self.outbound.insert(outbound)
             }
@@ -171,7 +171,7 @@ impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
         self.rounds.step(|| outbound.step(true))?;
         if self.usage.look().is_some_and(|share| share.process < CALM) {
             stack::wipe();
-            let _ = self.outbound.take().map(|outbound| self.first.there.send(outbound));
+            let _ = self.outbound.take().map(|outbound| self.first.to_other.send(outbound));
             (self.wake_first)();
         }
         Ok(())

@@ -14,7 +14,7 @@ use packet::{Ecn, Endpoint, IpPacket, RecvBatch, RecvMeta, Span, Waker};
 use crate::lock;
 
 /// Capacity. Senders repeat packets without an answer.
-const MOST: usize = 32;
+const CAPACITY: usize = 32;
 
 /// The queue of answers.
 pub(crate) struct IcmpErrors {
@@ -31,7 +31,7 @@ impl IcmpErrors {
 
     pub fn push(&self, packet: Vec<u8>) {
         let mut packets = lock(&self.packets);
-        if packets.len() >= MOST {
+        if packets.len() >= CAPACITY {
             return;
         }
         packets.push(packet);
@@ -81,11 +81,11 @@ mod tests {
             packet
         };
         (0..100).for_each(|number| returned.push(packet(number)));
-        assert_eq!(wakes.load(Ordering::Relaxed), MOST as u32);
+        assert_eq!(wakes.load(Ordering::Relaxed), CAPACITY as u32);
         let (batch, packets) = returned.take().unwrap();
         let number = |packet: &IpPacket| batch.get(packet.span)[1279];
         let numbers: Vec<u8> = packets.iter().map(number).collect();
-        assert_eq!(numbers, (0..MOST as u8).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..CAPACITY as u8).collect::<Vec<_>>());
         assert!(returned.take().is_none());
     }
 }

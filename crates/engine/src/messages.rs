@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use wg::{DropReason, Drops};
 
 /// Capacity. A sender without an answer repeats its request.
-const MOST: usize = 64;
+const CAPACITY: usize = 64;
 
 /// The data plane's end of the channel.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct MessageReceiver(Receiver<Vec<u8>>);
 
 /// Creates a channel for the packets that `accepts` selects. It must also limit their length.
 pub fn message_channel(accepts: fn(&[u8]) -> bool) -> (MessageSender, MessageReceiver) {
-    let (packets, receiver) = sync_channel(MOST);
+    let (packets, receiver) = sync_channel(CAPACITY);
     (MessageSender { accepts, packets }, MessageReceiver(receiver))
 }
 

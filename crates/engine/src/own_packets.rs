@@ -14,7 +14,7 @@ use packet::Waker;
 use crate::lock;
 
 /// Capacity. Requests without an answer are repeated.
-const MOST: usize = 64;
+const CAPACITY: usize = 64;
 
 /// The queue of packets. Clones share it.
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ impl OwnPackets {
     /// the queue is full.
     pub fn push(&self, packet: Vec<u8>) -> bool {
         let mut packets = lock(&self.0.packets);
-        if packets.len() >= MOST {
+        if packets.len() >= CAPACITY {
             return false;
         }
         packets.push(packet);

@@ -23,10 +23,10 @@ use packet::{Endpoint, RelayId, Remote, UdpSend};
 use crate::lock;
 
 /// The most sockets. Each has a thread.
-const MOST: usize = 16;
+const MAX_SOCKETS: usize = 16;
 /// Lowest number of this table. Numbers below belong to [`crate::RelayQueues`], and those from
 /// [`crate::PrefixTable`]'s bit on to that table.
-const FIRST: u32 = 1 << 30;
+const FIRST_ID: u32 = 1 << 30;
 
 /// A socket's sending half, locked for one batch. Contention is rare: only data and handshakes of
 /// one peer use it.
@@ -40,7 +40,7 @@ pub struct PeerSockets(Arc<Mutex<Table>>);
 struct Table {
     /// Entries created so far. Numbers are not reused soon, so that late datagrams for a removed
     /// peer are dropped instead of sent to another peer.
-    count: u32,
+    created: u32,
     entries: Vec<Entry>,
 }
 
@@ -55,11 +55,11 @@ impl PeerSockets {
     /// or `None` if the table is full.
     pub fn add(&self, at: SocketAddr, sender: Box<dyn UdpSend>) -> Option<Endpoint> {
         let mut table = lock(&self.0);
-        if table.entries.len() >= MOST {
+        if table.entries.len() >= MAX_SOCKETS {
             return None;
         }
-        let id = RelayId::new(FIRST + table.count % FIRST);
-        table.count = table.count.wrapping_add(1);
+        let id = RelayId::new(FIRST_ID + table.created % FIRST_ID);
+        table.created = table.created.wrapping_add(1);
         table.entries.push(Entry { id, at, sender: Arc::new(Mutex::new(sender)) });
         Some(Endpoint::relayed(id))
     }
@@ -72,7 +72,7 @@ impl PeerSockets {
     /// The address and the sending half of an endpoint in this table.
     pub(crate) fn place(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Sender)> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
-        if id.index() < FIRST as usize {
+        if id.index() < FIRST_ID as usize {
             return None;
         }
         let table = lock(&self.0);
@@ -108,7 +108,7 @@ mod tests {
         let all = PeerSockets::default();
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let endpoints: Vec<_> = (0..20).filter_map(|n| all.add(at(n), Box::new(Nowhere))).collect();
-        assert_eq!(endpoints.len(), MOST);
+        assert_eq!(endpoints.len(), MAX_SOCKETS);
         assert_eq!(all.place(&endpoints[3]).map(|(at, _)| at), Some(at(3)));
         all.remove(&endpoints[3]);
         assert!(all.place(&endpoints[3]).is_none());

@@ -26,9 +26,9 @@ use crate::lock;
 /// Bytes before each datagram.
 pub const PREFIX_LEN: usize = 8;
 /// Capacity of the table.
-const MOST: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 /// Set in all numbers of this table.
-const BIT: u32 = 1 << 31;
+const ID_BIT: u32 = 1 << 31;
 
 /// The address of a peer behind a peer relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl PrefixTable {
         let known = table.ids.get(&place).copied();
         let id = match known.or_else(|| table.free.pop()) {
             Some(id) => id,
-            None if table.places.len() >= MOST => return None,
+            None if table.places.len() >= MAX_ENTRIES => return None,
             None => {
                 table.places.push(None);
                 table.places.len() as u32 - 1
@@ -90,7 +90,7 @@ impl PrefixTable {
     /// The address of an endpoint in this table.
     pub fn place(&self, endpoint: &Endpoint) -> Option<PrefixedAddr> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
-        let index = (id.index() as u32).checked_sub(BIT)?;
+        let index = (id.index() as u32).checked_sub(ID_BIT)?;
         lock(&self.0.table).places.get(index as usize).copied().flatten()
     }
 }
@@ -137,7 +137,7 @@ impl Origins {
 }
 
 fn endpoint(id: u32) -> Endpoint {
-    Endpoint::relayed(RelayId::new(BIT | id))
+    Endpoint::relayed(RelayId::new(ID_BIT | id))
 }
 
 #[cfg(test)]

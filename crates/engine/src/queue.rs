@@ -85,9 +85,9 @@ pub(crate) struct Queue {
 struct Stored {
     batch: Batch,
     /// Number of its packets that were queued.
-    known: usize,
+    queued: usize,
     /// Number of queued packets that were not released.
-    held: usize,
+    unreleased: usize,
     /// Arrival of its first packet.
     since: Time,
 }
@@ -140,7 +140,12 @@ impl Queue {
             Some(open) => open,
             None if self.batches.len() < BATCHES => {
                 let batch = Batch::new(BATCH_PACKETS, BATCH_BYTES);
-                self.batches.push(Stored { batch, known: 0, held: 0, since: Time::from_nanos(0) });
+                self.batches.push(Stored {
+                    batch,
+                    queued: 0,
+                    unreleased: 0,
+                    since: Time::from_nanos(0),
+                });
                 (self.batches.len() - 1) as u8
             }
             None => return None,
@@ -153,11 +158,11 @@ impl Queue {
     /// which means that more can be read.
     pub fn enqueue_new(&mut self, now: Time) -> bool {
         let Some(open) = self.open else { return false };
-        let Stored { batch, known, held, since } = &mut self.batches[usize::from(open)];
-        if *known == 0 {
+        let Stored { batch, queued, unreleased, since } = &mut self.batches[usize::from(open)];
+        if *queued == 0 {
             *since = now;
         }
-        for index in *known..batch.len() {
+        for index in *queued..batch.len() {
             let (packet, _) = batch.get(index);
             let header = IpHeader::parse(packet).ok();
             let id = header.map_or(0, |header| header.flow_hash(packet)) as u8;
@@ -169,9 +174,9 @@ impl Queue {
                 self.new.push_back(id);
             }
         }
-        self.waiting += batch.len() - *known;
-        *held += batch.len() - *known;
-        *known = batch.len();
+        self.waiting += batch.len() - *queued;
+        *unreleased += batch.len() - *queued;
+        *queued = batch.len();
         let full = batch.is_full();
         if full {
             self.open = None;
@@ -181,7 +186,7 @@ impl Queue {
 
     /// Arrival of the oldest batch with waiting packets. Must be called between two rounds.
     pub fn oldest(&self) -> Option<Time> {
-        let waiting = self.batches.iter().filter(|stored| stored.held > 0);
+        let waiting = self.batches.iter().filter(|stored| stored.unreleased > 0);
         waiting.map(|stored| stored.since).min()
     }
 
@@ -241,11 +246,12 @@ impl Queue {
     /// Releases the memory of the round's packets.
     pub fn release(&mut self, round: &mut Round) {
         for packet in round.drain(..) {
-            let Stored { batch, known, held, .. } = &mut self.batches[usize::from(packet.batch)];
-            *held -= 1;
-            if *held == 0 {
+            let Stored { batch, queued, unreleased, .. } =
+                &mut self.batches[usize::from(packet.batch)];
+            *unreleased -= 1;
+            if *unreleased == 0 {
                 batch.clear();
-                *known = 0;
+                *queued = 0;
                 if self.open != Some(packet.batch) {
                     self.free.push(packet.batch);
                 }

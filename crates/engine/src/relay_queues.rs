@@ -28,11 +28,11 @@ use crate::lock;
 /// Capacity of each queue in bytes: 50 ms at 168 Mbit/s. For faster relays it must hold the TCP
 /// bursts between two turns of a thread (256 KiB lost 4 % at 950 Mbit/s). A longer queue would only
 /// drop older datagrams.
-const ROOM: usize = 1 << 20;
+const CAPACITY: usize = 1 << 20;
 /// Overhead of a queued run, in bytes.
 const OVERHEAD: usize = 128;
 /// Capacity of the table.
-const MOST: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 
 /// A peer behind a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,7 +144,7 @@ impl RelayQueues {
         }
         let id = match table.free.pop() {
             Some(id) => id,
-            None if table.peers.len() >= MOST => return None,
+            None if table.peers.len() >= MAX_ENTRIES => return None,
             None => {
                 table.peers.push(None);
                 RelayId::new(table.peers.len() as u32 - 1)
@@ -308,7 +308,7 @@ impl RelayQueues {
 impl FromRelays {
     /// Returns whether the run fits.
     fn push(&mut self, run: Injected) -> bool {
-        let fits = self.bytes + run.cost() <= ROOM;
+        let fits = self.bytes + run.cost() <= CAPACITY;
         if fits {
             self.bytes += run.cost();
             self.runs.push_back(run);
@@ -322,7 +322,7 @@ impl FromRelays {
 impl ToRelays {
     /// Bytes that the next run may have.
     fn room(&self) -> usize {
-        ROOM.saturating_sub(self.bytes + OVERHEAD)
+        CAPACITY.saturating_sub(self.bytes + OVERHEAD)
     }
 
     fn push(&mut self, run: RelayRun) {
@@ -370,10 +370,11 @@ mod tests {
     #[test]
     fn the_table_is_bounded() {
         let (relay, _) = relay();
-        let put = (0..MOST as u32 + 10).filter(|number| relay.endpoint(peer(*number)).is_some());
-        assert_eq!(put.count(), MOST);
+        let put =
+            (0..MAX_ENTRIES as u32 + 10).filter(|number| relay.endpoint(peer(*number)).is_some());
+        assert_eq!(put.count(), MAX_ENTRIES);
         relay.remove(&peer(0));
-        assert!(relay.endpoint(peer(MOST as u32)).is_some());
+        assert!(relay.endpoint(peer(MAX_ENTRIES as u32)).is_some());
     }
 
     #[test]
@@ -434,7 +435,7 @@ mod tests {
         assert_eq!(relay.inject(&peer(1), vec![], 0), Ok(()));
         let taken =
             (0..1000).filter(|_| relay.inject(&peer(1), vec![0; 1000], 1000).is_ok()).count();
-        assert!((200..=ROOM / 1000).contains(&taken), "{taken}");
+        assert!((200..=CAPACITY / 1000).contains(&taken), "{taken}");
         let mut batch = RecvBatch::new(1);
         assert_eq!(relay.fill(&mut batch), 1000 - taken as u64);
         for _ in 0..taken {

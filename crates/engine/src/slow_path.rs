@@ -21,15 +21,15 @@ const INBOX_MESSAGES: usize = 4096;
 /// With more than this number waiting, the device is under load (kernel: an eighth).
 const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
 /// Messages that are processed in one turn. The configuration may take the lock between turns.
-const TURN: usize = 64;
+const MESSAGES_PER_TURN: usize = 64;
 /// Handshakes that are processed together under load. Eight at once cost as much as two one by one
 /// (docs/decisions/0015), and need only one wakeup.
-const TOGETHER: usize = 16;
+const GATHERED_MESSAGES: usize = 16;
 /// The longest wait for this number of messages.
-const GATHER: Duration = Duration::from_millis(8);
-/// Messages are gathered if there was work twice within this time. It is several times [`GATHER`],
-/// because the thread may also wait for a core.
-const CROWDED: Duration = Duration::from_millis(32);
+const GATHER_TIME: Duration = Duration::from_millis(8);
+/// Messages are gathered if there was work twice within this time. It is a multiple of
+/// [`GATHER_TIME`], because the thread may also wait for a core.
+const GATHER_WINDOW: Duration = Duration::from_millis(32);
 /// The longest sleep. The clock of the wait stops while the host is suspended; the protocol's clock
 /// does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
@@ -85,7 +85,9 @@ impl Inbox {
     fn wait(&self, gather: Duration, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
         let mut state = self.lock();
         state.asleep = true;
-        for (wanted, time) in [(TOGETHER, gather.min(sleep)), (1, sleep.saturating_sub(gather))] {
+        for (wanted, time) in
+            [(GATHERED_MESSAGES, gather.min(sleep)), (1, sleep.saturating_sub(gather))]
+        {
             state.wanted = wanted;
             let lacks = |state: &mut InboxState| !state.woken && state.messages.len() < wanted;
             let waited = self.awake.wait_timeout_while(state, time, lacks);
@@ -93,7 +95,7 @@ impl Inbox {
         }
         (state.asleep, state.woken) = (false, false);
         let waiting = state.messages.len();
-        (state.messages.drain(..waiting.min(TURN)).collect(), waiting)
+        (state.messages.drain(..waiting.min(MESSAGES_PER_TURN)).collect(), waiting)
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
@@ -138,8 +140,8 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
     /// may belong to the same handshake, as when both peers initiate.
     fn gather(&self, now: Time) -> Duration {
         match self.worked {
-            [Some(last), Some(before)] if now.since(before) < CROWDED => {
-                GATHER.saturating_sub(now.since(last))
+            [Some(last), Some(before)] if now.since(before) < GATHER_WINDOW => {
+                GATHER_TIME.saturating_sub(now.since(last))
             }
             _ => Duration::ZERO,
         }
@@ -222,13 +224,13 @@ mod tests {
             while !inbox.lock().asleep {
                 thread::yield_now();
             }
-            for _ in 0..TOGETHER {
+            for _ in 0..GATHERED_MESSAGES {
                 push(&inbox, 1);
                 // Condition variables may wake spuriously.
                 inbox.awake.notify_one();
                 thread::yield_now();
             }
-            assert_eq!(waiting.join().unwrap(), TOGETHER);
+            assert_eq!(waiting.join().unwrap(), GATHERED_MESSAGES);
         });
     }
 
@@ -273,15 +275,15 @@ mod tests {
             slow_path.step();
             gather
         };
-        let (quarter, all) = (GATHER / 4, GATHER);
-        assert_eq!(after(GATHER, 1), Duration::ZERO, "the first");
+        let (quarter, all) = (GATHER_TIME / 4, GATHER_TIME);
+        assert_eq!(after(GATHER_TIME, 1), Duration::ZERO, "the first");
         assert_eq!(after(quarter, 1), Duration::ZERO, "one that may belong to it");
         assert_eq!(after(Duration::ZERO, 0), all, "the third");
         assert_eq!(after(quarter, 0), 3 * quarter, "other work does not count");
-        assert_eq!(after(quarter, TOGETHER), 2 * quarter);
-        assert_eq!(after(all, TOGETHER), Duration::ZERO, "the time is up");
-        assert_eq!(after(Duration::ZERO, TOGETHER), all, "messages still arrive");
-        assert_eq!(after(CROWDED, 1), Duration::ZERO, "a single one later");
+        assert_eq!(after(quarter, GATHERED_MESSAGES), 2 * quarter);
+        assert_eq!(after(all, GATHERED_MESSAGES), Duration::ZERO, "the time is up");
+        assert_eq!(after(Duration::ZERO, GATHERED_MESSAGES), all, "messages still arrive");
+        assert_eq!(after(GATHER_WINDOW, 1), Duration::ZERO, "a single one later");
         assert_eq!(after(quarter, 1), Duration::ZERO);
     }
 }

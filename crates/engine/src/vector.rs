@@ -8,23 +8,23 @@ const ENV: &str = "LINERATE_VECTOR";
 
 /// Returns `usual`, or less if the environment says so.
 pub(crate) fn vector(usual: usize) -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    usual.min(*MOST.get_or_init(|| most(env::var(ENV).ok().as_deref())))
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    usual.min(*LIMIT.get_or_init(|| limit(env::var(ENV).ok().as_deref())))
 }
 
-fn most(text: Option<&str>) -> usize {
-    text.and_then(|text| text.parse().ok()).filter(|most| *most > 0).unwrap_or(usize::MAX)
+fn limit(text: Option<&str>) -> usize {
+    text.and_then(|text| text.parse().ok()).filter(|limit| *limit > 0).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::most;
+    use super::limit;
 
     #[test]
     fn an_invalid_number_of_packets_is_ignored() {
-        assert_eq!(most(Some("1")), 1);
+        assert_eq!(limit(Some("1")), 1);
         for text in [None, Some(""), Some("0"), Some("-1"), Some("all")] {
-            assert_eq!(most(text), usize::MAX);
+            assert_eq!(limit(text), usize::MAX);
         }
     }
 }

@@ -11,9 +11,9 @@
 //!     +-----------------------------------------------------------------------+
 //! ```
 //!
-//! The stack does without threads and packet queues. The engine requests packets, and each segment is
-//! then written directly from its connection's buffer to the engine's. If the engine has no space,
-//! data waits in the connection's buffer and finally in the application.
+//! The stack does without threads and packet queues. The engine requests packets, and each segment
+//! is then written directly from its connection's buffer to the engine's. If the engine has no
+//! space, data waits in the connection's buffer and finally in the application.
 
 mod config;
 mod datagrams;
@@ -118,7 +118,8 @@ impl Stack {
         Ok(UdpSocket::new(self.0.clone(), at))
     }
 
-    /// Sends an echo request, waits for the answer and returns the round trip time. It never times out.
+    /// Sends an echo request, waits for the answer and returns the round trip time. It never times
+    /// out.
     ///
     /// # Errors
     /// The stack lacks an address of that family.

@@ -199,7 +199,7 @@ struct Clocks {
     /// Time of the next SYN, and number of repetitions so far.
     syn: Option<(Time, u32)>,
     /// Time of the first SYN.
-    begun: Time,
+    started: Time,
     /// Time at which the connection ends.
     end: Option<Time>,
     /// The peer's timestamp to echo, and its time of arrival (RFC 7323 section 4.3).
@@ -257,7 +257,7 @@ impl Connection {
 
     fn begin(&mut self, now: Time) {
         self.replies.syn = true;
-        self.clocks.begun = now;
+        self.clocks.started = now;
         self.clocks.syn = Some((now + self.tx.flight.rtt.timeout(0), 0));
     }
 

@@ -13,7 +13,7 @@ use wire::{A, B, Wire, config, soon};
 
 const CONNECTIONS: usize = 10_000;
 /// Limit for one end.
-const MOST: usize = 4096;
+const LIMIT: usize = 4096;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_idle_connections_cost_less_than_four_kibibytes_each() {
@@ -35,7 +35,7 @@ async fn ten_thousand_idle_connections_cost_less_than_four_kibibytes_each() {
     let all = resident().saturating_sub(before);
     let each = all / (2 * CONNECTIONS);
     eprintln!("{each} bytes each, {} MB for both ends of all", all / 1_000_000);
-    assert!(each < MOST, "{each} bytes for each end of a connection");
+    assert!(each < LIMIT, "{each} bytes for each end of a connection");
 }
 
 /// Resident bytes of this process.

@@ -32,7 +32,7 @@ const ENV: &str = "LINERATE_CHECKSUM";
 /// Returns the sum of `bytes`.
 pub fn sum(bytes: &[u8]) -> u16 {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    if simd::WORTH_IT.contains(&bytes.len()) && has_simd() {
+    if simd::LENGTHS.contains(&bytes.len()) && has_simd() {
         return simd::sum(bytes);
     }
     scalar::sum(bytes)
@@ -44,7 +44,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
 /// If the lengths differ.
 pub fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    if simd::WORTH_IT.contains(&from.len()) && has_simd() {
+    if simd::LENGTHS.contains(&from.len()) && has_simd() {
         return simd::copy_sum(to, from);
     }
     to.copy_from_slice(from);

@@ -10,8 +10,8 @@ use crate::{
 
 /// The longest answers, in bytes. Every host accepts these lengths (RFC 1812 section 4.3.2.3, RFC
 /// 4443 section 2.4 c).
-const MOST_V4: usize = 576;
-const MOST_V6: usize = 1280;
+const MAX_ANSWER_V4: usize = 576;
+const MAX_ANSWER_V6: usize = 1280;
 /// Precedence "internetwork control" of a router's errors (RFC 1812 section 4.3.2.5).
 const TOS: u8 = 0xc0;
 /// Hop limit of an answer (RFC 1340 recommends 64).
@@ -66,7 +66,7 @@ fn may_answer_v6(header: &IpHeader, packet: &[u8]) -> bool {
 
 fn answer_v4(packet: &[u8], from: Ipv4Addr, to: Ipv4Addr, mtu: u16) -> Vec<u8> {
     const HEADERS: usize = ipv4::HEADER_LEN + icmp::HEADER_LEN;
-    let quoted = &packet[..packet.len().min(MOST_V4 - HEADERS)];
+    let quoted = &packet[..packet.len().min(MAX_ANSWER_V4 - HEADERS)];
     let mut answer = vec![0; HEADERS];
     answer.extend(quoted);
     let len = answer.len() as u16;
@@ -91,7 +91,7 @@ fn answer_v4(packet: &[u8], from: Ipv4Addr, to: Ipv4Addr, mtu: u16) -> Vec<u8> {
 
 fn answer_v6(packet: &[u8], from: Ipv6Addr, to: Ipv6Addr, mtu: u16) -> Vec<u8> {
     const HEADERS: usize = ipv6::HEADER_LEN + icmp::HEADER_LEN;
-    let quoted = &packet[..packet.len().min(MOST_V6 - HEADERS)];
+    let quoted = &packet[..packet.len().min(MAX_ANSWER_V6 - HEADERS)];
     let mut answer = vec![0; HEADERS];
     answer.extend(quoted);
     let (ip, message) = answer.split_at_mut(ipv6::HEADER_LEN);

@@ -12,7 +12,7 @@ use std::{
 use crate::lock;
 
 /// Capacity: the most recent destinations.
-const MOST: usize = 128;
+const CAPACITY: usize = 128;
 
 /// Addresses that datagrams were sent to. Answers are expected from exactly these addresses.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl ExpectedSenders {
         match latest.iter().rposition(|known| *known == place) {
             Some(at) => latest[at..].rotate_left(1),
             None => {
-                if latest.len() == MOST {
+                if latest.len() == CAPACITY {
                     latest.remove(0);
                 }
                 latest.push(place);
@@ -64,7 +64,7 @@ mod tests {
     fn answers_are_expected_from_the_latest_destinations() {
         let expected = ExpectedSenders::default();
         assert!(!expected.has(v4(0)));
-        for number in 0..MOST as u32 {
+        for number in 0..CAPACITY as u32 {
             expected.note(v4(number));
         }
         let changes = expected.changes();
@@ -73,7 +73,7 @@ mod tests {
         expected.note(v4(1 << 20));
         assert!(expected.has(v4(0)) && !expected.has(v4(1)) && expected.has(v4(2)));
         let all = expected.latest_first();
-        assert_eq!((all.len(), all[0], expected.changes()), (MOST, v4(1 << 20), changes + 1));
+        assert_eq!((all.len(), all[0], expected.changes()), (CAPACITY, v4(1 << 20), changes + 1));
     }
 
     #[test]

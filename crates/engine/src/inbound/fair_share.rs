@@ -13,10 +13,10 @@ use std::time::Duration;
 use wg::Time;
 
 /// Duration for which a loss counts.
-const LOST_MEMORY: Duration = Duration::from_millis(20);
+const LOSS_LIFETIME: Duration = Duration::from_millis(20);
 /// Duration for which the presence of several peers counts. Datagrams of a displaced peer are
 /// seldom seen.
-const MIXED_MEMORY: Duration = Duration::from_secs(10);
+const SEVERAL_PEERS_LIFETIME: Duration = Duration::from_secs(10);
 /// Bytes of one batch that are opened under contention.
 const BUDGET: usize = 512 * 1024;
 /// Overhead of a datagram, in bytes.
@@ -28,7 +28,7 @@ pub(super) struct Contention {
     /// Time of the last loss.
     lost: Option<Time>,
     /// Time of the last batch with datagrams of several peers.
-    mixed: Option<Time>,
+    several_peers: Option<Time>,
 }
 
 impl Contention {
@@ -39,14 +39,15 @@ impl Contention {
             self.lost = Some(now);
         }
         if several {
-            self.mixed = Some(now);
+            self.several_peers = Some(now);
         }
     }
 
     /// Whether peers compete for the socket.
     pub fn is_contended(&self, now: Time) -> bool {
-        let within = |then: Option<Time>, memory| then.is_some_and(|then| now.since(then) < memory);
-        within(self.lost, LOST_MEMORY) && within(self.mixed, MIXED_MEMORY)
+        let within =
+            |then: Option<Time>, lifetime| then.is_some_and(|then| now.since(then) < lifetime);
+        within(self.lost, LOSS_LIFETIME) && within(self.several_peers, SEVERAL_PEERS_LIFETIME)
     }
 }
 

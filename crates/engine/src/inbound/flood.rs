@@ -10,24 +10,24 @@ use packet::Flood;
 use wg::Time;
 
 /// Datagrams a second at which a flood begins. Fewer cost one or two percent of a core.
-const BEGINS: f64 = 4_000.0;
+const START_RATE: f64 = 4_000.0;
 /// Datagrams a second below which the flood is over.
-const ENDS: f64 = 2_000.0;
+const END_RATE: f64 = 2_000.0;
 /// Datagrams a second that are still received during a flood. Each may be from an unexpected peer,
 /// and each wakes the reading threads.
-const RECEIVED: f64 = 250.0;
+const RECEIVED_RATE: f64 = 250.0;
 /// Measuring time before a flood, and during one, when fewer datagrams are counted.
-const BEFORE: Duration = Duration::from_millis(100);
-const WITHIN: Duration = Duration::from_secs(1);
+const MEASURE_BEFORE: Duration = Duration::from_millis(100);
+const MEASURE_DURING: Duration = Duration::from_secs(1);
 /// The share is set again if it changes by this factor.
-const OTHER: f64 = 1.5;
+const CHANGE_FACTOR: f64 = 1.5;
 /// The share of all datagrams.
-const ALL: f64 = (1_u64 << 32) as f64;
+const ALL_DATAGRAMS: f64 = (1_u64 << 32) as f64;
 
 /// The least time between two changes at the socket. A change costs up to a millisecond.
-const PAUSE: Duration = Duration::from_millis(100);
+const SET_INTERVAL: Duration = Duration::from_millis(100);
 /// The same after a refused change.
-const REFUSED: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Measures the rate of unexpected datagrams, received or shed.
 #[derive(Debug, Default)]
@@ -42,16 +42,16 @@ impl FloodDetector {
     /// Takes the number of datagrams so far.
     fn handle(&mut self, came: u64, now: Time) {
         let elapsed = now.since(*self.since.get_or_insert(now));
-        if elapsed < if self.share.is_some() { WITHIN } else { BEFORE } {
+        if elapsed < if self.share.is_some() { MEASURE_DURING } else { MEASURE_BEFORE } {
             return;
         }
         let rate = (came - self.counted) as f64 / elapsed.as_secs_f64();
         (self.since, self.counted) = (Some(now), came);
-        let is_flood = rate >= if self.share.is_some() { ENDS } else { BEGINS };
-        let share = is_flood.then(|| (RECEIVED / rate * ALL) as u32);
+        let is_flood = rate >= if self.share.is_some() { END_RATE } else { START_RATE };
+        let share = is_flood.then(|| (RECEIVED_RATE / rate * ALL_DATAGRAMS) as u32);
         let alike = |before: u32, share: u32| {
             let ratio = f64::from(share) / f64::from(before);
-            (1.0 / OTHER..=OTHER).contains(&ratio)
+            (1.0 / CHANGE_FACTOR..=CHANGE_FACTOR).contains(&ratio)
         };
         if self.share.zip(share).is_none_or(|(before, share)| !alike(before, share)) {
             self.share = share;
@@ -91,7 +91,7 @@ impl FloodShedder {
             return;
         };
         let wanted = Some((share, changes));
-        let pause = |refused| if refused { REFUSED } else { PAUSE };
+        let pause = |refused| if refused { RETRY_INTERVAL } else { SET_INTERVAL };
         let is_due = self.set.is_none_or(|(at, refused)| now.since(at) >= pause(refused));
         if self.has == wanted || !is_due {
             return;
@@ -132,7 +132,7 @@ mod tests {
                 let came = rate / 1000.0;
                 let thinned = self.has.as_ref().map_or(came, |flood| {
                     let leaks = (self.leaks / 1000.0).min(came);
-                    leaks + (came - leaks) * f64::from(flood.share) / ALL
+                    leaks + (came - leaks) * f64::from(flood.share) / ALL_DATAGRAMS
                 });
                 self.received += thinned;
                 self.left_out += came - thinned;
@@ -159,7 +159,7 @@ mod tests {
         }
 
         fn share(&self) -> f64 {
-            f64::from(self.has.as_ref().unwrap().share) / ALL
+            f64::from(self.has.as_ref().unwrap().share) / ALL_DATAGRAMS
         }
     }
 

@@ -147,7 +147,7 @@ impl Drop for OwnedWriteHalf {
 
 impl fmt::Display for ReuniteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are of two streams")
+        f.write_str("the halves belong to different streams")
     }
 }
 

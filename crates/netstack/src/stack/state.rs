@@ -30,7 +30,7 @@ const ANSWERS: usize = 256 * 1024;
 pub(super) const TIME_WAITS: usize = 4096;
 /// Stale timers are removed when there are more than two timers for each connection and this
 /// number.
-const TIMERS_KEPT: usize = 64;
+const MAX_STALE_TIMERS: usize = 64;
 /// The most orphaned connections. The oldest is reset for a new one.
 pub(super) const ORPHANS: usize = 4096;
 
@@ -198,7 +198,7 @@ impl State {
         {
             socket.scheduled = Some(due);
             self.schedule.timers.push(Reverse((due, id)));
-            if self.schedule.timers.len() > 2 * self.sockets.len() + TIMERS_KEPT {
+            if self.schedule.timers.len() > 2 * self.sockets.len() + MAX_STALE_TIMERS {
                 self.drop_old_timers();
             }
         }

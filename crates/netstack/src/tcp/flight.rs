@@ -115,8 +115,8 @@ impl Flight {
     }
 
     /// End of the delay by pacing; `None` if data may be sent.
-    pub fn held(&self) -> Option<Time> {
-        self.pacer.held()
+    pub fn delayed_until(&self) -> Option<Time> {
+        self.pacer.delayed_until()
     }
 
     /// Ends the delay by pacing if its time is over.
@@ -143,7 +143,7 @@ impl Flight {
     /// Records that nothing more is sent for now. All data was sent, or the congestion window or
     /// the receiver's window is full.
     pub fn note_idle(&mut self, is_all_sent: bool) {
-        if is_all_sent || self.pacer.held().is_none() {
+        if is_all_sent || self.pacer.delayed_until().is_none() {
             self.pacer.note_idle(is_all_sent);
         }
     }

@@ -110,7 +110,7 @@ impl Connection {
         self.state = State::Established;
         // Karn's algorithm: a repeated SYN does not measure the round trip time.
         if self.clocks.syn.is_some_and(|(_, count)| count == 0) {
-            let rtt = now.since(self.clocks.begun);
+            let rtt = now.since(self.clocks.started);
             self.tx.flight.rtt.sample(rtt, rtt);
             self.rx.note_rtt(rtt);
         }

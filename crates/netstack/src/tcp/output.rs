@@ -6,7 +6,7 @@ use super::{
     Acknowledge, Connection, State,
     options::{BLOCKS_SENT, Options, Timestamps},
     segment::{Header, flags},
-    sender::{Cut, Send},
+    sender::{Limits, Send},
 };
 use crate::time::Time;
 
@@ -73,7 +73,7 @@ impl Connection {
             State::Closed => return None,
             State::FinWait2 | State::TimeWait => {}
             _ => {
-                if let Some(send) = self.tx.plan(self.cut(most)) {
+                if let Some(send) = self.tx.plan(self.limits(most)) {
                     return Some(Plan::Stream(send));
                 }
             }
@@ -84,11 +84,11 @@ impl Connection {
         (self.replies.ack == Acknowledge::Now).then_some(Plan::Acknowledge)
     }
 
-    fn cut(&self, most: usize) -> Cut {
+    fn limits(&self, most: usize) -> Limits {
         let options = self.options_len();
         let segment = self.segment_limit().saturating_sub(options as u32).max(1);
         let room = most.saturating_sub(HEADER_LEN + options) as u32;
-        Cut { segment, most: (room / segment * segment).max(segment), nagle: self.nagle }
+        Limits { segment, most: (room / segment * segment).max(segment), nagle: self.nagle }
     }
 
     fn options_len(&self) -> usize {
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     fn write_segment(&mut self, now: Time, to: &mut [u8], send: Option<Send>) -> Outgoing {
-        let segment = self.cut(to.len()).segment as usize;
+        let segment = self.limits(to.len()).segment as usize;
         let mut header = self.header(now, flags::ACK);
         if self.negotiated.selective && self.rx.has_blocks() {
             header.options.sack = self.rx.blocks();

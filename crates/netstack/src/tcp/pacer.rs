@@ -16,25 +16,25 @@ const WAITED: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Pacer {
     /// Time at which all sent data has passed.
-    through: Time,
-    held: Option<Time>,
+    sent_until: Time,
+    delayed_until: Option<Time>,
     /// Part of a delay that is made up for.
     late: Duration,
 }
 
 impl Pacer {
     pub fn new() -> Self {
-        Self { through: Time::default(), held: None, late: Duration::ZERO }
+        Self { sent_until: Time::default(), delayed_until: None, late: Duration::ZERO }
     }
 
     /// End of the present delay; `None` if data may be sent.
-    pub fn held(&self) -> Option<Time> {
-        self.held
+    pub fn delayed_until(&self) -> Option<Time> {
+        self.delayed_until
     }
 
     /// Ends the delay if its time is over.
     pub fn release(&mut self, now: Time) {
-        self.held = self.held.filter(|until| *until > now);
+        self.delayed_until = self.delayed_until.filter(|until| *until > now);
     }
 
     /// Records that nothing more is sent for another reason than pacing: all data was sent, or the
@@ -48,10 +48,10 @@ impl Pacer {
         let takes = Duration::try_from_secs_f64(f64::from(bytes) / rate);
         // Limits the delay for extremely low rates.
         let takes = takes.unwrap_or(Duration::MAX).min(Duration::from_secs(1));
-        self.through = self.through.max(now - self.late) + takes;
+        self.sent_until = self.sent_until.max(now - self.late) + takes;
         self.late = LATE;
-        if self.through > now + AHEAD {
-            self.held = Some(self.through);
+        if self.sent_until > now + AHEAD {
+            self.delayed_until = Some(self.sent_until);
         }
     }
 }
@@ -67,7 +67,7 @@ mod tests {
         let (mut pacer, mut now, mut bytes) = (Pacer::new(), Time::new(MS * 1000), 0.0);
         while now < Time::new(MS * 2000) {
             pacer.release(now);
-            while pacer.held().is_none() {
+            while pacer.delayed_until().is_none() {
                 pacer.note_sent(piece, 100e6, now);
                 bytes += f64::from(piece);
                 assert!(bytes < 200e6, "it is never delayed");
@@ -95,16 +95,16 @@ mod tests {
             pacer.note_sent(1, 1e6, Time::default());
             pacer.note_idle(is_all_sent);
             let (now, mut burst) = (Time::new(MS * 9000), 0);
-            while pacer.held().is_none() && burst < 1000 {
+            while pacer.delayed_until().is_none() && burst < 1000 {
                 pacer.note_sent(1000, 1e6, now);
                 burst += 1;
             }
             assert_eq!(burst, 1 + more);
-            assert_eq!(pacer.held(), Some(now + MS));
+            assert_eq!(pacer.delayed_until(), Some(now + MS));
             pacer.release(now + MS / 2);
-            assert!(pacer.held().is_some());
+            assert!(pacer.delayed_until().is_some());
             pacer.release(now + MS);
-            assert!(pacer.held().is_none());
+            assert!(pacer.delayed_until().is_none());
         }
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use crate::budget::{Budget, CHUNK, Chunk, FIRST};
 
 /// The largest table of chunks that an empty buffer retains.
-const PLACES_KEPT: usize = 8;
+const MAX_IDLE_CAPACITY: usize = 8;
 
 #[derive(Debug)]
 pub struct Ring {
@@ -48,11 +48,11 @@ impl Ring {
     /// Bytes that `push` would accept.
     pub fn room(&self) -> usize {
         let more = self.budget.allowance(self.held) - self.held;
-        let begun = self.chunks.len().saturating_sub(1);
-        let size = self.size(begun);
+        let started = self.chunks.len().saturating_sub(1);
+        let size = self.size(started);
         let last = within(size + more);
         let whole = if last == CHUNK { (more - (CHUNK - size)) / CHUNK * CHUNK } else { 0 };
-        (begun * CHUNK + last.max(size) + whole).saturating_sub(self.head + self.len)
+        (started * CHUNK + last.max(size) + whole).saturating_sub(self.head + self.len)
     }
 
     /// Allocates `len` bytes at `offset`. Returns the number of bytes that fit.
@@ -158,7 +158,7 @@ impl Ring {
         while let Some(chunk) = self.chunks.pop_front() {
             chunk.into_iter().for_each(|chunk| self.give(chunk));
         }
-        if self.chunks.capacity() > PLACES_KEPT {
+        if self.chunks.capacity() > MAX_IDLE_CAPACITY {
             self.chunks = VecDeque::new();
         }
         (self.head, self.len) = (0, 0);

@@ -15,11 +15,11 @@ use super::{delivery::Snapshot, options::Block, seq::Seq};
 use crate::time::Time;
 
 /// The largest table that an idle connection retains.
-const PLACES_KEPT: usize = 4;
+const MAX_IDLE_CAPACITY: usize = 4;
 /// Number of ranges from which on selective acknowledgements do not split ranges any more, because
 /// each acknowledgement walks over all of them. 16 MiB in flight have as many ranges if every sixth
 /// segment is lost.
-const MOST: usize = 4096;
+const MAX_RANGES: usize = 4096;
 
 /// A range of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl Scoreboard {
         if self.highest.is_some_and(|highest| !highest.after(una)) {
             self.highest = None;
         }
-        if self.ranges.is_empty() && self.ranges.capacity() > PLACES_KEPT {
+        if self.ranges.is_empty() && self.ranges.capacity() > MAX_IDLE_CAPACITY {
             self.ranges = VecDeque::new();
         }
     }
@@ -206,7 +206,7 @@ impl Scoreboard {
     /// except the last of a range, so shorter blocks are forged. Only whole segments count.
     /// Otherwise the scoreboard could grow byte by byte (CVE-2019-11478).
     pub fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
-        let least = if self.ranges.len() < MOST { least } else { u32::MAX / 4 };
+        let least = if self.ranges.len() < MAX_RANGES { least } else { u32::MAX / 4 };
         let start = self.whole_from(start, least);
         let end = self.whole_until(end, start, least);
         if !start.before(end) {
@@ -398,10 +398,10 @@ mod tests {
 
     #[test]
     fn the_number_of_ranges_is_bounded_and_whole_ranges_are_still_marked() {
-        let all = 300 * MOST as u32;
+        let all = 300 * MAX_RANGES as u32;
         let blocks: Vec<_> = (0..all / 200).map(|at| (200 * at, 200 * at + 100)).collect();
         let cut = ranges_after(&[all], &blocks);
-        assert!((MOST..MOST + 2).contains(&cut.len()), "{}", cut.len());
+        assert!((MAX_RANGES..MAX_RANGES + 2).contains(&cut.len()), "{}", cut.len());
         let blocks = [&blocks[..], &[(100, all)]].concat();
         assert_eq!(ranges_after(&[all], &blocks).last(), Some(&(0, all, true)));
     }

@@ -88,7 +88,7 @@ pub enum Send {
 
 /// Limits for the size of a transmission.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct Limits {
     /// The largest payload of a segment, in bytes.
     pub segment: u32,
     /// The largest payload of one transmission: of a super-packet, or of a segment.
@@ -97,7 +97,7 @@ pub struct Cut {
     pub nagle: bool,
 }
 
-impl Cut {
+impl Limits {
     /// Limits a transmission to `most` bytes, but at least one segment.
     fn within(self, most: u32) -> Self {
         let whole = (most / self.segment * self.segment).max(self.segment);
@@ -225,44 +225,44 @@ impl Sender {
     }
 
     /// Decides on the next transmission.
-    pub fn plan(&self, cut: Cut) -> Option<Send> {
+    pub fn plan(&self, limits: Limits) -> Option<Send> {
         if self.due.window_probe {
             return Some(Send::WindowProbe);
         }
         if self.due.tail_probe {
-            return self.plan_tail_probe(cut);
+            return self.plan_tail_probe(limits);
         }
-        if self.flight.held().is_some() {
+        if self.flight.delayed_until().is_some() {
             return None;
         }
-        let cut = cut.within(self.flight.quantum());
+        let limits = limits.within(self.flight.quantum());
         if let Some(lost) = self.flight.board.first_lost() {
             let room = self.flight.room();
             let len = lost.end.since(lost.start);
             // A part of the range must consist of whole segments.
-            let len = if len <= room { len } else { room / cut.segment * cut.segment };
-            let end = lost.start + len.min(cut.most);
+            let len = if len <= room { len } else { room / limits.segment * limits.segment };
+            let end = lost.start + len.min(limits.most);
             return (len > 0).then_some(Send::Again(lost.start, end));
         }
-        self.plan_new(cut)
+        self.plan_new(limits)
     }
 
-    fn plan_new(&self, cut: Cut) -> Option<Send> {
+    fn plan_new(&self, limits: Limits) -> Option<Send> {
         let waiting = self.end().since(self.next);
         if waiting == 0 {
             return None;
         }
         let in_flight = self.flight.board.in_flight();
-        let len = waiting.min(self.window_left()).min(self.flight.room()).min(cut.most);
+        let len = waiting.min(self.window_left()).min(self.flight.room()).min(limits.most);
         if len == waiting {
-            let nagle = cut.nagle && len < cut.segment && in_flight > 0 && !self.ends;
+            let nagle = limits.nagle && len < limits.segment && in_flight > 0 && !self.ends;
             return (!nagle).then_some(Send::New(self.next, self.next + len));
         }
-        let whole = len / cut.segment * cut.segment;
+        let whole = len / limits.segment * limits.segment;
         // A small part of much data is held back while acknowledgements arrive that will allow
         // more, so that super-packets stay large (as in Linux `tcp_tso_should_defer`).
         let usable = self.flight.window().min(self.peer.size);
-        let defers = whole < cut.most && whole < usable / 4 && in_flight >= 2 * cut.segment;
+        let defers = whole < limits.most && whole < usable / 4 && in_flight >= 2 * limits.segment;
         if whole > 0 && !defers {
             return Some(Send::New(self.next, self.next + whole));
         }
@@ -274,13 +274,13 @@ impl Sender {
     }
 
     /// A tail probe: new data if there is any, else the last segment again (RFC 8985 section 7.3).
-    fn plan_tail_probe(&self, cut: Cut) -> Option<Send> {
-        let new = self.end().since(self.next).min(self.window_left()).min(cut.segment);
+    fn plan_tail_probe(&self, limits: Limits) -> Option<Send> {
+        let new = self.end().since(self.next).min(self.window_left()).min(limits.segment);
         if new > 0 {
             return Some(Send::New(self.next, self.next + new));
         }
         let last = self.flight.board.last()?;
-        let len = last.end.since(last.start).min(cut.segment);
+        let len = last.end.since(last.start).min(limits.segment);
         Some(Send::Again(last.end - len, last.end))
     }
 
@@ -296,7 +296,7 @@ impl Sender {
     /// Whether data waits, but neither an acknowledgement nor a timer would continue the
     /// transmission.
     pub fn is_stuck(&self) -> bool {
-        let waits = self.end() != self.next && self.flight.held().is_none();
+        let waits = self.end() != self.next && self.flight.delayed_until().is_none();
         waits && self.timer.is_none() && self.flight.board.is_empty()
     }
 
@@ -306,7 +306,7 @@ impl Sender {
         self.flight.note_idle(waiting == 0);
         if waiting == 0 {
             self.flight.note_all_sent();
-        } else if self.flight.held().is_none()
+        } else if self.flight.delayed_until().is_none()
             && self.flight.room() < self.window_left().min(waiting)
         {
             self.flight.note_limited();
@@ -438,7 +438,7 @@ impl Sender {
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timer.map(|(due, _)| due);
         let waits = self.end() != self.next || self.flight.board.lost() > 0;
-        let held = self.flight.held().filter(|_| waits);
+        let held = self.flight.delayed_until().filter(|_| waits);
         timer.into_iter().chain(held).chain(self.flight.deadline()).min()
     }
 

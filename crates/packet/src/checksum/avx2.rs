@@ -15,7 +15,7 @@ use super::{add, fold, scalar};
 
 /// Lengths in bytes for which this variant is used. Below the range the scalar code is as fast.
 /// Above it the 32-bit sum of all lanes would overflow.
-pub(super) const WORTH_IT: RangeInclusive<usize> = 64..=1 << 16;
+pub(super) const LENGTHS: RangeInclusive<usize> = 64..=1 << 16;
 
 /// Bytes of one step.
 const STEP: usize = 64;
@@ -25,13 +25,13 @@ pub(super) fn available() -> bool {
 }
 
 pub(super) fn sum(bytes: &[u8]) -> u16 {
-    assert!(available() && WORTH_IT.contains(&bytes.len()));
+    assert!(available() && LENGTHS.contains(&bytes.len()));
     // SAFETY: the assertion guarantees AVX2.
     unsafe { sum_avx2(bytes) }
 }
 
 pub(super) fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
-    assert!(available() && WORTH_IT.contains(&from.len()));
+    assert!(available() && LENGTHS.contains(&from.len()));
     assert_eq!(to.len(), from.len());
     // SAFETY: the assertion guarantees AVX2.
     unsafe { copy_sum_avx2(to, from) }
@@ -59,7 +59,7 @@ fn copy_sum_avx2(to: &mut [u8], from: &[u8]) -> u16 {
     }
     // The last 64 bytes are copied again, overlapping the last step. This saves a call
     // for the tail.
-    let last = from.last_chunk::<STEP>().expect("WORTH_IT starts at one step");
+    let last = from.last_chunk::<STEP>().expect("LENGTHS starts at one step");
     *to.last_chunk_mut().expect("both have the same length") = *last;
     add(sums.total(steps.len()), scalar::sum(tail))
 }

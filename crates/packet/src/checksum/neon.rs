@@ -14,7 +14,7 @@ use super::{add, fold, scalar};
 
 /// Lengths in bytes for which this variant is used: from one step up to the longest length in the
 /// tests, far below the length at which a lane overflows.
-pub(super) const WORTH_IT: RangeInclusive<usize> = STEP..=1 << 16;
+pub(super) const LENGTHS: RangeInclusive<usize> = STEP..=1 << 16;
 
 /// Bytes of one step.
 const STEP: usize = 64;
@@ -24,13 +24,13 @@ pub(super) fn available() -> bool {
 }
 
 pub(super) fn sum(bytes: &[u8]) -> u16 {
-    assert!(available() && WORTH_IT.contains(&bytes.len()));
+    assert!(available() && LENGTHS.contains(&bytes.len()));
     // SAFETY: the assertion guarantees NEON.
     unsafe { sum_neon(bytes) }
 }
 
 pub(super) fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
-    assert!(available() && WORTH_IT.contains(&from.len()));
+    assert!(available() && LENGTHS.contains(&from.len()));
     assert_eq!(to.len(), from.len());
     // SAFETY: the assertion guarantees NEON.
     unsafe { copy_sum_neon(to, from) }

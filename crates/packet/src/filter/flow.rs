@@ -13,13 +13,13 @@ use crate::wire::{
 
 /// Lowest offset of a later fragment, in units of 8 bytes. The longest IPv4 header and a TCP header
 /// have 80 bytes, so a fragment below this offset could overwrite a transport header.
-const LEAST_LATER_OFFSET: u16 = 10;
+const MIN_LATER_FRAGMENT_OFFSET: u16 = 10;
 
 /// Header lengths of protocols that `wire` does not cover, in bytes.
 const SCTP_HEADER_LEN: usize = 12;
 const IGMP_HEADER_LEN: usize = 8;
 /// Type, code and checksum: the least length of an ICMP message, in bytes.
-const ICMP_BEGINNING_LEN: usize = 4;
+const MIN_ICMP_LEN: usize = 4;
 
 /// Result of classifying a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Flow {
 pub(super) enum Kind {
     /// No packet.
     #[default]
-    Nothing,
+    Unset,
     /// First segment of a TCP connection.
     Opening,
     /// Any other TCP segment.
@@ -125,7 +125,7 @@ fn parse_part(header: &IpHeader, packet: &[u8], offset: u16) -> Reading {
             Some(kind) => Reading::Flow(Flow { tuple: FiveTuple::parse(header, packet), kind }),
             None => Reading::Refused,
         },
-        LEAST_LATER_OFFSET.. => Reading::LaterFragment,
+        MIN_LATER_FRAGMENT_OFFSET.. => Reading::LaterFragment,
         _ => Reading::Refused,
     }
 }
@@ -139,7 +139,7 @@ fn kind(header: &IpHeader, transport: &[u8]) -> Option<Kind> {
         (protocol::UDP, _) => (Kind::Datagram, udp::HEADER_LEN),
         (protocol::SCTP, _) => (Kind::Datagram, SCTP_HEADER_LEN),
         (protocol::ICMP, Version::V4) | (protocol::ICMPV6, Version::V6) => {
-            (Kind::Request, ICMP_BEGINNING_LEN)
+            (Kind::Request, MIN_ICMP_LEN)
         }
         (protocol::IGMP, Version::V4) => (Kind::Portless, IGMP_HEADER_LEN),
         _ => (Kind::Portless, 0),

@@ -47,8 +47,7 @@ impl Rules {
         self.family(flow).is_local(flow.tuple.destination())
     }
 
-    /// Whether a flow has an open protocol and an allowed
-    /// destination.
+    /// Whether a flow has an open protocol and an allowed destination.
     #[inline]
     pub fn is_open(&self, flow: &Flow) -> bool {
         flow.kind == Kind::Portless
@@ -87,7 +86,7 @@ struct Family {
 }
 
 /// A destination of a rule. It owns one bit.
-struct Atom {
+struct RuleDestination {
     first: u128,
     last: u128,
     ports: (u16, u16),
@@ -96,17 +95,17 @@ struct Atom {
 impl Family {
     fn new(policy: &Policy, v4: bool) -> Self {
         let local = merged(policy.local.iter().filter_map(|range| range.bits(v4)).collect());
-        let (mut atoms, mut rules, mut of_rules) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut destinations, mut rules, mut of_rules) = (Vec::new(), Vec::new(), Vec::new());
         for rule in policy.rules.iter().filter(|_| !policy.shields_up) {
-            let first = atoms.len();
-            atoms.extend(local_atoms(rule, &local, v4));
-            if atoms.len() > first {
+            let first = destinations.len();
+            destinations.extend(local_destinations(rule, &local, v4));
+            if destinations.len() > first {
                 rules.push(rule);
-                of_rules.push(first..atoms.len());
+                of_rules.push(first..destinations.len());
             }
         }
-        let words = atoms.len().div_ceil(64);
-        let each: Vec<Range<usize>> = (0..atoms.len()).map(|bit| bit..bit + 1).collect();
+        let words = destinations.len().div_ceil(64);
+        let each: Vec<Range<usize>> = (0..destinations.len()).map(|bit| bit..bit + 1).collect();
         let numbered = || rules.iter().enumerate();
         let range = |(rule, (first, last))| RuleRange { first, last, rule };
         let sources = numbered().flat_map(|(by, rule)| {
@@ -115,11 +114,17 @@ impl Family {
         let protocols = numbered().flat_map(|(by, rule)| {
             rule.protocols.iter().map(move |number| (by, (u128::from(*number), (*number).into())))
         });
-        let addresses = atoms.iter().map(|atom| (atom.first, atom.last)).enumerate();
-        let ports = atoms.iter().map(|atom| (atom.ports.0.into(), atom.ports.1.into())).enumerate();
+        let addresses = destinations
+            .iter()
+            .map(|destination| (destination.first, destination.last))
+            .enumerate();
+        let ports = destinations
+            .iter()
+            .map(|destination| (destination.ports.0.into(), destination.ports.1.into()))
+            .enumerate();
         let mut every_port = vec![0; words];
-        for (bit, atom) in atoms.iter().enumerate() {
-            every_port[bit / 64] |= u64::from(atom.ports == (0, u16::MAX)) << (bit % 64);
+        for (bit, destination) in destinations.iter().enumerate() {
+            every_port[bit / 64] |= u64::from(destination.ports == (0, u16::MAX)) << (bit % 64);
         }
         Self {
             sources: Intervals::new(sources.map(range), &of_rules, words),
@@ -143,22 +148,26 @@ impl Family {
         match flow.kind {
             Kind::Opening | Kind::Datagram => {
                 let port = self.ports.at(flow.tuple.destination_port().into());
-                meet([source, destination, protocol(), port])
+                intersects([source, destination, protocol(), port])
             }
-            Kind::Request => meet([source, destination]),
-            Kind::Portless => meet([source, destination, protocol(), &self.every_port]),
-            Kind::Nothing | Kind::Connected | Kind::Answer => false,
+            Kind::Request => intersects([source, destination]),
+            Kind::Portless => intersects([source, destination, protocol(), &self.every_port]),
+            Kind::Unset | Kind::Connected | Kind::Answer => false,
         }
     }
 }
 
 /// The destinations of a rule that contain a local address.
-fn local_atoms(rule: &Rule, local: &[(u128, u128)], v4: bool) -> impl Iterator<Item = Atom> {
+fn local_destinations(
+    rule: &Rule,
+    local: &[(u128, u128)],
+    v4: bool,
+) -> impl Iterator<Item = RuleDestination> {
     rule.destinations.iter().filter_map(move |destination| {
         let (first, last) = destination.addresses.bits(v4)?;
         let ports = (*destination.ports.start(), *destination.ports.end());
         let is_local = local.iter().any(|(from, to)| first <= *to && *from <= last);
-        (is_local && ports.0 <= ports.1).then_some(Atom { first, last, ports })
+        (is_local && ports.0 <= ports.1).then_some(RuleDestination { first, last, ports })
     })
 }
 
@@ -166,16 +175,16 @@ fn local_atoms(rule: &Rule, local: &[(u128, u128)], v4: bool) -> impl Iterator<I
 fn merged(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {
-        let meet = next.0 <= last.1.saturating_add(1);
-        if meet {
+        let intersects = next.0 <= last.1.saturating_add(1);
+        if intersects {
             last.1 = last.1.max(next.1);
         }
-        meet
+        intersects
     });
     ranges
 }
 
 /// Whether a bit is in all sets.
-fn meet<const N: usize>(sets: [&[u64]; N]) -> bool {
+fn intersects<const N: usize>(sets: [&[u64]; N]) -> bool {
     (0..sets[0].len()).any(|word| sets.iter().fold(!0, |bits, set| bits & set[word]) != 0)
 }

@@ -26,8 +26,8 @@ impl Segments<'_> {
                 .filter(|plan| plan.transport == start && start + tcp::CHECKSUM.start == field),
             Work::None => Plan::of_packet(self.packet).and_then(|plan| plan.summed(self.packet)),
         }?;
-        const APART: u8 = flags::SYN | flags::RST | flags::URG;
-        if self.packet[plan.transport + tcp::FLAGS] & APART != 0 {
+        const INDIVISIBLE: u8 = flags::SYN | flags::RST | flags::URG;
+        if self.packet[plan.transport + tcp::FLAGS] & INDIVISIBLE != 0 {
             return None;
         }
         if is_signed(&self.packet[plan.transport + tcp::OPTIONS..plan.headers]) {
@@ -43,12 +43,12 @@ impl Segments<'_> {
 /// the parts.
 fn is_signed(mut options: &[u8]) -> bool {
     const END: u8 = 0;
-    const NOTHING: u8 = 1;
+    const NOP: u8 = 1;
     const SIGNATURES: [u8; 2] = [19, 29];
     while let [kind, rest @ ..] = options {
         options = match (*kind, rest) {
             (END, _) => return false,
-            (NOTHING, rest) => rest,
+            (NOP, rest) => rest,
             (kind, _) if SIGNATURES.contains(&kind) => return true,
             (_, [len, ..]) => options.get(usize::from(*len).max(2)..).unwrap_or(&[]),
             (_, []) => return false,

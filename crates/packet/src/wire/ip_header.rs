@@ -116,13 +116,17 @@ impl IpHeader {
         let total_len = ipv6::HEADER_LEN + usize::from(get_u16(header, ipv6::PAYLOAD_LEN));
         let next = header[ipv6::NEXT_HEADER];
         let plain = !is_extension(next);
-        let behind = if plain { Behind::plain(next) } else { Behind::find(bytes, total_len, next) };
+        let start = if plain {
+            TransportStart::plain(next)
+        } else {
+            TransportStart::find(bytes, total_len, next)
+        };
         Ok(Self {
             total_len,
-            transport: behind.transport,
+            transport: start.transport,
             version: Version::V6,
-            protocol: behind.protocol,
-            fragment: behind.fragment,
+            protocol: start.protocol,
+            fragment: start.fragment,
             ecn: Ecn::from_bits(ipv6::traffic_class(header)),
             plain,
         })
@@ -198,13 +202,13 @@ impl IpHeader {
 
 /// Result of skipping the extension headers of an IPv6 packet. It fits a register.
 #[derive(Clone, Copy)]
-struct Behind {
+struct TransportStart {
     transport: u16,
     protocol: u8,
     fragment: Fragment,
 }
 
-impl Behind {
+impl TransportStart {
     fn plain(protocol: u8) -> Self {
         Self { transport: ipv6::HEADER_LEN as u16, protocol, fragment: Fragment::Whole }
     }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Bytes of a super-packet without its IP header.
-const MOST: usize = 65_515;
+const MAX_SUPER_PACKET: usize = 65_515;
 /// Bytes that an application writes or reads at once.
 const PIECE: usize = 16 * 1024;
 /// Period of the data, in bytes: a prime.
@@ -204,10 +204,10 @@ impl Bottleneck {
             self.flows[flow].exchange(from, &self.data, self.now);
             let mut room = std::mem::take(&mut self.room);
             let end = self.flows[flow].ends[from].as_ref();
-            let has_turn = end.is_some_and(|tcp| tcp.wants_transmit(MOST));
+            let has_turn = end.is_some_and(|tcp| tcp.wants_transmit(MAX_SUPER_PACKET));
             while has_turn
                 && let Some(tcp) = self.flows[flow].ends[from].as_mut()
-                && let Some(outgoing) = tcp.poll_transmit(self.now, &mut room, MOST)
+                && let Some(outgoing) = tcp.poll_transmit(self.now, &mut room, MAX_SUPER_PACKET)
             {
                 let len = outgoing.header + outgoing.payload;
                 for segment in split(&room[..len], outgoing.header, outgoing.segment) {
