@@ -4,7 +4,7 @@
 //! ```text
 //!   UDP -> inbound -- 1 to 4, little-endian --> sessions, slow path
 //!             |------ a registered magic -----> ControlReceiver
-//!             |------ STUN's cookie, if set ---> ControlReceiver
+//!             |------ STUN's cookie, if set --> ControlReceiver
 //!             `------ anything else: counted, dropped
 //! ```
 //!
@@ -66,7 +66,7 @@ impl Magic {
 /// The protocols whose datagrams are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlProtocols {
-    /// Protocols that begin with one of these magics.
+    /// Protocols that are identified by these bytes.
     pub magics: Vec<Magic>,
     /// Whether STUN messages are included.
     pub stun: bool,
@@ -87,17 +87,17 @@ pub struct ControlDatagram {
 pub struct ControlSender {
     registered: ControlProtocols,
     datagrams: Sender<ControlDatagram>,
-    room: Arc<AtomicUsize>,
-    pace: Arc<Pace>,
+    free: Arc<AtomicUsize>,
+    limits: Arc<Limits>,
 }
 
 /// Rate limits for expected and other senders.
 #[derive(Debug, Default)]
-struct Pace {
-    unexpected: RateLimit,
+struct Limits {
+    unexpected_limit: RateLimit,
     unexpected_count: AtomicU64,
     /// For senders from which an answer is expected.
-    known: RateLimit,
+    expected_limit: RateLimit,
     expected: ExpectedSenders,
 }
 
@@ -105,32 +105,32 @@ struct Pace {
 #[derive(Debug)]
 pub struct ControlReceiver {
     datagrams: Receiver<ControlDatagram>,
-    room: Arc<AtomicUsize>,
+    free: Arc<AtomicUsize>,
 }
 
 /// Creates a channel for the given protocols.
 pub fn control_channel(registered: ControlProtocols) -> (ControlSender, ControlReceiver) {
     let (sender, datagrams) = channel();
-    let room = Arc::new(AtomicUsize::new(CAPACITY));
+    let free = Arc::new(AtomicUsize::new(CAPACITY));
     let sender =
-        ControlSender { registered, datagrams: sender, room: room.clone(), pace: Arc::default() };
-    (sender, ControlReceiver { datagrams, room })
+        ControlSender { registered, datagrams: sender, free: free.clone(), limits: Arc::default() };
+    (sender, ControlReceiver { datagrams, free })
 }
 
 impl ControlSender {
     /// Records that a datagram is sent to this address by the same socket, so that an answer is
     /// expected.
     pub fn expect_from(&self, from: IpAddr) {
-        self.pace.expected.note(from);
+        self.limits.expected.note(from);
     }
 
     /// Number of datagrams from unexpected senders.
     pub(crate) fn unexpected(&self) -> u64 {
-        self.pace.unexpected_count.load(Ordering::Relaxed)
+        self.limits.unexpected_count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn expected(&self) -> &ExpectedSenders {
-        &self.pace.expected
+        &self.limits.expected
     }
 
     /// Passes on a datagram that is not a valid WireGuard message, or returns the reason for which
@@ -145,23 +145,23 @@ impl ControlSender {
             Remote::Direct(at) => Some(at.ip()),
             Remote::Relayed(_) => None,
         };
-        let Pace { unexpected, unexpected_count, known, expected } = &*self.pace;
-        let is_known = ip.is_none_or(|ip| expected.has(ip));
+        let Limits { unexpected_limit, unexpected_count, expected_limit, expected } = &*self.limits;
+        let is_expected = ip.is_none_or(|ip| expected.has(ip));
         // Datagrams that begin like WireGuard messages are not counted, because the socket never
         // sheds them.
-        if !is_known && !is_wireguard(datagram) {
+        if !is_expected && !is_wireguard(datagram) {
             unexpected_count.fetch_add(1, Ordering::Relaxed);
         }
-        let share = if is_known { known } else { unexpected };
+        let limit = if is_expected { expected_limit } else { unexpected_limit };
         if !self.registered.covers(datagram) {
             return Err(DropReason::InMalformed);
         }
-        if !share.admits(ip, at) {
+        if !limit.admits(ip, at) {
             return Err(DropReason::InControlFull);
         }
         let cost = datagram.len() + OVERHEAD;
-        let less = |room: usize| room.checked_sub(cost);
-        let charged = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let less = |free: usize| free.checked_sub(cost);
+        let charged = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         charged.map_err(|_| DropReason::InControlFull)?;
         let datagram = ControlDatagram { bytes: datagram.to_vec(), from, at };
         // A dropped receiver counts like a full queue.
@@ -187,7 +187,7 @@ impl ControlReceiver {
     }
 
     fn give_back(&self, datagram: &ControlDatagram) {
-        self.room.fetch_add(datagram.bytes.len() + OVERHEAD, Ordering::Relaxed);
+        self.free.fetch_add(datagram.bytes.len() + OVERHEAD, Ordering::Relaxed);
     }
 }
 
@@ -321,7 +321,7 @@ mod tests {
         let later = Time::from_nanos(1_000_000_000);
         assert_eq!(sender.forward(&datagram, from(), later), Ok(()));
         while receiver.try_recv().is_ok() {}
-        assert_eq!(receiver.room.load(Ordering::Relaxed), CAPACITY);
+        assert_eq!(receiver.free.load(Ordering::Relaxed), CAPACITY);
         drop(receiver);
         assert_eq!(sender.forward(&datagram, from(), at()), Err(DropReason::InControlFull));
     }

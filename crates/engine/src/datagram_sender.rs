@@ -11,14 +11,14 @@ pub(crate) struct DatagramSender<U> {
     prefixes: PrefixTable,
     peer_sockets: PeerSockets,
     /// A run with prefixes, or for another socket.
-    copied: SendBatch,
+    scratch: SendBatch,
 }
 
 impl<U: UdpSend> DatagramSender<U> {
     pub fn new(udp: U, attached: &Attachments) -> Self {
         let (relay, prefixes) = (attached.relay.clone(), attached.prefixes.clone());
         let peer_sockets = attached.peer_sockets.clone();
-        Self { udp, relay, prefixes, peer_sockets, copied: SendBatch::default() }
+        Self { udp, relay, prefixes, peer_sockets, scratch: SendBatch::default() }
     }
 
     /// Sends a batch. Datagrams that could not be sent are recorded in its failures.
@@ -35,11 +35,11 @@ impl<U: UdpSend> DatagramSender<U> {
         datagram: &[u8],
         endpoint: Endpoint,
     ) -> Result<(), SendError> {
-        if let Some(PrefixedAddr { at, prefix }) = self.prefixes.place(&endpoint) {
+        if let Some(PrefixedAddr { at, prefix }) = self.prefixes.get(&endpoint) {
             let datagram = [&prefix[..], datagram].concat();
             return self.udp.send_unfragmented(&datagram, Endpoint::new(at));
         }
-        if let Some((at, sender)) = self.peer_sockets.place(&endpoint) {
+        if let Some((at, sender)) = self.peer_sockets.get(&endpoint) {
             return lock(&sender).send_unfragmented(datagram, Endpoint::new(at));
         }
         match &self.relay {
@@ -55,11 +55,11 @@ impl<U: UdpSend> DatagramSender<U> {
             if !run.endpoint.remote.is_relayed() {
                 continue;
             }
-            if let Some(place) = self.prefixes.place(&run.endpoint) {
-                self.send_prefixed(batch, transmit, place);
+            if let Some(addr) = self.prefixes.get(&run.endpoint) {
+                self.send_prefixed(batch, transmit, addr);
                 continue;
             }
-            if let Some((at, sender)) = self.peer_sockets.place(&run.endpoint) {
+            if let Some((at, sender)) = self.peer_sockets.get(&run.endpoint) {
                 self.send_by_peer_socket(batch, transmit, Endpoint::new(at), &mut **lock(&sender));
                 continue;
             }
@@ -75,17 +75,17 @@ impl<U: UdpSend> DatagramSender<U> {
     }
 
     /// Sends a run with a prefix before each datagram.
-    fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, place: PrefixedAddr) {
+    fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, addr: PrefixedAddr) {
         let run = batch.transmits()[transmit];
-        self.copied.clear();
+        self.scratch.clear();
         for datagram in batch.datagrams(&run) {
-            let (len, at) = (PREFIX_LEN + datagram.len(), Endpoint::new(place.at));
-            let (prefix, behind) = self.copied.push(len, at, run.tos).split_at_mut(PREFIX_LEN);
-            prefix.copy_from_slice(&place.prefix);
+            let (len, at) = (PREFIX_LEN + datagram.len(), Endpoint::new(addr.at));
+            let (prefix, behind) = self.scratch.push(len, at, run.tos).split_at_mut(PREFIX_LEN);
+            prefix.copy_from_slice(&addr.prefix);
             behind.copy_from_slice(datagram);
         }
-        self.udp.send(&mut self.copied);
-        for failure in self.copied.failures() {
+        self.udp.send(&mut self.scratch);
+        for failure in self.scratch.failures() {
             batch.fail(Failure { transmit, ..*failure });
         }
     }
@@ -99,12 +99,12 @@ impl<U: UdpSend> DatagramSender<U> {
         sender: &mut dyn UdpSend,
     ) {
         let run = batch.transmits()[transmit];
-        self.copied.clear();
+        self.scratch.clear();
         for datagram in batch.datagrams(&run) {
-            self.copied.push(datagram.len(), to, run.tos).copy_from_slice(datagram);
+            self.scratch.push(datagram.len(), to, run.tos).copy_from_slice(datagram);
         }
-        sender.send(&mut self.copied);
-        for failure in self.copied.failures() {
+        sender.send(&mut self.scratch);
+        for failure in self.scratch.failures() {
             batch.fail(Failure { transmit, ..*failure });
         }
     }

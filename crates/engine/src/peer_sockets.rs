@@ -70,7 +70,7 @@ impl PeerSockets {
     }
 
     /// The address and the sending half of an endpoint in this table.
-    pub(crate) fn place(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Sender)> {
+    pub(crate) fn get(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Sender)> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         if id.index() < FIRST_ID as usize {
             return None;
@@ -109,15 +109,15 @@ mod tests {
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let endpoints: Vec<_> = (0..20).filter_map(|n| all.add(at(n), Box::new(Nowhere))).collect();
         assert_eq!(endpoints.len(), MAX_SOCKETS);
-        assert_eq!(all.place(&endpoints[3]).map(|(at, _)| at), Some(at(3)));
+        assert_eq!(all.get(&endpoints[3]).map(|(at, _)| at), Some(at(3)));
         all.remove(&endpoints[3]);
-        assert!(all.place(&endpoints[3]).is_none());
+        assert!(all.get(&endpoints[3]).is_none());
         let next = all.add(at(99), Box::new(Nowhere)).unwrap();
         assert!(!endpoints.contains(&next));
         for other in [0, 1 << 31, u32::MAX].map(|id| Endpoint::relayed(RelayId::new(id))) {
-            assert!(all.place(&other).is_none());
+            assert!(all.get(&other).is_none());
             all.remove(&other);
         }
-        assert!(all.place(&Endpoint::new(at(3))).is_none());
+        assert!(all.get(&Endpoint::new(at(3))).is_none());
     }
 }

@@ -51,7 +51,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Table {
-    places: Vec<Option<PrefixedAddr>>,
+    entries: Vec<Option<PrefixedAddr>>,
     ids: HashMap<PrefixedAddr, u32>,
     free: Vec<u32>,
 }
@@ -59,39 +59,39 @@ struct Table {
 impl PrefixTable {
     /// The endpoint of an address, which is added to the table if absent. Returns `None` if the
     /// table is full.
-    pub fn endpoint(&self, place: PrefixedAddr) -> Option<Endpoint> {
+    pub fn endpoint(&self, addr: PrefixedAddr) -> Option<Endpoint> {
         let mut table = lock(&self.0.table);
-        let known = table.ids.get(&place).copied();
+        let known = table.ids.get(&addr).copied();
         let id = match known.or_else(|| table.free.pop()) {
             Some(id) => id,
-            None if table.places.len() >= MAX_ENTRIES => return None,
+            None if table.entries.len() >= MAX_ENTRIES => return None,
             None => {
-                table.places.push(None);
-                table.places.len() as u32 - 1
+                table.entries.push(None);
+                table.entries.len() as u32 - 1
             }
         };
-        table.places[id as usize] = Some(place);
-        table.ids.insert(place, id);
+        table.entries[id as usize] = Some(addr);
+        table.ids.insert(addr, id);
         self.0.any.store(true, Ordering::Relaxed);
         Some(endpoint(id))
     }
 
     /// Removes an address from the table. Its endpoint must not be in use any more, because another
     /// address may get it.
-    pub fn remove(&self, place: &PrefixedAddr) {
+    pub fn remove(&self, addr: &PrefixedAddr) {
         let mut table = lock(&self.0.table);
-        if let Some(id) = table.ids.remove(place) {
-            table.places[id as usize] = None;
+        if let Some(id) = table.ids.remove(addr) {
+            table.entries[id as usize] = None;
             table.free.push(id);
         }
         self.0.any.store(!table.ids.is_empty(), Ordering::Relaxed);
     }
 
     /// The address of an endpoint in this table.
-    pub fn place(&self, endpoint: &Endpoint) -> Option<PrefixedAddr> {
+    pub fn get(&self, endpoint: &Endpoint) -> Option<PrefixedAddr> {
         let Remote::Relayed(id) = endpoint.remote else { return None };
         let index = (id.index() as u32).checked_sub(ID_BIT)?;
-        lock(&self.0.table).places.get(index as usize).copied().flatten()
+        lock(&self.0.table).entries.get(index as usize).copied().flatten()
     }
 }
 
@@ -110,7 +110,7 @@ impl Origins {
     /// The distinct addresses of the peer relays.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let table = lock(&self.prefixes.0.table);
-        let all: HashSet<IpAddr> = table.ids.keys().map(|place| place.at.ip()).collect();
+        let all: HashSet<IpAddr> = table.ids.keys().map(|addr| addr.at.ip()).collect();
         all.into_iter().collect()
     }
 
@@ -124,14 +124,14 @@ impl Origins {
         if !self.prefixes.0.any.load(Ordering::Relaxed) {
             return None;
         }
-        let place = PrefixedAddr { at: from.remote.direct()?, prefix: *datagram.first_chunk()? };
+        let addr = PrefixedAddr { at: from.remote.direct()?, prefix: *datagram.first_chunk()? };
         if let Some((last, endpoint)) = self.last
-            && last == place
+            && last == addr
         {
             return Some(endpoint);
         }
-        let found = lock(&self.prefixes.0.table).ids.get(&place).map(|id| endpoint(*id))?;
-        self.last = Some((place, found));
+        let found = lock(&self.prefixes.0.table).ids.get(&addr).map(|id| endpoint(*id))?;
+        self.last = Some((addr, found));
         Some(found)
     }
 }
@@ -144,43 +144,43 @@ fn endpoint(id: u32) -> Endpoint {
 mod tests {
     use super::*;
 
-    fn place(number: u8) -> PrefixedAddr {
+    fn addr(number: u8) -> PrefixedAddr {
         PrefixedAddr { at: ([192, 0, 2, 1], 7).into(), prefix: [0, 0, 0x7a, 0x12, 0, 0, number, 0] }
     }
 
     #[test]
     fn an_address_has_one_endpoint_while_it_is_in_the_table() {
-        let places = PrefixTable::default();
-        let [first, second] = [1, 2].map(|number| places.endpoint(place(number)).unwrap());
+        let table = PrefixTable::default();
+        let [first, second] = [1, 2].map(|number| table.endpoint(addr(number)).unwrap());
         assert_ne!(first, second);
-        assert_eq!(places.endpoint(place(1)), Some(first));
-        assert_eq!(places.place(&second), Some(place(2)));
-        places.remove(&place(2));
-        assert_eq!(places.place(&second), None);
-        assert_eq!(places.endpoint(place(3)), Some(second), "its number is free");
-        for other in [Endpoint::relayed(RelayId::new(0)), Endpoint::new(place(1).at)] {
-            assert_eq!(places.place(&other), None);
+        assert_eq!(table.endpoint(addr(1)), Some(first));
+        assert_eq!(table.get(&second), Some(addr(2)));
+        table.remove(&addr(2));
+        assert_eq!(table.get(&second), None);
+        assert_eq!(table.endpoint(addr(3)), Some(second), "its number is free");
+        for other in [Endpoint::relayed(RelayId::new(0)), Endpoint::new(addr(1).at)] {
+            assert_eq!(table.get(&other), None);
         }
     }
 
     #[test]
     fn a_datagram_gets_the_endpoint_of_its_address_and_prefix() {
-        let places = PrefixTable::default();
-        let from = Endpoint::new(place(1).at);
-        let datagram = [&place(1).prefix[..], b"data"].concat();
-        let mut origins = Origins::new(&places);
+        let table = PrefixTable::default();
+        let from = Endpoint::new(addr(1).at);
+        let datagram = [&addr(1).prefix[..], b"data"].concat();
+        let mut origins = Origins::new(&table);
         assert_eq!(origins.find(&datagram, &from), None);
         assert_eq!(origins.addresses(), Vec::<IpAddr>::new());
-        let known = places.endpoint(place(1));
+        let known = table.endpoint(addr(1));
         for _ in 0..2 {
             assert_eq!(origins.find(&datagram, &from), known);
         }
-        places.endpoint(place(3));
-        assert_eq!(origins.addresses(), [place(1).at.ip()]);
+        table.endpoint(addr(3));
+        assert_eq!(origins.addresses(), [addr(1).at.ip()]);
         assert_eq!(origins.find(&datagram[..7], &from), None);
-        assert_eq!(origins.find(&[&place(2).prefix[..], b"data"].concat(), &from), None);
+        assert_eq!(origins.find(&[&addr(2).prefix[..], b"data"].concat(), &from), None);
         assert_eq!(origins.find(&datagram, &Endpoint::new(([192, 0, 2, 1], 8).into())), None);
-        places.remove(&place(1));
+        table.remove(&addr(1));
         origins.clear_cached();
         assert_eq!(origins.find(&datagram, &from), None);
     }

@@ -393,8 +393,8 @@ impl RecvBatch {
 
     /// Position of each slot's contents with its description, in order of arrival.
     pub fn filled(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
-        let place = |(slot, meta): (usize, _)| (slot * Self::SLOT, meta);
-        let all = self.metas.iter().enumerate().map(place);
+        let position = |(slot, meta): (usize, _)| (slot * Self::SLOT, meta);
+        let all = self.metas.iter().enumerate().map(position);
         all.map(|(start, meta): (usize, &RecvMeta)| (Span { start, len: meta.len }, meta))
     }
 

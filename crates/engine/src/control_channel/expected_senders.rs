@@ -25,14 +25,14 @@ pub struct ExpectedSenders {
 impl ExpectedSenders {
     /// Records that a datagram is sent to this address.
     pub fn note(&self, to: IpAddr) {
-        let (mut latest, place) = (lock(&self.latest), to.to_canonical());
-        match latest.iter().rposition(|known| *known == place) {
+        let (mut latest, address) = (lock(&self.latest), to.to_canonical());
+        match latest.iter().rposition(|known| *known == address) {
             Some(at) => latest[at..].rotate_left(1),
             None => {
                 if latest.len() == CAPACITY {
                     latest.remove(0);
                 }
-                latest.push(place);
+                latest.push(address);
                 self.changes.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -11,15 +11,15 @@ use wg::Time;
 
 /// For all senders: 1,000 datagrams a second, and the same as a burst. That is more than a thousand
 /// active peers send, and costs the reader a few percent of a core.
-const ALL: Limit = Limit { each: Duration::from_micros(1000), burst: 1024 };
+const ALL: Limit = Limit { interval: Duration::from_micros(1000), burst: 1024 };
 /// For one address, or the few addresses in its bucket.
-const ONE: Limit = Limit { each: Duration::from_micros(4000), burst: 256 };
+const ONE: Limit = Limit { interval: Duration::from_micros(4000), burst: 256 };
 /// Number of buckets for addresses.
-const PLACES: usize = 64;
+const BUCKETS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    each: Duration,
+    interval: Duration,
     burst: u32,
 }
 
@@ -27,25 +27,25 @@ struct Limit {
 #[derive(Debug)]
 pub struct RateLimit {
     all: Bucket,
-    places: [Bucket; PLACES],
+    buckets: [Bucket; BUCKETS],
 }
 
 impl Default for RateLimit {
     fn default() -> Self {
-        Self { all: Bucket::default(), places: std::array::from_fn(|_| Bucket::default()) }
+        Self { all: Bucket::default(), buckets: std::array::from_fn(|_| Bucket::default()) }
     }
 }
 
 impl RateLimit {
     /// Whether a datagram from this address is admitted.
     pub fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
-        let place = from.map_or(0, place);
-        self.places[place].admits(ONE, at) && self.all.admits(ALL, at)
+        let bucket = from.map_or(0, bucket_of);
+        self.buckets[bucket].admits(ONE, at) && self.all.admits(ALL, at)
     }
 }
 
 /// The bucket of an address. Senders that choose their address freely are limited by [`ALL`].
-fn place(ip: IpAddr) -> usize {
+fn bucket_of(ip: IpAddr) -> usize {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         // A host is assumed to own a /64.
@@ -61,10 +61,10 @@ struct Bucket(AtomicU64);
 
 impl Bucket {
     fn admits(&self, limit: Limit, at: Time) -> bool {
-        let (now, each) = (at.as_nanos(), limit.each.as_nanos() as u64);
+        let (now, interval) = (at.as_nanos(), limit.interval.as_nanos() as u64);
         let taken = |empty: u64| {
-            let next = empty.max(now) + each;
-            (next - now <= each * u64::from(limit.burst)).then_some(next)
+            let next = empty.max(now) + interval;
+            (next - now <= interval * u64::from(limit.burst)).then_some(next)
         };
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }

@@ -45,7 +45,7 @@ fn take(queue: &mut Queue, now: Time) -> Vec<(Vec<u8>, bool)> {
     let mut round = Round::new();
     queue.next_round(&mut round, now);
     let packets =
-        round.iter().map(|place| (queue.packet(*place).0.to_vec(), place.drops_first)).collect();
+        round.iter().map(|packet| (queue.packet(*packet).0.to_vec(), packet.drops_first)).collect();
     queue.release(&mut round);
     packets
 }

@@ -22,9 +22,9 @@ fn a_peer_behind_a_peer_relay_exchanges_handshake_and_data_with_a_prefix() {
     };
     let ((mut a, at_a), (mut b, at_b)) = (host(1), host(2));
     make_peers(&a, &b);
-    let place = PrefixedAddr { at: node.address, prefix: PREFIX };
-    a.set_endpoint("10.0.0.2", at_a.endpoint(place).unwrap());
-    b.set_endpoint("10.0.0.1", at_b.endpoint(place).unwrap());
+    let addr = PrefixedAddr { at: node.address, prefix: PREFIX };
+    a.set_endpoint("10.0.0.2", at_a.endpoint(addr).unwrap());
+    b.set_endpoint("10.0.0.1", at_b.endpoint(addr).unwrap());
     for number in 0..100 {
         a.port.push(packet("10.0.0.1", "10.0.0.2", 0, number, 500));
         b.port.push(packet("fd00::2", "fd00::1", 0, number, 500));
@@ -48,6 +48,6 @@ fn a_peer_behind_a_peer_relay_exchanges_handshake_and_data_with_a_prefix() {
     stranger.send(a.address, &[&PREFIX[..], &[4, 0, 0, 0], &[0; 40]].concat());
     run(&network, &mut [&mut a, &mut b], MILLISECOND * 50);
     assert_eq!(a.all_drops().len(), 1);
-    at_a.remove(&place);
+    at_a.remove(&addr);
     a.set_endpoint("10.0.0.2", Endpoint::new(b.address));
 }

@@ -73,7 +73,7 @@ impl EndpointTables {
                     Some(Path::Auxiliary { at, number: socket.number })
                 };
                 relay.or_else(auxiliary).or_else(|| {
-                    let PrefixedAddr { at, prefix } = self.prefixes.place(endpoint)?;
+                    let PrefixedAddr { at, prefix } = self.prefixes.get(endpoint)?;
                     Some(Path::PeerRelay { at, vni: Geneve::read(&prefix)?.vni })
                 })
             }

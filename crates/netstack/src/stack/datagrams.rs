@@ -74,8 +74,8 @@ impl Fragmentation {
         let whole = udp::HEADER_LEN + bytes.len();
         let len = self.room.min(whole - self.sent);
         let is_last = self.sent + len == whole;
-        let place = (self.sent, len, is_last);
-        let start = ip::write_fragment_header(to, addresses, (ip::UDP, self.id), place);
+        let position = (self.sent, len, is_last);
+        let start = ip::write_fragment_header(to, addresses, (ip::UDP, self.id), position);
         let data = &mut to[start..start + len];
         if self.sent > 0 {
             let behind = self.sent - udp::HEADER_LEN;
@@ -145,10 +145,10 @@ impl Socket {
 impl Datagrams {
     /// The socket that receives datagrams of a flow.
     fn socket_at(&mut self, flow: Flow) -> Option<&mut Socket> {
-        let hears = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
-        let mut places = State::bound_addresses(flow.local).into_iter();
-        let place = places.find(|place| self.sockets.get(place).is_some_and(hears))?;
-        self.sockets.get_mut(&place)
+        let accepts = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
+        let mut addresses = State::bound_addresses(flow.local).into_iter();
+        let address = addresses.find(|address| self.sockets.get(address).is_some_and(accepts))?;
+        self.sockets.get_mut(&address)
     }
 }
 

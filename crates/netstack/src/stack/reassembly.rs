@@ -102,9 +102,9 @@ impl State {
         let room = ip::fragment_data_len(addresses.1, usize::from(self.mtu));
         let part = |(number, data): (usize, &[u8])| {
             let start = number * room;
-            let place = (start, data.len(), start + data.len() == message.len());
+            let position = (start, data.len(), start + data.len() == message.len());
             let mut bytes = vec![0; usize::from(self.mtu)];
-            let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), place);
+            let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), position);
             bytes.truncate(header + data.len());
             bytes[header..].copy_from_slice(data);
             bytes

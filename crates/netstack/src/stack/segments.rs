@@ -213,7 +213,9 @@ impl State {
 
     /// The listener for a local address.
     fn listener_at(&self, local: SocketAddr) -> Option<SocketAddr> {
-        Self::bound_addresses(local).into_iter().find(|place| self.listeners.contains_key(place))
+        Self::bound_addresses(local)
+            .into_iter()
+            .find(|address| self.listeners.contains_key(address))
     }
 
     fn handle_syn(&mut self, at: SocketAddr, flow: Flow, syn: &Header, now: Time) {
@@ -408,10 +410,10 @@ pub(crate) enum PathError {
     Unreachable,
 }
 
-fn store_waker(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
+fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
+    match slot {
         Some(waker) => waker.clone_from(context.waker()),
-        None => *place = Some(context.waker().clone()),
+        None => *slot = Some(context.waker().clone()),
     }
 }
 

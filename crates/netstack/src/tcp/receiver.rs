@@ -194,7 +194,7 @@ impl Receiver {
         let from = start.since(seq) as usize;
         let ring = &mut self.ring;
         payload.each(from..from + room, |at, piece| ring.write(offset + at, piece));
-        self.place(start, start + room as u32);
+        self.insert(start, start + room as u32);
         if out_of_order || had_gap || seq.before(start) {
             Arrival::AckNow
         } else {
@@ -212,7 +212,7 @@ impl Receiver {
     }
 
     /// Records that the bytes from `start` to `end` are stored.
-    fn place(&mut self, mut start: Seq, mut end: Seq) {
+    fn insert(&mut self, mut start: Seq, mut end: Seq) {
         if start == self.next {
             // The ranges that are now contiguous with the data in order.
             let mut reached = 0;

@@ -52,9 +52,9 @@ fn sum_avx2(bytes: &[u8]) -> u16 {
 fn copy_sum_avx2(to: &mut [u8], from: &[u8]) -> u16 {
     let (steps, tail) = from.as_chunks::<STEP>();
     let mut sums = Sums::new();
-    for (step, place) in steps.iter().zip(to.as_chunks_mut::<STEP>().0) {
+    for (step, chunk) in steps.iter().zip(to.as_chunks_mut::<STEP>().0) {
         let (low, high) = load(step);
-        store(place, low, high);
+        store(chunk, low, high);
         sums.add(low, high);
     }
     // The last 64 bytes are copied again, overlapping the last step. This saves a call
@@ -79,8 +79,8 @@ fn load(step: &[u8; STEP]) -> (__m256i, __m256i) {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store(place: &mut [u8; STEP], low: __m256i, high: __m256i) {
-    let at = place.as_mut_ptr().cast::<__m256i>();
+fn store(chunk: &mut [u8; STEP], low: __m256i, high: __m256i) {
+    let at = chunk.as_mut_ptr().cast::<__m256i>();
     // SAFETY: the array is 64 bytes long; the store may be unaligned.
     unsafe { _mm256_storeu_si256(at, low) };
     // SAFETY: 32 bytes of the array follow this offset.

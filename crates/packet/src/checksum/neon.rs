@@ -51,13 +51,13 @@ fn sum_neon(bytes: &[u8]) -> u16 {
 #[target_feature(enable = "neon")]
 fn copy_sum_neon(to: &mut [u8], from: &[u8]) -> u16 {
     let (steps, tail) = from.as_chunks::<STEP>();
-    let (places, last) = to.as_chunks_mut::<STEP>();
+    let (chunks, last) = to.as_chunks_mut::<STEP>();
     let mut sums = [vdupq_n_u32(0); 4];
-    for (step, place) in steps.iter().zip(places) {
-        let pieces = step.as_chunks().0.iter().zip(place.as_chunks_mut().0);
-        for (sum, (piece, place)) in sums.iter_mut().zip(pieces) {
+    for (step, chunk) in steps.iter().zip(chunks) {
+        let pieces = step.as_chunks().0.iter().zip(chunk.as_chunks_mut().0);
+        for (sum, (piece, chunk)) in sums.iter_mut().zip(pieces) {
             let words = load(piece);
-            store(place, words);
+            store(chunk, words);
             *sum = vpadalq_u16(*sum, words);
         }
     }
@@ -74,9 +74,9 @@ fn load(piece: &[u8; 16]) -> uint16x8_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn store(place: &mut [u8; 16], words: uint16x8_t) {
+fn store(chunk: &mut [u8; 16], words: uint16x8_t) {
     // SAFETY: the array is 16 bytes long; the store may be unaligned.
-    unsafe { vst1q_u16(place.as_mut_ptr().cast(), words) }
+    unsafe { vst1q_u16(chunk.as_mut_ptr().cast(), words) }
 }
 
 /// Adds lanes of words in the machine's byte order. A ones-complement sum does not depend on the

@@ -81,17 +81,17 @@ impl Packet {
         let fragment = self.fragment.unwrap_or(Fragment { offset: 0, more: false });
         match (self.from, self.to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let place = fragment.offset | u16::from(fragment.more) << 13;
+                let field = fragment.offset | u16::from(fragment.more) << 13;
                 let mut packet = vec![0x45, 0, 0, 0, 0, 0];
                 packet[2..4].copy_from_slice(&(20 + behind.len() as u16).to_be_bytes());
-                packet.extend(place.to_be_bytes());
+                packet.extend(field.to_be_bytes());
                 packet.extend([64, self.protocol(), 0, 0]);
                 packet.extend([from.octets(), to.octets()].concat());
                 [packet, behind].concat()
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let place = fragment.offset << 3 | u16::from(fragment.more);
-                let extension = [&[self.protocol(), 0][..], &place.to_be_bytes(), &[7; 4]].concat();
+                let field = fragment.offset << 3 | u16::from(fragment.more);
+                let extension = [&[self.protocol(), 0][..], &field.to_be_bytes(), &[7; 4]].concat();
                 let (next, extension) = match self.fragment {
                     Some(_) => (44, extension),
                     None => (self.protocol(), Vec::new()),

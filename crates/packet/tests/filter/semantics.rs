@@ -155,8 +155,8 @@ fn a_header_length_below_the_minimum_is_refused() {
 
 /// An IPv6 packet with an extension header of eight bytes before all others.
 fn behind(number: u8, offset: u16, packet: &[u8]) -> Vec<u8> {
-    let place = (offset << 3).to_be_bytes();
-    let extension = [packet[6], 0, place[0], place[1], 0, 0, 0, 0];
+    let field = (offset << 3).to_be_bytes();
+    let extension = [packet[6], 0, field[0], field[1], 0, 0, 0, 0];
     let mut bytes = [&packet[..40], &extension, &packet[40..]].concat();
     bytes[5] += 8;
     bytes[6] = number;

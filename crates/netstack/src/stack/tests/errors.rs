@@ -143,12 +143,12 @@ fn errors_are_not_reported_for_foreign_packets_or_unconnected_sockets() {
         let start = ip::header_len(family.us);
         // Another local port, another port of the peer, another sender, another protocol.
         let (source, protocol) = if family.us.is_ipv4() { (15, 9) } else { (23, 6) };
-        for place in [start + 1, start + 3, source, protocol] {
+        for offset in [start + 1, start + 3, source, protocol] {
             let mut forged = sent.clone();
-            forged[place] ^= 1;
+            forged[offset] ^= 1;
             family.send_error(&mut state, family.port, 0, &forged);
             family.send_error(&mut state, family.port, 0, &sent[..start + 7]);
-            assert_eq!(poll_error(&mut state, at), None, "byte {place}");
+            assert_eq!(poll_error(&mut state, at), None, "byte {offset}");
         }
     }
 }

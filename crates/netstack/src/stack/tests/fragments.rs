@@ -28,9 +28,9 @@ fn cut(addresses: (IpAddr, IpAddr), protocol: u8, id: u32, data: &[u8]) -> Vec<V
     let room = ip::fragment_data_len(addresses.1, 1420);
     let part = |(number, part): (usize, &[u8])| {
         let start = number * room;
-        let place = (start, part.len(), start + part.len() == data.len());
+        let position = (start, part.len(), start + part.len() == data.len());
         let mut bytes = vec![0; 1500];
-        let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), place);
+        let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), position);
         bytes.truncate(header);
         [bytes, part.to_vec()].concat()
     };
@@ -158,8 +158,8 @@ fn dropped_fragments_are_counted_by_reason() {
         // A first fragment with only a part of its header, a fragment with a length that is not a
         // multiple of eight bytes, and one that exceeds the longest packet.
         let mut tiny = vec![0; 200];
-        let place = (0, 8, false);
-        let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::TCP, 2), place);
+        let position = (0, 8, false);
+        let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::TCP, 2), position);
         come(&mut state, &tiny[..header + 8], now());
         let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::UDP, 3), (8, 9, false));
         come(&mut state, &tiny[..header + 9], now());
