@@ -1,6 +1,6 @@
 "use strict";
 
-// A link from the command line has its token behind the number sign, which no server sees.
+// The token of a link is in the fragment, which browsers do not send to servers.
 const login = document.getElementById("login");
 if (location.hash.length > 1) {
   login.elements.key.value = location.hash.slice(1);

@@ -1,23 +1,23 @@
-// Commands of the page are the API's: a form's fields fill the braces of its path and become JSON.
+// Forms send requests to the API. Their fields replace the braces in the path and become the JSON body.
 "use strict";
 
-const said = document.getElementById("said");
-// How long it is said that something was done.
-const SAID_MS = 4000;
-let silence = 0;
+const message = document.getElementById("message");
+// Time for which a success message is shown, in milliseconds.
+const MESSAGE_MS = 4000;
+let hideTimer = 0;
 
-function say(text, isWrong) {
-  clearTimeout(silence);
-  said.replaceChildren();
-  if (!isWrong) silence = setTimeout(() => said.replaceChildren(), SAID_MS);
+function showMessage(text, isWrong) {
+  clearTimeout(hideTimer);
+  message.replaceChildren();
+  if (!isWrong) hideTimer = setTimeout(() => message.replaceChildren(), MESSAGE_MS);
   if (!text) return;
   const line = document.createElement("div");
   line.className = isWrong ? "wrong" : "";
   line.textContent = text;
-  said.append(line);
+  message.append(line);
 }
 
-// The values of a form, each as its data-type says.
+// The values of a form, converted according to their data-type.
 function values(element) {
   const out = {};
   for (const field of element.closest("form")?.elements ?? []) {
@@ -61,7 +61,7 @@ htmx.defineExtension("api", {
   },
 });
 
-// What a command answered.
+// Handles the answer to a request.
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const { elt, xhr, requestConfig, successful } = event.detail;
   if (!requestConfig || requestConfig.verb === "get") return;
@@ -69,16 +69,16 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
   try {
     answer = JSON.parse(xhr.responseText);
   } catch {
-    // A server that is gone says nothing.
+    // The server did not answer.
   }
   if (xhr.status === 401) return location.assign("/admin/login");
   if (!successful) {
     const why = answer?.message ?? "The server does not answer.";
     elt.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
-    return say(why, true);
+    return showMessage(why, true);
   }
-  // A key that was made speaks for itself.
-  say(elt.dataset.show ? "" : (elt.dataset.done ?? "Done."));
+  // A new key is shown instead of a message.
+  showMessage(elt.dataset.show ? "" : (elt.dataset.done ?? "Done."));
   const shown = document.getElementById(elt.dataset.show ?? "");
   if (shown) {
     shown.hidden = false;
@@ -98,7 +98,7 @@ document.body.addEventListener("click", async (event) => {
   button.textContent = "Copied";
 });
 
-// A policy is saved as it was checked, once what it changes was shown.
+// A policy can be saved only after a check, which shows its changes.
 const editor = document.getElementById("policy");
 if (editor) {
   const text = editor.elements.policy;
@@ -108,7 +108,7 @@ if (editor) {
   editor.addEventListener("answered", (event) => {
     const { difference: { lines, left_off, routes }, warnings } = event.detail;
     const more = left_off ? [`and ${left_off} more`] : [];
-    const approved = routes.map((route) => `approved at once: ${route}`);
+    const approved = routes.map((route) => `approved automatically: ${route}`);
     const all = [...warnings.map((warning) => `warning: ${warning}`), ...lines, ...more, ...approved];
     difference.hidden = false;
     difference.querySelector("pre").textContent = all.join("\n") || "No difference.";
@@ -127,7 +127,7 @@ if (editor) {
   });
 }
 
-// Live: the server says that something changed, and what shows it is asked for again.
+// The server notifies the page of changes, and the page requests its content again.
 if (document.body.dataset.events) {
   const events = new EventSource(document.body.dataset.events);
   events.addEventListener("changed", () => htmx.trigger(document.body, "changed"));

@@ -1,7 +1,8 @@
-//! Changes a second: one server on SQLite, one on PostgreSQL, and three that contend for one
-//! PostgreSQL, with as many clients. Each change adds one to a number that a node has, at any of the
-//! servers, so that one that was lost or done twice shows. There are enough clients that each server has
-//! a full batch when its turn comes: with few it is their waiting that is measured.
+//! Measures changes per second: one server on SQLite, one on PostgreSQL, and three that contend for
+//! one PostgreSQL, with the same number of clients. Each change adds one to a number of a node, at
+//! any of the servers, so that a lost or repeated change is detected. Enough clients are used that
+//! each server has a full batch in its turn: with few clients, the measurement would be of their
+//! waiting time.
 //!
 //! ```text
 //! cargo run --release -p linerate-server --example changes -- [CLIENTS] [SECONDS] [NODES]
@@ -26,13 +27,13 @@ use coordinator::{
 use postgres_rig::Cluster;
 use serde_json::json;
 use server::{
-    network::Network,
-    store::{Database, Store},
+    network::NetworkState,
+    store::{DatabaseLocation, Store},
 };
 use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
 use tokio::{task::JoinSet, time::Instant};
 
-/// What is measured.
+/// Parameters of a measurement.
 #[derive(Clone, Copy)]
 struct Load {
     clients: u64,
@@ -48,13 +49,13 @@ async fn main() -> anyhow::Result<()> {
     let nodes = arguments.next().transpose()?.unwrap_or(64).try_into()?;
     let load = Load { clients, seconds, nodes };
     let folder = tempfile::tempdir()?;
-    let file = Database::File(folder.path().join("store.sqlite"));
+    let file = DatabaseLocation::File(folder.path().join("store.sqlite"));
     println!("{clients} clients, {nodes} nodes");
     report("SQLite, one server", measure(&file, 1, load).await?);
     let Some(cluster) = Cluster::start() else { return Ok(()) };
     let mut rates = Vec::new();
     for (round, servers) in [1, 3, 1, 3].into_iter().enumerate() {
-        let database = Database::of_url(&cluster.database(&format!("net{round}")), false)?;
+        let database = DatabaseLocation::of_url(&cluster.database(&format!("net{round}")), false)?;
         let rate = measure(&database, servers, load).await?;
         report(&format!("PostgreSQL, {servers} servers"), rate);
         rates.push(rate);
@@ -64,25 +65,25 @@ async fn main() -> anyhow::Result<()> {
 }
 
 fn report(what: &str, rate: f64) {
-    println!("{what}: {rate:.0} changes a second, none lost, none twice");
+    println!("{what}: {rate:.0} changes per second, none lost, none applied twice");
 }
 
 async fn measure(
-    database: &Database,
+    database: &DatabaseLocation,
     servers: usize,
     Load { clients, seconds, nodes }: Load,
 ) -> anyhow::Result<f64> {
     let mut networks = Vec::new();
     for _ in 0..servers {
         let store = Store::open(database).await?;
-        let (network, writer) = Network::open(store, Settings::default()).await?;
+        let (network, writer) = NetworkState::open(store, Settings::default()).await?;
         tokio::spawn(writer);
         networks.push(network);
     }
     networks[0].run(move |state, now| populate(state, nodes, now)).await??;
     for network in &networks {
         while network.read(|state| state.nodes().count()) < usize::from(nodes) {
-            network.read_on().await;
+            network.refresh().await;
         }
     }
     let (acknowledged, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
@@ -110,14 +111,14 @@ async fn measure(
     let total: u64 = state.nodes().map(|view| number(&view.node.endpoints)).sum();
     anyhow::ensure!(
         total == acknowledged.load(Relaxed),
-        "{total} changes are kept, and {} were acknowledged",
+        "{total} changes are stored, and {} were acknowledged",
         acknowledged.load(Relaxed)
     );
     println!("  {:.0} changes a transaction", total as f64 / kept.version as f64);
     Ok(rate)
 }
 
-/// Nodes with the number 0.
+/// Creates nodes with the number 0.
 fn populate(state: &mut State, nodes: u16, now: Time) -> anyhow::Result<()> {
     let user = state.create_user(User { name: "anna".into(), ..User::default() }, now)?.id;
     let text = secret::write(&[1; 38]);
@@ -152,7 +153,7 @@ fn add_one(state: &mut State, node: NodeId, now: Time) {
     state.apply_map_request(node, &MapRequest { endpoints, ..MapRequest::default() }, now);
 }
 
-/// A number as an address.
+/// Encodes a number as an address.
 fn endpoint(number: u64) -> SocketAddr {
     SocketAddr::new(std::net::Ipv4Addr::from_bits(number as u32).into(), 1)
 }

@@ -1,6 +1,6 @@
-//! A certificate that an authority gives by ACME (RFC 8555), and gives again before it expires. The
-//! authority is answered at the same address as everybody else (RFC 8737), or without TLS at port 80
-//! (RFC 8555, section 8.3).
+//! Certificates from an ACME authority (RFC 8555), which are renewed before they expire. The
+//! authority's challenges are answered at the same address as all other requests (RFC 8737), or
+//! without TLS at port 80 (RFC 8555, section 8.3).
 
 use std::{path::Path, sync::Arc};
 
@@ -17,39 +17,39 @@ use crate::{
     files, roots,
 };
 
-/// Where the authority asks without TLS.
+/// Path of the challenges without TLS.
 pub const ROOT: &str = "/.well-known/acme-challenge/";
-/// Certificate and account, in the folder of what is kept.
+/// Folder of the certificate and the account, in the state folder.
 pub const FOLDER: &str = "acme";
 
 /// The table `[acme]` of the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcmeTable {
-    /// The names that the certificate is for; those of its networks without any.
+    /// Names in the certificate. By default, the hosts of the networks' URLs.
     #[serde(default)]
     pub domains: Vec<Domain>,
-    /// Where the authority writes to.
+    /// Mail address for messages of the authority.
     pub email: Option<String>,
-    /// The authority.
+    /// URL of the authority's directory.
     #[serde(default)]
     pub directory: Directory,
-    /// How the authority finds that the names lead here.
+    /// How the authority verifies that the names belong to this server.
     #[serde(default)]
     pub challenge: Challenge,
 }
 
-/// A name.
+/// A DNS name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Domain(String);
 
-/// The URL of an authority.
+/// URL of an authority's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Directory(String);
 
-/// How an authority finds that a name leads here.
+/// How an authority verifies a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Challenge {
     /// By TLS, at port 443.
@@ -72,7 +72,7 @@ impl TryFrom<String> for Domain {
         let is_address = text.rsplit('.').next().is_some_and(|last| last.parse::<u32>().is_ok());
         match text.len() < 254 && text.split('.').all(is_label) && !is_address {
             true => Ok(Self(text.to_ascii_lowercase())),
-            false => Err(format!("{text:?} is no name that a certificate is given for by ACME")),
+            false => Err(format!("{text:?} is not a name that can get a certificate by ACME")),
         }
     }
 }
@@ -89,22 +89,24 @@ impl TryFrom<String> for Directory {
     fn try_from(text: String) -> Result<Self, String> {
         let uri = text.parse::<hyper::Uri>().ok();
         let is_good = uri.is_some_and(|uri| uri.scheme_str() == Some("https"));
-        is_good.then(|| Self(text.clone())).ok_or_else(|| format!("{text:?} is no URL of https"))
+        is_good
+            .then(|| Self(text.clone()))
+            .ok_or_else(|| format!("{text:?} is not an https:// URL"))
     }
 }
 
-/// What speaks with the authority.
+/// ACME client of the server.
 pub struct Acme {
-    /// What has the certificate, once there is one.
+    /// Resolver that has the certificate as soon as the authority has issued it.
     pub resolver: Arc<ResolvesServerCertAcme>,
     state: rustls_acme::AcmeState<std::io::Error>,
 }
 
 impl Acme {
-    /// For a server of these names, with what it has from earlier in this folder.
+    /// Creates a client for these hosts, which loads an earlier certificate from the folder.
     ///
     /// # Errors
-    /// A name is none that a certificate is given for, or the folder cannot be made.
+    /// A host cannot get a certificate, or the folder cannot be created.
     pub fn new(table: &AcmeTable, hosts: &[&str], folder: &Path) -> anyhow::Result<Self> {
         let domains = match table.domains.is_empty() {
             true => hosts.iter().map(|host| own_domain(host)).collect::<anyhow::Result<_>>()?,
@@ -125,7 +127,7 @@ impl Acme {
         Ok(Self { resolver: state.resolver(), state })
     }
 
-    /// Has a certificate, for as long as the server runs.
+    /// Obtains and renews the certificate while the server runs.
     pub async fn follow(mut self) {
         while let Some(event) = self.state.next().await {
             match event {
@@ -136,7 +138,7 @@ impl Acme {
                     tracing::info!("ACME: the certificate is in force")
                 }
                 Ok(EventOk::CertCacheStore | EventOk::AccountCacheStore) => {}
-                Err(error) => tracing::error!("ACME, which is tried again: {error}"),
+                Err(error) => tracing::error!("ACME failed and is retried: {error}"),
             }
         }
     }
@@ -145,15 +147,15 @@ impl Acme {
 fn own_domain(host: &str) -> anyhow::Result<Domain> {
     let domain = Domain::try_from(host.to_owned());
     domain.map_err(|error| {
-        anyhow::anyhow!("{error}: set `domains` of [acme], or a name in `server_url`")
+        anyhow::anyhow!("{error}: set `domains` in [acme], or use a name in `server_url`")
     })
 }
 
-/// The answer to what an authority asks without TLS.
+/// Answers a challenge without TLS.
 pub fn answer(resolver: &ResolvesServerCertAcme, path: &str) -> Response<Answer> {
     match path.strip_prefix(ROOT).and_then(|token| resolver.get_http_01_key_auth(token)) {
         Some(proof) => text(StatusCode::OK, &proof),
-        None => text(StatusCode::NOT_FOUND, "nobody asked for that\n"),
+        None => text(StatusCode::NOT_FOUND, "there is no such challenge\n"),
     }
 }
 
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_in_the_table_is_named() {
+    fn errors_of_the_acme_table_name_line_and_key() {
         let read = |text: &str| toml::from_str::<AcmeTable>(text);
         let table = read("domains = [\"Net.Example.com\"]\nchallenge = \"http-01\"").unwrap();
         assert_eq!(table.domains, [Domain("net.example.com".into())]);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_no_certificate_by_acme() {
+    fn acme_for_an_ip_address_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let table: AcmeTable = toml::from_str("").unwrap();
         let error = Acme::new(&table, &["a.example", "192.0.2.1"], folder.path())

@@ -1,10 +1,10 @@
-//! The URL that clients have: where the network is, and where its relay is.
+//! URL under which clients reach the server.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::Deserialize;
 
-/// Where clients find the server: `http://` or `https://`, a host, maybe a port.
+/// URL of the server: `http://` or `https://`, a host, and an optional port.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerUrl {
@@ -14,25 +14,26 @@ pub struct ServerUrl {
 }
 
 impl ServerUrl {
-    /// One without TLS, at an address.
+    /// A URL without TLS at an address.
     pub fn plain(address: IpAddr, port: u16) -> Self {
         Self { is_https: false, host: address.to_string(), port: Some(port) }
     }
 
-    /// The same host by TLS, at another port.
+    /// The same host with TLS, at another port.
     #[must_use]
     pub fn by_tls(&self, port: u16) -> Self {
         Self { is_https: true, host: self.host.clone(), port: Some(port) }
     }
 
-    /// Whether a request comes from a page at this URL, or from one at the `Host` that it names. A page of this
-    /// host without TLS is foreign if this URL has TLS: others can change it.
+    /// Whether a request comes from a page at this URL, or from one at the `Host` that the
+    /// request names. If this URL has TLS, a page of the same host without TLS is foreign,
+    /// because others can change it on the way.
     pub fn is_origin(&self, origin: &Self, named: Option<&str>) -> bool {
         let is_weaker = self.is_https && !origin.is_https && self.has_host_of(origin);
         self.is_same_place(origin) || !is_weaker && named.is_some_and(|host| origin.is_at(host))
     }
 
-    /// Whether both are one origin.
+    /// Whether both URLs are the same origin.
     fn is_same_place(&self, other: &Self) -> bool {
         self.is_https == other.is_https && self.has_host_of(other) && self.port() == other.port()
     }
@@ -41,7 +42,7 @@ impl ServerUrl {
         host(&self.host) == host(&other.host)
     }
 
-    /// Whether a request that names this `Host` is to the same host and port.
+    /// Whether a request with this `Host` is for the same host and port.
     fn is_at(&self, named: &str) -> bool {
         split(named).is_some_and(|(bare, port)| {
             let usual = if self.is_https { 443 } else { 80 };
@@ -49,13 +50,14 @@ impl ServerUrl {
         })
     }
 
-    /// Whether it is reached by TLS.
+    /// Whether the URL uses TLS.
     pub fn is_https(&self) -> bool {
         self.is_https
     }
 
-    /// Whether Tailscale's clients may use TLS at port 443 of the host instead, which they do for minutes after
-    /// an interruption (`control/ts2021/client.go`). They do not at a private or loopback address.
+    /// Whether Tailscale's clients may connect with TLS to port 443 of the host instead. They do
+    /// so for minutes after an interruption (`control/ts2021/client.go`), except at a private or
+    /// loopback address.
     pub fn may_be_replaced_by_tls(&self) -> bool {
         let is_private = match self.host.parse() {
             Ok(IpAddr::V4(address)) => address.is_private() || address.is_loopback(),
@@ -108,7 +110,8 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// The host of a URL, of `Host` or of TLS, with a port or without, as it is compared: `None` for none.
+/// Canonical form of the host in a URL, in `Host` or in TLS, without its port. `None` if it is empty
+/// or the port is invalid.
 pub fn host(text: &str) -> Option<String> {
     let (bare, _) = split(text)?;
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -118,7 +121,7 @@ pub fn host(text: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Splits a host from its port, if it has one: `None` for an invalid port.
+/// Splits a host from its port, if it has one. `None` if the port is invalid.
 fn split(text: &str) -> Option<(&str, Option<u16>)> {
     let (bare, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -126,7 +129,7 @@ fn split(text: &str) -> Option<(&str, Option<u16>)> {
             let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
             (bare, port)
         }
-        // An IPv6 address without brackets has no port.
+        // An IPv6 address without brackets cannot have a port.
         None if text.bytes().filter(|letter| *letter == b':').count() > 1 => (text, None),
         None => match text.split_once(':') {
             Some((bare, port)) => (bare, Some(port)),
@@ -134,7 +137,7 @@ fn split(text: &str) -> Option<(&str, Option<u16>)> {
         },
     };
     let is_number = |port: &&str| port.bytes().all(|letter| letter.is_ascii_digit());
-    // A port may be left empty (RFC 3986 3.2.3).
+    // A port may be empty (RFC 3986 3.2.3).
     match port.filter(|port| !port.is_empty()) {
         Some(port) => Some((bare, Some(Some(port).filter(is_number)?.parse().ok()?))),
         None => Some((bare, None)),
@@ -169,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_the_same_however_it_is_written() {
+    fn hosts_are_compared_in_a_canonical_form() {
         for (text, wanted) in [
             ("Net.Example.com", Some("net.example.com")),
             ("net.example.com.:8443", Some("net.example.com")),
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_the_same_name_without_tls_is_foreign_if_the_own_page_has_tls() {
+    fn an_http_page_of_the_same_host_is_foreign_to_an_https_page() {
         let url = |text: &str| text.parse::<ServerUrl>().unwrap();
         let (https, http) = (url("https://net.example.com"), url("http://net.example.com"));
         for (page, origin, named, is_own) in [
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_and_written() {
+    fn urls_are_parsed_and_printed() {
         for (text, host, port) in [
             ("https://net.example.com", "net.example.com", 443),
             ("http://10.0.0.1:8080", "10.0.0.1", 8080),

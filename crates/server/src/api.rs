@@ -1,9 +1,9 @@
-//! What administrators ask, as JSON over HTTP: over a local socket, whose file says who may, and over
-//! the server's own address, with an API key or from the page.
+//! The administrators' API: JSON over HTTP. It is served on a local socket, whose file permissions
+//! decide who has access, and on the server's address, with an API key or a session of the page.
 //!
 //! ```text
 //!   socket of commands ──┐
-//!   listeners ── http ───┴─ admit (checks rights) ── routes ─┬─ own ──────────┬─ Desk::run ──► network, audit
+//!   listeners ── http ───┴─ admit (checks rights) ── routes ─┬─ own ──────────┬─ Admin::run ──► network, audit
 //!                                                            └─ headscale's ──┘
 //! ```
 //!
@@ -13,33 +13,33 @@ mod admit;
 mod answer;
 mod api_keys;
 mod audit;
-mod auth;
-mod desk;
+mod extract;
 mod headscale;
 mod health;
 mod keys;
-mod lock;
 mod nodes;
 mod openapi;
 mod policy;
 mod routes;
-mod shown;
 mod socket;
+mod ssh_logins;
+mod tka;
 mod users;
+mod views;
 mod why;
 
 pub use self::{
-    admit::{Arrival, Refused, is_from_here, session_of},
-    auth::words as words_of_login,
-    routes::{listed, router},
+    admit::{AccessRefusal, Arrival, is_same_origin, session_of},
+    routes::{listed_routes, router},
     socket::{bind, serve},
+    ssh_logins::describe as describe_login,
 };
 
-/// What all paths begin with.
+/// Prefix of all paths.
 pub const BASE: &str = "/api/";
-/// What the own paths begin with.
+/// Prefix of linerate's own paths.
 pub const ROOT: &str = "/api/linerate/v1/";
-/// What headscale's paths begin with.
-pub const HEADSCALES: &str = "/api/v1/";
-/// The longest request, in bytes: a policy of 4 MiB as JSON.
+/// Prefix of headscale's paths.
+pub const HEADSCALE_ROOT: &str = "/api/v1/";
+/// Maximum size of a request, in bytes: a policy of 4 MiB as JSON.
 const LONGEST: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! Bodies of HTTP: what is answered, and what is read of requests, which is bounded.
+//! HTTP bodies: answers of the server, and requests with a limited size.
 
 use std::{
     pin::Pin,
@@ -19,32 +19,32 @@ use tokio::{
     time::timeout,
 };
 
-/// Within this a body has come, or its sender is given up.
+/// Maximum time for a request's body to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is answered.
+/// The body of an answer.
 pub enum Answer {
-    /// All at once.
+    /// A complete text.
     Text(Option<Bytes>),
-    /// As it comes.
+    /// Pieces that become available over time.
     Pieces(Pieces),
-    /// What a route of administrators answers.
+    /// The answer of a route for administrators.
     Routed(axum::body::Body),
 }
 
-/// What is sent together, in parts that others may be sent too.
+/// The parts of a piece. Several answers can share a part.
 pub type Parts = Vec<Bytes>;
 
-/// What is sent next.
+/// The next piece of an answer.
 #[derive(Default)]
 pub struct Next {
-    /// It, in parts.
+    /// The piece, in parts.
     pub parts: Parts,
-    /// Dropped once all of it was written, or nothing more can be.
+    /// Dropped when all of the piece was written, or when the connection ended.
     pub taken: Option<oneshot::Sender<()>>,
 }
 
-/// The last part of what is sent together: what writes it drops it then.
+/// The last part of a piece, which the connection drops after writing it.
 struct Last {
     part: Bytes,
     _taken: oneshot::Sender<()>,
@@ -62,7 +62,7 @@ impl From<Parts> for Next {
     }
 }
 
-/// What comes, and what of the last that came is still to be sent.
+/// A stream of pieces, with the unsent parts of the current one.
 pub struct Pieces {
     from: mpsc::Receiver<Next>,
     parts: vec::IntoIter<Bytes>,
@@ -70,7 +70,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// What comes from there.
+    /// Pieces that are received from this channel.
     pub fn new(from: mpsc::Receiver<Next>) -> Self {
         Self { from, parts: Parts::new().into_iter(), taken: None }
     }
@@ -127,7 +127,7 @@ impl Body for Answer {
     }
 }
 
-/// Words for people.
+/// A plain text.
 pub fn text(status: StatusCode, words: &str) -> Response<Answer> {
     typed(status, "text/plain; charset=utf-8", words.to_owned())
 }
@@ -145,10 +145,10 @@ fn typed(status: StatusCode, kind: &'static str, words: String) -> Response<Answ
     response
 }
 
-/// All of a request's body, if it is not longer than this many bytes.
+/// Reads a request's body of at most `most` bytes.
 ///
 /// # Errors
-/// It is longer, comes too slowly, or breaks off: what to answer.
+/// The answer to a body that is longer, too slow, or incomplete.
 pub async fn read(
     body: impl Body<Data = Bytes> + Unpin,
     most: usize,
@@ -156,11 +156,11 @@ pub async fn read(
     read_while(body, most, |_| true).await
 }
 
-/// The same, while this takes the bytes of each piece. The pieces are put together as they come: a piece
-/// of one byte would hold much more memory.
+/// Reads a body like [`read`], while `takes` accepts the length of each frame. Frames are copied
+/// together: a frame of one byte would hold much more memory.
 ///
 /// # Errors
-/// As above, or a piece is not taken.
+/// As [`read`], or `takes` does not accept a frame.
 pub async fn read_while(
     mut body: impl Body<Data = Bytes> + Unpin,
     most: usize,
@@ -180,7 +180,7 @@ pub async fn read_while(
     match timeout(PATIENCE, whole).await {
         Ok(Some(body)) => Ok(body),
         Ok(None) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n")),
-        Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
+        Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive\n")),
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn that_all_of_a_map_was_taken_is_told_when_its_last_part_was_written_or_none_can_be() {
+    async fn a_frame_is_reported_as_taken_when_written_or_when_its_body_is_dropped() {
         let (to, from) = mpsc::channel(1);
         let mut answer = Answer::Pieces(Pieces::new(from));
         let (taken, mut was_taken) = oneshot::channel();
@@ -202,7 +202,7 @@ mod tests {
             written.push(answer.frame().await.unwrap().unwrap().into_data().unwrap());
             assert_eq!(written.last(), Some(part));
         }
-        // What writes asks for more before it has written what it has.
+        // The connection polls for more before it has written the previous part.
         assert!(answer.frame().now_or_never().is_none());
         assert!((&mut was_taken).now_or_never().is_none());
         drop(written);

@@ -1,9 +1,9 @@
-//! The certificate that TLS is spoken with. Its files are read again when they change, while
-//! connections that are open stay as they are:
+//! The TLS certificate. Its files are read again when they change. Open connections are not
+//! affected:
 //!
 //! ```text
-//!   other files? ── as they were a moment ago? ── read ── sound, a pair? ──► new connections have it
-//!                      no: still being written             no: the old one stays, and the log says so
+//!   files changed? ── unchanged since the last check? ── read ── valid pair? ──► used for new connections
+//!                      no: still being written              no: the old one stays, with an error in the log
 //! ```
 
 use std::{
@@ -26,10 +26,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How often the files are looked at.
+/// Interval between two checks of the files.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A certificate of files.
+/// A certificate and its key, from files.
 #[derive(Debug)]
 pub struct Certificates {
     files: [PathBuf; 2],
@@ -37,7 +37,7 @@ pub struct Certificates {
     asked: Notify,
 }
 
-/// What tells that a file is another than before.
+/// Metadata by which a change of a file is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -47,36 +47,36 @@ struct Stamp {
 
 type Stamps = [Option<Stamp>; 2];
 
-/// What was seen of the files.
+/// Metadata of the files.
 struct Seen {
-    /// When they were read last.
+    /// When they were last read.
     read: Stamps,
-    /// The last time.
+    /// At the last check.
     last: Stamps,
 }
 
 impl Certificates {
-    /// The pair that these files have.
+    /// Reads a certificate and its key.
     ///
     /// # Errors
-    /// They cannot be read, or do not go together.
+    /// The files cannot be read, or do not match.
     pub fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let files = [certificate.to_owned(), key.to_owned()];
         let current = RwLock::new(Arc::new(pair(&files)?));
         Ok(Self { files, current, asked: Notify::new() })
     }
 
-    /// Has the files looked at now.
+    /// Requests a check of the files now.
     pub fn look_again(&self) {
         self.asked.notify_one();
     }
 
-    /// Looks at the files from time to time, for as long as the server runs.
+    /// Checks the files periodically while the server runs.
     pub async fn follow(&self) {
         let now = self.stamps();
         let mut seen = Seen { read: now, last: now };
         loop {
-            // Whoever asks has finished writing.
+            // On SIGHUP, the files are complete.
             let is_asked = timeout(LOOK, self.asked.notified()).await.is_ok();
             self.look(&mut seen, is_asked);
             if is_asked {
@@ -97,10 +97,10 @@ impl Certificates {
         match pair(&self.files) {
             Ok(pair) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pair);
-                tracing::info!("{}: the new certificate is in force", certificate.display());
+                tracing::info!("{}: the new certificate is in use", certificate.display());
             }
             Err(error) => tracing::error!(
-                "{}: the new certificate is refused, and the old one stays: {error:#}",
+                "{}: the new certificate is invalid, the old one stays in use: {error:#}",
                 certificate.display()
             ),
         }
@@ -125,12 +125,12 @@ fn pair([certificate, key]: &[PathBuf; 2]) -> anyhow::Result<CertifiedKey> {
     let read = |file: &Path| fs::read(file).with_context(|| file.display().to_string());
     let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
     let chain = chain.with_context(|| certificate.display().to_string())?;
-    anyhow::ensure!(!chain.is_empty(), "{}: there is no certificate in it", certificate.display());
+    anyhow::ensure!(!chain.is_empty(), "{}: it contains no certificate", certificate.display());
     let text = zeroize::Zeroizing::new(read(key)?);
     let key = PrivateKeyDer::from_pem_slice(&text).with_context(|| key.display().to_string());
     let provider: CryptoProvider = rustls::crypto::ring::default_provider();
     let pair = CertifiedKey::from_der(chain, key?, &provider);
-    pair.context("certificate and key do not go together")
+    pair.context("the certificate and the key do not match")
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
 
     fn write(files: &[PathBuf; 2], [certificate, key]: [&str; 2]) {
         for (file, text) in files.iter().zip([certificate, key]) {
-            // As programs that renew certificates do: the file is another, whatever its time.
+            // Programs that renew certificates replace the file, whatever its time.
             fs::write(file.with_extension("new"), text).unwrap();
             fs::rename(file.with_extension("new"), file).unwrap();
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pair_is_taken_when_it_is_whole_and_a_bad_one_is_not() {
+    fn a_complete_new_pair_is_loaded_and_a_broken_one_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let files = ["tls.pem", "tls.key"].map(|name| folder.path().join(name));
         let [first, second, third] = [made(), made(), made()];

@@ -1,10 +1,10 @@
-//! The room of the clock.
+//! The only access to the system's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordinator::Time;
 
-/// The time.
+/// The current time.
 #[expect(clippy::disallowed_methods, reason = "this is the clock's room")]
 pub fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

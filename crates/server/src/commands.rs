@@ -1,15 +1,15 @@
-//! What the command line asks a running server.
+//! Commands that send requests to the running server.
 
-mod ask;
 mod audit;
 mod auth;
-mod lifetime;
-mod lock;
+mod client;
+mod duration;
 mod networks;
-mod out;
 mod policy;
 mod server;
+mod stdout;
 mod table;
+mod tka;
 mod yaml;
 
 use std::{path::PathBuf, time::Duration};
@@ -21,38 +21,39 @@ use hyper::Method;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use self::ask::{Ask, part, query};
+use self::client::{Client, part, query};
 pub use self::{
     audit::{Audit, audit},
     auth::{Auth, auth},
-    lifetime::lifetime,
-    lock::{Lock, lock},
+    duration::parse_duration,
     networks::{Networks, networks},
-    out::print,
-    policy::{policies, policy_in_force, policy_says, remarks},
+    policy::{policies, policy_in_force, remarks, submit_policy},
     server::{check_configuration, health, version},
+    stdout::print,
+    tka::{TailnetLock, tailnet_lock},
 };
-use crate::{clock::now, configuration::Configuration, serve::about_certificate};
+use crate::{clock::now, configuration::Configuration, serve::certificate_hint};
 
-/// What all of these have.
+/// Arguments of all commands.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The server's configuration.
+    /// Configuration file of the server.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The network that the command is about; that of the configuration's top level without it.
+    /// The network that the command applies to. By default, the one of the configuration's top
+    /// level.
     #[arg(long, global = true, value_name = "NAME")]
     pub network: Option<String>,
-    /// How the answer is printed; a table without it.
+    /// Output format. By default, a table.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Output>,
-    /// Ask nothing before something is deleted.
+    /// Delete without confirmation.
     #[arg(long, global = true)]
     pub force: bool,
 }
 
 impl Common {
-    /// The configuration of the network that the command is about.
+    /// The configuration of the selected network.
     ///
     /// # Errors
     /// It cannot be read, or has no such network.
@@ -61,271 +62,273 @@ impl Common {
     }
 }
 
-/// How an answer is printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// JSON that people read.
+    /// Indented JSON.
     Json,
-    /// JSON in one line.
+    /// JSON on one line.
     JsonLine,
     /// YAML.
     Yaml,
 }
 
-/// Users.
+/// Manages users.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Users {
-    /// Make a user.
+    /// Create a user.
     #[command(aliases = ["c", "new"])]
     Create {
-        /// The name.
+        /// The user's name.
         name: String,
-        /// The name that is shown.
+        /// The display name.
         #[arg(short, long, default_value = "")]
         display_name: String,
-        /// An address.
+        /// The mail address.
         #[arg(short, long, default_value = "")]
         email: String,
-        /// Where a picture is.
+        /// URL of a picture.
         #[arg(short, long, default_value = "")]
         picture_url: String,
     },
-    /// Show all users, or one.
+    /// List all users, or one.
     #[command(aliases = ["ls", "show"])]
     List {
-        /// That of this number.
+        /// Only the user with this ID.
         #[arg(short, long, group = "which")]
         identifier: Option<u64>,
-        /// That of this name.
+        /// Only the user with this name.
         #[arg(short, long, group = "which")]
         name: Option<String>,
-        /// Those of this address.
+        /// Only users with this mail address.
         #[arg(short, long, group = "which")]
         email: Option<String>,
     },
-    /// Give a user another name.
+    /// Rename a user.
     #[command(alias = "mv")]
     Rename {
         #[command(flatten)]
-        who: Who,
-        /// The other name.
+        who: UserSelector,
+        /// The new name.
         #[arg(short = 'r', long)]
         new_name: String,
     },
-    /// Make a user the owner of the network: autogroup:owner in the policy.
-    MakeOwner(Who),
+    /// Make a user the owner of the network (`autogroup:owner` in the policy).
+    MakeOwner(UserSelector),
     /// Delete a user without nodes, except the owner.
     #[command(aliases = ["delete", "rm"])]
-    Destroy(Who),
+    Destroy(UserSelector),
 }
 
-/// Which user.
+/// Selects a user.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub struct Who {
-    /// By number.
+pub struct UserSelector {
+    /// The user's ID.
     #[arg(short, long)]
     pub identifier: Option<i64>,
-    /// By name.
+    /// The user's name.
     #[arg(short, long)]
     pub name: Option<String>,
 }
 
-impl Who {
+impl UserSelector {
     fn text(self) -> String {
         self.name.or(self.identifier.map(|id| id.to_string())).unwrap_or_default()
     }
 }
 
-/// Pre-auth keys.
+/// Manages pre-auth keys.
 #[derive(Clone, Debug, Subcommand)]
 pub enum PreAuthKeys {
-    /// Make a key, and print it: it is not shown again.
+    /// Create a key and print it. It is not shown again.
     #[command(aliases = ["c", "new"])]
     Create {
-        /// Whose nodes it makes, by number or name.
+        /// Owner of the nodes that join with it, by ID or name.
         #[arg(short, long)]
         user: Option<String>,
-        /// It makes more than one node.
+        /// Several nodes can join with it.
         #[arg(long)]
         reusable: bool,
-        /// Its nodes are forgotten when they go.
+        /// Nodes that join with it are removed when they disconnect.
         #[arg(long)]
         ephemeral: bool,
-        /// How long it is good for, as 90m, 24h, 7d or 1w; 0 for without end.
-        #[arg(short, long, default_value = "1h", value_parser = lifetime)]
+        /// Lifetime, such as 90m, 24h, 7d or 1w. 0: it never expires.
+        #[arg(short, long, default_value = "1h", value_parser = parse_duration)]
         expiration: Duration,
-        /// Tags of its nodes.
+        /// Tags of the nodes that join with it.
         #[arg(long, value_delimiter = ',')]
         tags: Vec<String>,
     },
-    /// Show all keys, without what is secret.
+    /// List all keys, without their secrets.
     #[command(aliases = ["ls", "show"])]
     List {
-        /// Those of this user, by number or name.
+        /// Only keys of this user, by ID or name.
         #[arg(short, long)]
         user: Option<String>,
     },
-    /// Have a key make no more nodes.
+    /// Expire a key.
     #[command(aliases = ["revoke", "exp", "e"])]
     Expire {
-        /// Its number.
+        /// The key's ID.
         #[arg(short, long)]
         id: i64,
     },
     /// Delete a key.
     #[command(aliases = ["del", "rm", "d"])]
     Delete {
-        /// Its number.
+        /// The key's ID.
         #[arg(short, long)]
         id: i64,
     },
 }
 
-/// API keys.
+/// Manages API keys.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ApiKeys {
-    /// Make a key, and print it: it is not shown again.
+    /// Create a key and print it. It is not shown again.
     #[command(aliases = ["c", "new"])]
     Create {
-        /// How long it is good for, as 24h, 90d or 90d12h; 0 for without end.
-        #[arg(short, long, default_value = "90d", value_parser = lifetime)]
+        /// Lifetime, such as 24h, 90d or 90d12h. 0: it never expires.
+        #[arg(short, long, default_value = "90d", value_parser = parse_duration)]
         expiration: Duration,
     },
-    /// Show all keys, without what is secret.
+    /// List all keys, without their secrets.
     #[command(aliases = ["ls", "show"])]
     List,
-    /// Have a key be good for nothing any more.
+    /// Expire a key.
     #[command(aliases = ["revoke", "exp", "e"])]
-    Expire(WhichKey),
+    Expire(ApiKeySelector),
     /// Delete a key.
     #[command(aliases = ["remove", "del", "rm"])]
-    Delete(WhichKey),
+    Delete(ApiKeySelector),
 }
 
-/// Which API key.
+/// Selects an API key.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub struct WhichKey {
-    /// By number.
+pub struct ApiKeySelector {
+    /// The key's ID.
     #[arg(short, long)]
     pub id: Option<i64>,
-    /// By prefix.
+    /// The key's prefix.
     #[arg(short, long)]
     pub prefix: Option<String>,
 }
 
-impl WhichKey {
+impl ApiKeySelector {
     fn text(self) -> String {
         self.prefix.or(self.id.map(|id| id.to_string())).unwrap_or_default()
     }
 }
 
-/// Nodes.
+/// Manages nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Nodes {
-    /// Show all nodes.
+    /// List all nodes.
     #[command(aliases = ["ls", "show"])]
     List {
-        /// Those of this user, by number or name.
+        /// Only nodes of this user, by ID or name.
         #[arg(short, long)]
         user: Option<String>,
-        /// Show tags. They are always shown: this is for scripts that were written for headscale.
+        /// Show tags. They are always shown: the flag exists for scripts that were written
+        /// for headscale.
         #[arg(short, long)]
         tags: bool,
     },
-    /// Show which networks nodes offer, and which they may route.
+    /// List the routes that nodes offer, and those that are approved.
     #[command(aliases = ["lsr", "routes"])]
     ListRoutes {
-        /// Of this node.
+        /// Only routes of this node.
         #[arg(short, long)]
         identifier: Option<i64>,
     },
-    /// Show what a node's client itself finds wrong: it is asked.
+    /// Show the health warnings of a node's client, which is queried.
     Health {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
     },
-    /// Let a machine in that waits.
+    /// Admit a waiting machine.
     Register {
-        /// Whose it is to be, by number or name.
+        /// The owner, by ID or name.
         #[arg(short, long)]
         user: String,
-        /// What the machine shows.
+        /// The key in the machine's link.
         #[arg(short, long)]
         key: String,
     },
-    /// Give addresses to nodes that lack one. Every node has one of IPv4 and one of IPv6 from the first on.
+    /// Give addresses to nodes that lack one. Every node has an IPv4 and an IPv6 address from
+    /// the start.
     #[command(name = "backfillips")]
     BackfillIps,
-    /// Have a node's key expire.
+    /// Set when a node's key expires.
     #[command(aliases = ["logout", "exp", "e"])]
     Expire {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
-        /// When, as 2027-01-31T00:00:00Z; now without it.
+        /// The time, such as 2027-01-31T00:00:00Z. By default, now.
         #[arg(short, long)]
         expiry: Option<String>,
-        /// Never.
+        /// The key never expires.
         #[arg(short, long, conflicts_with = "expiry")]
         disable: bool,
     },
-    /// Give a node another name.
+    /// Rename a node.
     Rename {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
-        /// The other name.
+        /// The new name.
         name: String,
     },
     /// Delete a node.
     #[command(aliases = ["del", "rm"])]
     Delete {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
     },
-    /// Give a node tags instead of an owner.
+    /// Replace a node's owner by tags.
     #[command(aliases = ["tags", "t"])]
     Tag {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
         /// The tags.
         #[arg(short, long, value_delimiter = ',')]
         tags: Vec<String>,
     },
-    /// Let a node route these networks, and no others.
+    /// Set the approved routes of a node.
     ApproveRoutes {
-        /// Its number.
+        /// The node's ID.
         #[arg(short, long)]
         identifier: i64,
-        /// The networks; empty for none.
+        /// The networks. An empty list revokes all.
         #[arg(short, long, value_delimiter = ',', value_parser = net)]
         routes: Vec<Option<IpNet>>,
     },
 }
 
-/// Answers `users`.
+/// Runs `users`.
 ///
 /// # Errors
 /// The server does not answer, or refuses.
 pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
-    let ask = Ask::new(common)?;
+    let client = Client::new(common)?;
     let path = match command {
         Users::Create { name, display_name, email, picture_url } => {
             let body = json!({
                 "name": name, "display_name": display_name, "email": email,
                 "picture_url": picture_url,
             });
-            return ask.says(Method::POST, "user", Some(body), table::user).await;
+            return client.print_answer(Method::POST, "user", Some(body), table::user).await;
         }
         Users::List { identifier, name, email } => {
             let identifier = identifier.map(|id| id.to_string());
             let path = query("user", &[("id", identifier), ("name", name), ("email", email)]);
-            return ask.says(Method::GET, &path, None, table::users).await;
+            return client.print_answer(Method::GET, &path, None, table::users).await;
         }
         Users::Rename { who, new_name } => {
             format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
@@ -334,18 +337,18 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
         Users::Destroy(who) => {
             confirm(common.force, "the user")?;
             let path = format!("user/{}", part(&who.text()));
-            return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
+            return client.print_answer(Method::DELETE, &path, None, |_| "deleted".into()).await;
         }
     };
-    ask.says(Method::POST, &path, None, table::user).await
+    client.print_answer(Method::POST, &path, None, table::user).await
 }
 
-/// Answers `preauthkeys`.
+/// Runs `preauthkeys`.
 ///
 /// # Errors
 /// As [`users`].
 pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Result<()> {
-    let ask = Ask::new(common)?;
+    let client = Client::new(common)?;
     match command {
         PreAuthKeys::Create { user, reusable, ephemeral, expiration, tags } => {
             let expires = (!expiration.is_zero()).then(|| now().after(expiration));
@@ -354,94 +357,94 @@ pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Res
                 "expiration": expires.map(Time::text),
             });
             let only_key = |key: &Value| key["key"].as_str().unwrap_or_default().to_owned();
-            ask.says(Method::POST, "preauthkey", Some(body), only_key).await
+            client.print_answer(Method::POST, "preauthkey", Some(body), only_key).await
         }
         PreAuthKeys::List { user } => {
             let path = query("preauthkey", &[("user", user)]);
-            ask.says(Method::GET, &path, None, table::keys).await
+            client.print_answer(Method::GET, &path, None, table::keys).await
         }
         PreAuthKeys::Expire { id } => {
             let path = format!("preauthkey/{id}/expire");
-            ask.says(Method::POST, &path, None, |_| "expired".into()).await
+            client.print_answer(Method::POST, &path, None, |_| "expired".into()).await
         }
         PreAuthKeys::Delete { id } => {
             let path = format!("preauthkey/{id}");
-            ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await
+            client.print_answer(Method::DELETE, &path, None, |_| "deleted".into()).await
         }
     }
 }
 
-/// Answers `apikeys`.
+/// Runs `apikeys`.
 ///
 /// # Errors
 /// As [`users`].
 pub async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
-    let ask = Ask::new(common)?;
+    let client = Client::new(common)?;
     match command {
         ApiKeys::Create { expiration } => {
             let expires = (!expiration.is_zero()).then(|| now().after(expiration));
             let body = json!({ "expiration": expires.map(Time::text) });
             let only_key = |key: &Value| key["key"].as_str().unwrap_or_default().to_owned();
-            ask.says(Method::POST, "apikey", Some(body), only_key).await
+            client.print_answer(Method::POST, "apikey", Some(body), only_key).await
         }
-        ApiKeys::List => ask.says(Method::GET, "apikey", None, table::api_keys).await,
+        ApiKeys::List => client.print_answer(Method::GET, "apikey", None, table::api_keys).await,
         ApiKeys::Expire(which) => {
             let path = format!("apikey/{}/expire", part(&which.text()));
-            ask.says(Method::POST, &path, None, |_| "expired".into()).await
+            client.print_answer(Method::POST, &path, None, |_| "expired".into()).await
         }
         ApiKeys::Delete(which) => {
             let path = format!("apikey/{}", part(&which.text()));
-            ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await
+            client.print_answer(Method::DELETE, &path, None, |_| "deleted".into()).await
         }
     }
 }
 
-/// Answers `admin-link`.
+/// Runs `admin-link`.
 ///
 /// # Errors
 /// As [`users`].
 pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
-    let ask = Ask::new(common)?;
-    let answer = ask.answer(Method::POST, "admin/link", None).await?;
-    ask.print(&answer, |answer| answer["link"].as_str().unwrap_or_default().to_owned())?;
-    // Standard output has the link alone.
+    let client = Client::new(common)?;
+    let answer = client.send(Method::POST, "admin/link", None).await?;
+    client.print(&answer, |answer| answer["link"].as_str().unwrap_or_default().to_owned())?;
+    // Standard output contains the link alone.
     if let Some(fingerprint) = answer["certificate_fingerprint"].as_str() {
-        eprintln!("\n{}", about_certificate(fingerprint));
+        eprintln!("\n{}", certificate_hint(fingerprint));
     }
     Ok(())
 }
 
-/// Answers `nodes`.
+/// Runs `nodes`.
 ///
 /// # Errors
 /// As [`users`].
 pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
-    let ask = Ask::new(common)?;
+    let client = Client::new(common)?;
     let (path, body) = match command {
         Nodes::List { user, tags: _ } => {
             let path = query("node", &[("user", user)]);
-            return ask.says(Method::GET, &path, None, table::nodes).await;
+            return client.print_answer(Method::GET, &path, None, table::nodes).await;
         }
         Nodes::ListRoutes { identifier: None } => {
-            return ask.says(Method::GET, "node", None, table::routes).await;
+            return client.print_answer(Method::GET, "node", None, table::routes).await;
         }
         Nodes::ListRoutes { identifier: Some(id) } => {
             let one = |node: &Value| table::routes(&json!([node]));
-            return ask.says(Method::GET, &format!("node/{id}"), None, one).await;
+            return client.print_answer(Method::GET, &format!("node/{id}"), None, one).await;
         }
         Nodes::Health { identifier } => {
             let path = format!("node/{identifier}/health");
-            return ask.says(Method::GET, &path, None, table::warnings).await;
+            return client.print_answer(Method::GET, &path, None, table::warnings).await;
         }
         Nodes::Delete { identifier } => {
             confirm(common.force, "the node")?;
             let path = format!("node/{identifier}");
-            return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
+            return client.print_answer(Method::DELETE, &path, None, |_| "deleted".into()).await;
         }
         Nodes::BackfillIps => {
             let path = query("node/backfillips", &[("confirmed", Some("true".to_owned()))]);
             let done = |_: &Value| "all nodes have their addresses".into();
-            return ask.says(Method::POST, &path, None, done).await;
+            return client.print_answer(Method::POST, &path, None, done).await;
         }
         Nodes::Register { user, key } => {
             (query("node/register", &[("user", Some(user)), ("key", Some(key))]), None)
@@ -462,13 +465,13 @@ pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
             (format!("node/{identifier}/approve_routes"), Some(json!({ "routes": routes })))
         }
     };
-    ask.says(Method::POST, &path, body, |node| table::nodes(&json!([node]))).await
+    client.print_answer(Method::POST, &path, body, |node| table::nodes(&json!([node]))).await
 }
 
-/// Asks before something is gone for good.
+/// Asks for confirmation before something is deleted.
 fn confirm(force: bool, what: &str) -> anyhow::Result<()> {
     use std::io::{IsTerminal, Write, stdin, stdout};
-    // A script says it by running the command, as with headscale's --force.
+    // A script confirms by running the command, as with headscale's --force.
     if force || !stdin().is_terminal() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the server is told: one file, and flags that say otherwise.
+//! The server's configuration: one file, and flags that override it.
 
 mod contradictions;
 mod dns;
@@ -28,7 +28,7 @@ use crate::{
     acme::Challenge,
     files, own_address,
     own_certificate::OwnCertificate,
-    store::{Database, has_password},
+    store::{DatabaseLocation, has_password},
 };
 
 pub use self::{
@@ -41,137 +41,138 @@ pub use crate::{
     log::{LogFormat, LogLevel},
     oidc::OidcTable,
     remote_url::RemoteUrl,
-    trusted::Trusted,
+    trusted_proxies::TrustedProxies,
 };
 
-/// Where the file is, unless a flag says otherwise.
+/// Default path of the configuration file.
 pub const FILE: &str = "/etc/linerate/server.toml";
-/// Where commands reach a running server, unless the file says otherwise.
+/// Default path of the commands' socket.
 pub const SOCKET: &str = "/run/linerate-server/socket";
-/// Where a server listens that nobody configured.
+/// Port of a server without a configuration.
 const PORT: u16 = 8080;
-/// The same of its relay.
+/// Port of its relay.
 const RELAY_PORT: u16 = 8443;
-/// Where Tailscale's clients look for TLS.
+/// Port at which Tailscale's clients try TLS.
 pub const TLS_PORT: u16 = 443;
 
-/// The file's contents. Every key may be left out.
+/// The contents of the file. Every key is optional.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Configuration {
-    /// Where clients find the server.
+    /// URL under which clients reach the server.
     pub server_url: Option<ServerUrl>,
-    /// Where it listens for TLS.
+    /// Addresses to listen at with TLS.
     pub listen: Vec<SocketAddr>,
-    /// Where it listens without, behind a proxy that has the certificate.
+    /// Addresses to listen at without TLS, behind a proxy with the certificate.
     pub listen_plain: Vec<SocketAddr>,
-    /// The addresses where it listens for TLS with the relay's own certificate, if they are free. Tailscale's
-    /// clients accept any certificate there, because Noise proves the server.
+    /// Addresses to listen at with TLS and the relay's self-signed certificate, if they are
+    /// free. Tailscale's clients accept any certificate there, because Noise authenticates the
+    /// server.
     #[serde(skip)]
     pub listen_if_possible: Vec<SocketAddr>,
-    /// The certificate, with those that it is signed by, in PEM.
+    /// Certificate chain, in PEM.
     pub tls_certificate: Option<PathBuf>,
     /// Its private key, in PEM.
     pub tls_key: Option<PathBuf>,
-    /// An authority that gives the certificate instead.
+    /// ACME authority that issues the certificate instead.
     pub acme: Option<AcmeTable>,
-    /// The proxies that say from where their clients come.
-    pub trusted_proxies: Trusted,
-    /// Where it listens for programs that ask for its counters.
+    /// Proxies that are trusted to name their clients' addresses.
+    pub trusted_proxies: TrustedProxies,
+    /// Addresses to serve metrics at.
     pub metrics_listen: Vec<SocketAddr>,
-    /// How a line of the log is written.
+    /// Format of the log.
     pub log_format: LogFormat,
-    /// How much is logged.
+    /// Level of the log.
     pub log_level: LogLevel,
-    /// The folder of what is kept.
+    /// Folder of the state.
     pub state_dir: PathBuf,
-    /// The network's database at PostgreSQL, as a URL; a file in the folder without it.
+    /// URL of a PostgreSQL database. By default, a file in the state folder is used.
     pub database: Option<String>,
-    /// A file that has this URL.
+    /// File that contains this URL.
     pub database_url_path: Option<PathBuf>,
-    /// Whether each of its transactions may have another connection, as by PgBouncer.
+    /// Whether each transaction may get another connection, as with PgBouncer.
     pub database_pooled: bool,
-    /// Which of the networks there it is.
+    /// Number of the network in the database.
     pub database_network: NonZeroU32,
-    /// Where commands reach the server.
+    /// Path of the commands' socket.
     pub socket: PathBuf,
-    /// The domain of nodes' names.
+    /// Domain of the nodes' names.
     pub base_domain: String,
-    /// The networks of nodes' addresses.
+    /// IPv4 network of the nodes' addresses.
     pub prefix_v4: Ipv4Net,
-    /// The same of IPv6.
+    /// IPv6 network of the nodes' addresses.
     pub prefix_v6: Ipv6Net,
-    /// Which free address a new node is given.
+    /// How the address of a new node is selected.
     pub allocation: AddressAllocation,
-    /// How many days a node key lives; 0 for without end.
+    /// Lifetime of a node key, in days. 0: it never expires.
     pub node_key_days: u64,
-    /// After how many minutes without a connection an ephemeral node is forgotten.
+    /// Time without a connection after which an ephemeral node is removed, in minutes.
     pub ephemeral_minutes: u64,
     /// The relay.
     pub derp: Derp,
-    /// How names are resolved.
+    /// DNS settings of the network.
     pub dns: DnsTable,
-    /// Who vouches for users.
+    /// Login provider.
     pub oidc: Option<OidcTable>,
     /// Further networks.
     pub networks: BTreeMap<NetworkName, NetworkTable>,
-    /// Which of those it is about: none for that of the top level.
+    /// Name of the network that this configuration is for. `None` for the one of the top level.
     #[serde(skip)]
     pub name: Option<NetworkName>,
-    /// The lines of its keys.
+    /// Lines of the keys in the file.
     #[serde(skip)]
     pub source: Source,
 }
 
-/// What random addresses follow from in this process.
+/// Seed of random addresses in this process.
 static SEED: LazyLock<u64> = LazyLock::new(|| {
     let mut bytes = [0; 8];
-    // Without randomness, the addresses of nodes can be known before.
+    // Without randomness, the addresses of nodes are predictable.
     let _ = getrandom::fill(&mut bytes);
     u64::from_ne_bytes(bytes)
 });
 
-/// Which free address a new node is given, as headscale's `prefixes.allocation` names it.
+/// How the address of a new node is selected, in the values of headscale's `prefixes.allocation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AddressAllocation {
-    /// The first one behind the last that was given.
+    /// The first free address after the last assigned one.
     #[default]
     Sequential,
-    /// Any one.
+    /// A random free address.
     Random,
 }
 
-/// The relay that is part of the server.
+/// The relay of the server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Derp {
-    /// Whether there is one.
+    /// Whether the relay is enabled.
     pub enabled: bool,
-    /// The number of its region.
+    /// ID of its region.
     pub region_id: u16,
-    /// The short name of its region.
+    /// Short name of its region.
     pub region_code: String,
     /// The name of its region.
     pub region_name: String,
-    /// Where it listens for TLS by a certificate of its own, which clients are told by its hash: for
-    /// a server that has no other.
+    /// Addresses to listen at with TLS and a self-signed certificate, whose hash is sent to
+    /// clients. For a server without another certificate.
     pub listen: Vec<SocketAddr>,
-    /// Where it listens for STUN.
+    /// Addresses to listen at for STUN.
     pub stun_listen: Vec<SocketAddr>,
-    /// Its address, where its name is not enough.
+    /// IPv4 address of the relay, if its name is not sufficient.
     pub ipv4: Option<Ipv4Addr>,
-    /// The same of IPv6.
+    /// IPv6 address of the relay, if its name is not sufficient.
     pub ipv6: Option<Ipv6Addr>,
-    /// The file of the key that all relays of the region have.
+    /// File of the key that all relays of the region share.
     pub mesh_key_path: Option<PathBuf>,
     /// The other relays of the region.
     pub mesh_with: Vec<RemoteUrl>,
-    /// The server that is asked about clients that are no nodes of the network.
+    /// URL of the server that decides about clients that are not nodes of the network.
     pub verify_url: Option<RemoteUrl>,
-    /// Files with relays of others.
+    /// Files with further relays.
     pub map_paths: Vec<PathBuf>,
-    /// Where there are more.
+    /// URLs of further relays.
     pub map_urls: Vec<RemoteUrl>,
 }
 
@@ -186,7 +187,7 @@ impl Default for Configuration {
             tls_certificate: None,
             tls_key: None,
             acme: None,
-            trusted_proxies: Trusted::default(),
+            trusted_proxies: TrustedProxies::default(),
             metrics_listen: Vec::new(),
             log_format: LogFormat::default(),
             log_level: LogLevel::default(),
@@ -216,7 +217,7 @@ impl Default for Derp {
     fn default() -> Self {
         Self {
             enabled: true,
-            // 900 to 999 are the users' (tailscale `tailcfg/derpmap.go`).
+            // IDs 900 to 999 are reserved for users (tailscale `tailcfg/derpmap.go`).
             region_id: 999,
             region_code: "linerate".into(),
             region_name: "linerate-server".into(),
@@ -233,46 +234,46 @@ impl Default for Derp {
     }
 }
 
-/// Flags that say otherwise than the file.
+/// Flags that override the file.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Flags {
-    /// Where clients find the server, as https://net.example.com.
+    /// URL under which clients reach the server, such as https://net.example.com.
     #[arg(long, value_name = "URL")]
     pub server_url: Option<ServerUrl>,
-    /// Where to listen for TLS, as [::]:443.
+    /// Address to listen at with TLS, such as [::]:443.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<SocketAddr>,
-    /// Where to listen without TLS.
+    /// Address to listen at without TLS.
     #[arg(long, value_name = "ADDRESS")]
     pub listen_plain: Vec<SocketAddr>,
-    /// The certificate chain, in PEM.
+    /// Certificate chain, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_certificate: Option<PathBuf>,
-    /// The certificate's private key, in PEM.
+    /// Private key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_key: Option<PathBuf>,
-    /// The folder of what is kept.
+    /// Folder of the state.
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
-    /// The domain of nodes' names.
+    /// Domain of the nodes' names.
     #[arg(long, value_name = "DOMAIN")]
     pub base_domain: Option<String>,
-    /// Where to serve counters for Prometheus, as 127.0.0.1:9587.
+    /// Address to serve metrics for Prometheus at, such as 127.0.0.1:9587.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_listen: Vec<SocketAddr>,
-    /// The format of the log: text, or one JSON object per line.
+    /// Format of the log: text, or one JSON object per line.
     #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true)]
     pub log_format: Option<LogFormat>,
-    /// Log what is of use to who looks for a fault.
+    /// Log debug messages.
     #[arg(long)]
     pub debug: bool,
 }
 
 impl Configuration {
-    /// Reads a file. Without one that was asked for, the usual one, if it is there.
+    /// Reads a configuration file. Without a path, the default file is read if it exists.
     ///
     /// # Errors
-    /// It cannot be read: line and key.
+    /// The file cannot be read. The error names line and key.
     pub fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = file.unwrap_or(Path::new(FILE));
         let text = match fs::read_to_string(path) {
@@ -284,21 +285,20 @@ impl Configuration {
         Ok(Self { source: Source::of(path, &text), ..read })
     }
 
-    /// What is wrong with the file that this was read from, as by [`Self::read`]: it has a secret, and any
-    /// user may read it.
-    pub fn shown_secret(&self, file: Option<&Path>) -> Option<String> {
+    /// A warning if the file of this configuration contains a secret and every user can read it.
+    pub fn exposed_secret(&self, file: Option<&Path>) -> Option<String> {
         let (key, instead) = self.secret_key()?;
         let path = file.unwrap_or(Path::new(FILE));
-        // Without a file, the default was read.
+        // Without a file, the defaults are used.
         let mode = atomic_file::world_access_mode(path).ok()??;
         Some(format!(
-            "{}: any user may access this file and the secret in it, `{key}` (mode {mode:03o}): take \
-             that right away, or set `{instead}`",
+            "{}: every user can read this file and its secret, `{key}` (mode {mode:03o}): change the \
+             mode, or set `{instead}`",
             path.display()
         ))
     }
 
-    /// A key of the file that has a secret, and the key that names a file with it.
+    /// A key of the file that has a secret, and the key that can name a file with it instead.
     fn secret_key(&self) -> Option<(String, String)> {
         self.each().iter().find_map(|own| {
             let of_oidc = own.oidc.as_ref().is_some_and(OidcTable::has_secret);
@@ -314,7 +314,7 @@ impl Configuration {
         })
     }
 
-    /// With what flags say.
+    /// Overrides the file's settings by flags.
     #[must_use]
     pub fn with(mut self, flags: Flags) -> Self {
         let Flags { server_url, listen, listen_plain, state_dir, base_domain, .. } = flags;
@@ -350,13 +350,13 @@ impl Configuration {
         self
     }
 
-    /// What nobody configured is picked: HTTP without TLS, where Noise proves the server to those who
-    /// have joined, and a relay with a certificate of its own, at this machine's address.
+    /// Fills in what is not configured: HTTP without TLS, where Noise authenticates the server
+    /// to joined clients, and a relay with a self-signed certificate, at this machine's address.
     #[must_use]
     pub fn complete(mut self) -> Self {
         let is_https = self.server_url.as_ref().is_some_and(ServerUrl::is_https);
-        let is_told = is_https || !self.listen.is_empty() || !self.listen_plain.is_empty();
-        if is_told || !self.networks.is_empty() {
+        let has_listeners = is_https || !self.listen.is_empty() || !self.listen_plain.is_empty();
+        if has_listeners || !self.networks.is_empty() {
             return self;
         }
         let url =
@@ -371,14 +371,14 @@ impl Configuration {
         self
     }
 
-    /// Whether it has to listen at this port.
+    /// Whether the server listens at this port.
     fn listens_at(&self, port: u16) -> bool {
         let relay = self.derp.listen.iter().filter(|_| self.derp.enabled);
         let mut all = self.listen.iter().chain(&self.listen_plain).chain(relay);
         all.any(|address| address.port() == port)
     }
 
-    /// The URLs to which Tailscale's clients do not come back after an interruption.
+    /// URLs to which Tailscale's clients do not reconnect after an interruption.
     pub fn urls_without_tls(&self) -> Vec<ServerUrl> {
         if self.listens_at(TLS_PORT) || !self.listen_if_possible.is_empty() {
             return Vec::new();
@@ -387,33 +387,33 @@ impl Configuration {
         urls.filter(ServerUrl::may_be_replaced_by_tls).collect()
     }
 
-    /// Checks what only all of it together shows.
+    /// Checks settings that depend on each other.
     ///
     /// # Errors
-    /// What is missing, or contradicts something else.
+    /// A setting is missing or contradicts another one.
     pub fn check(&self) -> anyhow::Result<&ServerUrl> {
         if self.listen.is_empty() && self.listen_plain.is_empty() {
-            bail!("nowhere to listen: set `listen`, with a certificate, or `listen_plain`");
+            bail!("no address to listen at: set `listen` and a certificate, or `listen_plain`");
         }
         let files = [&self.tls_certificate, &self.tls_key].map(Option::is_some);
         match (&self.acme, files) {
             (Some(_), [false, false]) if self.listen.is_empty() => {
-                let why = "is for TLS: set `listen`, as [\"[::]:443\"]";
+                let why = "requires TLS: set `listen`, such as [\"[::]:443\"]";
                 bail!(self.source.fault(&["acme"], why));
             }
             (Some(acme), [false, false]) => {
                 if acme.challenge == Challenge::Http && self.listen_plain.is_empty() {
-                    let why = "is \"http-01\", which is answered without TLS: set `listen_plain`, as \
+                    let why = "is \"http-01\", which requires HTTP without TLS: set `listen_plain`, such as \
                                [\"[::]:80\"]";
                     bail!(self.source.fault(&["acme.challenge"], why));
                 }
             }
             (Some(_), _) => {
-                let why = "and `tls_certificate` with `tls_key` are both set: set one";
+                let why = "and `tls_certificate` with `tls_key` are both set: set only one";
                 bail!(self.source.fault(&["acme"], why));
             }
             (None, files) if !self.listen.is_empty() && files != [true, true] => {
-                let why = "is for TLS: set `tls_certificate` and `tls_key` or [acme], or use \
+                let why = "requires TLS: set `tls_certificate` and `tls_key` or [acme], or use \
                            `listen_plain`";
                 bail!(self.source.fault(&["listen"], why));
             }
@@ -421,35 +421,38 @@ impl Configuration {
         }
         let derp = &self.derp;
         if !derp.mesh_with.is_empty() && derp.mesh_key_path.is_none() {
-            let why = "needs `derp.mesh_key_path`: the key that its relays have";
+            let why = "requires `derp.mesh_key_path`, the key that its relays share";
             bail!(self.source.fault(&["derp.mesh_with"], why));
         }
         if derp.mesh_key_path.is_some() && !derp.enabled {
-            let why = "is for a relay, and `derp.enabled` is false";
+            let why = "requires a relay, and `derp.enabled` is false";
             bail!(self.source.fault(&["derp.mesh_key_path"], why));
         }
         self.check_networks()?;
         let url = self.server_url.as_ref();
-        let url = url.context("set `server_url`: where clients find this server")?;
+        let url =
+            url.context("set `server_url` to the URL under which clients reach this server")?;
         self.check_contradictions(url)?;
         Ok(url)
     }
 
-    /// Where the network is kept.
+    /// Location of the network's database.
     ///
     /// # Errors
-    /// The database's URL cannot be read, or there are two.
-    pub fn database(&self) -> anyhow::Result<Database> {
+    /// The URL cannot be read, or two are set.
+    pub fn database(&self) -> anyhow::Result<DatabaseLocation> {
         match (&self.database, &self.database_url_path) {
-            (None, None) => Ok(Database::File(self.state_dir.join(files::STORE))),
-            (Some(url), None) => Database::of_url(url, self.database_pooled),
-            (None, Some(file)) => Database::of_url_file(file, self.database_pooled),
-            (Some(_), Some(_)) => bail!("set `database` or `database_url_path`, not both"),
+            (None, None) => Ok(DatabaseLocation::File(self.state_dir.join(files::STORE))),
+            (Some(url), None) => DatabaseLocation::of_url(url, self.database_pooled),
+            (None, Some(file)) => DatabaseLocation::of_url_file(file, self.database_pooled),
+            (Some(_), Some(_)) => {
+                bail!("`database` and `database_url_path` are both set: set only one")
+            }
         }
         .map(|database| database.numbered(self.database_network))
     }
 
-    /// What the network is set up with, with the relay's own certificate, if it has one.
+    /// Settings of the network, with the relay's self-signed certificate, if it has one.
     ///
     /// # Errors
     /// As [`Configuration::check`].
@@ -458,7 +461,7 @@ impl Configuration {
         Ok(Settings { relays: self.relays(url, certificate), ..self.network_settings() })
     }
 
-    /// The same without what depends on where the server is.
+    /// Settings of the network that do not depend on the server's URL.
     pub fn network_settings(&self) -> Settings {
         let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 3600));
         Settings {
@@ -476,7 +479,7 @@ impl Configuration {
         }
     }
 
-    /// The relays that nodes are told of.
+    /// The map of relays for nodes.
     fn relays(&self, url: &ServerUrl, certificate: Option<&OwnCertificate>) -> String {
         let derp = &self.derp;
         if !derp.enabled {
@@ -491,7 +494,7 @@ impl Configuration {
             node["CertName"] = json!(format!("sha256-raw:{}", certificate.hash()));
             node["DERPPort"] = json!(at.port());
         }
-        // A host that is an address has no name to be asked for.
+        // If the host is an address, clients cannot resolve it as a name.
         let host = url.host().parse::<IpAddr>().ok();
         let v4 = derp.ipv4.map(IpAddr::V4).or(host.filter(IpAddr::is_ipv4));
         let v6 = derp.ipv6.map(IpAddr::V6).or(host.filter(IpAddr::is_ipv6));
@@ -537,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_secret_that_any_user_may_read_is_told_of_and_others_are_not() {
+    fn only_a_world_readable_file_with_a_secret_gives_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let set = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode));
         set(folder.path(), 0o755).unwrap();
@@ -558,16 +561,16 @@ mod tests {
             fs::write(&file, &text).unwrap();
             set(&file, 0o644).unwrap();
             let configuration = Configuration::read(Some(&file)).unwrap();
-            let told = configuration.shown_secret(Some(&file));
-            let has_key = |key| told.as_ref().is_some_and(|told| told.contains(key));
-            assert!(key.map_or(told.is_none(), has_key), "{text}: {told:?}");
+            let warning = configuration.exposed_secret(Some(&file));
+            let has_key = |key| warning.as_ref().is_some_and(|warning| warning.contains(key));
+            assert!(key.map_or(warning.is_none(), has_key), "{text}: {warning:?}");
             set(&file, 0o640).unwrap();
-            assert_eq!(configuration.shown_secret(Some(&file)), None, "{text}");
+            assert_eq!(configuration.exposed_secret(Some(&file)), None, "{text}");
         }
     }
 
     #[test]
-    fn the_relay_is_where_the_server_is() {
+    fn the_relay_has_the_servers_host_and_port() {
         let text = "server_url = \"https://10.0.0.1:8443\"\nlisten_plain = [\"[::]:80\"]";
         let settings = read(text).unwrap().settings(None).unwrap();
         let relays: serde_json::Value = serde_json::from_str(&settings.relays).unwrap();
@@ -577,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_nobody_configured_has_a_url_and_a_relay_with_its_own_certificate() {
+    fn an_unconfigured_server_gets_a_url_and_a_self_signed_relay() {
         let configuration = read("").unwrap().complete();
         let url = configuration.check().unwrap();
         assert!(!url.is_https() && url.port() == 8080, "{url}");
@@ -589,9 +592,9 @@ mod tests {
         let node = &relays["Regions"]["999"]["Nodes"][0];
         assert_eq!(node["DERPPort"], 8443);
         assert_eq!(node["CertName"], format!("sha256-raw:{}", certificate.hash()));
-        // What is configured is left alone, and so is a URL that needs a certificate.
+        // A configured listener is not replaced, and an https URL requires a certificate.
         for (text, says) in [
-            ("server_url = \"https://a\"", "nowhere to listen"),
+            ("server_url = \"https://a\"", "no address to listen at"),
             ("listen_plain = [\"[::]:80\"]", "set `server_url`"),
         ] {
             let error = read(text).unwrap().complete().check().unwrap_err().to_string();
@@ -600,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_tls_at_a_public_host_listens_where_tailscales_clients_come_back() {
+    fn a_public_server_without_tls_also_listens_at_port_443() {
         for (url, is_public) in [
             ("http://203.0.113.1:8080", true),
             ("http://net.example", true),
@@ -617,18 +620,19 @@ mod tests {
                 is_public.then(|| everywhere(443)).into_iter().collect();
             assert_eq!(picked.listen_if_possible, expected, "{url}");
             assert_eq!(picked.urls_without_tls(), [], "{url}");
-            let told = read(&format!("{text}listen_plain = [\"[::]:8080\"]")).unwrap().complete();
-            assert!(told.listen_if_possible.is_empty());
-            assert_eq!(told.urls_without_tls().len(), usize::from(is_public), "{url}");
+            let warning =
+                read(&format!("{text}listen_plain = [\"[::]:8080\"]")).unwrap().complete();
+            assert!(warning.listen_if_possible.is_empty());
+            assert_eq!(warning.urls_without_tls().len(), usize::from(is_public), "{url}");
             let relay = read(&format!("{text}[derp]\nlisten = [\"[::]:443\"]")).unwrap().complete();
             assert!(relay.listen_if_possible.is_empty() && relay.urls_without_tls().is_empty());
         }
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn a_missing_setting_is_named() {
         let error = read("").unwrap().check().unwrap_err().to_string();
-        assert!(error.contains("nowhere to listen"), "{error}");
+        assert!(error.contains("no address to listen at"), "{error}");
         let flags = Flags {
             server_url: Some("https://a".parse().unwrap()),
             listen: vec!["[::]:443".parse().unwrap()],

@@ -1,19 +1,19 @@
-//! Whether data reaches routers of which another could take a network over: a client may answer, and
-//! carry nothing. Other nodes say it, by pings through the tunnel that the router's data plane answers
-//! (`tailcfg.PingRequest` of the type TSMP).
+//! Checks whether data reaches routers that another router could replace. A client may answer the
+//! server and still carry no data. Other nodes therefore ping the router through the tunnel, and its
+//! data plane answers (`tailcfg.PingRequest` of type TSMP).
 //!
 //! ```text
-//!   one node:    do you reach the router? ── yes ──► in three seconds once more
+//!   one node:   reaches the router? ── yes ──► checked again after three seconds
 //!                  | no
-//!   two others:  do you reach the router? ── yes ──► it was the node
-//!                and another node?
+//!   two others: reach the router? ──── yes ──► the first node was at fault
+//!               and another node?
 //!                  | both: no, and yes
 //!                  v
-//!                its networks go to another until a node reaches it
+//!               its networks go to another router until a node reaches it again
 //! ```
 //!
-//! A node that reaches no other condemns none. Nor is a router condemned that never answered such a ping:
-//! its client may not know them.
+//! A node that reaches no other node does not count as a prober. A router that never answered such
+//! a ping is not marked broken, because its client may not support them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,50 +29,50 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{pings::Question, serve::Server};
+use crate::{pings::Ping, serve::Tenant};
 
-/// Between two rounds.
+/// Pause between two rounds.
 const REST: Duration = Duration::from_secs(3);
-/// Between two routers: five questions a second while all is well.
+/// Pause between two routers: five pings per second in normal operation.
 const PACE: Duration = Duration::from_millis(200);
-/// The most routers that are asked about at once. Where nothing answers, two nodes are asked three times
-/// in two seconds for each: twelve questions a second in all.
+/// Maximum number of routers that are checked at the same time. If nothing answers, two nodes are
+/// pinged three times in two seconds for each: twelve pings per second in total.
 const AT_ONCE: usize = 4;
-/// How long an answer may take, of each of two questions: any packet may be lost.
+/// Timeout of each of two pings. Two are sent because any packet may be lost.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is known of routers, by pings of other nodes.
+/// Results of the pings, by router.
 #[derive(Default)]
-pub struct DataPaths(Mutex<HashMap<NodeId, Known>>);
+pub struct DataPaths(Mutex<HashMap<NodeId, RouterRecord>>);
 
-/// What is known of one.
+/// Results for one router.
 #[derive(Debug, Default)]
-struct Known {
-    /// Data reached it once: it answers such pings.
+struct RouterRecord {
+    /// Data reached it at least once, so it answers such pings.
     has_answered: bool,
     /// Data does not reach it.
     is_broken: bool,
-    /// Those that reached others, and not it, since one reached it last.
+    /// Probers that reached other nodes but not the router, since it was last reached.
     accusers: BTreeSet<NodeId>,
-    /// How often one did.
+    /// Number of their testimonies.
     accusations: u32,
-    /// Which of its witnesses is next.
+    /// Index of the next prober.
     turn: usize,
 }
 
-/// What a node says of a router.
+/// Result of a prober's pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
-    /// It reaches it.
+enum Testimony {
+    /// The prober reaches the router.
     Reached,
-    /// It does not, and reaches another.
+    /// The prober reaches another node, but not the router.
     Unreached,
-    /// It reaches no other, or does not answer.
-    Nothing,
+    /// The prober reaches no other node, or does not answer.
+    Inconclusive,
 }
 
-impl Known {
-    /// The next nodes to ask, of so many: none is asked twice at once.
+impl RouterRecord {
+    /// Selects the next probers. Each is selected at most once.
     fn next(&mut self, probers: &[Prober], count: usize) -> Vec<Prober> {
         let count = count.min(probers.len());
         let chosen = (self.turn..self.turn + count).map(|at| probers[at % probers.len()].clone());
@@ -81,17 +81,17 @@ impl Known {
         chosen
     }
 
-    /// A node reached it: it is asked again.
+    /// A prober reached the router. The same prober is used next time.
     fn reached(&mut self, prober: NodeId, probers: &[Prober]) {
         let turn = probers.iter().position(|one| one.id == prober).unwrap_or_default();
         *self = Self { has_answered: true, turn, ..Self::default() };
     }
 
-    /// A node of so many did not, and reaches another.
-    fn accuse(&mut self, prober: NodeId, of: usize) {
+    /// A prober, one of `of`, reaches another node but not the router.
+    fn add_accusation(&mut self, prober: NodeId, of: usize) {
         self.accusers.insert(prober);
         self.accusations += 1;
-        // Where there is but one to ask, it is asked twice.
+        // A single prober has to testify twice.
         let enough = self.accusers.len() >= 2 || (of == 1 && self.accusations >= 2);
         self.is_broken |= self.has_answered && enough;
     }
@@ -100,48 +100,56 @@ impl Known {
 impl DataPaths {
     /// Whether data does not reach a router.
     pub fn is_broken(&self, router: NodeId) -> bool {
-        self.lock().get(&router).is_some_and(|known| known.is_broken)
+        self.lock().get(&router).is_some_and(|record| record.is_broken)
     }
 
     fn has_answered(&self, router: NodeId) -> bool {
-        self.lock().get(&router).is_some_and(|known| known.has_answered)
+        self.lock().get(&router).is_some_and(|record| record.has_answered)
     }
 
-    /// Takes what nodes said. Whether that is news of the router.
-    fn take(&self, watched: &ProbedRouter, said: &[(NodeId, Said)]) -> bool {
+    /// Records testimonies. Returns whether the state of the router changed.
+    fn record_testimonies(
+        &self,
+        watched: &ProbedRouter,
+        testimonies: &[(NodeId, Testimony)],
+    ) -> bool {
         let mut all = self.lock();
-        let known = all.entry(watched.router).or_default();
-        let was_broken = known.is_broken;
-        let reached = said.iter().find(|(_, said)| *said == Said::Reached);
+        let record = all.entry(watched.router).or_default();
+        let was_broken = record.is_broken;
+        let reached =
+            testimonies.iter().find(|(_, testimonies)| *testimonies == Testimony::Reached);
         match reached {
-            Some((prober, _)) => known.reached(*prober, &watched.probers),
+            Some((prober, _)) => record.reached(*prober, &watched.probers),
             None => {
-                let accusing = said.iter().filter(|(_, said)| *said == Said::Unreached);
-                accusing.for_each(|(prober, _)| known.accuse(*prober, watched.probers.len()));
+                let accusing = testimonies
+                    .iter()
+                    .filter(|(_, testimonies)| *testimonies == Testimony::Unreached);
+                accusing
+                    .for_each(|(prober, _)| record.add_accusation(*prober, watched.probers.len()));
             }
         }
-        known.is_broken != was_broken
+        record.is_broken != was_broken
     }
 
     fn next(&self, watched: &ProbedRouter, count: usize) -> Vec<Prober> {
         self.lock().entry(watched.router).or_default().next(&watched.probers, count)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, RouterRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Goes on for as long as there is a server.
-pub async fn watch(server: Weak<Server>) {
-    // One router of which nothing is heard does not have the others wait.
+/// Checks routers as long as the tenant exists.
+pub async fn watch(tenant: Weak<Tenant>) {
+    // A router without answers must not delay the checks of others.
     let (mut asked, mut busy) = (JoinSet::new(), HashMap::new());
     loop {
         sleep(REST).await;
-        let Some(server) = server.upgrade() else { return };
-        let is_here = |id| server.pings.is_connected(id);
-        let all = server.network.read(|state| {
-            server.data_paths.lock().retain(|id, _| state.node(*id).is_some());
+        let Some(tenant) = tenant.upgrade() else { return };
+        let is_here = |id| tenant.pings.is_connected(id);
+        let all = tenant.network.read(|state| {
+            tenant.data_paths.lock().retain(|id, _| state.node(*id).is_some());
             state.probed_routers(is_here)
         });
         for watched in all.into_iter().filter(|one| !one.probers.is_empty()) {
@@ -151,8 +159,8 @@ pub async fn watch(server: Weak<Server>) {
             }
             busy.retain(|_, task: &mut AbortHandle| !task.is_finished());
             if !busy.contains_key(&watched.router) {
-                let (router, server) = (watched.router, Arc::clone(&server));
-                let task = asked.spawn(async move { look_at(&server, &watched).await });
+                let (router, tenant) = (watched.router, Arc::clone(&tenant));
+                let task = asked.spawn(async move { check_router(&tenant, &watched).await });
                 busy.insert(router, task);
             }
             sleep(PACE).await;
@@ -160,15 +168,15 @@ pub async fn watch(server: Weak<Server>) {
     }
 }
 
-/// Finds out whether data reaches a router, and has the network know.
-async fn look_at(server: &Arc<Server>, watched: &ProbedRouter) {
-    let paths = &server.data_paths;
+/// Checks whether data reaches a router, and updates the network's state.
+async fn check_router(tenant: &Arc<Tenant>, watched: &ProbedRouter) {
+    let paths = &tenant.data_paths;
     let is_broken = paths.is_broken(watched.router);
     if !is_broken {
         let Some(prober) = paths.next(watched, 1).pop() else { return };
-        let is_reached = reaches(server, prober.id, watched.address).await;
+        let is_reached = reaches(tenant, prober.id, watched.address).await;
         if is_reached {
-            paths.take(watched, &[(prober.id, Said::Reached)]);
+            paths.record_testimonies(watched, &[(prober.id, Testimony::Reached)]);
         }
         if is_reached || !paths.has_answered(watched.router) {
             return;
@@ -177,43 +185,45 @@ async fn look_at(server: &Arc<Server>, watched: &ProbedRouter) {
     let mut asked = JoinSet::new();
     for mut prober in paths.next(watched, 2) {
         if is_broken {
-            // That is known, and only one that reaches it is news.
+            // It is known to be broken: only a prober that reaches it would be news.
             prober.controls.clear();
         }
-        let (server, router) = (Arc::clone(server), watched.address);
-        asked.spawn(async move { (prober.id, testimony(&server, &prober, router).await) });
+        let (tenant, router) = (Arc::clone(tenant), watched.address);
+        asked.spawn(async move { (prober.id, testimony(&tenant, &prober, router).await) });
     }
-    let said = asked.join_all().await;
-    tracing::debug!(router = %watched.router, ?said, "other nodes were asked");
-    if !paths.take(watched, &said) {
+    let testimonies = asked.join_all().await;
+    tracing::debug!(router = %watched.router, ?testimonies, "other nodes were queried");
+    if !paths.record_testimonies(watched, &testimonies) {
         return;
     }
     let router = watched.router;
     if !paths.is_broken(router) {
-        // It has its networks again when it answers itself, too.
+        // It gets its networks back when it answers the server as well.
         tracing::info!("data reaches the router {router} again");
         return;
     }
-    tracing::info!("no data reaches the router {router}: other nodes reach each other and not it");
-    // The server is about to end otherwise.
-    let _ = server.network.run(move |state, _| state.record_responses(&[(router, false)])).await;
+    tracing::info!(
+        "no data reaches the router {router}: other nodes reach each other, but not the router"
+    );
+    // An error means that the server is about to end.
+    let _ = tenant.network.run(move |state, _| state.record_responses(&[(router, false)])).await;
 }
 
-/// What a node says of the router at an address.
-async fn testimony(server: &Server, prober: &Prober, router: Ipv4Addr) -> Said {
+/// Tests whether a prober reaches a router.
+async fn testimony(tenant: &Tenant, prober: &Prober, router: Ipv4Addr) -> Testimony {
     let (is_reached, reaches_another) = tokio::join!(
-        reaches(server, prober.id, router),
-        reaches_any(server, prober.id, &prober.controls)
+        reaches(tenant, prober.id, router),
+        reaches_any(tenant, prober.id, &prober.controls)
     );
     match (is_reached, reaches_another) {
-        (true, _) => Said::Reached,
-        (false, true) => Said::Unreached,
-        (false, false) => Said::Nothing,
+        (true, _) => Testimony::Reached,
+        (false, true) => Testimony::Unreached,
+        (false, false) => Testimony::Inconclusive,
     }
 }
 
-async fn reaches_any(server: &Server, prober: NodeId, controls: &[Ipv4Addr]) -> bool {
-    let all = controls.iter().map(|control| Box::pin(reaches(server, prober, *control)));
+async fn reaches_any(tenant: &Tenant, prober: NodeId, controls: &[Ipv4Addr]) -> bool {
+    let all = controls.iter().map(|control| Box::pin(reaches(tenant, prober, *control)));
     let mut all: Vec<_> = all.collect();
     while !all.is_empty() {
         let (is_reached, _, others) = futures_util::future::select_all(all).await;
@@ -225,11 +235,11 @@ async fn reaches_any(server: &Server, prober: NodeId, controls: &[Ipv4Addr]) -> 
     false
 }
 
-/// Whether a node reaches an address.
-async fn reaches(server: &Server, prober: NodeId, address: Ipv4Addr) -> bool {
+/// Tests whether a prober reaches an address.
+async fn reaches(tenant: &Tenant, prober: NodeId, address: Ipv4Addr) -> bool {
     for _ in 0..2 {
-        let said = server.pings.ask(prober, Question::Reach(address), ANSWER).await;
-        if said.is_ok_and(|said| is_pong(&said)) {
+        let testimonies = tenant.pings.send_ping(prober, Ping::AccessRules(address), ANSWER).await;
+        if testimonies.is_ok_and(|testimonies| is_pong(&testimonies)) {
             return true;
         }
     }
@@ -245,8 +255,8 @@ struct Pong {
     err: String,
 }
 
-fn is_pong(said: &[u8]) -> bool {
-    serde_json::from_slice(said)
+fn is_pong(testimonies: &[u8]) -> bool {
+    serde_json::from_slice(testimonies)
         .is_ok_and(|Pong { r#type, err }| r#type == "TSMP" && err.is_empty())
 }
 
@@ -265,48 +275,53 @@ mod tests {
         }
     }
 
-    /// Says so of the next two, and whether the router is broken then.
-    fn all_say(paths: &DataPaths, watched: &ProbedRouter, said: Said) -> bool {
+    /// Records this testimony of the next two probers. Returns whether the router is broken.
+    fn testify(paths: &DataPaths, watched: &ProbedRouter, testimonies: Testimony) -> bool {
         let chosen = paths.next(watched, 2);
-        let said: Vec<_> = chosen.iter().map(|one| (one.id, said)).collect();
-        paths.take(watched, &said);
+        let testimonies: Vec<_> = chosen.iter().map(|one| (one.id, testimonies)).collect();
+        paths.record_testimonies(watched, &testimonies);
         paths.is_broken(ROUTER)
     }
 
     #[test]
-    fn two_that_reach_others_condemn_a_router_and_one_that_reaches_it_frees_it() {
+    fn two_witnesses_mark_a_router_broken_and_one_clears_it() {
         let (paths, watched) = (DataPaths::default(), watched(3));
-        assert!(!all_say(&paths, &watched, Said::Reached));
-        assert!(!all_say(&paths, &watched, Said::Nothing), "they reach no other");
-        assert!(!paths.take(&watched, &[(NodeId(10), Said::Unreached)]));
-        assert!(!paths.take(&watched, &[(NodeId(10), Said::Unreached)]), "it is one, twice");
-        let said = [(NodeId(10), Said::Unreached), (NodeId(11), Said::Unreached)];
-        assert!(paths.take(&watched, &said) && paths.is_broken(ROUTER));
-        assert!(!paths.take(&watched, &said), "that is known");
-        assert!(all_say(&paths, &watched, Said::Nothing));
-        let said = [(NodeId(10), Said::Unreached), (NodeId(12), Said::Reached)];
-        assert!(paths.take(&watched, &said) && !paths.is_broken(ROUTER));
-        assert_eq!(paths.next(&watched, 1)[0].id, NodeId(12), "it is asked again");
+        assert!(!testify(&paths, &watched, Testimony::Reached));
+        assert!(!testify(&paths, &watched, Testimony::Inconclusive), "they reach no other node");
+        assert!(!paths.record_testimonies(&watched, &[(NodeId(10), Testimony::Unreached)]));
+        assert!(
+            !paths.record_testimonies(&watched, &[(NodeId(10), Testimony::Unreached)]),
+            "one prober, twice"
+        );
+        let testimonies = [(NodeId(10), Testimony::Unreached), (NodeId(11), Testimony::Unreached)];
+        assert!(paths.record_testimonies(&watched, &testimonies) && paths.is_broken(ROUTER));
+        assert!(!paths.record_testimonies(&watched, &testimonies), "no news");
+        assert!(testify(&paths, &watched, Testimony::Inconclusive));
+        let testimonies = [(NodeId(10), Testimony::Unreached), (NodeId(12), Testimony::Reached)];
+        assert!(paths.record_testimonies(&watched, &testimonies) && !paths.is_broken(ROUTER));
+        assert_eq!(paths.next(&watched, 1)[0].id, NodeId(12), "it is the next prober");
     }
 
     #[test]
-    fn one_that_never_answered_is_not_condemned() {
+    fn a_router_that_never_answered_is_not_marked_broken() {
         let (paths, watched) = (DataPaths::default(), watched(3));
-        assert!((0..10).all(|_| !all_say(&paths, &watched, Said::Unreached)));
-        assert!(!all_say(&paths, &watched, Said::Reached));
-        assert!(all_say(&paths, &watched, Said::Unreached));
+        assert!((0..10).all(|_| !testify(&paths, &watched, Testimony::Unreached)));
+        assert!(!testify(&paths, &watched, Testimony::Reached));
+        assert!(testify(&paths, &watched, Testimony::Unreached));
     }
 
     #[test]
-    fn where_there_is_one_to_ask_it_has_to_say_it_twice() {
+    fn a_single_witness_must_testify_twice() {
         let (paths, watched) = (DataPaths::default(), watched(1));
-        let says = |said| all_say(&paths, &watched, said);
-        assert!(!says(Said::Reached) && !says(Said::Unreached));
-        assert!(!says(Said::Reached) && !says(Said::Unreached) && says(Said::Unreached));
+        let says = |testimonies| testify(&paths, &watched, testimonies);
+        assert!(!says(Testimony::Reached) && !says(Testimony::Unreached));
+        assert!(
+            !says(Testimony::Reached) && !says(Testimony::Unreached) && says(Testimony::Unreached)
+        );
     }
 
     #[test]
-    fn all_have_their_turn_and_none_is_asked_twice_at_once() {
+    fn witnesses_take_turns_and_each_is_asked_at_most_once_a_round() {
         let (paths, three) = (DataPaths::default(), watched(3));
         let turns: Vec<i64> =
             (0..3).flat_map(|_| paths.next(&three, 2)).map(|one| one.id.0).collect();
@@ -316,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pong_is_of_the_tunnel_and_without_an_error() {
+    fn only_a_tsmp_answer_without_an_error_is_a_pong() {
         assert!(is_pong(br#"{"Type":"TSMP","IP":"100.64.0.2","LatencySeconds":0.01}"#));
         assert!(!is_pong(br#"{"Type":"TSMP","Err":"no matching peer"}"#));
         assert!(!is_pong(br#"{"Type":"disco","LatencySeconds":0.01}"#));

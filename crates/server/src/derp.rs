@@ -1,10 +1,10 @@
-//! The relay: passes datagrams on by node key, between clients that the network knows, and with
+//! The DERP relay. It relays datagrams by node key, between clients that the network knows and with
 //! other relays of its region.
 //!
 //! ```text
 //!   upgrade ── greeting, login ── session ── Table ── the receiver's queue ── writer
 //!                                               │'── the queue of a link ── another relay (mesh.rs)
-//!                                               '── nowhere: the sender is told
+//!                                               '── unknown: the sender is notified
 //! ```
 
 mod admission;
@@ -46,32 +46,32 @@ pub use self::admission::Admission;
 use self::{
     mesh::Mesh,
     session::{QUIET, Session},
-    table::{Client, Table, Way, gone},
+    table::{Client, Route, Table, gone},
 };
 use crate::{
     api::Arrival,
     body::{Answer, text},
     clock::now,
-    counted,
-    serve::Server,
-    ts2021::{switching, visitor_of},
-    visitors::{Stage, Visitor},
+    connections::{Connection, Stage},
+    counters,
+    serve::Tenant,
+    ts2021::{connection_of, switching},
     web_socket::{self, WebSocket},
 };
 
-/// Within this a client has logged in (tailscale `derp/derpserver`).
+/// Maximum time for a client to log in (tailscale `derp/derpserver`).
 const LOGIN: Duration = Duration::from_secs(10);
-/// A client whose connection takes nothing for so long is not there.
+/// A client whose connection does not accept data for this time is disconnected.
 const WRITE: Duration = Duration::from_secs(10);
-/// Signs of life, and the interval at which others are asked whether they know a client.
+/// Interval of keepalives, and of checks with another server whether a client is still admitted.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// The interval at which a client is looked up in the network.
+/// Interval at which a client is looked up in the network.
 const LOOK: Duration = Duration::from_secs(5);
-/// How much is read at once, in bytes.
+/// Maximum number of bytes per read.
 const READ: usize = 64 << 10;
-/// The longest login, in bytes, with its frame's header.
+/// Maximum size of a login with its frame header, in bytes.
 const LONGEST_LOGIN: usize = 4 << 10;
-/// The longest message of a WebSocket, in bytes: a browser sends a datagram of the tunnel in each.
+/// Maximum size of a WebSocket message, in bytes. A browser sends one datagram per message.
 const MESSAGE: usize = 32 << 10;
 
 /// The relay.
@@ -80,46 +80,49 @@ pub struct Relay {
     table: Table,
     mesh: Option<Mesh>,
     admission: Option<Admission>,
-    counted: &'static counted::Relay,
+    counters: &'static counters::RelayCounters,
     threads: Handle,
 }
 
 impl Relay {
-    /// One with this key, maybe of a mesh, that maybe asks others which clients it may serve. It relays on
-    /// these threads.
+    /// Creates a relay, which runs on `threads`. `admission` queries another server about
+    /// clients that are not nodes.
     pub fn new(
         key: RelayKey,
         mesh: Option<Mesh>,
         admission: Option<Admission>,
-        counted: &'static counted::Relay,
+        counters: &'static counters::RelayCounters,
         threads: Handle,
     ) -> Self {
-        Self { key, table: Table::default(), mesh, admission, counted, threads }
+        Self { key, table: Table::default(), mesh, admission, counters, threads }
     }
 }
 
-/// Answers a request for the relay, and serves it.
-pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+/// Answers a request for the relay, and serves the connection.
+pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
     if let Some(response) = web_socket::accept(&request, "derp") {
-        let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+        let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
         let at = source_of(&request);
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
                 let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
-                serve(server, stream, visitor, at).await;
+                serve(tenant, stream, connection, at).await;
             }
         });
         return response;
     }
     let asks = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
     if !asks.is_some_and(|asks| asks.eq_ignore_ascii_case(b"derp")) {
-        return text(StatusCode::UPGRADE_REQUIRED, "here is DERP, by an upgrade\n");
+        return text(
+            StatusCode::UPGRADE_REQUIRED,
+            "this is a DERP relay: an upgrade is required\n",
+        );
     }
-    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
     let at = source_of(&request);
     tokio::spawn(async move {
         if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-            serve(server, TokioIo::new(upgraded), visitor, at).await;
+            serve(tenant, TokioIo::new(upgraded), connection, at).await;
         }
     });
     switching(HeaderValue::from_static("DERP"))
@@ -127,74 +130,81 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
 
 fn source_of(request: &Request<Incoming>) -> SocketAddr {
     match request.extensions().get::<Arrival>() {
-        Some(Arrival::Network(at)) => *at,
+        Some(Arrival::Remote(at)) => *at,
         _ => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }
 
-/// Logs a client in. From then on it is served to its end on the relay's threads.
+/// Logs a client in, and relays for it on the relay's threads.
 async fn serve(
-    server: Arc<Server>,
+    tenant: Arc<Tenant>,
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
-    visitor: Arc<Visitor>,
+    connection: Arc<Connection>,
     at: SocketAddr,
 ) {
-    let Some(relay) = server.relay.clone() else { return };
-    visitor.reaches(Stage::Speaking);
+    let Some(relay) = tenant.relay.clone() else { return };
+    connection.advance(Stage::Speaking);
     let (mut from, mut to) = split(stream);
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
     let greeted = async {
         let contents = greet(&relay, &mut decoder, &mut buffer, &mut from, &mut to).await?;
-        log_in(&server, &relay, &contents, at, &mut to).await
+        log_in(&tenant, &relay, &contents, at, &mut to).await
     };
     let logged_in = tokio::select! {
         logged_in = timeout(LOGIN, greeted) => logged_in,
-        () = visitor.must_leave() => return,
+        () = connection.evicted() => return,
     };
     let Ok(Some(client)) = logged_in else { return };
-    let machine = server.network.read(|state| state.machine_of(&client.key));
-    // A client that another server vouches for is a stranger of this network, but not one by one.
-    visitor.belongs_to(machine.unwrap_or(MachinePublic(client.key.0)));
+    let machine = tenant.network.read(|state| state.machine_of(&client.key));
+    // A client that another server admits is not a machine of this network, but it is not limited
+    // as a stranger either.
+    connection.set_machine(machine.unwrap_or(MachinePublic(client.key.0)));
     let client = Arc::new(client);
-    // On the threads of the control plane: the network may be locked while it changes.
-    let mut known = JoinSet::new();
-    known.spawn(stays_known(Arc::clone(&server), Arc::clone(&relay), Arc::clone(&client)));
+    // On the threads of the control plane, because the network may be locked while it changes.
+    let mut revocation = JoinSet::new();
+    revocation.spawn(until_revoked(Arc::clone(&tenant), Arc::clone(&relay), Arc::clone(&client)));
     let threads = relay.threads.clone();
-    threads.spawn(relay_for(relay, client, (visitor, known), (decoder, buffer), (from, to)));
+    threads.spawn(relay_for(
+        relay,
+        client,
+        (connection, revocation),
+        (decoder, buffer),
+        (from, to),
+    ));
 }
 
-/// Relays for a client until its connection ends, or the task in `known`.
+/// Relays for a client until its connection or the task in `revocation` ends.
 async fn relay_for(
     relay: Arc<Relay>,
     client: Arc<Client>,
-    (visitor, mut known): (Arc<Visitor>, JoinSet<()>),
+    (connection, mut revocation): (Arc<Connection>, JoinSet<()>),
     (mut decoder, mut buffer): (Decoder, BytesMut),
     (mut from, mut to): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
 ) {
     relay.table.insert(&client);
-    let _held = relay.counted.clients.hold();
+    let _held = relay.counters.clients.increment();
     let mut session = Session::new(&relay, &client);
     tokio::select! {
         _ = session.run(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(&client, &mut to) => {}
-        _ = known.join_next() => {}
+        _ = revocation.join_next() => {}
         () = client.closed() => {}
-        () = visitor.must_leave() => {}
+        () = connection.evicted() => {}
     }
     if !relay.table.remove(&client) {
         return;
     }
-    // Those that it sent to know no way back by this region any more. Those of other relays are told
-    // there.
+    // The peers that it sent to cannot reach it in this region any more. Peers at other relays
+    // are notified there.
     let words = gone(&client.key, GoneReason::Disconnected);
     for peer in session.noted {
-        if let Some(Way::Near(peer)) = relay.table.way(&peer) {
+        if let Some(Route::Local(peer)) = relay.table.route(&peer) {
             peer.queue.fill().control(&words);
         }
     }
 }
 
-/// Greets a client, and has the contents of its login. Nothing: it has none.
+/// Greets a client and returns the contents of its login. `None` if the client sent no login.
 async fn greet(
     relay: &Relay,
     decoder: &mut Decoder,
@@ -210,9 +220,9 @@ async fn greet(
     Some(contents).filter(|_| kind == kind::CLIENT_INFO)
 }
 
-/// Answers a login. Nothing: it is none, or the client may not be served.
+/// Answers a login. `None` if it is invalid or the client may not be served.
 async fn log_in(
-    server: &Server,
+    tenant: &Tenant,
     relay: &Relay,
     contents: &[u8],
     at: SocketAddr,
@@ -221,10 +231,10 @@ async fn log_in(
     let login = relay.key.open_login(contents)?;
     let is_of_mesh = relay.mesh.as_ref().is_some_and(|mesh| mesh.key().is_of(&login));
     let key = login.client;
-    let is_known = is_of_mesh || is_known_here(server, &key);
+    let is_known = is_of_mesh || has_valid_key(tenant, &key);
     if !is_known && !is_admitted(relay, &key, at).await {
-        server.network.counted().refused.relay.add(1);
-        tracing::debug!("the relay does not know {key}");
+        tenant.network.counters().refused.relay.add(1);
+        tracing::debug!("relay: {key} is not admitted");
         return None;
     }
     let mut out = BytesMut::new();
@@ -232,22 +242,22 @@ async fn log_in(
     write_frame(&mut out, kind::SERVER_INFO, &info);
     to.write_all(&out).await.ok()?;
     to.flush().await.ok()?;
-    Some(Client::new(key, at, is_of_mesh, relay.counted))
+    Some(Client::new(key, at, is_of_mesh, relay.counters))
 }
 
-/// Ends when a client may be served no longer. It is asked for beside all that is written: what is
-/// asked may hang.
-async fn stays_known(server: Arc<Server>, relay: Arc<Relay>, client: Arc<Client>) {
+/// Returns when a client may not be served any more. It runs concurrently with writing, because
+/// another server's answer may take long.
+async fn until_revoked(tenant: Arc<Tenant>, relay: Arc<Relay>, client: Arc<Client>) {
     if client.is_of_mesh {
         return pending().await;
     }
-    let mut asked = Instant::now();
-    let mut was_here = is_known_here(&server, &client.key);
+    let mut checked_at = Instant::now();
+    let mut was_here = has_valid_key(&tenant, &client.key);
     loop {
         sleep(LOOK).await;
-        let is_here = is_known_here(&server, &client.key);
-        if !is_here && (was_here || asked.elapsed() >= KEEP_ALIVE) {
-            asked = Instant::now();
+        let is_here = has_valid_key(&tenant, &client.key);
+        if !is_here && (was_here || checked_at.elapsed() >= KEEP_ALIVE) {
+            checked_at = Instant::now();
             if !is_admitted(&relay, &client.key, client.at).await {
                 return;
             }
@@ -256,12 +266,12 @@ async fn stays_known(server: Arc<Server>, relay: Arc<Relay>, client: Arc<Client>
     }
 }
 
-/// Whether the network has a client with this key, and the key is valid.
-fn is_known_here(server: &Server, key: &NodePublic) -> bool {
-    server.network.read(|state| state.has_valid_key(key, now()))
+/// Whether the network has a node with this key, and the key is valid.
+fn has_valid_key(tenant: &Tenant, key: &NodePublic) -> bool {
+    tenant.network.read(|state| state.has_valid_key(key, now()))
 }
 
-/// Whether another server that is asked knows a client.
+/// Whether the other server, if one is configured, admits a client.
 async fn is_admitted(relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
     match &relay.admission {
         Some(admission) => admission.admits(key, at.ip()).await,
@@ -269,7 +279,7 @@ async fn is_admitted(relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
     }
 }
 
-/// The next frame, of at most this many bytes; nothing at the end.
+/// Reads the next frame, of at most `longest` bytes. `None` at the end.
 async fn next(
     decoder: &mut Decoder,
     buffer: &mut BytesMut,
@@ -290,13 +300,13 @@ async fn next(
     }
 }
 
-/// Writes what is queued for a client, and signs of life.
+/// Writes the queue of a client, and keepalives.
 async fn write(client: &Client, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let mut out = BytesMut::new();
     let mut alive_at = Instant::now() + KEEP_ALIVE;
     loop {
-        let is_idle = out.capacity() == 0;
-        let wake_at = if is_idle { alive_at } else { alive_at.min(Instant::now() + QUIET) };
+        let idle = out.capacity() == 0;
+        let wake_at = if idle { alive_at } else { alive_at.min(Instant::now() + QUIET) };
         tokio::select! {
             taken = client.queue.take(&mut out) => taken.map_err(|_| io::ErrorKind::OutOfMemory)?,
             () = sleep_until(wake_at) => {
@@ -313,7 +323,7 @@ async fn write(client: &Client, to: &mut (impl AsyncWrite + Unpin)) -> io::Resul
     }
 }
 
-/// Writes what is ready, and empties it.
+/// Writes a buffer and clears it.
 async fn write_out(out: &mut BytesMut, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let written = async {
         to.write_all(out).await?;

@@ -1,5 +1,4 @@
-//! What is asked of others over HTTP, a provider of identities first of all: each answer within bounds
-//! of size and time.
+//! HTTP client for other servers, such as identity providers. Answers are limited in size and time.
 
 use std::{fmt, future::pending, io, time::Duration};
 
@@ -22,43 +21,43 @@ use tokio_rustls::TlsConnector;
 
 use crate::roots;
 
-/// Within this an answer has come: a person waits for it in a browser.
+/// Maximum time for an answer. A user may wait for it in a browser.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer, in bytes: keys of a large provider are some 20 KiB.
+/// Maximum size of an answer, in bytes. Keys of a large provider take about 20 KiB.
 const LONGEST: usize = 512 << 10;
-/// The longest head of one, in bytes.
+/// Maximum size of the head of an answer, in bytes.
 const LONGEST_HEAD: usize = 32 << 10;
 
-/// Asks others.
+/// HTTP client.
 pub struct Fetch {
     tls: TlsConnector,
-    /// Whether they may be asked without TLS, because they are on this machine.
+    /// Whether requests without TLS are allowed. They are, to this machine only.
     plain: bool,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum FetchError {
-    /// It has no address that can be asked.
+    /// The URL is not usable.
     Address(String),
-    /// The connection.
+    /// The connection failed.
     Connection(io::Error),
-    /// What is said over it.
+    /// HTTP failed.
     Http(hyper::Error),
-    /// The answer is too long, or breaks off.
+    /// The answer is too long or incomplete.
     Body(String),
-    /// It takes too long.
+    /// The answer took too long.
     Late,
 }
 
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address(uri) => write!(f, "{uri} cannot be asked"),
+            Self::Address(uri) => write!(f, "{uri} is not a usable URL"),
             Self::Connection(error) => write!(f, "{error}"),
             Self::Http(error) => write!(f, "{error}"),
             Self::Body(error) => write!(f, "the answer: {error}"),
-            Self::Late => write!(f, "there was no answer within {} s", PATIENCE.as_secs()),
+            Self::Late => write!(f, "no answer within {} s", PATIENCE.as_secs()),
         }
     }
 }
@@ -78,20 +77,20 @@ impl From<hyper::Error> for FetchError {
 }
 
 impl Fetch {
-    /// One that trusts the authorities that this machine trusts.
+    /// Creates a client that trusts the authorities of this machine.
     pub fn new(plain: bool) -> Self {
         Self { tls: connector(), plain }
     }
 
-    /// An answer in time.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no valid answer in time.
     pub async fn within_time(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
-        timeout(PATIENCE, self.ask(request)).await.map_err(|_| FetchError::Late)?
+        timeout(PATIENCE, self.send(request)).await.map_err(|_| FetchError::Late)?
     }
 
-    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
         let uri = request.uri().clone();
         let bad = || FetchError::Address(uri.to_string());
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
@@ -110,12 +109,12 @@ impl Fetch {
     }
 }
 
-/// TLS that trusts the authorities that this machine trusts.
+/// TLS connector that trusts the authorities of this machine.
 pub fn connector() -> TlsConnector {
     TlsConnector::from(roots::client())
 }
 
-/// One request on a connection of its own. It follows no redirect.
+/// Sends one request on its own connection, without following redirects.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: HttpRequest,
@@ -123,20 +122,20 @@ async fn exchange(
     let mut builder = http1::Builder::new();
     builder.max_buf_size(LONGEST_HEAD);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    let asked = async {
+    let answered = async {
         let answer = sender.send_request(on_the_wire(request)?).await?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, LONGEST).collect().await;
         let body = body.map_err(|error| FetchError::Body(error.to_string()))?;
         Ok(Response::from_parts(head, body.to_bytes().to_vec()))
     };
-    // What ends the connection is told to the caller, too.
+    // The cause of the connection's end is also returned by the request.
     let driven = async {
         let _ = connection.await;
         pending().await
     };
     tokio::select! {
-        answer = asked => answer,
+        answer = answered => answer,
         never = driven => never,
     }
 }

@@ -1,4 +1,4 @@
-//! The folder of the server's state: what is kept there beside the store.
+//! Files in the server's state folder, except the store.
 
 use std::{fs, io::ErrorKind, os::unix::fs::DirBuilderExt, path::Path};
 
@@ -10,23 +10,23 @@ use tailnet::{
 };
 use zeroize::Zeroizing;
 
-/// What is kept, by name.
+/// The store.
 pub const STORE: &str = "store.sqlite";
-/// The key of Noise, by which clients know the server.
+/// The Noise key, by which clients identify the server.
 pub const NOISE: &str = "noise.key";
-/// The folders of further networks, by name.
+/// Folder of the further networks.
 pub const NETWORKS: &str = "networks";
-/// The key of the relay.
+/// The relay's key.
 pub const RELAY: &str = "derp.key";
 
-/// Files with secrets begin so: the store, the keys, and an authority's account and certificate.
+/// Prefixes of files with secrets: the store, the keys, and an ACME account with its certificate.
 const SECRETS: [&str; 4] = [STORE, NOISE, "derp", "cached_"];
 
-/// Makes a folder that only the server's user may enter, if it does not exist. If it exists, its files with
-/// secrets become private if any user could access them.
+/// Creates a folder that only the server's user can enter. If it exists, its files with secrets are
+/// made private.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let name = || folder.display().to_string();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -34,7 +34,7 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let files = match fs::read_dir(folder) {
         Ok(files) => files,
         Err(error) => {
-            tracing::warn!("{}: its files cannot be checked: {error}", name());
+            tracing::warn!("{}: the modes of its files cannot be checked: {error}", name());
             return Ok(());
         }
     };
@@ -48,24 +48,24 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
         match atomic_file::make_private(&file) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
-                "{name}: any user could access it (mode {mode:03o}); now its owner alone can"
+                "{name}: every user could read it (mode {mode:03o}); now only its owner can"
             ),
-            // It was removed meanwhile.
+            // It was removed in the meantime.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(
-                "{name}: any user may access it, and that cannot be changed: {error}"
+                "{name}: every user can read it, and its mode cannot be changed: {error}"
             ),
         }
     }
     Ok(())
 }
 
-/// The key of a file, which is made if there is none.
+/// Reads a key from a file, or creates the file with a new key.
 ///
 /// # Errors
-/// The file cannot be read or written, or has no key.
+/// The file cannot be read or written, or contains no key.
 pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
-    if let Some(key) = known_key(file)? {
+    if let Some(key) = read_key(file)? {
         return Ok(key);
     }
     let mut bytes = Box::new(Zeroizing::new([0; 32]));
@@ -75,11 +75,11 @@ pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
     Ok(key)
 }
 
-/// The key of a file; none if there is no file.
+/// Reads a key from a file. `None` if the file does not exist.
 ///
 /// # Errors
-/// The file cannot be read, or has no key.
-pub fn known_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
+/// The file cannot be read, or contains no key.
+pub fn read_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
     let name = || file.display().to_string();
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(Zeroizing::new(text).trim().parse().with_context(name)?)),
@@ -88,7 +88,7 @@ pub fn known_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
     }
 }
 
-/// The same of the relay.
+/// The same for the relay's key.
 ///
 /// # Errors
 /// As [`machine_key`].
@@ -97,10 +97,10 @@ pub fn relay_key(file: &Path) -> anyhow::Result<RelayKey> {
     Ok(RelayKey::new(Box::new(Zeroizing::new(*key.bytes()))))
 }
 
-/// The key of a mesh, which is made by nobody but whoever sets the mesh up.
+/// Reads the key of a mesh, which the administrator creates.
 ///
 /// # Errors
-/// The file cannot be read, or has no key.
+/// The file cannot be read, or contains no key.
 pub fn mesh_key(file: &Path) -> anyhow::Result<MeshKey> {
     let name = || format!("derp.mesh_key_path: {}", file.display());
     let text = Zeroizing::new(fs::read_to_string(file).with_context(name)?);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_stays_the_same_and_is_nobody_elses() {
+    fn a_key_is_stable_and_readable_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("a/b");
         make_folder(&folder).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_folder_for_all_has_for_all_is_its_owners_afterwards() {
+    fn make_folder_makes_world_readable_secrets_private() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         let set = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode));
@@ -141,7 +141,7 @@ mod tests {
         set(&file("notes"), 0o644).unwrap();
         make_folder(folder.path()).unwrap();
         let notes = fs::metadata(file("notes")).unwrap().permissions().mode();
-        assert_eq!(notes & 0o777, 0o644, "another file stays as it is");
+        assert_eq!(notes & 0o777, 0o644, "another file is not changed");
         for name in [STORE, "store.sqlite-wal", NOISE, "derp-a.test.pem", "cached_account"] {
             let mode = fs::metadata(file(name)).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{name}");

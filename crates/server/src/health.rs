@@ -1,5 +1,5 @@
-//! Whether the server can do its work: the task that keeps the network answers, and the store takes
-//! writes. Anybody may ask, so the disk is asked at most once in a while.
+//! Health of the server: commands are answered, and the store accepts writes. The result is cached,
+//! because anyone can request it and each check writes to the disk.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,31 +12,31 @@ use tokio::{
 
 use crate::{
     body::{Answer, json},
-    network::Network,
-    networks::{Networks, Place},
+    network::NetworkState,
+    tenants::{TenantSlot, Tenants},
 };
 
-/// For so long an answer is good.
+/// Time for which a result is reused.
 const GOOD: Duration = Duration::from_secs(2);
-/// A network that takes longer is not well.
+/// Maximum time for a healthy network to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was found last, and when.
+/// The last result, and its time.
 #[derive(Default)]
-pub struct Health(Mutex<Option<(Instant, Result<(), Ill>)>>);
+pub struct Health(Mutex<Option<(Instant, Result<(), HealthError>)>>);
 
-/// What is wrong, as anybody may know it; the log has more.
+/// What is wrong, in a form for anyone. The log has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ill {
-    /// It takes no write.
+pub enum HealthError {
+    /// The store accepts no writes.
     Store,
-    /// The task that keeps the network does not answer.
+    /// The network's writer task does not answer.
     Writer,
 }
 
-impl Ill {
-    /// In words.
-    pub fn words(self) -> &'static str {
+impl HealthError {
+    /// A description for users.
+    pub fn message(self) -> &'static str {
         match self {
             Self::Store => "the store cannot be written to",
             Self::Writer => "commands are not answered",
@@ -45,12 +45,12 @@ impl Ill {
 }
 
 impl Health {
-    /// Whether all is well.
+    /// Checks the health.
     ///
     /// # Errors
-    /// What is not.
-    pub async fn check(&self, network: &Arc<Network>) -> Result<(), Ill> {
-        // A request that comes meanwhile waits for this answer.
+    /// The first fault.
+    pub async fn check(&self, network: &Arc<NetworkState>) -> Result<(), HealthError> {
+        // Concurrent requests wait for this result.
         let mut last = self.0.lock().await;
         if let Some((at, found)) = *last
             && at.elapsed() < GOOD
@@ -61,11 +61,11 @@ impl Health {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 tracing::error!("the store cannot be written to: {error:#}");
-                Err(Ill::Store)
+                Err(HealthError::Store)
             }
             Err(_) => {
                 tracing::error!("commands are not answered within {PATIENCE:?}");
-                Err(Ill::Writer)
+                Err(HealthError::Writer)
             }
         };
         *last = Some((Instant::now(), found));
@@ -73,37 +73,37 @@ impl Health {
     }
 
     /// The answer to `/health`.
-    pub async fn answer(&self, network: &Arc<Network>) -> Response<Answer> {
+    pub async fn answer(&self, network: &Arc<NetworkState>) -> Response<Answer> {
         match self.check(network).await {
             Ok(()) => json(StatusCode::OK, r#"{"status":"pass"}"#.into()),
-            Err(ill) => failing(ill.words()),
+            Err(error) => failing(error.message()),
         }
     }
 }
 
-/// The answer to `/health` for all networks: what is wrong with each.
-pub async fn answer_of_all(networks: &Networks) -> Response<Answer> {
-    if let [only] = networks.all()
-        && let Some(server) = only.server()
+/// The answer to `/health` for all networks.
+pub async fn answer_of_all(tenants: &Tenants) -> Response<Answer> {
+    if let [only] = tenants.all()
+        && let Some(tenant) = only.tenant()
     {
-        return server.health.answer(&server.network).await;
+        return tenant.health.answer(&tenant.network).await;
     }
-    let checks = networks.all().iter().map(|place| async move {
-        let words = match place.server() {
-            Some(server) => server.health.check(&server.network).await.err()?.words(),
-            None => "it has not begun",
+    let checks = tenants.all().iter().map(|slot| async move {
+        let message = match slot.tenant() {
+            Some(tenant) => tenant.health.check(&tenant.network).await.err()?.message(),
+            None => "it has not started",
         };
-        Some(format!("{}: {words}", named(place)))
+        Some(format!("{}: {message}", named(slot)))
     });
-    let ill: Vec<String> = join_all(checks).await.into_iter().flatten().collect();
-    match ill.is_empty() {
+    let error: Vec<String> = join_all(checks).await.into_iter().flatten().collect();
+    match error.is_empty() {
         true => json(StatusCode::OK, r#"{"status":"pass"}"#.into()),
-        false => failing(&ill.join("; ")),
+        false => failing(&error.join("; ")),
     }
 }
 
-fn named(place: &Place) -> &str {
-    place.name.as_ref().map_or("the network of the top level", |name| name.text())
+fn named(slot: &TenantSlot) -> &str {
+    slot.name.as_ref().map_or("the network of the top level", |name| name.text())
 }
 
 fn failing(output: &str) -> Response<Answer> {

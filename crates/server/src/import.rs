@@ -1,10 +1,9 @@
-//! `linerate-server import`, `export` and `backup`: a network comes from elsewhere, or is put into one
-//! file.
+//! `linerate-server import`, `export` and `backup`.
 //!
 //! ```text
-//!   export, JSON ──────────┬──► Incoming ──► keys' files, then one commit into an empty store
+//!   export, JSON ──────────┬──► Incoming ──► files of keys, then one commit into an empty store
 //!   backup, SQLite ────────┤
-//!   headscale's database ──┘──► the same, or objects that an earlier import left out
+//!   headscale's database ──┘──► the same, or the objects that an earlier import left out
 //! ```
 
 mod document;
@@ -37,71 +36,71 @@ use crate::{
     commands::{self, Common},
     configuration::Configuration,
     files,
-    store::{Backup, Committed, Database, Shared, Store},
+    store::{Backup, Committed, Database, DatabaseLocation, Store},
 };
 
-/// The status of an import that left something out.
+/// Exit status of an import that left something out.
 const INCOMPLETE: u8 = 3;
 
-/// What every file of SQLite begins with.
+/// First bytes of every SQLite file.
 const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 
-/// What `import` is told.
+/// Arguments of `import`.
 #[derive(Args, Clone, Debug)]
 pub struct Import {
-    /// headscale's database, or what `export` or `backup` wrote.
+    /// headscale's database, or a file written by `export` or `backup`.
     pub file: PathBuf,
-    /// headscale's key of Noise; noise_private.key beside the database without it.
+    /// headscale's Noise key. By default, noise_private.key in the database's folder.
     #[arg(long, value_name = "FILE")]
     pub noise_key: Option<PathBuf>,
-    /// headscale's key of its relay; derp_server_private.key beside the database without it, if it is
-    /// there.
+    /// headscale's relay key. By default, derp_server_private.key in the database's folder, if it
+    /// exists.
     #[arg(long, value_name = "FILE")]
     pub derp_key: Option<PathBuf>,
-    /// headscale's policy, where that is a file, or another instead of it.
+    /// headscale's policy file, or another policy to use instead.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// Import headscale's network without a policy: every node reaches every other.
+    /// Import headscale's network without a policy: every node can reach every other node.
     #[arg(long, conflicts_with = "policy")]
     pub no_policy: bool,
-    /// A table, or TABLE.COLUMN, of a newer headscale to leave out; may be given several times.
+    /// A table, or TABLE.COLUMN, of a newer headscale to ignore. Can be given several times.
     #[arg(long, value_name = "NAME")]
     pub ignore: Vec<String>,
 }
 
-/// A network that comes from elsewhere.
+/// A network that is imported.
 struct Incoming {
     objects: Vec<Stored>,
     noise: MachineKey,
-    /// Without it the relay has another key, which no client minds.
+    /// If absent, the relay gets a new key. Clients accept this.
     relay: Option<MachineKey>,
-    /// What is left out or has become something else, and why.
+    /// Notes about omitted and changed objects.
     remarks: Vec<String>,
     tally: Tally,
-    /// Whether it may go into a network that has a part of it.
+    /// Whether it can be merged into a network that has a part of it.
     completes: bool,
 }
 
 impl Incoming {
-    /// A whole network.
+    /// A complete network.
     fn whole(objects: Vec<Stored>, noise: MachineKey, relay: Option<MachineKey>) -> Self {
         let tally = Tally::of(&objects);
         Self { objects, noise, relay, remarks: Vec::new(), tally, completes: false }
     }
 }
 
-/// Puts a network into the folder of a new server. A second import of headscale's network adds the objects
-/// that the first left out. The status tells whether all was imported.
+/// Imports a network into the state of a new server. A second import of headscale's network adds the
+/// objects that the first one left out. The exit status shows whether everything was imported.
 ///
 /// # Errors
-/// The file contains no network, or the folder contains another one. Nothing was changed.
-pub async fn import(common: &Common, asked: Import) -> anyhow::Result<ExitCode> {
+/// The file contains no network, or the state contains another one. Nothing was changed.
+pub async fn import(common: &Common, arguments: Import) -> anyhow::Result<ExitCode> {
     let configuration = common.configuration()?;
     if UnixStream::connect(&configuration.socket).is_ok() {
-        bail!("the server runs: stop it first");
+        bail!("the server is running: stop it first");
     }
-    let there = there(&configuration).await?;
-    let incoming = read(&asked, &configuration, &there).await?;
+    let there = existing_objects(&configuration).await?;
+    let incoming = read(&arguments, &configuration, &there).await?;
     let (tally, remarks) = (incoming.tally.clone(), incoming.remarks.clone());
     put(&configuration, incoming, there).await?;
     let lines = tally.lines().into_iter().chain(remarks);
@@ -110,9 +109,9 @@ pub async fn import(common: &Common, asked: Import) -> anyhow::Result<ExitCode> 
 }
 
 /// The objects of the network before the import.
-async fn there(configuration: &Configuration) -> anyhow::Result<Vec<Stored>> {
+async fn existing_objects(configuration: &Configuration) -> anyhow::Result<Vec<Stored>> {
     let database = configuration.database()?;
-    if let Database::File(file) = &database
+    if let DatabaseLocation::File(file) = &database
         && !file.exists()
     {
         return Ok(Vec::new());
@@ -125,30 +124,31 @@ async fn there(configuration: &Configuration) -> anyhow::Result<Vec<Stored>> {
 }
 
 async fn read(
-    asked: &Import,
+    arguments: &Import,
     configuration: &Configuration,
     there: &[Stored],
 ) -> anyhow::Result<Incoming> {
-    let name = || asked.file.display().to_string();
+    let name = || arguments.file.display().to_string();
     let mut beginning = [0; SQLITE.len()];
-    let mut file = File::open(&asked.file).with_context(name)?;
+    let mut file = File::open(&arguments.file).with_context(name)?;
     let is_sqlite = file.read_exact(&mut beginning).is_ok() && beginning == *SQLITE;
     if !is_sqlite {
-        let text = fs::read_to_string(&asked.file).with_context(name)?;
+        let text = fs::read_to_string(&arguments.file).with_context(name)?;
         return Document::read(&text)?.into_incoming().with_context(name);
     }
-    match Backup::open(&asked.file).await.with_context(name)? {
+    match Backup::open(&arguments.file).await.with_context(name)? {
         Some(backup) => {
             let (noise, relay) = (backup.text(files::NOISE), backup.text(files::RELAY));
-            let noise = noise.context("the backup has no key of Noise")?;
+            let noise = noise.context("the backup has no Noise key")?;
             let (noise, relay) = (noise.parse()?, relay.map(str::parse).transpose()?);
             Ok(Incoming::whole(backup.objects, noise, relay))
         }
-        None => headscale::read(asked, configuration, there).await.with_context(name),
+        None => headscale::read(arguments, configuration, there).await.with_context(name),
     }
 }
 
-/// The keys come first: an empty network has no client that knows others.
+/// Writes the network. The keys are written first: no client knows a server with an empty network by
+/// its key.
 async fn put(
     configuration: &Configuration,
     incoming: Incoming,
@@ -157,7 +157,7 @@ async fn put(
     let folder = &configuration.state_dir;
     let completes = !all.is_empty();
     if completes && !incoming.completes {
-        bail!("{} has a network already, and an import goes into none", place(configuration));
+        bail!("{} already contains a network: import into an empty one", place(configuration));
     }
     files::make_folder(folder)?;
     give_to_owner(configuration)?;
@@ -166,7 +166,7 @@ async fn put(
     let is_same =
         if completes { store.everything().await? == all } else { tail.objects.is_empty() };
     if !is_same {
-        bail!("somebody else has written meanwhile");
+        bail!("another process has written in the meantime");
     }
     all.extend(incoming.objects.iter().cloned());
     State::load(configuration.network_settings(), &all, (0, 0), now())?;
@@ -180,15 +180,17 @@ async fn put(
     }
     match store.commit((tail.version, tail.origin), &incoming.objects).await? {
         Committed::At(_) => {}
-        Committed::Conflict => bail!("somebody else has written meanwhile"),
-        Committed::Unknown(why) => return Err(why.context("whether it was written is not known")),
+        Committed::Conflict => bail!("another process has written in the meantime"),
+        Committed::Unknown(why) => {
+            return Err(why.context("it is unknown whether the network was written"));
+        }
     }
     store.close().await;
     give_to_owner(configuration)
 }
 
-/// What root wrote belongs to the server's user, the owner of the server's folder, in which further
-/// networks have theirs.
+/// Gives files that root wrote to the owner of the server's state folder, which contains the folders
+/// of further networks.
 fn give_to_owner(configuration: &Configuration) -> anyhow::Result<()> {
     let folder = &configuration.state_dir;
     let mut all: Vec<PathBuf> =
@@ -210,12 +212,12 @@ fn give_to_owner(configuration: &Configuration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes all of the network into one file of JSON, for this user alone.
+/// Exports the network into one JSON file, which only this user can read.
 ///
 /// # Errors
-/// There is none, or it cannot be written.
+/// There is no network, or the file cannot be written.
 pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
-    let (mut store, noise, relay) = kept(&common.configuration()?).await?;
+    let (mut store, noise, relay) = open_existing(&common.configuration()?).await?;
     let objects = store.everything().await?;
     store.close().await;
     let text = Document::new(&objects, &noise, relay.as_ref())?.text()?;
@@ -223,23 +225,23 @@ pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
     commands::print(&format!("exported {}\n", counts(&objects)))
 }
 
-/// All objects of the network, while it is served.
+/// All objects of the network. The server may be running.
 ///
 /// # Errors
-/// There is none.
+/// There is no network.
 pub async fn everything(common: &Common) -> anyhow::Result<Vec<Stored>> {
-    let (mut store, ..) = kept(&common.configuration()?).await?;
+    let (mut store, ..) = open_existing(&common.configuration()?).await?;
     let objects = store.everything().await?;
     store.close().await;
     Ok(objects)
 }
 
-/// Copies the network into one file of SQLite, while it is served.
+/// Copies the network into one SQLite file. The server may be running.
 ///
 /// # Errors
-/// There is none, there is such a file, or it cannot be written.
+/// There is no network, the file exists already, or it cannot be written.
 pub async fn back_up(common: &Common, file: &Path) -> anyhow::Result<()> {
-    let (mut store, noise, relay) = kept(&common.configuration()?).await?;
+    let (mut store, noise, relay) = open_existing(&common.configuration()?).await?;
     let (noise, relay) = (noise.text(), relay.map(|key| key.text()));
     let relay = relay.as_ref().map(|text| (files::RELAY, text.as_str()));
     let texts: Vec<_> = [(files::NOISE, noise.as_str())].into_iter().chain(relay).collect();
@@ -248,26 +250,26 @@ pub async fn back_up(common: &Common, file: &Path) -> anyhow::Result<()> {
     commands::print(&format!("{}\n", file.display()))
 }
 
-/// What a server keeps: its store and its keys.
-async fn kept(
+/// Opens the store of an existing network, and reads its keys.
+async fn open_existing(
     configuration: &Configuration,
 ) -> anyhow::Result<(Store, MachineKey, Option<MachineKey>)> {
     let (folder, database) = (&configuration.state_dir, configuration.database()?);
-    if let Database::File(file) = &database
+    if let DatabaseLocation::File(file) = &database
         && !file.exists()
     {
-        bail!("{}: there is no network yet", file.display());
+        bail!("{}: no network exists yet", file.display());
     }
-    let noise = files::known_key(&folder.join(files::NOISE))?;
-    let noise = noise.with_context(|| format!("{} has no key of Noise", folder.display()))?;
-    let relay = files::known_key(&folder.join(files::RELAY))?;
+    let noise = files::read_key(&folder.join(files::NOISE))?;
+    let noise = noise.with_context(|| format!("{} has no Noise key", folder.display()))?;
+    let relay = files::read_key(&folder.join(files::RELAY))?;
     Ok((Store::open(&database).await?, noise, relay))
 }
 
-/// Where the network is, in words.
+/// Location of the network, for messages.
 fn place(configuration: &Configuration) -> String {
     match configuration.database() {
-        Ok(Database::File(file)) => file.display().to_string(),
+        Ok(DatabaseLocation::File(file)) => file.display().to_string(),
         _ => "the database".to_owned(),
     }
 }

@@ -1,14 +1,14 @@
-//! The server of a network, or of several: sockets and files around the crate `coordinator`.
+//! Server for one or several networks: sockets and files around the crate `coordinator`.
 //!
 //! ```text
-//!                                networks (which is asked?)
-//!   listeners (TLS, plain) ── http ──┬─ ts2021 ── HTTP/2 ── machine ── stream ──┐
-//!                                    ├─ oidc                                    ├─ network ── store
-//!                                    └─ derp                                    │
-//!   routers, data_paths ── pings ── questions to clients, by their streams ─────┤
-//!   socket of commands ── api ──────────────────────────────────────────────────┘
+//!                                 tenants (selects the network)
+//!   listeners (TLS, plain) ── http ──┬─ ts2021 ── HTTP/2 ── machine ── map_stream ──┐
+//!                                    ├─ oidc                                        ├─ network ── store
+//!                                    └─ derp                                        │
+//!   router_health, data_paths ── pings ── requests to clients, in their streams ────┤
+//!   socket of commands ── api ──────────────────────────────────────────────────────┘
 //!   stun
-//!   metrics ── counted, health
+//!   metrics ── counters, health
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,42 +21,42 @@ mod certificates;
 mod clock;
 pub mod commands;
 pub mod configuration;
-mod counted;
+mod connections;
+mod counters;
 mod data_paths;
 mod derp;
-mod fair_turns;
+mod fair_semaphore;
 mod fetch;
 mod files;
 mod health;
 mod http;
 pub mod import;
-pub mod life;
 mod listen;
-mod lock;
 pub mod log;
 mod machine;
+mod map_stream;
 mod metrics;
 pub mod network;
-mod networks;
 mod oidc;
 mod own_address;
 mod own_certificate;
 mod page;
 mod pings;
 pub mod policy;
+pub mod process;
 pub mod program;
 mod remote_url;
 mod roots;
-mod routers;
+mod router_health;
 pub mod sandbox;
 pub mod serve;
 mod sessions;
 mod slow_hash;
 pub mod store;
-mod stream;
 mod stun;
+mod tenants;
+mod tka;
 mod tls;
-mod trusted;
+mod trusted_proxies;
 mod ts2021;
-mod visitors;
 mod web_socket;

@@ -1,4 +1,4 @@
-//! Listeners: connections of TCP, with TLS or without, each a task.
+//! TCP listeners, with or without TLS. Each connection is a task.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,30 +26,30 @@ use tokio_rustls::{StartHandshake, TlsAcceptor, server::TlsStream};
 
 use crate::{
     api::Arrival,
+    connections::{Connection, Stage},
     http,
-    networks::Networks,
-    visitors::{Stage, Visitor},
+    tenants::Tenants,
 };
 
-/// What is spoken inside of TLS.
+/// ALPN name of the protocol inside TLS.
 const HTTP: &[u8] = b"http/1.1";
-/// Within this a client has finished TLS, and each time the head of a request.
+/// Maximum time for the TLS handshake, and for the head of each request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest head of a request, in bytes: the least that the library can read.
+/// Maximum size of a request's head, in bytes. It is the minimum of the library.
 const LONGEST_HEAD: usize = 8 << 10;
-/// The most bytes of a ClientHello. With a key share of ML-KEM it has 2 KiB.
+/// Maximum size of a ClientHello, in bytes. With an ML-KEM key share it takes 2 KiB.
 const LONGEST_HELLO: usize = 12 << 10;
-/// How many connections may wait to be accepted: behind a restart all members come within seconds. The
-/// kernel has a limit of its own, 4096 by default.
+/// Backlog of accepted connections. After a restart, all members reconnect within seconds. The
+/// kernel has its own limit, 4096 by default.
 const BACKLOG: u32 = 16 << 10;
-/// Without file descriptors or memory, that long until the next try.
+/// Pause after an error for lack of file descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
 
-/// What TLS is spoken with, by whatever certificate there is when a client comes. With `acme` the
-/// authority is answered as well.
+/// TLS acceptor with the resolver's current certificate. With `acme`, it answers TLS-ALPN challenges
+/// as well.
 ///
 /// # Errors
-/// The library has no version of TLS.
+/// The library supports no TLS version.
 pub fn tls(resolver: Arc<dyn ResolvesServerCert>, acme: bool) -> anyhow::Result<TlsAcceptor> {
     let mut config = builder()?.with_no_client_auth().with_cert_resolver(resolver);
     let authority = acme.then(|| ACME_TLS_ALPN_NAME.to_vec());
@@ -57,10 +57,10 @@ pub fn tls(resolver: Arc<dyn ResolvesServerCert>, acme: bool) -> anyhow::Result<
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The same by one certificate.
+/// TLS acceptor with one certificate.
 ///
 /// # Errors
-/// Certificate and key do not go together.
+/// The certificate and the key do not match.
 pub fn acceptor(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -68,7 +68,7 @@ pub fn acceptor(
     let mut config = builder()?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .context("certificate and key do not go together")?;
+        .context("the certificate and the key do not match")?;
     config.alpn_protocols = vec![HTTP.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -80,11 +80,12 @@ fn builder() -> anyhow::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
 /// Listens at an address.
 ///
 /// # Errors
-/// It cannot be had.
+/// The address cannot be used.
 pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // As tokio and others do: a server that starts again finds connections of the former one.
+        // As in tokio: after a restart, connections of the previous process still use the
+        // address.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -92,9 +93,9 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     listen().with_context(|| format!("listening at {address}"))
 }
 
-/// Accepts connections and serves them on the threads of the control plane.
+/// Accepts connections and serves them on the control plane's runtime.
 pub async fn serve(
-    networks: Arc<Networks>,
+    tenants: Arc<Tenants>,
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     control_plane: Handle,
@@ -108,51 +109,50 @@ pub async fn serve(
                 continue;
             }
         };
-        // A sealed record or a relayed datagram is not held back for the next.
+        // Records and relayed datagrams must not wait for more data.
         let _ = stream.set_nodelay(true);
-        let visitor = Arc::new(networks.visitors.arrive(from.ip()));
-        let (networks, tls) = (Arc::clone(&networks), tls.clone());
+        let connection = Arc::new(tenants.connections.accept(from.ip()));
+        let (tenants, tls) = (Arc::clone(&tenants), tls.clone());
         control_plane.spawn(async move {
             tokio::select! {
-                () = greet(networks, stream, tls, (from, &visitor)) => {}
-                () = visitor.must_leave() => {}
+                () = greet(tenants, stream, tls, (from, &connection)) => {}
+                () = connection.evicted() => {}
             }
         });
     }
 }
 
 async fn greet(
-    networks: Arc<Networks>,
+    tenants: Arc<Tenants>,
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    who: (SocketAddr, &Arc<Visitor>),
+    who: (SocketAddr, &Arc<Connection>),
 ) {
-    let Some(tls) = tls else { return Box::pin(converse(networks, stream, None, who)).await };
-    // What comes later is in boxes: a connection that sends nothing takes little memory.
+    let Some(tls) = tls else { return Box::pin(converse(tenants, stream, None, who)).await };
+    // Boxed, so that a connection that sends nothing takes little memory.
     match Box::pin(shake_hands(&tls, stream, who.1)).await {
         Ok(stream) => {
             let sni = stream.get_ref().1.server_name().map(str::to_owned);
-            Box::pin(converse(networks, stream, sni, who)).await;
+            Box::pin(converse(tenants, stream, sni, who)).await;
         }
         Err(error) => tracing::debug!("TLS: {error}"),
     }
 }
 
-/// Performs the TLS handshake. The key exchange and the signature follow the ClientHello and wait for a
-/// turn. Otherwise the handshakes of a flood would be computed one after another, and nothing would be
-/// relayed in that time.
+/// Performs the TLS handshake. After the ClientHello, the key exchange and the signature wait for a
+/// permit. Otherwise, a flood of handshakes would keep all cores busy, and nothing would be relayed.
 async fn shake_hands(
     tls: &TlsAcceptor,
     mut stream: TcpStream,
-    visitor: &Visitor,
+    connection: &Connection,
 ) -> io::Result<TlsStream<TcpStream>> {
     let hello = timeout(PATIENCE, read_hello(&mut stream)).await??;
     let start = StartHandshake::from_parts(hello, stream);
-    let rest = visitor.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
+    let rest = connection.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
     timeout(PATIENCE, rest).await?
 }
 
-/// Reads a ClientHello of at most [`LONGEST_HELLO`] bytes, in as many records as the client likes.
+/// Reads a ClientHello of at most [`LONGEST_HELLO`] bytes, in any number of records.
 async fn read_hello(stream: &mut TcpStream) -> io::Result<Accepted> {
     let (mut acceptor, mut read) = (Acceptor::default(), 0);
     while read <= LONGEST_HELLO {
@@ -176,7 +176,7 @@ async fn read_hello(stream: &mut TcpStream) -> io::Result<Accepted> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "the ClientHello is too long"))
 }
 
-/// Reads the bytes that a socket has received, without waiting.
+/// Reads the received bytes of a socket without waiting.
 struct Readable<'a>(&'a TcpStream);
 
 impl io::Read for Readable<'_> {
@@ -186,23 +186,23 @@ impl io::Read for Readable<'_> {
 }
 
 async fn converse(
-    networks: Arc<Networks>,
+    tenants: Arc<Tenants>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     sni: Option<String>,
-    (from, visitor): (SocketAddr, &Arc<Visitor>),
+    (from, connection): (SocketAddr, &Arc<Connection>),
 ) {
-    visitor.reaches(Stage::Resting);
-    let visitor = Arc::clone(visitor);
+    connection.advance(Stage::Resting);
+    let connection = Arc::clone(connection);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let client = networks.trusted.client(from.ip(), request.headers());
-        visitor.comes_from(client);
+        let client = tenants.trusted_proxies.client(from.ip(), request.headers());
+        connection.set_source(client);
         if !request.body().is_end_stream() {
-            visitor.reaches(Stage::Speaking);
+            connection.advance(Stage::Speaking);
         }
-        request.extensions_mut().insert(Arrival::Network(SocketAddr::new(client, from.port())));
-        // What the connection becomes by an upgrade is this visitor's still.
-        request.extensions_mut().insert(Arc::clone(&visitor));
-        http::answer(&networks, sni.as_deref(), request)
+        request.extensions_mut().insert(Arrival::Remote(SocketAddr::new(client, from.port())));
+        // An upgraded connection remains this client's.
+        request.extensions_mut().insert(Arc::clone(&connection));
+        http::answer(&tenants, sni.as_deref(), request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

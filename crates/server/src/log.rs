@@ -1,4 +1,4 @@
-//! Logs to standard error, as text or as one JSON object a line.
+//! Logs to standard error, as text or as one JSON object per line.
 
 use std::io::IsTerminal;
 
@@ -11,21 +11,21 @@ use tracing_subscriber::{
     prelude::*,
 };
 
-/// What of this program logs.
+/// Log targets of this program.
 const OWN: [&str; 2] = ["server", "coordinator"];
 
-/// How a line of the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people. Without a time, which the service manager adds.
+    /// Text without timestamps, which the service manager adds.
     #[default]
     Text,
-    /// One object of JSON, with a time.
+    /// One JSON object per line, with a timestamp.
     Json,
 }
 
-/// How much is logged: a level of the server, and others of parts of it and of libraries.
+/// Log level of the server, and of its parts and libraries.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct LogLevel(Targets);
@@ -41,7 +41,7 @@ impl LogLevel {
         Self(Targets::new().with_targets(OWN.map(|own| (own, level))))
     }
 
-    /// What is of use to who looks for a fault.
+    /// The level for troubleshooting.
     pub fn debug() -> Self {
         Self::of(LevelFilter::DEBUG)
     }
@@ -76,7 +76,7 @@ impl TryFrom<String> for LogLevel {
     }
 }
 
-/// Logs from here on.
+/// Starts logging.
 pub fn start(format: LogFormat, level: LogLevel) {
     let layer = match format {
         LogFormat::Text => fmt::layer()
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_the_servers_and_parts_and_libraries_have_their_own() {
+    fn targets_can_override_the_log_level() {
         let read = |text: &str| LogLevel::try_from(text.to_owned());
         let LogLevel(level) = read("warn, server::derp=trace, hyper=debug").unwrap();
         for (target, wanted, wants) in [

@@ -1,5 +1,5 @@
-//! Counters for Prometheus, at an address of their own: how much a network talks is no business of
-//! its clients'. Whether the server is well is told there, too.
+//! Prometheus metrics, at a separate address, because the traffic of a network does not concern its
+//! clients. `/health` is served there as well.
 
 mod text;
 
@@ -22,27 +22,27 @@ use tokio::{
 use crate::{
     body::{self, Answer},
     health,
-    networks::Networks,
+    tenants::Tenants,
 };
 
-/// Scrapers are few, and each asks one thing.
+/// Maximum number of connections. There are few scrapers, with one request each.
 const MOST: usize = 16;
-/// Within this one has asked and was answered.
+/// Maximum time for a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Without file descriptors, that long until the next try.
+/// Pause after an error for lack of file descriptors.
 const REST: Duration = Duration::from_millis(100);
 
-/// Serves each client that connects, for as long as the server runs.
-pub async fn serve(networks: Arc<Networks>, listener: TcpListener) {
+/// Serves all connections while the server runs.
+pub async fn serve(tenants: Arc<Tenants>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(MOST));
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let networks = Arc::clone(&networks);
+                let tenants = Arc::clone(&tenants);
                 tokio::spawn(async move {
-                    // One that is too slow is gone.
-                    let _ = timeout(PATIENCE, converse(networks, stream)).await;
+                    // A slow client is disconnected.
+                    let _ = timeout(PATIENCE, converse(tenants, stream)).await;
                     drop(place);
                 });
             }
@@ -54,8 +54,8 @@ pub async fn serve(networks: Arc<Networks>, listener: TcpListener) {
     }
 }
 
-async fn converse(networks: Arc<Networks>, stream: TcpStream) {
-    let service = service_fn(move |request| answer(Arc::clone(&networks), request));
+async fn converse(tenants: Arc<Tenants>, stream: TcpStream) {
+    let service = service_fn(move |request| answer(Arc::clone(&tenants), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
@@ -67,18 +67,18 @@ async fn converse(networks: Arc<Networks>, stream: TcpStream) {
 }
 
 async fn answer(
-    networks: Arc<Networks>,
+    tenants: Arc<Tenants>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     Ok(match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {
-            let mut response = body::text(StatusCode::OK, &text::write(&networks));
+            let mut response = body::text(StatusCode::OK, &text::write(&tenants));
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        (&Method::GET, "/health") => health::answer_of_all(&networks).await,
+        (&Method::GET, "/health") => health::answer_of_all(&tenants).await,
         (&Method::GET, _) => body::text(StatusCode::NOT_FOUND, "the counters are at /metrics\n"),
-        _ => body::text(StatusCode::METHOD_NOT_ALLOWED, "GET alone\n"),
+        _ => body::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
     })
 }

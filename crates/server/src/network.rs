@@ -1,13 +1,13 @@
-//! The network while the server runs: its state, and the one task that changes it.
+//! A running network: its state, and the task that changes it.
 //!
 //! ```text
-//!   run(command) ──► queue ──► batch ──► State ──► Shared::commit ──► publish ──► replies, streams
-//!                                          ▲            │ others wrote first
+//!   run(command) ──► queue ──► batch ──► State ──► Database::commit ──► publish ──► replies, streams
+//!                                          ▲            │ conflict
 //!                                          '── undo, tail ◄┘
 //! ```
 //!
-//! Commands that come while one batch is being written are the next batch, so that a hundred joins
-//! cost two flushes of the disk. Nobody is told of a change before it is on the disk.
+//! Commands that arrive while a batch is written form the next batch, so that a hundred joins cost
+//! two flushes of the disk. A change is published only when it is on disk.
 
 mod command;
 mod followers;
@@ -32,45 +32,45 @@ use tokio::{
 use self::{command::Command, writer::Writer};
 use crate::{
     clock::now,
-    counted::Counted,
-    store::{Prober, Shared, Store},
+    counters::Counters,
+    store::{Database, Prober, Store},
 };
 
-/// The most commands in one batch.
+/// Maximum number of commands in a batch.
 const BATCH: usize = 512;
-/// How long a stream waits for what another server has told its client already.
+/// How long a stream waits for changes that another server has already sent to its client.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// The network.
-pub struct Network {
+/// The state of a network.
+pub struct NetworkState {
     state: RwLock<State>,
     commands: mpsc::Sender<Command>,
-    /// There is something to tell.
+    /// Notified when changes have been published.
     published: Notify,
-    /// Others have written, or may have.
+    /// Notified when other servers have written, or may have.
     behind: Arc<Notify>,
-    /// This server has written.
+    /// Notified when this server has written.
     written: Arc<Notify>,
-    /// How often it was asked to read what others wrote, and which of those times it has.
-    asked: AtomicU64,
-    looked: watch::Sender<u64>,
-    /// Whether there may be others.
+    /// Number of requested refreshes, and the last one that was completed.
+    refresh_requests: AtomicU64,
+    refreshed: watch::Sender<u64>,
+    /// Whether other servers may use the database.
     is_shared: bool,
     changed: watch::Sender<u64>,
-    kept: watch::Sender<u64>,
+    committed: watch::Sender<u64>,
     version: watch::Sender<i64>,
-    /// None for a store that is a model.
+    /// `None` for the in-memory database of a test.
     prober: Option<Prober>,
-    /// How many followers have read on since they were told last.
+    /// Number of followers that have read since the last notification.
     follower_reads: AtomicUsize,
-    counted: &'static Counted,
-    /// Warnings of the policy that are in the log already.
+    counters: &'static Counters,
+    /// Warnings about the policy that are already in the log.
     remarks: Mutex<Vec<String>>,
 }
 
-impl Network {
-    /// The network that the store has. The task that is returned changes it, and ends when the
-    /// network is dropped.
+impl NetworkState {
+    /// Loads the network from the store. The returned task changes it, and ends when the network
+    /// is dropped.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -78,16 +78,16 @@ impl Network {
         store: Store,
         settings: Settings,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = ()>)> {
-        let (watch, prober) = (store.watch(), store.prober());
-        let (network, writer) = Self::of(store, settings, watch.is_some(), Some(prober)).await?;
+        let (replicas, prober) = (store.replicas(), store.prober());
+        let (network, writer) = Self::of(store, settings, replicas.is_some(), Some(prober)).await?;
         let weak = Arc::downgrade(&network);
         let all = async move {
-            let followers = followers::tell(weak.clone());
-            match watch {
-                Some(watch) => tokio::select! {
+            let followers = followers::notify_followers(weak.clone());
+            match replicas {
+                Some(replicas) => tokio::select! {
                     () = writer => {}
                     () = followers => {}
-                    () = leases::keep(watch, weak) => {}
+                    () = leases::renew_leases(replicas, weak) => {}
                 },
                 None => tokio::select! {
                     () = writer => {}
@@ -98,7 +98,7 @@ impl Network {
         Ok((network, all))
     }
 
-    async fn of<S: Shared>(
+    async fn of<S: Database>(
         mut store: S,
         settings: Settings,
         is_shared: bool,
@@ -117,25 +117,25 @@ impl Network {
             published: Notify::new(),
             behind: Arc::default(),
             written: Arc::default(),
-            asked: AtomicU64::new(0),
-            looked: watch::Sender::new(0),
+            refresh_requests: AtomicU64::new(0),
+            refreshed: watch::Sender::new(0),
             is_shared,
             changed: watch::Sender::new(0),
-            kept: watch::Sender::new(0),
+            committed: watch::Sender::new(0),
             version: watch::Sender::new(loaded.version),
             prober,
             follower_reads: AtomicUsize::new(0),
-            counted: Counted::begin(),
+            counters: Counters::begin(),
             remarks: Mutex::default(),
         });
         let writer = Writer::new(store, (loaded.version, loaded.origin), &network);
         Ok((network, writer.run(queue)))
     }
 
-    /// Runs a command, and returns what it returned once that is kept.
+    /// Runs a command, and returns its result when its changes are committed.
     ///
     /// # Errors
-    /// It could not be kept: nothing happened, unless the error says that it is not known.
+    /// The changes were not committed, unless the error says that this is unknown.
     pub async fn run<T: Send + 'static>(
         &self,
         command: impl FnMut(&mut State, Time) -> T + Send + 'static,
@@ -146,10 +146,10 @@ impl Network {
         outcome.await.context("the server is about to end")?
     }
 
-    /// Whether commands are answered, and the store takes a write.
+    /// Checks that commands are answered and that the store accepts writes.
     ///
     /// # Errors
-    /// The store does not, or the server is about to end.
+    /// The store does not accept writes, or the server is about to end.
     pub async fn probe(&self) -> anyhow::Result<()> {
         self.run(|_, _| ()).await?;
         match &self.prober {
@@ -158,13 +158,13 @@ impl Network {
         }
     }
 
-    /// What is counted of it.
-    pub(crate) fn counted(&self) -> &'static Counted {
-        self.counted
+    /// Counters of the network.
+    pub(crate) fn counters(&self) -> &'static Counters {
+        self.counters
     }
 
-    /// Warns of names in the policy that match no user, and of parts that are left out. Untrusted names of a provider are in the log
-    /// each time, others once.
+    /// Logs names in the policy that match no user, and ignored parts. Untrusted names of a
+    /// provider are logged each time, others once.
     pub fn warn_of_names(&self) {
         let (names, remarks) = self.read(|state| {
             let warnings = [state.left_out(), state.unmatched_policy_names()].concat();
@@ -178,52 +178,52 @@ impl Network {
         drop(known);
         if !names.is_empty() {
             tracing::warn!(
-                "these names in the policy match no user: {names}. Users have them from the provider, and may \
-                 have chosen them. Name users by address, or set `oidc.trust_usernames`"
+                "these names in the policy match no user: {names}. They are names at the provider, which users \
+                                 may have chosen themselves. Use mail addresses, or set `oidc.trust_usernames`"
             );
         }
     }
 
-    /// Looks at the state.
+    /// Reads the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until the network's version is this, for as long as it is likely to come: another server
-    /// may have told of it already.
+    /// Waits until the network has at least this version, which another server may have sent to
+    /// a client. Gives up after [`CATCH_UP`].
     pub async fn catch_up(&self, version: i64) {
         let mut known = self.version.subscribe();
         if *known.borrow() < version {
             self.behind.notify_one();
-            // It may be a number that nobody ever told.
+            // A client may send a version that never existed.
             let _ = timeout(CATCH_UP, known.wait_for(|known| *known >= version)).await;
         }
     }
 
-    /// Reads what others have written, if there may be others: what is not known here may be known
-    /// there. Whether it was read.
-    pub async fn read_on(&self) -> bool {
+    /// Reads the changes of other servers, if there may be any. Returns false if this took too
+    /// long.
+    pub async fn refresh(&self) -> bool {
         if !self.is_shared {
             return true;
         }
-        let mut looked = self.looked.subscribe();
-        let own = self.asked.fetch_add(1, Relaxed) + 1;
+        let mut refreshed = self.refreshed.subscribe();
+        let own = self.refresh_requests.fetch_add(1, Relaxed) + 1;
         self.behind.notify_one();
-        timeout(CATCH_UP, looked.wait_for(|looked| *looked >= own)).await.is_ok()
+        timeout(CATCH_UP, refreshed.wait_for(|refreshed| *refreshed >= own)).await.is_ok()
     }
 
-    /// Tells when anything is another than it was, what no client is told of included.
-    pub fn kept(&self) -> watch::Receiver<u64> {
-        self.kept.subscribe()
+    /// Changes after each commit, including changes that no client sees.
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.committed.subscribe()
     }
 
-    /// Tells when something changed, and how far the log is to be read then. All who follow read as
-    /// far, so that they are told the same.
+    /// Changes when followers should read the log up to this position. All followers read up to
+    /// the same position, so that they send the same frames.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// A follower has read what there is.
+    /// Notes that a follower has read the log.
     pub fn note_read(&self) {
         self.follower_reads.fetch_add(1, Relaxed);
     }
@@ -232,14 +232,14 @@ impl Network {
         change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was done is kept: followers may know.
+    /// Makes committed changes visible to followers.
     fn publish(&self, version: i64, has_written: bool) {
         let has_published = self.write(|state| state.publish(version, now()));
         if has_published {
             self.published.notify_one();
         }
         if has_published || has_written {
-            self.kept.send_modify(|number| *number += 1);
+            self.committed.send_modify(|number| *number += 1);
         }
         self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
     }

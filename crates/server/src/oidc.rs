@@ -1,5 +1,5 @@
-//! Machines that are let in by a login at a provider of identities (OpenID Connect Core 1.0, the
-//! flow by authorisation code, with PKCE).
+//! Admission of machines by a login at an identity provider (OpenID Connect Core 1.0, authorization
+//! code flow, with PKCE).
 //!
 //! ```text
 //!   client ── register ──► waits, AuthURL        browser ── GET /register/NUMBER
@@ -14,11 +14,12 @@
 //!     └── is a node ◄── State::sign_in, admit ◄── POST /oidc/confirm
 //! ```
 //!
-//! The page that asks is what a forwarded link ends at: who did not log in on that machine sees its
-//! name there before it is theirs. What is under way belongs to the browser that began it, by a
-//! cookie, and to one tab, by its state. A login by SSH that is checked is confirmed in the same way.
+//! A user who opens a forwarded link sees the name of the machine on the confirmation page before
+//! admitting it. A login in progress is bound to the browser by a cookie, and to a tab by its state.
+//! Checked SSH logins are confirmed in the same way.
 
 mod claims;
+mod login_error;
 mod logins;
 mod members;
 mod metadata;
@@ -28,7 +29,6 @@ mod sealed;
 mod ssh;
 mod table;
 mod token;
-mod trouble;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -48,29 +48,29 @@ use tokio::time::Instant;
 
 pub use self::table::{OidcTable, Secret};
 use self::{
+    login_error::LoginError,
     logins::Logins,
     pages::Page,
     provider::Provider,
     sealed::{Begun, Sealer},
-    trouble::Trouble,
 };
 use crate::{
     address::ServerUrl,
     body::{self, Answer},
     clock::now,
-    serve::Server,
+    serve::Tenant,
 };
 
 const CALLBACK: &str = "/oidc/callback";
 const CONFIRM: &str = "/oidc/confirm";
-/// The longest form, in bytes: a token.
+/// Maximum size of a form with a token, in bytes.
 const LONGEST_FORM: usize = 4 << 10;
-/// The longest code and state, in bytes: some providers put a whole token into the code.
+/// Maximum size of a code or state, in bytes. Some providers put a whole token into the code.
 const LONGEST_CODE: usize = 8 << 10;
-/// The most of what a provider says of an error that is shown, in bytes.
+/// Maximum length of a provider's error that is shown.
 const LONGEST_WORDS: usize = 256;
 
-/// Logins by a provider.
+/// Logins at a provider.
 pub struct Oidc {
     table: OidcTable,
     provider: Provider,
@@ -78,25 +78,29 @@ pub struct Oidc {
     identified: Mutex<Logins<Identified>>,
 }
 
-/// What somebody logs in for.
+/// Purpose of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// To let a machine in, whose registration waits.
+    /// Admit a machine with a waiting registration.
     Machine,
-    /// To have a login by SSH go on that waits.
+    /// Approve an SSH login.
     Ssh,
 }
 
 impl Purpose {
-    /// Whether something waits under the number.
-    fn check(self, server: &Server, number: &str) -> Result<(), Trouble> {
-        server.network.read(|state| match self {
-            Self::Machine => state.pending_registration(number).map(drop).ok_or(Trouble::NoMachine),
-            Self::Ssh => state.pending_ssh_login(number, now()).map(drop).ok_or(Trouble::NoLogin),
+    /// Checks that a registration or login with this ID waits.
+    fn check(self, tenant: &Tenant, number: &str) -> Result<(), LoginError> {
+        tenant.network.read(|state| match self {
+            Self::Machine => {
+                state.pending_registration(number).map(drop).ok_or(LoginError::NoMachine)
+            }
+            Self::Ssh => {
+                state.pending_ssh_login(number, now()).map(drop).ok_or(LoginError::NoLogin)
+            }
         })
     }
 
-    /// What waits, in a word.
+    /// Name of the waiting object, for messages.
     pub fn what(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -104,7 +108,7 @@ impl Purpose {
         }
     }
 
-    /// What an administrator can do without the provider.
+    /// The command with which an administrator can approve it instead.
     pub fn command(self, number: &str) -> String {
         match self {
             Self::Machine => {
@@ -115,7 +119,7 @@ impl Purpose {
     }
 }
 
-/// The provider has said who it is.
+/// A user after identification by the provider.
 struct Identified {
     purpose: Purpose,
     browser: String,
@@ -125,44 +129,44 @@ struct Identified {
 }
 
 impl Oidc {
-    /// What the table says, at a server that is found there.
+    /// Creates the logins of a server with this URL.
     ///
     /// # Errors
     /// The secret's file cannot be read.
-    pub fn new(table: OidcTable, server: &ServerUrl) -> anyhow::Result<Self> {
-        let redirect = RedirectUrl::new(format!("{server}{CALLBACK}"))?;
+    pub fn new(table: OidcTable, tenant: &ServerUrl) -> anyhow::Result<Self> {
+        let redirect = RedirectUrl::new(format!("{tenant}{CALLBACK}"))?;
         let provider = Provider::new(table.clone(), redirect)?;
         let sealer = Sealer::new()?;
         Ok(Self { table, provider, sealer, identified: Mutex::default() })
     }
 }
 
-/// Leads a browser to the provider, for what waits under this number.
+/// Redirects a browser to the provider, for the registration or login with this ID.
 pub async fn begin(
-    server: &Server,
+    tenant: &Tenant,
     oidc: &Oidc,
     purpose: Purpose,
     number: &str,
 ) -> Response<Answer> {
-    match try_begin(server, oidc, purpose, number).await {
+    match try_begin(tenant, oidc, purpose, number).await {
         Ok(response) => response,
-        Err(trouble @ (Trouble::NoMachine | Trouble::NoLogin)) => {
-            told(trouble, StatusCode::NOT_FOUND).into()
+        Err(login_error @ (LoginError::NoMachine | LoginError::NoLogin)) => {
+            error_page(login_error, StatusCode::NOT_FOUND).into()
         }
-        Err(trouble) => told(trouble, StatusCode::SERVICE_UNAVAILABLE)
-            .says("An administrator can do without it, on the server:")
-            .shows(&purpose.command(number))
+        Err(login_error) => error_page(login_error, StatusCode::SERVICE_UNAVAILABLE)
+            .paragraph("An administrator can approve the request on the server:")
+            .preformatted(&purpose.command(number))
             .into(),
     }
 }
 
 async fn try_begin(
-    server: &Server,
+    tenant: &Tenant,
     oidc: &Oidc,
     purpose: Purpose,
     number: &str,
-) -> Result<Response<Answer>, Trouble> {
-    purpose.check(server, number)?;
+) -> Result<Response<Answer>, LoginError> {
+    purpose.check(tenant, number)?;
     let client = oidc.provider.client().await?;
     let flow = CoreAuthenticationFlow::AuthorizationCode;
     let mut request =
@@ -184,89 +188,91 @@ async fn try_begin(
     let begun = Begun { purpose, number: number.to_owned(), nonce, verifier };
     let sealed = oidc.sealer.seal(&state, begun, now()).map_err(|error| {
         tracing::error!("OIDC: {error:#}");
-        Trouble::Broken("the server could not begin a login")
+        LoginError::Broken("the server could not start a login")
     })?;
-    let cookie = cookie(server, &state, &sealed, logins::LIFE.as_secs());
+    let cookie = cookie(tenant, &state, &sealed, logins::LIFE.as_secs());
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::FOUND;
     let location = HeaderValue::from_str(url.as_str());
-    let location = location.map_err(|error| Trouble::broken("its address", error))?;
+    let location = location.map_err(|error| LoginError::broken("its address", error))?;
     response.headers_mut().insert(LOCATION, location);
     response.headers_mut().insert(SET_COOKIE, cookie);
     Ok(response)
 }
 
-/// Answers what browsers ask below /oidc/.
-pub async fn answer(server: &Server, oidc: &Oidc, request: Request<Incoming>) -> Response<Answer> {
+/// Answers requests of browsers below /oidc/.
+pub async fn answer(tenant: &Tenant, oidc: &Oidc, request: Request<Incoming>) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let answered = match (&head.method, head.uri.path()) {
         (&Method::GET, CALLBACK) => {
             let query = head.uri.query().unwrap_or_default();
-            identify(server, oidc, &head.headers, query).await
+            identify(tenant, oidc, &head.headers, query).await
         }
         (&Method::POST, CONFIRM) => match body::read(body, LONGEST_FORM).await {
-            Ok(form) => confirm(server, oidc, &head.headers, &form).await,
+            Ok(form) => confirm(tenant, oidc, &head.headers, &form).await,
             Err(refusal) => return refusal,
         },
-        _ => return Page::new(StatusCode::NOT_FOUND, "Nothing here").into(),
+        _ => return Page::new(StatusCode::NOT_FOUND, "Not found").into(),
     };
-    answered.unwrap_or_else(|trouble| {
-        server.network.counted().refused.oidc.add(1);
-        let status = match trouble {
-            Trouble::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
-            Trouble::Broken(_) | Trouble::Untrue(_) => StatusCode::BAD_GATEWAY,
-            Trouble::Stale | Trouble::NoMachine | Trouble::NoLogin => StatusCode::GONE,
-            Trouble::Unverified | Trouble::NotAllowed | Trouble::OtherUser => StatusCode::FORBIDDEN,
+    answered.unwrap_or_else(|login_error| {
+        tenant.network.counters().refused.oidc.add(1);
+        let status = match login_error {
+            LoginError::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
+            LoginError::Broken(_) | LoginError::Untrusted(_) => StatusCode::BAD_GATEWAY,
+            LoginError::Stale | LoginError::NoMachine | LoginError::NoLogin => StatusCode::GONE,
+            LoginError::Unverified | LoginError::NotAllowed | LoginError::OtherUser => {
+                StatusCode::FORBIDDEN
+            }
         };
-        told(trouble, status).into()
+        error_page(login_error, status).into()
     })
 }
 
-/// A browser is back from the provider.
+/// Handles a browser that returns from the provider.
 async fn identify(
-    server: &Server,
+    tenant: &Tenant,
     oidc: &Oidc,
     headers: &HeaderMap,
     query: &str,
-) -> Result<Response<Answer>, Trouble> {
-    let state = parameter(query, "state").ok_or(Trouble::Stale)?;
+) -> Result<Response<Answer>, LoginError> {
+    let state = parameter(query, "state").ok_or(LoginError::Stale)?;
     let opened = cookies(headers, &state)
         .find_map(|sealed| Some((sealed, oidc.sealer.open(&state, sealed, now())?)));
-    let (sealed, begun) = opened.ok_or(Trouble::Stale)?;
+    let (sealed, begun) = opened.ok_or(LoginError::Stale)?;
     let Begun { purpose, number, nonce, verifier } = begun;
     if let Some(error) = parameter(query, "error") {
         return Ok(refused(&error, parameter(query, "error_description").as_deref()).into());
     }
-    // A provider that says who it is is the one that was asked (RFC 9207).
+    // If the answer names its provider, it must be the right one (RFC 9207).
     let is_other = |issuer: String| !is_same_issuer(&issuer, &oidc.table.issuer);
     if parameter(query, "iss").is_some_and(is_other) {
-        return Err(Trouble::Untrue("it comes from another provider"));
+        return Err(LoginError::Untrusted("it comes from another provider"));
     }
-    let code = parameter(query, "code").ok_or(Trouble::Untrue("there is no code"))?;
-    let said = oidc.provider.identify(code, verifier, &nonce).await?;
-    let token_expires = said.expires;
-    let subject = said.subject.clone();
-    let profile = said.profile(&oidc.table).inspect_err(|trouble| {
-        tracing::info!("OIDC: {subject:?} does not come in: {trouble}");
+    let code = parameter(query, "code").ok_or(LoginError::Untrusted("there is no code"))?;
+    let claims = oidc.provider.identify(code, verifier, &nonce).await?;
+    let token_expires = claims.expires;
+    let subject = claims.subject.clone();
+    let profile = claims.profile(&oidc.table).inspect_err(|login_error| {
+        tracing::info!("OIDC: {subject:?} is not admitted: {login_error}");
     })?;
     let (page, yes) = match purpose {
         Purpose::Machine => {
-            let page = question(server, &number, &profile).ok_or(Trouble::NoMachine)?;
+            let page = confirmation_page(tenant, &number, &profile).ok_or(LoginError::NoMachine)?;
             (page, "Yes, this is my machine")
         }
-        Purpose::Ssh => (ssh::question(server, &number, &profile)?, "Yes, I log in"),
+        Purpose::Ssh => (ssh::confirmation_page(tenant, &number, &profile)?, "Yes, I log in"),
     };
     let token = CsrfToken::new_random().into_secret();
     let browser = sealed.to_owned();
     let identified = Identified { purpose, browser, cookie: state, profile, token_expires };
-    let page = page.asks(yes, CONFIRM, &token);
+    let page = page.confirm_button(yes, CONFIRM, &token);
     locked(&oidc.identified).begin(token, number, identified, Instant::now());
     Ok(page.into())
 }
 
-/// Which machine, and as whose.
-fn question(server: &Server, number: &str, profile: &Profile) -> Option<Page> {
-    server.network.read(|state| {
+/// The confirmation page of a machine.
+fn confirmation_page(tenant: &Tenant, number: &str, profile: &Profile) -> Option<Page> {
+    tenant.network.read(|state| {
         let waiting = state.pending_registration(number)?;
         let machine = waiting.machine.to_string();
         let user = state.user_of_identity(&profile.identity).map(|user| user.id);
@@ -279,8 +285,8 @@ fn question(server: &Server, number: &str, profile: &Profile) -> Option<Page> {
         let host = waiting.hostinfo;
         Some(
             Page::new(StatusCode::OK, "Is this your machine?")
-                .says("A machine asks to join the network as yours:")
-                .lists(&[
+                .paragraph("A machine wants to join the network with your account:")
+                .table_of(&[
                     ("Machine", host.hostname.as_str()),
                     ("System", &host.os),
                     ("Client", &host.program),
@@ -290,62 +296,62 @@ fn question(server: &Server, number: &str, profile: &Profile) -> Option<Page> {
                     ("Name", display_name),
                     ("E-mail", email),
                 ])
-                .says(
-                    "Go on only if you began this yourself, on that machine. If somebody sent you \
+                .paragraph(
+                    "Continue only if you started this yourself, on that machine. If someone sent you \
                      the link, close this page: their machine would act as you.",
                 ),
         )
     })
 }
 
-/// A user says that it is theirs.
+/// Handles the user's confirmation.
 async fn confirm(
-    server: &Server,
+    tenant: &Tenant,
     oidc: &Oidc,
     headers: &HeaderMap,
     form: &[u8],
-) -> Result<Response<Answer>, Trouble> {
-    let form = str::from_utf8(form).map_err(|_| Trouble::Stale)?;
-    let token = parameter(form, "token").ok_or(Trouble::Stale)?;
+) -> Result<Response<Answer>, LoginError> {
+    let form = str::from_utf8(form).map_err(|_| LoginError::Stale)?;
+    let token = parameter(form, "token").ok_or(LoginError::Stale)?;
     let identified = locked(&oidc.identified).take(&token, Instant::now());
-    let (number, identified) = identified.ok_or(Trouble::Stale)?;
+    let (number, identified) = identified.ok_or(LoginError::Stale)?;
     let Identified { purpose, browser, cookie: state_of, profile, token_expires } = identified;
     if !is_browser(headers, &state_of, &browser) {
-        return Err(Trouble::Stale);
+        return Err(LoginError::Stale);
     }
     let page = match purpose {
-        Purpose::Machine => let_in(server, oidc, number, profile, token_expires).await?,
-        Purpose::Ssh => ssh::confirm(server, number, profile).await?,
+        Purpose::Machine => admit_machine(tenant, oidc, number, profile, token_expires).await?,
+        Purpose::Ssh => ssh::confirm(tenant, number, profile).await?,
     };
     let mut response = Response::from(page);
-    response.headers_mut().insert(SET_COOKIE, cookie(server, &state_of, "", 0));
+    response.headers_mut().insert(SET_COOKIE, cookie(tenant, &state_of, "", 0));
     Ok(response)
 }
 
-async fn let_in(
-    server: &Server,
+async fn admit_machine(
+    tenant: &Tenant,
     oidc: &Oidc,
     number: String,
     profile: Profile,
     token_expires: Time,
-) -> Result<Page, Trouble> {
+) -> Result<Page, LoginError> {
     let (expiry, by_token) = (oidc.table.expiry, oidc.table.use_expiry_from_token);
-    let admitted = server.network.run(move |state, now| {
+    let admitted = tenant.network.run(move |state, now| {
         let expires = by_token.then_some(token_expires).or(expiry.map(|life| now.after(life)));
         admit(state, &number, &profile, expires, now)
     });
     let admitted = admitted.await.map_err(|error| {
         tracing::error!("OIDC: {error:#}");
-        Trouble::Broken("the server could not keep it")
+        LoginError::Broken("the server could not save it")
     })?;
     let admitted = admitted.map_err(|refusal| match refusal {
-        Refusal::NoRegistration => Trouble::NoMachine,
-        other => Trouble::broken("the network refuses", other),
+        Refusal::NoRegistration => LoginError::NoMachine,
+        other => LoginError::broken("the network refused the machine", other),
     })?;
-    tracing::info!("OIDC: {} let the node {} in", admitted.user, admitted.node);
-    server.network.warn_of_names();
-    let words = format!("{} is in the network now. You can close this page.", admitted.node);
-    Ok(Page::new(StatusCode::OK, "Done").says(&words))
+    tracing::info!("OIDC: {} admitted the node {}", admitted.user, admitted.node);
+    tenant.network.warn_of_names();
+    let words = format!("{} has joined the network. You can close this page.", admitted.node);
+    Ok(Page::new(StatusCode::OK, "Done").paragraph(&words))
 }
 
 struct Admitted {
@@ -353,7 +359,7 @@ struct Admitted {
     node: String,
 }
 
-/// The user is as the provider says, and the machine theirs: both, or neither.
+/// Updates the user from the profile and admits the machine: both, or neither.
 fn admit(
     state: &mut State,
     number: &str,
@@ -372,31 +378,31 @@ fn admit(
     Ok(Admitted { user: user.unwrap_or_default(), node: name_of(id) })
 }
 
-fn told(trouble: Trouble, status: StatusCode) -> Page {
-    Page::new(status, "Not logged in").says(&trouble.to_string())
+fn error_page(login_error: LoginError, status: StatusCode) -> Page {
+    Page::new(status, "Not logged in").paragraph(&login_error.to_string())
 }
 
 fn refused(error: &str, description: Option<&str>) -> Page {
     let cut = |words: &str| words.chars().take(LONGEST_WORDS).collect::<String>();
     let page = Page::new(StatusCode::FORBIDDEN, "Not logged in");
-    let page = page.says(&format!("The login provider says: {}", cut(error)));
+    let page = page.paragraph(&format!("The login provider reported an error: {}", cut(error)));
     match description {
-        Some(description) => page.says(&cut(description)),
+        Some(description) => page.paragraph(&cut(description)),
         None => page,
     }
 }
 
-/// The value of a parameter, if it is not too long to be one.
+/// The value of a parameter, unless it is too long.
 fn parameter(pairs: &str, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(pairs.as_bytes());
     let (_, value) = pairs.find(|(own, _)| own == name)?;
     Some(value.into_owned()).filter(|value| !value.is_empty() && value.len() <= LONGEST_CODE)
 }
 
-/// What a browser shows that it began a login by. Each tab has its own.
-fn cookie(server: &Server, state: &str, value: &str, seconds: u64) -> HeaderValue {
-    let secure = if server.url.is_https() { "; Secure" } else { "" };
-    // Lax: the provider's page leads back here, which Strict would take for a stranger's request.
+/// The cookie of a browser that started a login. Each tab has its own.
+fn cookie(tenant: &Tenant, state: &str, value: &str, seconds: u64) -> HeaderValue {
+    let secure = if tenant.url.is_https() { "; Secure" } else { "" };
+    // Lax, because with Strict the redirect from the provider would lack the cookie.
     let text = format!(
         "{}={value}; Path=/oidc; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}",
         cookie_name(state)
@@ -408,13 +414,13 @@ fn cookie_name(state: &str) -> String {
     format!("linerate-login-{}", state.get(..8).unwrap_or_default())
 }
 
-/// Whether a request comes from the browser that began the login.
+/// Whether a request comes from the browser that started the login.
 fn is_browser(headers: &HeaderMap, state: &str, browser: &str) -> bool {
-    // The hashes say nothing of how much of a wrong value is right.
+    // Comparing hashes does not reveal how much of a wrong value is right.
     cookies(headers, state).any(|value| Hash::of(value) == Hash::of(browser))
 }
 
-/// The values of the cookies of a login.
+/// Values of the cookies of a login.
 fn cookies<'a>(headers: &'a HeaderMap, state: &str) -> impl Iterator<Item = &'a str> {
     let name = cookie_name(state);
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());

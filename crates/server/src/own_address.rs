@@ -1,10 +1,10 @@
-//! This machine's address, as others may know it.
+//! This machine's address for other machines.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use sys::netlink::{Netlink, NetlinkError};
 
-/// The one that it has towards all that is far, or else any that is not its alone.
+/// The source address of the default route, or else any address that others may reach.
 pub fn find() -> IpAddr {
     let known = towards_others().or_else(|| {
         let all = of_links().unwrap_or_default();
@@ -17,7 +17,8 @@ pub fn find() -> IpAddr {
     known.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// By the default route, to addresses of examples (RFC 5737 and 3849); nothing is sent.
+/// The source address of the default route, to documentation addresses (RFC 5737 and 3849). Nothing
+/// is sent.
 fn towards_others() -> Option<IpAddr> {
     let towards = |from: IpAddr, to: IpAddr| {
         let socket = UdpSocket::bind((from, 0)).ok()?;

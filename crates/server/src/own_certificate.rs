@@ -1,5 +1,5 @@
-//! A certificate that signed itself, for a relay whose clients are told its hash (`sha256-raw:` in
-//! `CertName`, tailscale `tailcfg/derpmap.go`).
+//! A self-signed certificate for a relay. Clients receive its hash (`sha256-raw:` in `CertName`,
+//! tailscale `tailcfg/derpmap.go`).
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -19,12 +19,12 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// The one of a host that this folder has, which is made if there is none.
+    /// Loads the certificate of a host from this folder, or creates it.
     ///
     /// # Errors
-    /// It cannot be read, written or made.
+    /// It cannot be read, written or created.
     pub fn of(folder: &Path, host: &str) -> anyhow::Result<Self> {
-        // A URL's host has no slash in it.
+        // The host of a URL contains no slash.
         let file = folder.join(format!("derp-{host}.pem"));
         let name = || file.display().to_string();
         let text = match fs::read_to_string(&file) {
@@ -41,22 +41,22 @@ impl OwnCertificate {
         Ok(Self { certificate, key })
     }
 
-    /// SHA-256 of it, in hexadecimal digits.
+    /// SHA-256 of the certificate, in hexadecimal digits.
     pub fn hash(&self) -> String {
         base16ct::lower::encode_string(&Sha256::digest(&self.certificate))
     }
 
-    /// The same, as browsers show it.
+    /// The same in the form that browsers show.
     pub fn fingerprint(&self) -> String {
         let hash = Sha256::digest(&self.certificate);
         let pairs: Vec<String> = hash.iter().map(|byte| format!("{byte:02X}")).collect();
         pairs.join(":")
     }
 
-    /// What TLS is spoken with.
+    /// TLS acceptor with this certificate.
     ///
     /// # Errors
-    /// Certificate and key do not go together.
+    /// The certificate and the key do not match.
     pub fn tls(&self) -> anyhow::Result<TlsAcceptor> {
         listen::acceptor(vec![self.certificate.clone()], self.key.clone_key())
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_stays_the_same_and_is_of_its_host() {
+    fn a_certificate_is_stable_for_each_host() {
         let folder = tempfile::tempdir().unwrap();
         let one = OwnCertificate::of(folder.path(), "192.0.2.1").unwrap();
         let again = OwnCertificate::of(folder.path(), "192.0.2.1").unwrap();

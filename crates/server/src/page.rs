@@ -1,8 +1,8 @@
-//! The page of administrators: HTML made here, which shows the network and is made again where
-//! something changes. What it commands it asks of the API, as everybody.
+//! The administrators' web page. Its HTML is rendered on the server, and again after changes of the
+//! network. Its commands are requests to the API.
 //!
 //! ```text
-//!   login (key or link) ──► session ──► pages ──┬─ GET /admin/events: something changed
+//!   login (key or link) ──► session ──► pages ──┬─ GET /admin/events: notifications of changes
 //!                                               └─ commands: /api/linerate/v1/, with the session's cookie and token
 //! ```
 
@@ -11,10 +11,10 @@ mod events;
 mod keys;
 mod login;
 mod machines;
-mod moment;
 mod policy;
 mod reports;
 mod settings;
+mod timestamp;
 mod users;
 
 use std::sync::Arc;
@@ -37,11 +37,11 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{api, body, serve::Server, sessions::Session};
+use crate::{api, body, serve::Tenant, sessions::Session};
 
-/// What the paths begin with.
+/// Prefix of the paths.
 pub const ROOT: &str = "/admin";
-/// Where each page is, and what it is called.
+/// Path and title of each page.
 pub const PAGES: [(&str, &str); 9] = [
     ("machines", "Machines"),
     ("users", "Users"),
@@ -53,21 +53,21 @@ pub const PAGES: [(&str, &str); 9] = [
     ("audit", "Audit"),
     ("why", "Why?"),
 ];
-/// Nothing from elsewhere, and no script but the files of this server.
+/// Allows only content and scripts from this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
-/// The longest form of a page's own, in bytes.
+/// Maximum size of a page's form, in bytes.
 const LONGEST: usize = 4 << 10;
 
-/// Answers who opens the page.
-pub fn router(server: Arc<Server>) -> Router {
+/// Router of the page.
+pub fn router(tenant: Arc<Tenant>) -> Router {
     Router::new()
         .route("/", get(home))
         .route("/admin", get(home))
         .route("/admin/", get(home))
-        .route("/admin/login", get(login::show).post(login::enter))
-        .route("/admin/logout", post(login::leave))
+        .route("/admin/login", get(login::show).post(login::log_in))
+        .route("/admin/logout", post(login::log_out))
         .route("/admin/events", get(events::follow))
         .route("/admin/machines", get(machines::list))
         .route("/admin/machines/{id}", get(machines::show))
@@ -81,16 +81,16 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/admin/audit", get(reports::audit))
         .route("/admin/why", get(reports::why))
         .route("/admin/assets/{name}", get(assets::file))
-        .fallback(async || nothing())
+        .fallback(async || not_found())
         .layer(from_fn(guard))
-        .with_state(server)
+        .with_state(tenant)
 }
 
-async fn home(_: Visitor) -> Redirect {
+async fn home(_: PageSession) -> Redirect {
     Redirect::to("/admin/machines")
 }
 
-/// Reads the request's body, and sets the headers that restrict a page and keep it out of caches.
+/// Reads the request's body, and sets headers that restrict the page and prevent caching.
 async fn guard(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     let mut response = match body::read(body, LONGEST).await {
@@ -101,7 +101,7 @@ async fn guard(request: Request, next: Next) -> Response {
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // Under `no-referrer` a browser would not say the origin of a form, either.
+        // With `no-referrer`, a browser would not send the origin of a form either.
         (REFERRER_POLICY, "same-origin"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     ] {
@@ -111,11 +111,11 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-fn nothing() -> Response {
+fn not_found() -> Response {
     (StatusCode::NOT_FOUND, "there is nothing here\n").into_response()
 }
 
-fn shown(template: &impl Template) -> Response {
+fn render(template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => Html(text).into_response(),
         Err(error) => {
@@ -125,39 +125,39 @@ fn shown(template: &impl Template) -> Response {
     }
 }
 
-/// Who has a session. Others are sent to where one is opened.
-pub struct Visitor {
-    server: Arc<Server>,
+/// An administrator with a session. Others are redirected to the login page.
+pub struct PageSession {
+    tenant: Arc<Tenant>,
     session: Session,
 }
 
-/// What all pages have around them.
+/// Data of the layout that all pages share.
 pub struct Frame {
     network: String,
-    /// How often the network had changed by then.
+    /// Number of commits that the page reflects.
     since: u64,
     token: String,
     here: &'static str,
     assets: &'static str,
 }
 
-impl Visitor {
+impl PageSession {
     fn frame(&self, here: &'static str) -> Frame {
-        let since = *self.server.network.kept().borrow();
-        let network = self.server.network.read(|state| state.settings().base_domain.clone());
+        let since = *self.tenant.network.committed().borrow();
+        let network = self.tenant.network.read(|state| state.settings().base_domain.clone());
         Frame { network, since, token: self.session.token.clone(), here, assets: assets::version() }
     }
 }
 
-impl FromRequestParts<Arc<Server>> for Visitor {
+impl FromRequestParts<Arc<Tenant>> for PageSession {
     type Rejection = Redirect;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        server: &Arc<Server>,
+        tenant: &Arc<Tenant>,
     ) -> Result<Self, Self::Rejection> {
-        match api::session_of(server, &parts.headers) {
-            Some(session) => Ok(Self { server: Arc::clone(server), session }),
+        match api::session_of(tenant, &parts.headers) {
+            Some(session) => Ok(Self { tenant: Arc::clone(tenant), session }),
             None => Err(Redirect::to("/admin/login")),
         }
     }

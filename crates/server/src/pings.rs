@@ -1,10 +1,10 @@
-//! What the server asks of clients: by a question in the stream of maps, which a client answers by a
-//! request of its own (tailscale `tailcfg.PingRequest`).
+//! Requests from the server to clients. They are sent in the stream of maps, and a client answers
+//! with its own request (tailscale `tailcfg.PingRequest`).
 //!
 //! ```text
-//!   ask ──► question, by a number that nobody guesses ──► all streams of the node
-//!    ▲                                                          │
-//!    └── what it said ◄── HEAD or POST /machine/ping/NUMBER ◄───┘  by the machine that was asked
+//!   send_ping ──► request, with a random ID ──► all streams of the node
+//!    ▲                                               │
+//!    └── answer ◄── HEAD or POST /machine/ping/ID ◄──┘  from the same machine
 //! ```
 
 use std::{
@@ -24,31 +24,32 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{body::Parts, machine::random_number, stream};
+use crate::{body::Parts, machine::random_number, map_stream};
 
-/// Where answers are sent. They come inside Noise: the host is not looked at.
+/// Path of the answers. They arrive inside Noise, so the host does not matter.
 pub const PATH: &str = "/machine/ping/";
 const HOST: &str = "https://unused";
-/// How many questions of one stream wait to be sent. A client that takes none answers none.
+/// Maximum number of requests that wait in one stream. A client that reads nothing answers nothing.
 const WAITING: usize = 8;
-/// The most questions that wait for an answer.
+/// Maximum number of requests that wait for an answer.
 const MOST: usize = 4096;
-/// The longest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 pub const LONGEST: usize = 64 << 10;
 
-/// What a client is asked.
+/// A request to a client.
 #[derive(Clone, Copy, Debug)]
-pub enum Question<'a> {
-    /// Whether it is there.
+pub enum Ping<'a> {
+    /// Checks that the client is alive.
     Alive,
-    /// To ping another node through the tunnel; a stock client that has no answer says nothing.
-    Reach(Ipv4Addr),
-    /// A request of HTTP by GET to a path of the client's own (`ipn/ipnlocal/c2n.go`); stock clients
-    /// alone answer.
+    /// Pings another node through the tunnel. Tailscale's client does not answer if the ping
+    /// fails.
+    AccessRules(Ipv4Addr),
+    /// An HTTP GET request to a path of the client (`ipn/ipnlocal/c2n.go`). Only Tailscale's
+    /// client answers.
     Get(&'a str),
 }
 
-/// The streams of clients, and questions that wait for an answer.
+/// Streams of clients, and requests that wait for an answer.
 #[derive(Default)]
 pub struct Pings(Mutex<Table>);
 
@@ -59,7 +60,7 @@ struct Table {
     waiting: HashMap<String, (NodeId, oneshot::Sender<Bytes>)>,
 }
 
-/// What one stream is to carry.
+/// Requests for one stream.
 pub struct Mailbox<'a> {
     pings: &'a Pings,
     id: NodeId,
@@ -67,15 +68,15 @@ pub struct Mailbox<'a> {
     questions: mpsc::Receiver<Parts>,
 }
 
-/// A question that waits; it is forgotten with this.
+/// A waiting request, which is removed when this is dropped.
 struct Waiting<'a> {
     pings: &'a Pings,
     number: String,
 }
 
 impl Pings {
-    /// A stream of a node begins.
-    pub fn follow(&self, id: NodeId) -> Mailbox<'_> {
+    /// Registers a stream of a node.
+    pub fn subscribe(&self, id: NodeId) -> Mailbox<'_> {
         let (sender, questions) = mpsc::channel(WAITING);
         let mut table = self.lock();
         table.last += 1;
@@ -84,22 +85,22 @@ impl Pings {
         Mailbox { pings: self, id, number, questions }
     }
 
-    /// Asks a node, and returns what it said.
+    /// Sends a request to a node, and returns the answer.
     ///
     /// # Errors
-    /// It is not connected, or says nothing for so long.
-    pub async fn ask(
+    /// The node is not connected, or does not answer in time.
+    pub async fn send_ping(
         &self,
         id: NodeId,
-        question: Question<'_>,
+        question: Ping<'_>,
         patience: Duration,
     ) -> anyhow::Result<Bytes> {
         let number = random_number()?;
-        let frame = stream::framed(&words(&number, question));
+        let frame = map_stream::framed(&ping_frame(&number, question));
         let answer = self.send(id, &number, &frame)?;
         let _waiting = Waiting { pings: self, number };
         let answer = timeout(patience, answer).await;
-        answer.context("the node does not answer")?.context("another question took its place")
+        answer.context("the node does not answer")?.context("the request was replaced")
     }
 
     fn send(
@@ -110,11 +111,11 @@ impl Pings {
     ) -> anyhow::Result<oneshot::Receiver<Bytes>> {
         let mut table = self.lock();
         if table.waiting.len() >= MOST {
-            bail!("too many questions wait for an answer");
+            bail!("too many requests wait for an answer");
         }
         let Some(streams) = table.streams.get(&id) else { bail!("the node is not connected") };
         for stream in streams.values() {
-            // One that is full is not read.
+            // A stream whose queue is full is not read.
             let _ = stream.try_send(vec![frame.clone()]);
         }
         let (sender, answer) = oneshot::channel();
@@ -122,21 +123,21 @@ impl Pings {
         Ok(answer)
     }
 
-    /// Whether a node has a stream here, so that it can be asked.
+    /// Whether a node has a stream at this server.
     pub fn is_connected(&self, id: NodeId) -> bool {
         self.lock().streams.contains_key(&id)
     }
 
-    /// Whom the question of this number was put to.
-    pub fn asked(&self, number: &str) -> Option<NodeId> {
+    /// The node that a request was sent to.
+    pub fn target(&self, number: &str) -> Option<NodeId> {
         self.lock().waiting.get(number).map(|(id, _)| *id)
     }
 
-    /// Its answer.
-    pub fn answer(&self, number: &str, said: Bytes) {
+    /// Delivers an answer.
+    pub fn answer(&self, number: &str, answer_bytes: Bytes) {
         if let Some((_, waiting)) = self.lock().waiting.remove(number) {
-            // The one that asked may have lost patience.
-            let _ = waiting.send(said);
+            // The requester may have timed out.
+            let _ = waiting.send(answer_bytes);
         }
     }
 
@@ -146,7 +147,7 @@ impl Pings {
 }
 
 impl Mailbox<'_> {
-    /// What is to be sent next.
+    /// The next request to send.
     pub async fn next(&mut self) -> Parts {
         match self.questions.recv().await {
             Some(question) => question,
@@ -173,16 +174,16 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A question in a sign of life: clients read it without making their map anew.
-fn words(number: &str, question: Question<'_>) -> Vec<u8> {
+/// Encodes a request in a keepalive, which clients process without rebuilding their map.
+fn ping_frame(number: &str, question: Ping<'_>) -> Vec<u8> {
     let mut ping = json!({ "URL": format!("{HOST}{PATH}{number}"), "URLIsNoise": true });
     match question {
-        Question::Alive => {}
-        Question::Reach(address) => {
+        Ping::Alive => {}
+        Ping::AccessRules(address) => {
             ping["Types"] = json!("TSMP");
             ping["IP"] = json!(address);
         }
-        Question::Get(path) => {
+        Ping::Get(path) => {
             let request = format!("GET {path} HTTP/1.1\r\nHost: local\r\n\r\n");
             ping["Types"] = json!("c2n");
             ping["Payload"] = json!(Base64::encode_string(request.as_bytes()));
@@ -214,12 +215,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_answers_is_heard_once_and_one_that_does_not_is_given_up() {
+    async fn an_answer_is_delivered_once_and_a_silent_node_times_out() {
         let pings = Pings::default();
-        assert!(pings.ask(NODE, Question::Alive, PATIENCE).await.is_err(), "it has no stream");
-        let mut mailbox = pings.follow(NODE);
-        let asked = pings.ask(NODE, Question::Get("/echo"), PATIENCE);
-        let (said, number) = tokio::join!(asked, async {
+        assert!(pings.send_ping(NODE, Ping::Alive, PATIENCE).await.is_err(), "it has no stream");
+        let mut mailbox = pings.subscribe(NODE);
+        let target = pings.send_ping(NODE, Ping::Get("/echo"), PATIENCE);
+        let (answer_bytes, number) = tokio::join!(target, async {
             let frame = read(&mailbox.next().await);
             assert_eq!(
                 (&frame["KeepAlive"], &frame["PingRequest"]["Types"]),
@@ -228,27 +229,27 @@ mod tests {
             let payload = frame["PingRequest"]["Payload"].as_str().unwrap();
             assert!(Base64::decode_vec(payload).unwrap().starts_with(b"GET /echo HTTP/1.1\r\n"));
             let number = number_of(&frame);
-            assert_eq!(pings.asked(&number), Some(NODE));
+            assert_eq!(pings.target(&number), Some(NODE));
             pings.answer(&number, Bytes::from_static(b"yes"));
             number
         });
-        assert_eq!(said.unwrap(), "yes");
-        assert_eq!(pings.asked(&number), None);
-        let silent = pings.ask(NODE, Question::Alive, PATIENCE).await;
+        assert_eq!(answer_bytes.unwrap(), "yes");
+        assert_eq!(pings.target(&number), None);
+        let silent = pings.send_ping(NODE, Ping::Alive, PATIENCE).await;
         assert_eq!(silent.unwrap_err().to_string(), "the node does not answer");
         let unread = read(&mailbox.next().await);
-        assert_eq!(pings.asked(&number_of(&unread)), None, "it is forgotten");
+        assert_eq!(pings.target(&number_of(&unread)), None, "it was removed");
         drop(mailbox);
         assert!(pings.lock().streams.is_empty() && pings.lock().waiting.is_empty());
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_not_read_holds_nothing_up() {
+    async fn an_unread_stream_does_not_block_another() {
         let pings = Pings::default();
-        let _unread = pings.follow(NODE);
-        let mut read = pings.follow(NODE);
+        let _unread = pings.subscribe(NODE);
+        let mut read = pings.subscribe(NODE);
         for _ in 0..3 * WAITING {
-            let _ = pings.ask(NODE, Question::Alive, Duration::ZERO).now_or_never();
+            let _ = pings.send_ping(NODE, Ping::Alive, Duration::ZERO).now_or_never();
             assert!(read.next().now_or_never().is_some());
         }
     }

@@ -1,4 +1,4 @@
-//! `linerate-server policy`: a policy's text is read, tested and compiled here, or by the server.
+//! `linerate-server policy`: parses, tests and compiles policies, locally or at the server.
 
 use std::{
     collections::BTreeMap,
@@ -14,53 +14,52 @@ use clap::{Args, Subcommand};
 
 use crate::commands::{self, Common};
 
-/// Commands for the policy; a file that is `-` is standard input.
+/// Manages the policy. A file named `-` is standard input.
 #[derive(Debug, Subcommand)]
 pub enum PolicyFile {
-    /// Print the policy in force.
+    /// Print the current policy.
     #[command(aliases = ["show", "view", "fetch"])]
     Get {
-        /// An older one, by its number.
+        /// Print an older policy, by its ID.
         #[arg(short, long)]
         identifier: Option<i64>,
     },
-    /// Show when policies were saved, which are kept.
+    /// List the stored policies with their times.
     History,
-    /// Put a policy in force, if its tests pass, and print who reaches whom that did not, or does
-    /// not any more.
+    /// Apply a policy, if its tests pass, and print how the reachability between nodes changes.
     #[command(aliases = ["put", "update"])]
     Set {
-        /// The policy.
+        /// The policy's file.
         #[arg(short, long)]
         file: PathBuf,
-        /// Print the difference, and change nothing.
+        /// Print the changes without applying the policy.
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         parts: Parts,
     },
-    /// Read a policy, and say all that is wrong with it.
+    /// Parse a policy, and print all errors in it.
     Check {
         #[command(flatten)]
-        which: Which,
-        /// Run the policy's tests with these users and nodes.
+        which: PolicyPath,
+        /// Run the policy's tests with the users and nodes in this file.
         #[arg(long, value_name = "FILE")]
         nodes: Option<PathBuf>,
-        /// Run them in the server's network, and print what the policy would change.
+        /// Run the tests with the server's network, and print what the policy would change.
         #[arg(long, conflicts_with = "nodes")]
         server: bool,
         #[command(flatten)]
         parts: Parts,
     },
-    /// Print the filter of each node.
+    /// Print the packet filter of each node.
     Filters {
-        /// The policy.
+        /// The policy's file.
         #[arg(long, value_name = "FILE")]
         policy: PathBuf,
-        /// Users, and nodes by name.
+        /// File with users, and nodes by name.
         #[arg(long, value_name = "FILE")]
         nodes: PathBuf,
-        /// As one object in JSON, Tailscale's rules by the node's name.
+        /// Print one JSON object with Tailscale's rules by the nodes' names.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -68,21 +67,22 @@ pub enum PolicyFile {
     },
 }
 
-/// The parts of a policy that are used.
+/// Selects the parts of a policy that are used.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Parts {
-    /// Leave out unsupported parts, and print them. A rule with an unsupported condition is left out.
+    /// Ignore unsupported parts, and print them. A rule with an unsupported condition is
+    /// ignored.
     #[arg(long)]
     ignore_unsupported: bool,
 }
 
-/// A policy's file.
+/// File of a policy.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-pub struct Which {
-    /// The policy.
+pub struct PolicyPath {
+    /// The policy's file.
     path: Option<PathBuf>,
-    /// The same.
+    /// The policy's file.
     #[arg(short, long)]
     file: Option<PathBuf>,
 }
@@ -91,20 +91,20 @@ impl PolicyFile {
     /// Runs the command.
     ///
     /// # Errors
-    /// The policy cannot be read or is refused; the server does not answer.
+    /// The policy is invalid, or the server does not answer.
     pub async fn run(self, common: &Common) -> anyhow::Result<()> {
         match self {
             Self::Get { identifier } => commands::policy_in_force(common, identifier).await,
             Self::History => commands::policies(common).await,
             Self::Set { file, dry_run, parts } => {
                 let text = text(&file)?;
-                commands::policy_says(common, &text, parts.ignore_unsupported, !dry_run).await
+                commands::submit_policy(common, &text, parts.ignore_unsupported, !dry_run).await
             }
             Self::Check { which, nodes, server, parts } => {
                 let file = which.path.or(which.file).context("a policy is missing")?;
                 if server {
                     let text = text(&file)?;
-                    return commands::policy_says(common, &text, parts.ignore_unsupported, false)
+                    return commands::submit_policy(common, &text, parts.ignore_unsupported, false)
                         .await;
                 }
                 let policy = read(&file, parts)?;
@@ -127,19 +127,18 @@ impl PolicyFile {
     }
 }
 
-/// Reads a policy, with or without its unsupported parts.
+/// Parses a policy, with or without its unsupported parts.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All errors in the policy.
 pub fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
     if ignore_unsupported { Policy::parse_supported(text) } else { Policy::parse(text) }
 }
 
-/// A refusal, with a hint about unsupported parts.
+/// The errors of a policy, with a hint if all concern unsupported parts.
 pub fn words(refusal: &Refusal) -> String {
     let is_supported = refusal.faults.iter().any(|fault| !fault.reason.is_unsupported());
-    let hint =
-        "\n`--ignore-unsupported` leaves out these parts, with the rules that depend on them";
+    let hint = "\n`--ignore-unsupported` ignores these parts, and the rules that depend on them";
     format!("{refusal}{}", if is_supported { "" } else { hint })
 }
 
@@ -167,7 +166,7 @@ fn read(file: &Path, parts: Parts) -> anyhow::Result<Policy> {
 }
 
 fn refused(file: &Path, refusal: &Refusal) -> anyhow::Error {
-    anyhow!("{} is refused:\n{}", file.display(), words(refusal))
+    anyhow!("{} is invalid:\n{}", file.display(), words(refusal))
 }
 
 fn read_nodes(file: &Path) -> anyhow::Result<Nodes> {

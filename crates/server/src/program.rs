@@ -1,20 +1,22 @@
-//! The program: what it is asked on its command line.
+//! Command line of the program.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use crate::{
-    commands::{self, ApiKeys, Audit, Auth, Common, Lock, Networks, Nodes, PreAuthKeys, Users},
+    commands::{
+        self, ApiKeys, Audit, Auth, Common, Networks, Nodes, PreAuthKeys, TailnetLock, Users,
+    },
     configuration::{Configuration, Flags, LogFormat},
     import::{self, Import},
-    life::{self, runtime},
     log,
     policy::PolicyFile,
+    process::{self, runtime},
 };
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
 use sys::process::discard_inherited;
 
-/// Host a network for linerate and for Tailscale's clients.
+/// Host a network for linerate and Tailscale clients.
 #[derive(Debug, Parser)]
 #[command(name = "linerate-server", version, disable_help_subcommand = true)]
 struct Arguments {
@@ -30,70 +32,71 @@ enum Command {
     Serve {
         #[command(flatten)]
         flags: Flags,
-        /// Whether to confine the running server to the files, ports and system calls that it needs.
+        /// Whether to confine the running server to the files, ports and system calls that
+        /// it needs.
         #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"],
               hide_possible_values = true)]
         sandbox: String,
     },
-    /// Make, show and delete users.
+    /// Create, list, rename and delete users.
     #[command(subcommand, aliases = ["user"])]
     Users(Users),
-    /// Make, show and delete keys that machines join with.
+    /// Create, list, expire and delete keys that machines join with.
     #[command(subcommand, name = "preauthkeys", aliases = ["preauthkey", "authkey", "pre"])]
     PreAuthKeys(PreAuthKeys),
-    /// Show, name, tag, expire and delete nodes, and approve their routes.
+    /// List, rename, tag, expire and delete nodes, and approve their routes.
     #[command(subcommand, aliases = ["node"])]
     Nodes(Nodes),
-    /// Show the networks that the server has.
+    /// List the networks of the server.
     #[command(subcommand, aliases = ["network"])]
     Networks(Networks),
-    /// Let a machine in that waits; let logins by SSH go on that wait to be confirmed, or end them.
+    /// Admit waiting machines, and approve or reject waiting SSH logins.
     #[command(subcommand)]
     Auth(Auth),
-    /// Take a network over: headscale's, or one that was exported or backed up.
+    /// Import a network: headscale's, an export or a backup.
     Import(Import),
-    /// Write the whole network, with its keys, into a file of JSON.
+    /// Export the whole network, with its keys, to a JSON file.
     Export {
         /// The file.
         file: PathBuf,
     },
-    /// Copy the network, with its keys, into a file of SQLite, while it is served.
+    /// Copy the network, with its keys, to an SQLite file. The server may be running.
     Backup {
-        /// The file, which is made.
+        /// The file to create.
         file: PathBuf,
     },
-    /// Make, show, expire and delete keys of the API.
+    /// Create, list, expire and delete API keys.
     #[command(subcommand, name = "apikeys", aliases = ["apikey", "api"])]
     ApiKeys(ApiKeys),
-    /// Print a link that opens the page, once and within an hour.
+    /// Print a link that opens the administrators' page, once and within an hour.
     AdminLink,
-    /// Show what administrators did, the newest first; write it out and verify it.
+    /// Show, export and verify the audit log.
     Audit(Audit),
-    /// Show tailnet lock, and let a node turn it on.
+    /// Show the state of tailnet lock, and allow a node to enable it.
     #[command(subcommand)]
-    Lock(Lock),
-    /// Ask the running server whether it can do its work; status 1 if not.
+    Lock(TailnetLock),
+    /// Check whether the running server is healthy. The exit status is 1 if not.
     Health,
     /// Print the version.
     Version,
-    /// Check the configuration, but not the files that it names. An error gives status 1.
+    /// Check the configuration, but not the files that it names. An error gives exit status 1.
     #[command(name = "configtest")]
     ConfigTest,
-    /// Set and show the policy, check one, and show what it means.
+    /// Show, set and check the policy, and print its packet filters.
     #[command(subcommand)]
     Policy(PolicyFile),
 }
 
-/// The arguments, for manual pages and completions.
+/// Description of the arguments, for manual pages and completions.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Does what the command line asks.
+/// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
-    // The library of PostgreSQL reads what its URL leaves out, such as `PGSSLMODE`.
+    // PostgreSQL's library reads environment variables such as `PGSSLMODE`.
     if let Err(error) = discard_inherited(|name| name.starts_with("PG")) {
-        eprintln!("linerate-server: what the caller left cannot be closed: {error}");
+        eprintln!("linerate-server: inherited files cannot be closed: {error}");
         return ExitCode::FAILURE;
     }
     let Arguments { common, command } = Arguments::parse();
@@ -113,16 +116,16 @@ pub fn main() -> ExitCode {
 }
 
 fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()> {
-    ensure!(common.network.is_none(), "the server serves all of its networks: leave --network out");
+    ensure!(common.network.is_none(), "the server serves all of its networks: omit --network");
     let configuration = Configuration::read(common.config.as_deref())?.with(flags);
     log::start(configuration.log_format, configuration.log_level.clone());
-    if let Some(warning) = configuration.shown_secret(common.config.as_deref()) {
+    if let Some(warning) = configuration.exposed_secret(common.config.as_deref()) {
         tracing::warn!("{warning}");
     }
     let is_json = configuration.log_format == LogFormat::Json;
-    let ended = life::run(configuration, is_confined);
+    let ended = process::run(configuration, is_confined);
     match ended {
-        // Who reads the log reads nothing else.
+        // Programs that parse the log expect only JSON.
         Err(error) if is_json => {
             tracing::error!("{error:#}");
             std::process::exit(1);
@@ -145,7 +148,7 @@ async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
         Command::ApiKeys(command) => commands::api_keys(&common, command).await,
         Command::AdminLink => commands::admin_link(&common).await,
         Command::Audit(asked) => commands::audit(&common, asked).await,
-        Command::Lock(command) => commands::lock(&common, command).await,
+        Command::Lock(command) => commands::tailnet_lock(&common, command).await,
         Command::Health => commands::health(&common).await,
         Command::Version => commands::version(&common),
         Command::ConfigTest => commands::check_configuration(&common),
@@ -159,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_lines_of_headscale_are_read() {
+    fn command_lines_of_headscale_are_accepted() {
         Arguments::command().debug_assert();
         for line in [
             "users create anna --display-name Anna --email a@example.com --picture-url https://a",

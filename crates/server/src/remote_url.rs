@@ -1,4 +1,4 @@
-//! The URL of something that this server asks: by TLS, or on this machine.
+//! URL of another server: with TLS, or on this machine.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -8,7 +8,7 @@ use hyper::{
 };
 use serde::Deserialize;
 
-/// `https://` and a host, or `http://` and this machine.
+/// `https://` and any host, or `http://` and this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RemoteUrl {
@@ -18,7 +18,7 @@ pub struct RemoteUrl {
 }
 
 impl RemoteUrl {
-    /// Whether it is reached by TLS.
+    /// Whether the URL uses TLS.
     pub fn is_https(&self) -> bool {
         self.is_https
     }
@@ -33,12 +33,12 @@ impl RemoteUrl {
         self.uri.port_u16().unwrap_or(if self.is_https { 443 } else { 80 })
     }
 
-    /// What stands for it in a request.
+    /// Host and port for a request.
     pub fn authority(&self) -> &str {
         self.uri.authority().map_or("", Authority::as_str)
     }
 
-    /// All of it.
+    /// The whole URL.
     pub fn uri(&self) -> &Uri {
         &self.uri
     }
@@ -59,7 +59,9 @@ impl FromStr for RemoteUrl {
         match uri.scheme_str() {
             Some("https") => {}
             Some("http") if is_here() => {}
-            Some("http") => return Err(format!("{text:?} needs https://: anybody could answer")),
+            Some("http") => {
+                return Err(format!("{text:?} needs https://: otherwise, anyone could answer"));
+            }
             _ => return Err(bad()),
         }
         Ok(Self { uri, is_https, host })
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_others_are_by_tls_or_on_this_machine() {
+    fn remote_urls_need_tls_or_loopback() {
         for (text, host, port) in [
             ("https://relay.example.com", "relay.example.com", 443),
             ("https://[fd00::1]:8443/derpmap", "fd00::1", 8443),

@@ -1,10 +1,10 @@
-//! The authorities that the server trusts when it asks others by TLS: those that this machine trusts.
+//! Certificate authorities of this machine, which the server trusts for TLS to other servers.
 
 use std::sync::{Arc, LazyLock};
 
 use rustls::{ClientConfig, RootCertStore};
 
-/// They are read once.
+/// The authorities are loaded once.
 static CLIENT: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -16,7 +16,7 @@ static CLIENT: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     Arc::new(config)
 });
 
-/// What TLS is spoken with to others.
+/// TLS configuration for connections to other servers.
 pub fn client() -> Arc<ClientConfig> {
     Arc::clone(&CLIENT)
 }

@@ -1,12 +1,11 @@
-//! The sandbox of a running server: what it still may do, so that whoever gets code to run in it by a
-//! request finds little.
+//! Sandbox of a running server, which limits the damage of a compromised process.
 //!
 //! ```text
 //!   folders, signals ── confine_files ── threads ── sockets, store ── confine_calls ── serves
 //! ```
 //!
-//! If the kernel lacks one part, the other is used all the same; if it has a part and refuses it, the
-//! process ends. docs/security.md has what is left.
+//! If the kernel lacks one part, the other one is still used. If the kernel refuses a part that it
+//! supports, the process ends. docs/security.md describes the remaining risks.
 
 use std::{
     env,
@@ -19,25 +18,25 @@ use sys::process::{
     sandbox::{ALWAYS_READABLE, AccessRules, Enforcement, Ports, confine_files, confine_server},
 };
 
-use crate::{configuration::Configuration, oidc::Secret, store::Database};
+use crate::{configuration::Configuration, oidc::Secret, store::DatabaseLocation};
 
-/// Where the standard library reads how much of the processors is its share.
+/// Path of the CPU limits that the standard library reads.
 const GROUP: &str = "/sys/fs/cgroup";
-/// Where certificates of authorities are.
+/// Folders of certificate authorities.
 const AUTHORITIES: [&str; 4] =
     ["/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"];
 const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs without it)";
 
-/// What a server keeps.
+/// Access rights of a server.
 pub struct Sandbox {
     reach: AccessRules,
     connects: bool,
-    /// By Unix sockets, too.
+    /// Whether Unix sockets are used for connections as well.
     unix: bool,
 }
 
 impl Sandbox {
-    /// Of a server with this configuration, which is complete.
+    /// The rights for a complete configuration.
     pub fn of(configuration: &Configuration) -> Self {
         let mut read: Vec<PathBuf> =
             ALWAYS_READABLE.into_iter().chain([GROUP]).map(PathBuf::from).collect();
@@ -45,9 +44,9 @@ impl Sandbox {
         read.extend(files.into_iter().flatten().flat_map(|file| folders(file)));
         let (mut connects, mut unix) = (configuration.acme.is_some(), false);
         for network in configuration.each() {
-            // One that cannot be read is told of when it is opened.
+            // An invalid setting is reported when the network starts.
             let database = network.database().ok();
-            unix |= database.as_ref().is_some_and(Database::is_local);
+            unix |= database.as_ref().is_some_and(DatabaseLocation::is_local);
             connects |= reaches_out(&network, database.as_ref());
             read.extend(files_of(&network, database.as_ref()));
         }
@@ -68,40 +67,44 @@ impl Sandbox {
         Self { reach, connects, unix }
     }
 
-    /// Confines this thread, and all that it starts, to the server's files and ports, and leaves it no
-    /// more of root's rights than to listen at low ports and to use the files of other users.
+    /// Confines this thread, and all that it starts, to the server's files and ports. Of root's
+    /// rights, it keeps only those to listen at low ports and to access files of other users.
     ///
     /// # Errors
+    /// The kernel refused.
     /// The kernel refused.
     pub fn confine_files(&self) -> anyhow::Result<()> {
         retain_capabilities(RetainedCapabilities { network: true, files: true })
             .context(REFUSED)?;
-        told("files (landlock)", confine_files(&self.reach).context(REFUSED)?);
+        log_confinement("files (landlock)", confine_files(&self.reach).context(REFUSED)?);
         Ok(())
     }
 
-    /// Confines all threads to the system calls of a server that listens already.
+    /// Confines all threads to the system calls of a server that already listens.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn confine_calls(&self) -> anyhow::Result<()> {
-        told("system calls (seccomp)", confine_server(self.connects, self.unix).context(REFUSED)?);
+        log_confinement(
+            "system calls (seccomp)",
+            confine_server(self.connects, self.unix).context(REFUSED)?,
+        );
         Ok(())
     }
 }
 
-/// Whether a network is one that asks others.
-fn reaches_out(network: &Configuration, database: Option<&Database>) -> bool {
+/// Whether a network connects to other servers.
+fn reaches_out(network: &Configuration, database: Option<&DatabaseLocation>) -> bool {
     let derp = &network.derp;
     network.oidc.is_some()
-        || database.is_some_and(Database::is_remote)
+        || database.is_some_and(DatabaseLocation::is_remote)
         || derp.verify_url.is_some()
         || !derp.mesh_with.is_empty()
         || !derp.map_urls.is_empty()
 }
 
-/// What a network reads beside the folder of its state.
-fn files_of(network: &Configuration, database: Option<&Database>) -> Vec<PathBuf> {
+/// Files of a network outside the state folder.
+fn files_of(network: &Configuration, database: Option<&DatabaseLocation>) -> Vec<PathBuf> {
     let derp = &network.derp;
     let relays = derp.mesh_key_path.iter().chain(&derp.map_paths);
     let mut read: Vec<PathBuf> = relays.flat_map(|file| folders(file)).collect();
@@ -109,7 +112,7 @@ fn files_of(network: &Configuration, database: Option<&Database>) -> Vec<PathBuf
         read.push(file.clone());
     }
     read.extend(network.database_url_path.clone());
-    read.extend(database.into_iter().flat_map(Database::files));
+    read.extend(database.into_iter().flat_map(DatabaseLocation::files));
     read
 }
 
@@ -120,17 +123,19 @@ fn ports(configuration: &Configuration) -> Vec<u16> {
     all.map(std::net::SocketAddr::port).collect()
 }
 
-/// The folder of a file, and of what it leads to: one that is replaced is another file.
+/// The folders of a file and of its symlink target, because the file may be replaced.
 fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     let real = file.canonicalize().ok();
     let both = [Some(file.to_owned()), real].into_iter().flatten();
     both.filter_map(|file| file.parent().map(Path::to_owned))
 }
 
-fn told(what: &'static str, confined: Enforcement) {
+fn log_confinement(what: &'static str, confined: Enforcement) {
     match confined {
         Enforcement::Full => tracing::info!("sandbox: {what}"),
-        Enforcement::Partial => tracing::info!("sandbox: {what}, as far as this kernel knows"),
+        Enforcement::Partial => {
+            tracing::info!("sandbox: {what}, as far as this kernel supports it")
+        }
         Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }
 }
@@ -140,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_reaches_its_folders_and_its_certificate_and_no_other_network() {
+    fn the_sandbox_allows_only_configured_folders_and_ports() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().join("archive");
         let live = folder.path().join("live");
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_postgresql_reaches_it_and_no_other_way_than_it_has_to() {
+    fn the_sandbox_allows_exactly_the_way_to_postgresql() {
         let with = |database: &str| -> Sandbox {
             let text = format!("database = {database:?}");
             Sandbox::of(&toml::from_str(&text).unwrap())

@@ -1,7 +1,7 @@
-//! The life of the server: where it listens, and which networks begin.
+//! Runs the server: starts its networks, and opens its listeners.
 
-mod begin;
-mod welcome;
+mod onboarding;
+mod start;
 
 use std::{
     convert::Infallible,
@@ -19,8 +19,8 @@ use tokio::{
     time::timeout,
 };
 
-use self::begin::Beginning;
-pub use self::welcome::about_certificate;
+pub use self::onboarding::certificate_hint;
+use self::start::TenantStart;
 use crate::{
     address::ServerUrl,
     api,
@@ -29,84 +29,85 @@ use crate::{
     derp::Relay,
     files,
     health::Health,
-    life::Surroundings,
     listen,
-    machine::held::Held,
+    machine::waiting_requests::WaitingRequests,
+    map_stream::{MapPermits, PackedFrames},
     metrics,
-    network::Network,
-    networks::Networks,
+    network::NetworkState,
     oidc::Oidc,
     own_certificate::OwnCertificate,
     page,
     pings::Pings,
+    process::ProcessContext,
     sessions::Sessions,
-    stream::{Packed, Turns},
     stun,
+    tenants::Tenants,
     tls::{Acceptors, Tls},
 };
 
-/// Of several networks those that have not begun by then are not waited for.
+/// How long the listeners wait for networks that are slow to start, if there are several.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A network, with what its connections share: there is nothing of any other network in it.
-pub struct Server {
-    /// Where clients find it.
+/// A network with everything that serves it. Tenants do not share state.
+pub struct Tenant {
+    /// URL under which clients reach it.
     pub(crate) url: ServerUrl,
-    /// Where browsers find the page: they keep its cookie for TLS alone.
+    /// Origin of the administrators' page. Browsers store its cookie only with TLS.
     pub(crate) admin_origin: ServerUrl,
-    /// The fingerprint of the certificate that they find there, if it signed itself.
+    /// Fingerprint of a self-signed certificate at this origin.
     pub(crate) admin_fingerprint: Option<String>,
-    /// The key of Noise.
+    /// The Noise key.
     pub(crate) noise: MachineKey,
-    /// The network's name in streams: the same at all its servers, if there may be several.
+    /// Name of the network in streams. It is the same at all servers of a shared database.
     pub(crate) name: String,
-    /// The network.
-    pub(crate) network: Arc<Network>,
-    /// The relay, if it is one.
+    /// The network's state.
+    pub(crate) network: Arc<NetworkState>,
+    /// The relay, if it is enabled.
     pub(crate) relay: Option<Arc<Relay>>,
-    /// Who vouches for users, if somebody does.
+    /// The login provider, if one is configured.
     pub(crate) oidc: Option<Oidc>,
-    /// Frames that several clients are told.
-    pub(crate) packed: Packed,
-    /// What clients are asked.
+    /// Packed frames that several clients receive.
+    pub(crate) packed: PackedFrames,
+    /// Requests to clients.
     pub(crate) pings: Pings,
-    /// Which routers carry data.
+    /// Routers that carry data.
     pub(crate) data_paths: DataPaths,
-    /// Requests to register that are held.
-    pub(crate) held: Held,
-    /// Turns of clients that are sent a whole map.
-    pub(crate) turns: Turns,
+    /// Registration requests that wait for a decision.
+    pub(crate) waiting_requests: WaitingRequests,
+    /// Permits to send a whole map.
+    pub(crate) turns: MapPermits,
     /// Sessions of the page.
     pub(crate) sessions: Arc<Sessions>,
-    /// Room for streams of the page.
+    /// Permits for event streams of the page.
     pub(crate) streams: Arc<Semaphore>,
-    /// Whether all is well.
+    /// Health of the network.
     pub(crate) health: Health,
-    /// What answers administrators. It has the server in turn: both last as long as the process.
+    /// Routers of the API and the page. They refer back to the tenant, and both live as long as
+    /// the process.
     pub(crate) fronts: OnceLock<Fronts>,
 }
 
-/// What answers administrators.
+/// Routers for administrators.
 pub struct Fronts {
-    /// Their programs.
+    /// The API.
     pub(crate) api: Router,
-    /// Their browsers.
+    /// The page.
     pub(crate) page: Router,
 }
 
-impl Server {
-    /// The command by which a linerate joins, without an auth key.
+impl Tenant {
+    /// The command with which a node joins, without an auth key.
     pub(crate) fn join_command(&self) -> String {
         format!("linerate join {} --server-key {}", self.url, self.noise.public())
     }
 
-    /// The link that opens the page with this token. What stands behind the number sign is not sent
-    /// when the link is opened, and is in nobody's log.
+    /// The link that opens the page with this token. Browsers do not send the part after the
+    /// number sign, so it appears in no log.
     pub(crate) fn admin_link(&self, token: &str) -> String {
         format!("{}/admin/login#{token}", self.admin_origin)
     }
 
-    /// What answers administrators.
+    /// Routers for administrators.
     pub(crate) fn fronts(self: &Arc<Self>) -> &Fronts {
         self.fronts.get_or_init(|| Fronts {
             api: api::router(Arc::clone(self)),
@@ -118,21 +119,18 @@ impl Server {
 /// Runs until the process ends.
 ///
 /// # Errors
-/// It cannot begin.
+/// The server cannot start.
 pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
-    serve_in(configuration, Surroundings::default()).await
+    serve_in(configuration, ProcessContext::default()).await
 }
 
-/// The same, with what the process was started with.
+/// The same, with the context of the process.
 ///
 /// # Errors
-/// It cannot begin.
-pub async fn serve_in(
-    configuration: Configuration,
-    surroundings: Surroundings,
-) -> anyhow::Result<()> {
-    let data_plane = surroundings.data_plane();
-    let picks = configuration.server_url.is_none();
+/// The server cannot start.
+pub async fn serve_in(configuration: Configuration, context: ProcessContext) -> anyhow::Result<()> {
+    let data_plane = context.data_plane();
+    let is_unconfigured = configuration.server_url.is_none();
     let configuration = configuration.complete();
     let url = configuration.check()?.clone();
     for own in configuration.each() {
@@ -147,55 +145,55 @@ pub async fn serve_in(
     let tls = Tls::of(&configuration, certificate.as_deref())?;
     let each = configuration.each();
     let acme = tls.acme.as_ref().map(|acme| Arc::clone(&acme.resolver));
-    let networks = Arc::new(Networks::new(&each, acme));
-    let beginnings = networks.all().iter().zip(each).map(|(place, configuration)| Beginning {
-        place: Arc::clone(place),
+    let tenants = Arc::new(Tenants::new(&each, acme));
+    let starts = tenants.all().iter().zip(each).map(|(slot, configuration)| TenantStart {
+        slot: Arc::clone(slot),
         configuration,
         certificate: certificate.clone(),
-        picks,
+        is_unconfigured,
         data_plane: data_plane.clone(),
     });
-    let beginnings: Vec<Beginning> = beginnings.collect();
-    // What is confined later makes no folder and no socket.
+    let starts: Vec<TenantStart> = starts.collect();
+    // The sandbox does not allow creating folders and sockets later.
     let mut commands = Vec::new();
-    for Beginning { place, configuration, .. } in &beginnings {
+    for TenantStart { slot, configuration, .. } in &starts {
         files::make_folder(&configuration.state_dir)?;
-        commands.push((Arc::clone(place), api::bind(&configuration.socket)?));
+        commands.push((Arc::clone(slot), api::bind(&configuration.socket)?));
     }
     let (listens, is_listening) = watch::channel(false);
-    let kept = begin(beginnings, is_listening).await?;
-    listen_everywhere(&networks, &configuration, &tls.acceptors, &data_plane).await?;
-    for (place, listener) in commands {
-        tokio::spawn(api::serve(place, listener));
+    let ended = start(starts, is_listening).await?;
+    listen_everywhere(&tenants, &configuration, &tls.acceptors, &data_plane).await?;
+    for (slot, listener) in commands {
+        tokio::spawn(api::serve(slot, listener));
     }
-    let of_strangers = Arc::clone(&networks);
-    tokio::spawn(async move { of_strangers.visitors.release_memory().await });
-    surroundings.begun(&networks, tls.follow())?;
+    let of_strangers = Arc::clone(&tenants);
+    tokio::spawn(async move { of_strangers.connections.release_memory().await });
+    context.started(&tenants, tls.follow())?;
     listens.send_replace(true);
-    match kept.await? {}
+    match ended.await? {}
 }
 
-/// Has all networks begin. One that is alone has begun, or it is an error; others are tried again. What is
-/// returned waits until one is kept no more.
-async fn begin(
-    mut beginnings: Vec<Beginning>,
+/// Starts all networks. If a single network cannot start, this is an error. Several networks are
+/// retried. The returned future waits until one of them ends.
+async fn start(
+    mut starts: Vec<TenantStart>,
     is_listening: watch::Receiver<bool>,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<Infallible>>> {
     let mut tasks = JoinSet::new();
-    if let [only] = &*beginnings {
-        let writer = only.begin().await?;
-        tasks.spawn(only.clone().keep(writer, is_listening.clone()));
-        beginnings.clear();
+    if let [only] = &*starts {
+        let writer = only.start().await?;
+        tasks.spawn(only.clone().run(writer, is_listening.clone()));
+        starts.clear();
     }
     let mut tried = Vec::new();
-    for beginning in beginnings {
+    for start in starts {
         let (sender, is_tried) = watch::channel(false);
-        tasks.spawn(beginning.begin_and_keep(sender, is_listening.clone()));
+        tasks.spawn(start.start_and_run(sender, is_listening.clone()));
         tried.push(is_tried);
     }
     let all = async {
         for mut is_tried in tried {
-            // Without a sender it was kept, and is no more.
+            // Without a sender, the network has ended.
             let _ = is_tried.wait_for(|is| *is).await;
         }
     };
@@ -207,13 +205,13 @@ async fn begin(
 }
 
 async fn listen_everywhere(
-    networks: &Arc<Networks>,
+    tenants: &Arc<Tenants>,
     configuration: &Configuration,
     tls: &Acceptors,
     data_plane: &Handle,
 ) -> anyhow::Result<()> {
     let serve = |listener, tls| {
-        let serving = listen::serve(Arc::clone(networks), listener, tls, Handle::current());
+        let serving = listen::serve(Arc::clone(tenants), listener, tls, Handle::current());
         data_plane.spawn(serving);
     };
     for address in &configuration.listen {
@@ -227,18 +225,21 @@ async fn listen_everywhere(
     for address in &configuration.listen_if_possible {
         match listen::bind(*address).await {
             Ok(listener) => serve(listener, tls.relay.clone()),
-            Err(error) => welcome::warn_of_clients_without_tls(
+            Err(error) => onboarding::warn_of_clients_without_tls(
                 configuration.server_url.as_ref(),
                 &format!("{error:#}"),
             ),
         }
     }
     for url in configuration.urls_without_tls() {
-        welcome::warn_of_clients_without_tls(Some(&url), "the server does not listen there");
+        onboarding::warn_of_clients_without_tls(
+            Some(&url),
+            "the server does not listen at this port",
+        );
     }
     for address in &configuration.metrics_listen {
         let listener = listen::bind(*address).await?;
-        tokio::spawn(metrics::serve(Arc::clone(networks), listener));
+        tokio::spawn(metrics::serve(Arc::clone(tenants), listener));
     }
     if configuration.derp.enabled {
         for address in &configuration.derp.listen {

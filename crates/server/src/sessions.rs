@@ -1,5 +1,5 @@
-//! Sessions of the page, links that open one, and who tries keys that are wrong. All of it is memory
-//! of this process: a server that starts again knows no session.
+//! Sessions of the page, links that open one, and sources of wrong keys. They are in memory only:
+//! sessions do not survive a restart.
 
 use std::{
     collections::HashMap,
@@ -11,30 +11,31 @@ use std::{
 use anyhow::Context;
 use coordinator::{Time, secret::Hash};
 
-use crate::visitors::source;
+use crate::connections::source;
 
-/// The name of a session's cookie. What begins so a browser takes only from the origin itself, by TLS.
+/// Name of a session's cookie. With this prefix, browsers accept it only from the origin itself,
+/// with TLS.
 pub const COOKIE_NAME: &str = "__Host-linerate";
-/// How long a session lasts.
+/// Lifetime of a session.
 pub const LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// How long a link is good for.
+/// Lifetime of a link.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(3600);
-/// What the token of a link begins with.
+/// Prefix of a link's token.
 const LINK_MARK: &str = "lrlink-";
-/// The most sessions, and the most links: the oldest makes room.
+/// Maximum number of sessions, and of links. The oldest is dropped.
 const MOST: usize = 64;
-/// How many wrong keys an address may show within [`WINDOW`] and still be told so.
+/// Number of wrong keys within [`WINDOW`] after which a source is throttled.
 const WRONG: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The most addresses that are counted.
+/// Maximum number of counted sources.
 const COUNTED: usize = 4096;
 
-/// Sessions and links, and wrong keys.
+/// Sessions, links, and wrong keys.
 #[derive(Default)]
-pub struct Sessions(Mutex<Kept>);
+pub struct Sessions(Mutex<Table>);
 
 #[derive(Default)]
-struct Kept {
+struct Table {
     links: Vec<(Hash, Time)>,
     sessions: Vec<(Hash, Session)>,
     wrong: HashMap<IpAddr, (u32, Time)>,
@@ -43,91 +44,92 @@ struct Kept {
 /// A session of the page.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Whose, as the audit says it.
+    /// Its actor in the audit log.
     pub who: String,
-    /// The prefix of the API key that it was opened with, if it was.
+    /// Prefix of the API key that it was opened with, if any.
     pub key: Option<String>,
-    /// What the page shows with every command.
+    /// CSRF token, which the page sends with every command.
     pub token: String,
-    /// When it ends.
+    /// When it expires.
     pub until: Time,
 }
 
 impl Session {
-    /// Whether this is what the page shows.
+    /// Whether this is the session's CSRF token.
     pub fn is_token(&self, shown: &[u8]) -> bool {
         str::from_utf8(shown).is_ok_and(|shown| Hash::of(shown) == Hash::of(&self.token))
     }
 }
 
 impl Sessions {
-    /// Makes what a link has in it.
+    /// Creates the token of a link.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// The system provides no randomness.
     pub fn make_link(&self, now: Time) -> anyhow::Result<String> {
         let token = format!("{LINK_MARK}{}", random()?);
-        let mut kept = self.kept();
-        make_room(&mut kept.links);
-        kept.links.push((Hash::of(&token), now.after(LINK_LIFETIME)));
+        let mut table = self.lock();
+        make_room(&mut table.links);
+        table.links.push((Hash::of(&token), now.after(LINK_LIFETIME)));
         Ok(token)
     }
 
-    /// Whether this is a link's token that nobody used. It is used by that.
+    /// Uses the token of a link. Returns false if it is invalid or already used.
     pub fn use_link(&self, token: &str, now: Time) -> bool {
         let hash = Hash::of(token);
-        let mut kept = self.kept();
-        kept.links.retain(|(_, until)| *until > now);
-        let before = kept.links.len();
-        kept.links.retain(|(own, _)| *own != hash);
-        kept.links.len() < before
+        let mut table = self.lock();
+        table.links.retain(|(_, until)| *until > now);
+        let before = table.links.len();
+        table.links.retain(|(own, _)| *own != hash);
+        table.links.len() < before
     }
 
-    /// Opens a session. What is returned goes into the cookie.
+    /// Opens a session and returns its cookie.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// The system provides no randomness.
     pub fn open(&self, who: String, key: Option<String>, now: Time) -> anyhow::Result<String> {
         let (cookie, token) = (random()?, random()?);
         let session = Session { who, key, token, until: now.after(LIFETIME) };
-        let mut kept = self.kept();
-        kept.sessions.retain(|(_, session)| session.until > now);
-        make_room(&mut kept.sessions);
-        kept.sessions.push((Hash::of(&cookie), session));
+        let mut table = self.lock();
+        table.sessions.retain(|(_, session)| session.until > now);
+        make_room(&mut table.sessions);
+        table.sessions.push((Hash::of(&cookie), session));
         Ok(cookie)
     }
 
-    /// The session that a cookie is of.
+    /// The session of a cookie.
     pub fn find(&self, cookie: &str, now: Time) -> Option<Session> {
         let hash = Hash::of(cookie);
-        let kept = self.kept();
-        let found = kept.sessions.iter().find(|(own, session)| *own == hash && session.until > now);
+        let table = self.lock();
+        let found =
+            table.sessions.iter().find(|(own, session)| *own == hash && session.until > now);
         found.map(|(_, session)| session.clone())
     }
 
-    /// Ends a session.
+    /// Closes a session.
     pub fn close(&self, token: &str) {
-        self.kept().sessions.retain(|(_, session)| !session.is_token(token.as_bytes()));
+        self.lock().sessions.retain(|(_, session)| !session.is_token(token.as_bytes()));
     }
 
-    /// Whether too many wrong keys came from there lately.
+    /// Whether this source recently sent too many wrong keys.
     pub fn is_guessing(&self, from: IpAddr, now: Time) -> bool {
-        let kept = self.kept();
-        let of_source = kept.wrong.get(&source(from));
+        let table = self.lock();
+        let of_source = table.wrong.get(&source(from));
         of_source.is_some_and(|(count, since)| *count > WRONG && now.since(*since) < WINDOW)
     }
 
-    /// A wrong key came from there. Whether there were too many.
-    pub fn wrong_from(&self, from: IpAddr, now: Time) -> bool {
-        let mut kept = self.kept();
-        if kept.wrong.len() >= COUNTED {
-            kept.wrong.retain(|_, (_, since)| now.since(*since) < WINDOW);
+    /// Counts a wrong key. Returns whether its source sent too many.
+    pub fn count_wrong_key(&self, from: IpAddr, now: Time) -> bool {
+        let mut table = self.lock();
+        if table.wrong.len() >= COUNTED {
+            table.wrong.retain(|_, (_, since)| now.since(*since) < WINDOW);
         }
-        // So many addresses at once are a flood from everywhere.
-        if kept.wrong.len() >= COUNTED {
+        // This many sources at once are a distributed flood.
+        if table.wrong.len() >= COUNTED {
             return true;
         }
-        let (count, since) = kept.wrong.entry(source(from)).or_insert((0, now));
+        let (count, since) = table.wrong.entry(source(from)).or_insert((0, now));
         if now.since(*since) >= WINDOW {
             (*count, *since) = (0, now);
         }
@@ -135,7 +137,7 @@ impl Sessions {
         *count > WRONG
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +161,7 @@ mod tests {
     const NOW: Time = Time(1_000_000_000);
 
     #[test]
-    fn a_link_is_good_once_and_for_an_hour() {
+    fn a_link_works_once_and_for_an_hour() {
         let sessions = Sessions::default();
         let (one, other) = (sessions.make_link(NOW).unwrap(), sessions.make_link(NOW).unwrap());
         assert!(!sessions.use_link("lrlink-0", NOW));
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_too_many_links_makes_room() {
+    fn a_full_table_of_links_drops_its_oldest() {
         let sessions = Sessions::default();
         let links: Vec<String> = (0..=MOST).map(|_| sessions.make_link(NOW).unwrap()).collect();
         assert!(!sessions.use_link(&links[0], NOW) && sessions.use_link(&links[1], NOW));
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_too_many_sessions_makes_room() {
+    fn a_full_table_of_sessions_drops_its_oldest() {
         let sessions = Sessions::default();
         let open = || sessions.open("key".into(), None, NOW).unwrap();
         let cookies: Vec<String> = (0..=MOST).map(|_| open()).collect();
@@ -202,26 +204,26 @@ mod tests {
         let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
         let far: IpAddr = "192.0.2.1".parse().unwrap();
         for _ in 0..WRONG {
-            assert!(!sessions.wrong_from(near, NOW));
+            assert!(!sessions.count_wrong_key(near, NOW));
         }
         assert!(!sessions.is_guessing(near, NOW));
-        assert!(sessions.wrong_from(neighbour, NOW) && !sessions.wrong_from(far, NOW));
+        assert!(sessions.count_wrong_key(neighbour, NOW) && !sessions.count_wrong_key(far, NOW));
         assert!(sessions.is_guessing(near, NOW) && !sessions.is_guessing(far, NOW));
         assert!(!sessions.is_guessing(near, NOW.after(WINDOW)));
-        assert!(!sessions.wrong_from(near, NOW.after(WINDOW)));
+        assert!(!sessions.count_wrong_key(near, NOW.after(WINDOW)));
     }
 
     #[test]
     fn a_flood_from_everywhere_has_bounded_memory() {
         let sessions = Sessions::default();
         for number in 0..COUNTED as u32 + 9 {
-            sessions.wrong_from(std::net::Ipv4Addr::from_bits(number).into(), NOW);
+            sessions.count_wrong_key(std::net::Ipv4Addr::from_bits(number).into(), NOW);
         }
-        assert_eq!(sessions.kept().wrong.len(), COUNTED);
+        assert_eq!(sessions.lock().wrong.len(), COUNTED);
         assert!(
-            sessions.wrong_from("192.0.2.1".parse().unwrap(), NOW),
+            sessions.count_wrong_key("192.0.2.1".parse().unwrap(), NOW),
             "too many come from everywhere"
         );
-        assert!(!sessions.wrong_from("192.0.2.1".parse().unwrap(), NOW.after(WINDOW)));
+        assert!(!sessions.count_wrong_key("192.0.2.1".parse().unwrap(), NOW.after(WINDOW)));
     }
 }

@@ -1,6 +1,6 @@
-//! Keys that headscale made, of which only bcrypt's hash is known. One comparison runs at a time, and sources
-//! take turns: guesses cost one core at most, and delay another source by one comparison. After too many
-//! wrong keys, a source has to wait.
+//! Keys from headscale, of which only the bcrypt hash is known. One comparison runs at a time, and
+//! sources take turns: guesses use at most one core, and delay another source by one comparison.
+//! After too many wrong keys, a source is throttled.
 
 use std::{
     net::IpAddr,
@@ -9,16 +9,19 @@ use std::{
 
 use coordinator::{State, Time, UnverifiedKey};
 
-use crate::{clock::now, fair_turns::FairTurns, network::Network, sessions::Sessions, visitors};
+use crate::{
+    clock::now, connections, fair_semaphore::FairSemaphore, network::NetworkState,
+    sessions::Sessions,
+};
 
-static TURNS: LazyLock<FairTurns<IpAddr>> = LazyLock::new(|| FairTurns::new(1, 1));
+static PERMITS: LazyLock<FairSemaphore<IpAddr>> = LazyLock::new(|| FairSemaphore::new(1, 1));
 
-/// Gives a key a fast hash if its secret has the slow one. Counts a wrong secret.
+/// Replaces the slow hash of a key by a fast one if its secret is right. Counts a wrong secret.
 ///
 /// # Errors
 /// The fast hash was not stored.
 pub async fn prove(
-    network: &Network,
+    network: &NetworkState,
     sessions: &Arc<Sessions>,
     from: IpAddr,
     find: impl Fn(&State, Time) -> Option<UnverifiedKey>,
@@ -27,19 +30,20 @@ pub async fn prove(
     if network.read(|state| find(state, now())).is_none() {
         return Ok(());
     }
-    let turn = TURNS.take(visitors::source(from)).await?;
+    let permit = PERMITS.acquire(connections::source(from)).await?;
     if sessions.is_guessing(from, now()) {
         return Ok(());
     }
-    // Another request may have brought the same key meanwhile.
+    // Another request may have replaced it in the meantime.
     let Some(unproved) = network.read(|state| find(state, now())) else { return Ok(()) };
     let sessions = Arc::clone(sessions);
     let compared = tokio::task::spawn_blocking(move || {
-        // The comparison goes on if the request is given up. So its turn and its count are here.
-        let _turn = turn;
+        // The comparison continues if the request is dropped, so it owns the permit and
+        // counts the result.
+        let _permit = permit;
         let is_good = bcrypt::verify(&unproved.secret, &unproved.bcrypt).unwrap_or(false);
         if !is_good {
-            sessions.wrong_from(from, now());
+            sessions.count_wrong_key(from, now());
         }
         is_good.then_some(unproved)
     });
@@ -57,24 +61,24 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::{Database, Shared, Store};
+    use crate::store::{Database, DatabaseLocation, Store};
 
-    /// A network with the API key `abcdefg.right`, as headscale kept it.
-    async fn network() -> (TempDir, Arc<Network>) {
+    /// A network with the API key `abcdefg.right`, as headscale stored it.
+    async fn network() -> (TempDir, Arc<NetworkState>) {
         let folder = tempfile::tempdir().unwrap();
-        let file = Database::File(folder.path().join("store"));
+        let file = DatabaseLocation::File(folder.path().join("store"));
         let mut store = Store::open(&file).await.unwrap();
         let hash = Hash::of_bcrypt(&bcrypt::hash("right", 4).unwrap()).unwrap();
         let (id, created) = (ApiKeyId(1), now());
         let key = ApiKey { id, prefix: "abcdefg".into(), hash, expires: None, created };
         store.commit((0, 0), &[key.stored()]).await.unwrap();
-        let (network, writer) = Network::open(store, Settings::default()).await.unwrap();
+        let (network, writer) = NetworkState::open(store, Settings::default()).await.unwrap();
         tokio::spawn(writer);
         (folder, network)
     }
 
     #[tokio::test]
-    async fn a_source_with_too_many_wrong_keys_has_none_compared_and_another_source_has() {
+    async fn too_many_wrong_keys_block_their_source_and_no_other() {
         let ((_folder, network), sessions) = (network().await, Arc::new(Sessions::default()));
         let [guesser, other] = [7, 8].map(|host| IpAddr::from([192, 0, 2, host]));
         let shows = async |from, text: &str| {
@@ -90,7 +94,7 @@ mod tests {
         }
         assert!(!shows(guesser, "abcdefg.right").await);
         assert!(shows(other, "abcdefg.right").await);
-        // Now it has a fast hash.
+        // It has a fast hash by now.
         assert!(shows(guesser, "abcdefg.right").await);
     }
 }

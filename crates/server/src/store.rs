@@ -1,19 +1,19 @@
-//! Where a network is kept: every object is a row, and every change of some of them a transaction
-//! that also moves the network's version. A writer that expected another version changed nothing, so
-//! that any number of servers may have one network:
+//! Storage of networks. Every object is a row, and every change of objects is a transaction that
+//! also increments the network's version. A writer that expects another version changes nothing, so
+//! that several servers can share a network:
 //!
 //! ```text
-//!   tail(since) ──► what others wrote      commit(expected, writes) ──► At(version)
-//!   turn(since) ──► the same, and others wait until commit or leave  │  Conflict: others were first
-//!                                                                    └─ Unknown: the answer was lost
+//!   tail(since) ──► changes of others     commit(expected, writes) ──► At(version)
+//!   turn(since) ──► the same; other writers wait until commit or leave │  Conflict: another writer was first
+//!                                                                      └─ Unknown: the answer was lost
 //! ```
 
 mod backup;
-mod database;
+mod failure;
+mod location;
+mod replicas;
 mod schema;
 mod statements;
-mod trouble;
-mod watch;
 mod writes;
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
@@ -30,43 +30,44 @@ use tokio::time::timeout;
 use self::statements::{postgres, sqlite};
 pub use self::{
     backup::Backup,
-    database::{Database, has_password},
-    trouble::{Trouble, trouble_of},
-    watch::{Polled, Watch},
+    failure::{FailureKind, failure_kind},
+    location::{DatabaseLocation, has_password},
+    replicas::{Polled, Replicas},
 };
 
-/// Another process may be about to finish a transaction.
+/// How long to wait for a transaction of another process.
 const BUSY: Duration = Duration::from_secs(5);
-/// A database that says nothing for so long is not there. The longest statement reads a whole network.
+/// Maximum time for an answer of the database. The longest statement reads a whole network.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for who asks whether it is there.
+/// The same for a health check.
 const PROBE: Duration = Duration::from_secs(4);
-/// Connections to PostgreSQL: the writer's, the poll's, the one that listens, and some whose other end
-/// is not known to be gone.
+/// Connections to PostgreSQL: for the writer, the poll and the listener, and some that may have lost
+/// their other end.
 const CONNECTIONS: u32 = 6;
 
-/// Where a network is kept.
+/// The store of a network.
 pub struct Store {
     engine: Engine,
-    /// Which of all that write this is.
+    /// ID of this writer among all writers.
     writer: i64,
     turn: Option<Open>,
 }
 
-/// What each statement is bound to: it reads and writes rows of one network.
+/// The network that statements read and write.
 #[derive(Clone, Copy, Debug)]
 struct Scope {
-    /// The network's number in its database.
+    /// Number of the network in the database.
     network: i64,
-    /// Whether statements are prepared once a connection: not where connections are pooled elsewhere.
+    /// Whether statements are prepared once per connection. They are not with an external
+    /// connection pool.
     persistent: bool,
 }
 
 impl Scope {
-    /// Of a file, which has one network.
+    /// Scope of a file, which contains one network.
     const OF_FILE: Self = Self { network: 1, persistent: true };
 
-    /// What PostgreSQL's NOTIFY is heard by.
+    /// Channel of PostgreSQL's NOTIFY.
     fn channel(self) -> String {
         match self.network {
             1 => "linerate".to_owned(),
@@ -86,28 +87,29 @@ enum Open {
     Postgres(Transaction<'static, Postgres>, Scope),
 }
 
-/// Asks whether the store takes writes.
+/// Checks that the store accepts writes.
 pub struct Prober {
     engine: Engine,
     writer: i64,
 }
 
 impl Prober {
-    /// Writes what is there already, as a transaction that is on the disk afterwards.
+    /// Writes existing values in a transaction that reaches the disk.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write failed.
     pub async fn probe(&self) -> anyhow::Result<()> {
         let probe = async {
             let mut open = self.engine.open().await?;
             match &mut open {
-                // A page that nothing changed on is not written: it is changed, and changed back.
+                // SQLite does not write an unchanged page, so a value is changed and
+                // changed back.
                 Open::Sqlite(own, scope) => {
                     for change in statements::CHANGE_AND_BACK {
                         sqlx::query(change).bind(scope.network).execute(&mut **own).await?;
                     }
                 }
-                // No other server waits for a row of this one's.
+                // No other server waits for the row of this writer.
                 Open::Postgres(own, scope) => {
                     let change = sqlx::query(statements::TOUCH).persistent(scope.persistent);
                     change.bind(scope.network).bind(self.writer).execute(&mut **own).await?;
@@ -115,72 +117,73 @@ impl Prober {
             }
             Ok(open.commit().await?)
         };
-        answered(PROBE, probe).await
+        with_timeout(PROBE, probe).await
     }
 }
 
-/// How an attempt to commit ended.
+/// Outcome of a commit.
 #[derive(Debug)]
 pub enum Committed {
-    /// This is the version now.
+    /// Committed. This is the new version.
     At(i64),
-    /// Somebody else has changed something.
+    /// Another writer was first.
     Conflict,
-    /// It is not known: [`Tail::written`] of the next turn tells.
+    /// Unknown. [`Tail::written`] of the next turn has the outcome.
     Unknown(anyhow::Error),
 }
 
-/// What was written, of all or behind a version.
+/// Objects of a network, all or those changed after a version.
 #[derive(Debug)]
 pub struct Tail {
-    /// The version.
+    /// The network's version.
     pub version: i64,
-    /// The last version that this writer wrote; 0 for none, and for a turn that reads on.
+    /// The last version by this writer. 0 if there is none, or in a turn that reads only
+    /// changes.
     pub written: i64,
-    /// Which run of a database has it. Another one may have lost something, and have other objects by
+    /// ID of the database that answered. Another one may lack changes, and have other objects at
     /// the same version.
     pub origin: i64,
-    /// The objects.
+    /// The changed objects.
     pub objects: Vec<Stored>,
 }
 
-/// What a server says of the streams that it has. It is void when it is not renewed.
+/// The nodes that are connected to a server. It expires when it is not renewed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// The server.
     pub id: i64,
-    /// Another each time that it is renewed.
+    /// Incremented with each renewal.
     pub beat: i64,
-    /// Another each time that it has other nodes.
+    /// Changes with the nodes.
     pub change: i64,
-    /// The nodes, by their numbers; none where they are not said.
+    /// IDs of the nodes. `None` if they are not included.
     pub nodes: Option<String>,
 }
 
-/// What the servers of a network have in common, as far as writing it goes.
-pub trait Shared: Send + 'static {
-    /// What was written after this version.
+/// A network's database, which several servers can share.
+pub trait Database: Send + 'static {
+    /// Objects that changed after this version.
     fn tail(&mut self, since: i64) -> impl Future<Output = anyhow::Result<Tail>> + Send;
 
-    /// The same; others that write wait until `commit`, or `leave`.
+    /// The same. Other writers wait until `commit` or `leave`.
     fn turn(&mut self, since: i64) -> impl Future<Output = anyhow::Result<Tail>> + Send;
 
-    /// Lets others write.
+    /// Ends the turn.
     fn leave(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Writes these, if nobody has written since this version, and the database is that of this
-    /// origin, or any for 0. They are on the disk afterwards. An error: nothing was written.
+    /// Writes objects if the version and the database's ID are as expected. ID 0 matches any
+    /// database. Afterwards, they are on disk. After an error, nothing was written.
     fn commit(
         &mut self,
         expected: (i64, i64),
         writes: &[Stored],
     ) -> impl Future<Output = anyhow::Result<Committed>> + Send;
 
-    /// Nothing is asked any more.
+    /// Closes the connections.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// By each engine's statements, in its transaction.
+/// Runs a statement of either engine in its transaction.
 macro_rules! within {
     ($open:expr, $statement:ident($($argument:expr),*)) => {
         match $open {
@@ -196,7 +199,7 @@ impl Engine {
     async fn open(&self) -> sqlx::Result<Open> {
         Ok(match self {
             Self::Sqlite(pool, scope) => Open::Sqlite(pool.begin().await?, *scope),
-            // A server that stops in the middle of its turn is not waited for.
+            // PostgreSQL ends the transaction of a server that stops in its turn.
             Self::Postgres(pool, scope) => {
                 let limits = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'; \
                               SET LOCAL lock_timeout = '8s'";
@@ -216,35 +219,36 @@ impl Open {
 }
 
 impl Store {
-    /// Opens a database, whose tables are made if there are none.
+    /// Opens a database, and creates its tables if necessary.
     ///
     /// # Errors
-    /// It cannot be opened or is none of a store's.
-    pub async fn open(database: &Database) -> anyhow::Result<Self> {
+    /// It cannot be opened, or is not a store.
+    pub async fn open(database: &DatabaseLocation) -> anyhow::Result<Self> {
         let engine = match database {
-            Database::File(file) => Self::open_file(file).await?,
-            Database::Server { options, pooled, network, .. } => {
+            DatabaseLocation::File(file) => Self::open_file(file).await?,
+            DatabaseLocation::Server { options, pooled, network, .. } => {
                 let scope = Scope { network: network.get().into(), persistent: !pooled };
                 let pool = PgPoolOptions::new()
                     .max_connections(CONNECTIONS)
                     .acquire_timeout(PATIENCE)
                     .connect_with((**options).clone());
                 let pool = async { pool.await.context("connecting to PostgreSQL") };
-                let pool = answered(PATIENCE * 2, pool).await?;
+                let pool = with_timeout(PATIENCE * 2, pool).await?;
                 schema::migrate_postgres(&pool, scope).await.context("the database's tables")?;
                 Engine::Postgres(pool, scope)
             }
         };
         let mut number = [0; 8];
         getrandom::fill(&mut number).context("randomness")?;
-        // Of 63 bits: 0 is none.
+        // 63 bits. 0 means no writer.
         let writer = (i64::from_le_bytes(number) & i64::MAX).max(1);
         Ok(Self { engine, writer, turn: None })
     }
 
     async fn open_file(file: &Path) -> anyhow::Result<Engine> {
-        // The database and its log have keys in them. SQLite makes the log with the database's mode.
-        // Only a new file is opened here: a close would end the locks of another store of this process.
+        // The database and its log contain keys. SQLite creates the log with the mode of the
+        // database. Only a new file is opened here: closing an existing one would release the
+        // locks of another store in this process.
         match fs::OpenOptions::new().append(true).create_new(true).mode(0o600).open(file) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => drop(made.with_context(|| format!("{}", file.display()))?),
@@ -253,9 +257,9 @@ impl Store {
             .filename(file)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            // An acknowledged change outlives a power cut.
+            // An acknowledged change survives a power failure.
             .synchronous(SqliteSynchronous::Full)
-            // The sandbox has no folder for what is too large to sort.
+            // The sandbox does not allow temporary files.
             .pragma("temp_store", "MEMORY")
             .busy_timeout(BUSY);
         let pool = file_pool().connect_with(options).await;
@@ -266,53 +270,55 @@ impl Store {
         Ok(Engine::Sqlite(pool, scope))
     }
 
-    /// Everything that is used.
+    /// The objects that a state is loaded from.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The store cannot be read.
     pub async fn load(&mut self) -> anyhow::Result<Tail> {
-        // No version is as low.
+        // All versions are higher.
         self.tail(-1).await
     }
 
-    /// Everything that was ever kept, in order.
+    /// All objects ever stored, in order.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The store cannot be read.
     pub async fn everything(&self) -> anyhow::Result<Vec<Stored>> {
         let mut open = self.engine.open().await?;
         within!(&mut open, everything())
     }
 
-    /// What asks whether this takes writes.
+    /// A health check of this store.
     pub fn prober(&self) -> Prober {
         Prober { engine: self.engine.clone(), writer: self.writer }
     }
 
-    /// Whether several servers may have it.
+    /// Whether several servers can share it.
     pub fn is_shared(&self) -> bool {
         matches!(self.engine, Engine::Postgres(..))
     }
 
-    /// What several servers need to know of each other; `None` for a store of one machine.
-    pub fn watch(&self) -> Option<Watch> {
+    /// Exchange with other servers. `None` for a file.
+    pub fn replicas(&self) -> Option<Replicas> {
         match self.engine {
             Engine::Sqlite(..) => None,
-            Engine::Postgres(..) => Some(Watch { engine: self.engine.clone(), own: self.writer }),
+            Engine::Postgres(..) => {
+                Some(Replicas { engine: self.engine.clone(), own: self.writer })
+            }
         }
     }
 
-    /// Has the key that clients know this network by be this one, if it has none.
+    /// Stores the Noise key of the network if it is not set.
     ///
     /// # Errors
-    /// It has another.
+    /// The network has another key.
     pub async fn claim(&self, key: &str) -> anyhow::Result<()> {
         let Engine::Postgres(pool, scope) = &self.engine else { return Ok(()) };
-        let kept = schema::claim(pool, *scope, key).await?;
+        let known = schema::claim(pool, *scope, key).await?;
         anyhow::ensure!(
-            kept == key,
-            "the network of this database is known by the key {kept}, and this server has {key}: \
-             copy noise.key from the state_dir of another server"
+            known == key,
+            "the network in this database has the key {known}, but this server has {key}: copy noise.key \
+             from the state_dir of another server"
         );
         Ok(())
     }
@@ -328,7 +334,7 @@ impl Store {
     async fn try_turn(&mut self, since: i64) -> anyhow::Result<Tail> {
         let mut open = self.engine.open().await?;
         let mut turn = within!(&mut open, turn(since))?;
-        // What this writer wrote last matters where all is compared.
+        // A full comparison needs the last version of this writer.
         if since < 0 {
             turn.written = within!(&mut open, version(self.writer))?.1;
         }
@@ -349,7 +355,7 @@ impl Store {
         match written {
             Ok(true) => {}
             Ok(false) => return Ok(Committed::Conflict),
-            Err(error) if trouble::is_conflict(&error) => return Ok(Committed::Conflict),
+            Err(error) if failure::is_conflict(&error) => return Ok(Committed::Conflict),
             Err(error) => return Err(error.into()),
         }
         Ok(match timeout(PATIENCE, open.commit()).await {
@@ -360,13 +366,13 @@ impl Store {
     }
 }
 
-impl Shared for Store {
+impl Database for Store {
     async fn tail(&mut self, since: i64) -> anyhow::Result<Tail> {
-        answered(PATIENCE, self.try_tail(since)).await
+        with_timeout(PATIENCE, self.try_tail(since)).await
     }
 
     async fn turn(&mut self, since: i64) -> anyhow::Result<Tail> {
-        answered(PATIENCE, self.try_turn(since)).await
+        with_timeout(PATIENCE, self.try_turn(since)).await
     }
 
     async fn leave(&mut self) {
@@ -378,7 +384,7 @@ impl Shared for Store {
         expected: (i64, i64),
         writes: &[Stored],
     ) -> anyhow::Result<Committed> {
-        // What is not committed in time is not: the transaction falls with the connection.
+        // A transaction that is not committed in time is rolled back with its connection.
         let all = timeout(PATIENCE * 3, self.try_commit(expected, writes)).await;
         all.unwrap_or_else(|late| Ok(Committed::Unknown(late.into())))
     }
@@ -392,17 +398,18 @@ impl Shared for Store {
     }
 }
 
-/// What a database says within this time.
-async fn answered<T>(
+/// The answer of a database within a time limit.
+async fn with_timeout<T>(
     limit: Duration,
     answer: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
-    timeout(limit, answer).await.context("it does not answer")?
+    timeout(limit, answer).await.context("no answer")?
 }
 
 fn file_pool() -> SqlitePoolOptions {
-    // A full disk ends a transaction of SQLite's without sqlx, which would have the next one be part
-    // of it, and never committed. The rollback of one that was dropped is done before the ping's answer.
+    // A full disk ends an SQLite transaction without sqlx's knowledge, which would make the next
+    // one part of it, and never commit it. The rollback of a dropped transaction finishes before
+    // the ping is answered.
     SqlitePoolOptions::new().max_connections(2).after_release(|connection, _| {
         Box::pin(async move {
             connection.ping().await?;
@@ -413,7 +420,7 @@ fn file_pool() -> SqlitePoolOptions {
 
 fn object(kind: &str, id: i64, is_dead: bool, body: String) -> anyhow::Result<Stored> {
     let kind = Kind::named(kind).with_context(|| {
-        format!("the store has a {kind:?}, which this version does not know: use a newer one")
+        format!("the store contains an unknown kind of object, {kind:?}: use a newer version")
     })?;
     Ok(Stored { kind, id, body: (!is_dead).then_some(body) })
 }

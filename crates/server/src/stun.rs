@@ -1,37 +1,37 @@
-//! STUN: tells clients from where they are seen.
+//! STUN server, which reports the public addresses of clients.
 
 use std::{io, net::SocketAddr};
 
 use tailnet::stun::{read_request, response};
 use tokio::net::UdpSocket;
 
-use crate::counted::STUN;
+use crate::counters::STUN;
 
-/// Longer than any request.
+/// Maximum size of a request, in bytes.
 const LONGEST: usize = 512;
 
-/// Answers at an address for as long as the server runs.
+/// Answers requests while the server runs.
 pub async fn answer(socket: UdpSocket) {
     let mut datagram = [0; LONGEST];
     loop {
         match socket.recv_from(&mut datagram).await {
             Ok((len, from)) => {
                 if let Ok(tx) = read_request(&datagram[..len]) {
-                    // One that is lost is asked for again.
+                    // The client repeats a request if the answer is lost.
                     let _ = socket.send_to(&response(tx, from), from).await;
                     STUN.add(1);
                 }
             }
-            // An earlier answer was not taken: nothing of this socket's.
+            // The error concerns an earlier answer, not this socket.
             Err(error) => tracing::trace!("STUN: {error}"),
         }
     }
 }
 
-/// The socket of an address.
+/// Opens a socket.
 ///
 /// # Errors
-/// It cannot be had.
+/// The address cannot be used.
 pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(address).await
 }

@@ -1,4 +1,4 @@
-//! The certificates of a server: of files or from an authority, and of its relay its own.
+//! TLS certificates of a server, from files or an ACME authority, and of its relay.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,28 +9,28 @@ use crate::{
     listen, own_certificate::OwnCertificate,
 };
 
-/// What TLS is spoken with, and what keeps that new.
+/// TLS acceptors, and the tasks that renew certificates.
 pub struct Tls {
-    /// What it is spoken with.
+    /// The acceptors.
     pub acceptors: Acceptors,
-    /// An authority.
+    /// The ACME client, if configured.
     pub acme: Option<Acme>,
     files: Option<Arc<Certificates>>,
 }
 
-/// What TLS is spoken with.
+/// TLS acceptors.
 pub struct Acceptors {
-    /// By all.
+    /// For all requests.
     pub all: Option<TlsAcceptor>,
-    /// By the relay, at addresses of its own.
+    /// For the relay's own listeners.
     pub relay: Option<TlsAcceptor>,
 }
 
 impl Tls {
-    /// For a server.
+    /// Creates the acceptors of a server.
     ///
     /// # Errors
-    /// The files cannot be read or do not go together, or an authority gives nothing for the name.
+    /// The files cannot be read or do not match, or the ACME configuration is invalid.
     pub fn of(configuration: &Configuration, own: Option<&OwnCertificate>) -> anyhow::Result<Self> {
         let Configuration { tls_certificate, tls_key, state_dir, .. } = configuration;
         let relay = own.map(OwnCertificate::tls).transpose()?;
@@ -50,7 +50,8 @@ impl Tls {
         Ok(Self { acceptors: Acceptors { all, relay }, acme, files })
     }
 
-    /// Keeps them new from here on. What is returned has files, if there are any, looked at at once.
+    /// Starts renewing the certificates. The returned value reloads certificate files on
+    /// request.
     pub fn follow(self) -> Option<Arc<Certificates>> {
         if let Some(acme) = self.acme {
             tokio::spawn(acme.follow());

@@ -1,4 +1,4 @@
-//! The server's end of ts2021: an upgrade by POST or a WebSocket by GET, Noise, HTTP/2.
+//! Server side of ts2021: an upgrade by POST or a WebSocket by GET, then Noise and HTTP/2.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,61 +24,65 @@ use zeroize::Zeroizing;
 
 use crate::{
     body::{Answer, text},
+    connections::{Connection, Stage},
     machine::{self, Client},
-    serve::Server,
-    visitors::{Stage, Visitor},
+    serve::Tenant,
     web_socket::{self, WebSocket},
 };
 
-/// Whether the other end is there is asked that often, beside the map's own signs of life.
+/// Interval of HTTP/2 pings, in addition to the map's keepalives.
 const PING: Duration = Duration::from_secs(45);
-/// How long the answer to that may take.
+/// Maximum time for the answer to a ping.
 const PONG: Duration = Duration::from_secs(20);
-/// The most requests of a client at once: its map, and a few others.
+/// Maximum number of concurrent requests of a client: its map, and a few others.
 const STREAMS: u32 = 8;
-/// The longest list of headers of a request, in bytes, unpacked.
+/// Maximum size of a request's headers, in bytes, uncompressed.
 const HEADERS: u32 = 8 << 10;
-/// The most streams that the server resets for a client's errors before it ends the connection.
+/// Maximum number of streams that the server resets for a client's errors before it closes the
+/// connection.
 const RESET: usize = 128;
-/// How long an upgrade may take once it was answered.
+/// Maximum time for an upgrade after the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What of a map may wait here for its client, in bytes.
+/// Maximum size of a map that is buffered for its client, in bytes.
 const AHEAD: usize = 64 << 10;
-/// What of requests may wait here unread, in bytes: the least that HTTP/2 allows.
+/// Maximum size of unread request data, in bytes. It is the minimum of HTTP/2.
 const WINDOW: u32 = (64 << 10) - 1;
-/// The longest message of a WebSocket, in bytes: some records of Noise.
+/// Maximum size of a WebSocket message, in bytes: some Noise records.
 const MESSAGE: usize = 16 << 10;
 
-/// Answers a request for ts2021, and serves it.
-pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+/// Answers a request for ts2021, and serves the connection.
+pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
     if *request.method() == Method::POST {
-        return by_post(server, request);
+        return by_post(tenant, request);
     }
-    by_web_socket(server, request)
+    by_web_socket(tenant, request)
 }
 
-fn by_post(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+fn by_post(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
     let asks = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
     if asks != Some(UPGRADE_PROTOCOL.as_bytes()) {
-        return text(StatusCode::BAD_REQUEST, "the request asks for no upgrade to ts2021\n");
+        return text(
+            StatusCode::BAD_REQUEST,
+            "the request does not ask for an upgrade to ts2021\n",
+        );
     }
     let message = request.headers().get(HANDSHAKE_HEADER).map(HeaderValue::as_bytes);
     let Some(message) = message.and_then(decode) else {
-        return text(StatusCode::BAD_REQUEST, "the request has no first message of Noise\n");
+        return text(StatusCode::BAD_REQUEST, "the request has no Noise handshake message\n");
     };
-    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
         tokio::select! {
-            () = speak(&server, TokioIo::new(upgraded), &message, &visitor) => {}
-            () = visitor.must_leave() => {}
+            () = speak(&tenant, TokioIo::new(upgraded), &message, &connection) => {}
+            () = connection.evicted() => {}
         }
     });
     switching(HeaderValue::from_static(UPGRADE_PROTOCOL))
 }
 
-/// What says that the protocol is another from here on.
+/// The answer that switches protocols.
 pub fn switching(protocol: HeaderValue) -> Response<Answer> {
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -87,24 +91,24 @@ pub fn switching(protocol: HeaderValue) -> Response<Answer> {
     response
 }
 
-fn by_web_socket(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+fn by_web_socket(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let mut pairs = form_urlencoded::parse(query);
     let message = pairs.find(|(name, _)| name.eq_ignore_ascii_case(HANDSHAKE_HEADER));
     let Some(message) = message.and_then(|(_, message)| decode(message.as_bytes())) else {
-        return text(StatusCode::BAD_REQUEST, "the request has no first message of Noise\n");
+        return text(StatusCode::BAD_REQUEST, "the request has no Noise handshake message\n");
     };
     let Some(response) = web_socket::accept(&request, UPGRADE_PROTOCOL) else {
-        return text(StatusCode::UPGRADE_REQUIRED, "here is ts2021, by POST or WebSocket\n");
+        return text(StatusCode::UPGRADE_REQUIRED, "this is ts2021: use POST or a WebSocket\n");
     };
-    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
         let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
         tokio::select! {
-            () = speak(&server, stream, &message, &visitor) => {}
-            () = visitor.must_leave() => {}
+            () = speak(&tenant, stream, &message, &connection) => {}
+            () = connection.evicted() => {}
         }
     });
     response
@@ -116,24 +120,24 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Base64::decode_vec(text).ok()
 }
 
-/// Whose connection a request comes by.
-pub fn visitor_of(request: &Request<Incoming>) -> Arc<Visitor> {
-    let visitor = request.extensions().get::<Arc<Visitor>>();
-    Arc::clone(visitor.expect("listen.rs puts it into every request"))
+/// The connection that a request arrived on.
+pub fn connection_of(request: &Request<Incoming>) -> Arc<Connection> {
+    let connection = request.extensions().get::<Arc<Connection>>();
+    Arc::clone(connection.expect("listen.rs puts it into every request"))
 }
 
-/// Noise, then HTTP/2 until either end has enough.
+/// Performs the Noise handshake, then serves HTTP/2 until either side ends the connection.
 async fn speak(
-    server: &Arc<Server>,
+    tenant: &Arc<Tenant>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     message: &[u8],
-    visitor: &Arc<Visitor>,
+    connection: &Arc<Connection>,
 ) {
     let mut ephemeral = Zeroizing::new([0; 32]);
     if getrandom::fill(&mut *ephemeral).is_err() {
         return;
     }
-    let handshake = visitor.in_turn(|| Handshake::new(&server.noise, message, ephemeral)).await;
+    let handshake = connection.in_turn(|| Handshake::new(&tenant.noise, message, ephemeral)).await;
     let handshake = match handshake {
         Ok(handshake) => handshake,
         Err(error) => {
@@ -143,24 +147,25 @@ async fn speak(
             return;
         }
     };
-    visitor.reaches(Stage::Speaking);
+    connection.advance(Stage::Speaking);
     let Handshake { reply, machine, version, sealer, opener } = handshake;
     if timeout(PATIENCE, stream.write_all(&reply)).await.is_err() {
         return;
     }
     let stream = NoiseStream::of_coordinator(stream, sealer, opener);
-    let client = Client { machine, version, from: visitor.source() };
-    let (server, of_client) = (Arc::clone(server), Arc::clone(visitor));
+    let client = Client { machine, version, from: connection.source() };
+    let (tenant, of_client) = (Arc::clone(tenant), Arc::clone(connection));
     let service = service_fn(move |request: Request<Incoming>| {
-        let visitor = Arc::clone(&of_client);
-        if visitor.is_stranger() && server.network.read(|state| state.has_machine(&machine)) {
-            visitor.belongs_to(machine);
+        let connection = Arc::clone(&of_client);
+        if connection.is_stranger() && tenant.network.read(|state| state.has_machine(&machine)) {
+            connection.set_machine(machine);
         }
-        // The headers are dropped here, and the path is copied, because it shares its memory with them.
+        // The headers are dropped here. The path is copied, because it shares memory with
+        // them.
         let (head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (method, uri) = (head.method, Uri::try_from(path.to_owned()).unwrap_or_default());
-        machine::answer(Arc::clone(&server), client, visitor, (method, uri), body)
+        machine::answer(Arc::clone(&tenant), client, connection, (method, uri), body)
     });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -173,13 +178,13 @@ async fn speak(
         .initial_connection_window_size(WINDOW)
         .max_send_buf_size(AHEAD)
         .serve_connection(TokioIo::new(stream), service);
-    visitor.begins();
+    connection.start_idle_timer();
     tokio::select! {
         served = served => {
             if let Err(error) = served {
                 tracing::debug!("{machine}: {error}");
             }
         }
-        () = visitor.is_idle() => tracing::debug!("{machine}: a stranger without a request"),
+        () = connection.idle() => tracing::debug!("{machine}: a stranger without a request"),
     }
 }

@@ -1,4 +1,4 @@
-//! A WebSocket as a stream of bytes: browsers have no other (RFC 6455).
+//! WebSocket as a byte stream, for browsers (RFC 6455).
 
 use std::{
     io,
@@ -28,11 +28,11 @@ use tokio_tungstenite::{
 
 use crate::{body::Answer, ts2021::switching};
 
-/// The longest message that is written, in bytes, and the size of the buffers.
+/// Maximum size of a sent message, in bytes.
 const WRITTEN: usize = 64 << 10;
 const BUFFER: usize = 4 << 10;
 
-/// The answer to a request that asks for a WebSocket with this protocol. `None`: it does not.
+/// The answer to a request for a WebSocket with this protocol. `None` if it is not such a request.
 pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Response<Answer>> {
     let header = |name: HeaderName| request.headers().get(name)?.to_str().ok();
     let asks = header(UPGRADE)?.eq_ignore_ascii_case("websocket");
@@ -46,15 +46,15 @@ pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Res
     Some(response)
 }
 
-/// The server's end of a WebSocket.
+/// Server side of a WebSocket.
 pub struct WebSocket<S> {
     inner: WebSocketStream<S>,
     rest: Bytes,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// Over a connection that was upgraded. A message that is longer than this, in bytes, ends it: the
-    /// whole of a message is read before any of it is used.
+    /// Wraps an upgraded connection. A message longer than `longest` bytes ends it, because a
+    /// whole message is read before any of it is used.
     pub async fn new(stream: S, longest: usize) -> Self {
         let limits = WebSocketConfig::default()
             .read_buffer_size(BUFFER)
@@ -78,7 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
             match ready!(Pin::new(&mut this.inner).poll_next(cx)) {
                 Some(Ok(Message::Binary(bytes))) => this.rest = bytes,
                 Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
-                // Pings are answered beneath.
+                // The library answers pings.
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(as_io(error))),
             }

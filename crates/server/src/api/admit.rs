@@ -1,4 +1,4 @@
-//! Who asks: decided before anything of a request but its head is looked at.
+//! Authentication of requests, from their heads only.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -20,164 +20,169 @@ use super::answer::{Code, refusal};
 use crate::{
     address::ServerUrl,
     clock::now,
-    serve::Server,
+    serve::Tenant,
     sessions::{COOKIE_NAME, Session},
     slow_hash,
 };
 
-/// What the page says of itself with every command, which no other site can.
+/// CSRF token of the page. Pages of other sites do not have it.
 const TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// How a request came.
+/// How a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Arrival {
     /// By the local socket, from a process of this user.
     Socket { user: Option<u32> },
-    /// From this address.
-    Network(SocketAddr),
+    /// Over the network, from this address.
+    Remote(SocketAddr),
 }
 
-/// Who asks, as the audit says it.
+/// The actor of a command, as the audit log names it.
 #[derive(Clone, Debug)]
-pub struct Who(pub String);
+pub struct Actor(pub String);
 
-/// Why somebody is not let in.
+/// Why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Nobody that is known.
-    Nobody,
-    /// There were too many wrong keys from there.
-    TooMany,
+pub enum AccessRefusal {
+    /// The request is not authenticated.
+    Unauthenticated,
+    /// Too many wrong keys came from its source.
+    TooManyAttempts,
     /// A command with a session's cookie that does not come from the page.
-    Elsewhere,
+    ForeignOrigin,
 }
 
-impl IntoResponse for Refused {
-    /// The same for whatever is wrong with a key. Clients of headscale compare the word `Unauthorized`.
+impl IntoResponse for AccessRefusal {
+    /// All wrong keys get the same answer. Clients of headscale compare the word `Unauthorized`.
     fn into_response(self) -> Response {
         let mut response = match self {
-            Self::Nobody => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
-            Self::TooMany => refusal(
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
+            Self::TooManyAttempts => refusal(
                 StatusCode::TOO_MANY_REQUESTS,
                 Code::ResourceExhausted,
                 "too many wrong keys: wait a minute",
             ),
-            Self::Elsewhere => refusal(
+            Self::ForeignOrigin => refusal(
                 StatusCode::FORBIDDEN,
                 Code::PermissionDenied,
                 "the page was left open for too long",
             ),
         };
         match self {
-            Self::Nobody => {
+            Self::Unauthenticated => {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
             }
-            Self::TooMany => {
+            Self::TooManyAttempts => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"))
             }
-            Self::Elsewhere => None,
+            Self::ForeignOrigin => None,
         };
         response
     }
 }
 
-/// Lets a request through to the routes with who asks, or refuses it.
+/// Middleware that authenticates a request and adds its [`Actor`], or refuses it.
 pub async fn admit(
-    State(server): State<Arc<Server>>,
+    State(tenant): State<Arc<Tenant>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    if let Some(Arrival::Network(from)) = request.extensions().get()
+    if let Some(Arrival::Remote(from)) = request.extensions().get()
         && let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer)
     {
         let find = |state: &coordinator::State, now| state.unverified_api_key(text, now);
-        let proved = slow_hash::prove(&server.network, &server.sessions, from.ip(), find);
+        let proved = slow_hash::prove(&tenant.network, &tenant.sessions, from.ip(), find);
         if let Err(error) = proved.await {
             tracing::warn!("an API key: {error:#}");
         }
     }
-    match who(&server, &request) {
-        Ok(who) => {
-            request.extensions_mut().insert(who);
+    match authenticate(&tenant, &request) {
+        Ok(actor) => {
+            request.extensions_mut().insert(actor);
             next.run(request).await
         }
         Err(refused) => refused.into_response(),
     }
 }
 
-fn who(server: &Server, request: &Request) -> Result<Who, Refused> {
+fn authenticate(tenant: &Tenant, request: &Request) -> Result<Actor, AccessRefusal> {
     let from = match request.extensions().get() {
         Some(Arrival::Socket { user: Some(user) }) => {
-            return Ok(Who(format!("command line, user {user}")));
+            return Ok(Actor(format!("command line, user {user}")));
         }
-        Some(Arrival::Socket { user: None }) => return Ok(Who("command line".into())),
-        Some(Arrival::Network(from)) => from,
-        None => return Err(Refused::Nobody),
+        Some(Arrival::Socket { user: None }) => return Ok(Actor("command line".into())),
+        Some(Arrival::Remote(from)) => from,
+        None => return Err(AccessRefusal::Unauthenticated),
     };
-    if let Some(shown) = request.headers().get(AUTHORIZATION) {
-        return by_key(server, shown, *from);
+    if let Some(header) = request.headers().get(AUTHORIZATION) {
+        return authenticate_key(tenant, header, *from);
     }
-    let session = session_of(server, request.headers()).ok_or(Refused::Nobody)?;
+    let session = session_of(tenant, request.headers()).ok_or(AccessRefusal::Unauthenticated)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let token = request.headers().get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-        let is_from_the_page = is_from_here(server, request.headers()) && session.is_token(token);
-        is_from_the_page.then_some(()).ok_or(Refused::Elsewhere)?;
+        let is_from_the_page = is_same_origin(tenant, request.headers()) && session.is_token(token);
+        is_from_the_page.then_some(()).ok_or(AccessRefusal::ForeignOrigin)?;
     }
-    Ok(Who(session.who))
+    Ok(Actor(session.who))
 }
 
-fn bearer(shown: &HeaderValue) -> Option<&str> {
-    Some(shown.to_str().ok()?.strip_prefix("Bearer ")?.trim())
+fn bearer(header: &HeaderValue) -> Option<&str> {
+    Some(header.to_str().ok()?.strip_prefix("Bearer ")?.trim())
 }
 
-fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who, Refused> {
-    let (text, now) = (bearer(shown).unwrap_or_default(), now());
-    let (name, is_slow) = server.network.read(|state| {
+fn authenticate_key(
+    tenant: &Tenant,
+    header: &HeaderValue,
+    from: SocketAddr,
+) -> Result<Actor, AccessRefusal> {
+    let (text, now) = (bearer(header).unwrap_or_default(), now());
+    let (name, is_slow) = tenant.network.read(|state| {
         let name = state.find_valid_api_key(text, now).map(|key| key.prefix.clone());
         (name, state.unverified_api_key(text, now).is_some())
     });
     match name {
-        Some(prefix) => Ok(Who(format!("API key {prefix}"))),
+        Some(prefix) => Ok(Actor(format!("API key {prefix}"))),
         None => {
-            server.network.counted().refused.api.add(1);
-            let (sessions, from) = (&server.sessions, from.ip());
-            // `slow_hash` counts wrong secrets of keys with a slow hash.
+            tenant.network.counters().refused.api.add(1);
+            let (sessions, from) = (&tenant.sessions, from.ip());
+            // `slow_hash` counts wrong secrets of keys that have a slow hash.
             let is_guessing = match is_slow {
                 true => sessions.is_guessing(from, now),
-                false => sessions.wrong_from(from, now),
+                false => sessions.count_wrong_key(from, now),
             };
             match is_guessing {
-                true => Err(Refused::TooMany),
-                false => Err(Refused::Nobody),
+                true => Err(AccessRefusal::TooManyAttempts),
+                false => Err(AccessRefusal::Unauthenticated),
             }
         }
     }
 }
 
-/// The session that a request's cookie is of.
-pub fn session_of(server: &Server, headers: &HeaderMap) -> Option<Session> {
+/// The session of a request's cookie.
+pub fn session_of(tenant: &Tenant, headers: &HeaderMap) -> Option<Session> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).map(str::trim);
     let token = pairs.find_map(|pair| pair.strip_prefix(COOKIE_NAME)?.strip_prefix('='))?;
-    let session = server.sessions.find(token, now())?;
-    // Who came by a key that is good no more has to go as well.
+    let session = tenant.sessions.find(token, now())?;
+    // A session that was opened with an API key ends with that key.
     let is_good = session.key.as_ref().is_none_or(|prefix| {
-        server
+        tenant
             .network
             .read(|state| state.api_keys().any(|key| key.prefix == *prefix && key.is_valid(now())))
     });
     is_good.then_some(session)
 }
 
-/// Whether a browser sends this request from a page of this server, as far as the browser says so. Its origin
-/// is that of the page's usual address, or that of the address that the request itself names.
-pub fn is_from_here(server: &Server, headers: &HeaderMap) -> bool {
+/// Whether a browser sent this request from a page of this server. Headers that the browser does not
+/// send are not checked. The origin must be that of the page's URL, or that of the host that the
+/// request names.
+pub fn is_same_origin(tenant: &Tenant, headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| Some(headers.get(name)?.to_str().unwrap_or_default());
     let is_same_site = text(FETCH_SITE).is_none_or(|site| site == "same-origin");
     let is_own = text(ORIGIN).is_none_or(|origin| {
         let origin = origin.parse::<ServerUrl>();
-        origin.is_ok_and(|origin| server.admin_origin.is_origin(&origin, text(HOST)))
+        origin.is_ok_and(|origin| tenant.admin_origin.is_origin(&origin, text(HOST)))
     });
     is_same_site && is_own
 }

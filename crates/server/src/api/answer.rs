@@ -1,5 +1,5 @@
-//! Answers and refusals. A refusal has the form of headscale's API: a code of gRPC, which has a status of
-//! HTTP, and a message.
+//! Answers and errors. An error has the form of headscale's API: a gRPC code, its HTTP status, and a
+//! message.
 
 use axum::{
     Json,
@@ -9,11 +9,11 @@ use coordinator::Refusal;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-pub type Answered = Result<Json<Value>, Trouble>;
+pub type ApiResult = Result<Json<Value>, ApiError>;
 
-/// Why something is not answered.
+/// Why a request failed.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ApiError {
     NoSuchThing,
     NoSuchMethod,
     BadRequest(String),
@@ -23,7 +23,7 @@ pub enum Trouble {
     Failed(anyhow::Error),
 }
 
-/// Codes of gRPC (`google/rpc/code.proto`).
+/// gRPC codes (`google/rpc/code.proto`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -39,9 +39,9 @@ pub enum Code {
     Unavailable = 14,
 }
 
-impl Trouble {
-    /// The status of HTTP, the code of gRPC, and the message.
-    fn said(&self) -> (StatusCode, Code, String) {
+impl ApiError {
+    /// The HTTP status, the gRPC code, and the message.
+    fn parts(&self) -> (StatusCode, Code, String) {
         match self {
             Self::NoSuchThing => (StatusCode::NOT_FOUND, Code::NotFound, "Not Found".into()),
             Self::NoSuchMethod => {
@@ -56,7 +56,7 @@ impl Trouble {
             Self::TooSlow => (
                 StatusCode::REQUEST_TIMEOUT,
                 Code::DeadlineExceeded,
-                "the request did not come in time".into(),
+                "the request took too long to arrive".into(),
             ),
             Self::Refused(why) => {
                 let (status, code) = of_refusal(why);
@@ -98,20 +98,20 @@ fn of_refusal(why: &Refusal) -> (StatusCode, Code) {
     }
 }
 
-impl From<Refusal> for Trouble {
+impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl IntoResponse for Trouble {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (status, code, message) = self.said();
+        let (status, code, message) = self.parts();
         refusal(status, code, &message)
     }
 }
 
-/// A refusal as JSON.
+/// An error as JSON.
 pub fn refusal(status: StatusCode, code: Code, message: &str) -> Response {
     let body = json!({ "code": code as u8, "message": message, "details": [] });
     (status, Json(body)).into_response()

@@ -1,45 +1,45 @@
-//! What administrators did; and the link that makes somebody one for a while.
+//! The audit log, and links to the page for administrators.
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    answer::{Answered, Trouble},
-    desk::{Desk, With},
-    shown,
+    answer::{ApiError, ApiResult},
+    extract::{Admin, QueryParams},
+    views,
 };
 use crate::clock::now;
 
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Last {
+pub struct Limit {
     limit: usize,
 }
 
-impl Default for Last {
+impl Default for Limit {
     fn default() -> Self {
         Self { limit: 100 }
     }
 }
 
-pub async fn list(desk: Desk, With(Last { limit }): With<Last>) -> Answered {
-    desk.read(|state| Ok(state.audit().take(limit).map(shown::audit).collect()))
+pub async fn list(admin: Admin, QueryParams(Limit { limit }): QueryParams<Limit>) -> ApiResult {
+    admin.read(|state| Ok(state.audit().take(limit).map(views::audit).collect()))
 }
 
-pub async fn head(desk: Desk) -> Answered {
-    // A program that compares it with the store sees what all servers wrote.
-    desk.server.network.read_on().await;
-    desk.read(|state| {
+pub async fn head(admin: Admin) -> ApiResult {
+    // Programs compare the head with the store, which has the entries of all servers.
+    admin.tenant.network.refresh().await;
+    admin.read(|state| {
         let (id, hash) = state.audit_head();
         Ok(json!({ "id": id, "hash": hash }))
     })
 }
 
-pub async fn admin_link(desk: Desk) -> Answered {
-    let token = desk.server.sessions.make_link(now()).map_err(Trouble::Failed)?;
-    let link = desk.server.admin_link(&token);
+pub async fn admin_link(admin: Admin) -> ApiResult {
+    let token = admin.tenant.sessions.make_link(now()).map_err(ApiError::Failed)?;
+    let link = admin.tenant.admin_link(&token);
     let answer = json!({
-        "link": link, "certificate_fingerprint": desk.server.admin_fingerprint,
+        "link": link, "certificate_fingerprint": admin.tenant.admin_fingerprint,
     });
-    desk.run("make a link to the page".into(), move |_, _| Ok(answer.clone())).await
+    admin.run("create a link to the page".into(), move |_, _| Ok(answer.clone())).await
 }

@@ -1,4 +1,4 @@
-//! The health of the server, and the health that the client of a node reports when the server requests it.
+//! Health of the server, and the health warnings of a node's client.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,41 +8,41 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    answer::{Answered, Trouble},
-    desk::{Desk, Named},
+    answer::{ApiError, ApiResult},
+    extract::{Admin, PathParams},
 };
-use crate::pings::Question;
+use crate::pings::Ping;
 
-/// Where clients say so (`ipn/ipnlocal/c2n.go`).
+/// Path of the client's health (`ipn/ipnlocal/c2n.go`).
 const PATH: &str = "/debug/health";
-/// How long the answer may take.
+/// Maximum time for the client's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn of_server(desk: Desk) -> Answered {
-    match desk.server.health.check(&desk.server.network).await {
+pub async fn of_server(admin: Admin) -> ApiResult {
+    match admin.tenant.health.check(&admin.tenant.network).await {
         Ok(()) => Ok(axum::Json(json!({ "database_connectivity": true }))),
-        Err(ill) => Err(Trouble::Failed(anyhow!(ill.words()))),
+        Err(error) => Err(ApiError::Failed(anyhow!(error.message()))),
     }
 }
 
-pub async fn show(desk: Desk, Named(id): Named<i64>) -> Answered {
+pub async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     let id = NodeId(id);
-    if desk.server.network.read(|state| state.node(id).is_none()) {
+    if admin.tenant.network.read(|state| state.node(id).is_none()) {
         return Err(Refusal::NoNode(id).into());
     }
-    let said = desk.server.pings.ask(id, Question::Get(PATH), PATIENCE).await;
-    let said = said.and_then(|said| warnings(&said));
-    said.map(axum::Json).map_err(Trouble::Failed)
+    let answer = admin.tenant.pings.send_ping(id, Ping::Get(PATH), PATIENCE).await;
+    let answer = answer.and_then(|answer| warnings(&answer));
+    answer.map(axum::Json).map_err(ApiError::Failed)
 }
 
-/// The warnings in an answer, which is one of HTTP/1.1 whose body goes to its end.
-fn warnings(said: &[u8]) -> anyhow::Result<Value> {
-    let end = said.windows(4).position(|four| four == b"\r\n\r\n");
-    let (head, body) = said.split_at(end.context("the node's answer has no end of its head")?);
+/// Parses the warnings in an HTTP/1.1 answer whose body extends to its end.
+fn warnings(answer: &[u8]) -> anyhow::Result<Value> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let (head, body) = answer.split_at(end.context("the node's answer has no HTTP header")?);
     let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    ensure!(status == b"200", "the client does not say how it is: it may be too old");
-    let said: Option<Health> = serde_json::from_slice(body).context("the node's answer")?;
-    let warnings = said.unwrap_or_default().warnings.unwrap_or_default();
+    ensure!(status == b"200", "the client does not report its health: it may be too old");
+    let answer: Option<Health> = serde_json::from_slice(body).context("the node's answer")?;
+    let warnings = answer.unwrap_or_default().warnings.unwrap_or_default();
     let warning = |(code, warning): (String, Warning)| {
         let Warning { severity, title, text } = warning;
         json!({ "code": code, "severity": severity, "title": title, "text": text })
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_and_anything_else_is_an_error() {
+    fn warnings_are_parsed_and_any_other_answer_is_an_error() {
         let answer = |status: &str, body: &str| {
             format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}").into_bytes()
         };

@@ -1,11 +1,11 @@
-//! The API as OpenAPI 3 describes it.
+//! Description of the API as an OpenAPI 3 document.
 
 use axum::Json;
 use serde_json::{Map, Value, json};
 
 use super::routes::{Route, all};
 
-/// The schemas of what is asked and answered.
+/// Schemas of requests and answers.
 const SCHEMAS: &str = include_str!("schemas.json");
 
 pub async fn document() -> Json<Value> {
@@ -48,8 +48,8 @@ fn operation(route: &Route) -> Value {
         "summary": route.summary,
         "parameters": named.chain(with).collect::<Vec<_>>(),
         "responses": {
-            "200": { "description": "Done.", "content": content(route.answer) },
-            "default": { "description": "Refused: why.", "content": content("Refusal") },
+                        "200": { "description": "Success.", "content": content(route.answer) },
+                        "default": { "description": "The request failed.", "content": content("Refusal") },
         },
     });
     if let Some(body) = route.body {
@@ -58,7 +58,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// The names of what stands in a path.
+/// Names of the parameters in a path.
 fn named(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
@@ -69,7 +69,7 @@ mod tests {
     use crate::api::BASE;
 
     #[test]
-    fn every_route_is_described_and_every_schema_is_there() {
+    fn every_route_is_described_and_its_schemas_exist() {
         let routes = all();
         let document = describe(&routes);
         let schemas = &document["components"]["schemas"];
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_name_only_schemas_that_are_there() {
+    fn schemas_refer_only_to_existing_schemas() {
         let schemas: Value = serde_json::from_str(SCHEMAS).unwrap();
         for part in SCHEMAS.split("#/components/schemas/").skip(1) {
             let name = part.split('"').next().unwrap();

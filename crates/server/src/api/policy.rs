@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    answer::{Answered, Trouble},
-    desk::{Desk, Named, Said},
+    answer::{ApiError, ApiResult},
+    extract::{Admin, JsonBody, PathParams},
 };
 
-/// The most lines of a difference: more than anybody reads.
+/// Maximum number of lines in a difference.
 const MOST_LINES: usize = 1000;
 
 #[derive(Deserialize)]
@@ -25,47 +25,47 @@ pub struct NewPolicy {
     ignore_unsupported: bool,
 }
 
-pub async fn show(desk: Desk) -> Answered {
-    desk.read(|state| Ok(shown(state.policy())))
+pub async fn show(admin: Admin) -> ApiResult {
+    admin.read(|state| Ok(policy_view(state.policy())))
 }
 
-/// All that are kept, the newest first.
-pub async fn history(desk: Desk) -> Answered {
+/// All stored policies, the newest first.
+pub async fn history(admin: Admin) -> ApiResult {
     let entry = |saved: &object::Policy| json!({ "id": saved.id, "updated_at": saved.created.text(), "bytes": saved.text.len() });
-    desk.read(|state| {
+    admin.read(|state| {
         let entries: Vec<Value> = state.policies().map(entry).collect();
         Ok(entries.into_iter().rev().collect())
     })
 }
 
-pub async fn older(desk: Desk, Named(id): Named<i64>) -> Answered {
-    desk.read(|state| {
+pub async fn older(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+    admin.read(|state| {
         let found = state.policies().find(|saved| saved.id.0 == id);
-        found.map(|saved| shown(Some(saved))).ok_or(Refusal::NoPolicy(id))
+        found.map(|saved| policy_view(Some(saved))).ok_or(Refusal::NoPolicy(id))
     })
 }
 
-/// What would be different, if this were the policy.
-pub async fn check(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
+/// The changes that this policy would make.
+pub async fn check(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
     let read = new.read()?;
-    let judged = desk.server.network.read(|state| state.review_policy(&new.policy, &read))?;
+    let judged = admin.tenant.network.read(|state| state.review_policy(&new.policy, &read))?;
     let mut answer = json!({});
     explain(&mut answer, &read, judged).await?;
     Ok(Json(answer))
 }
 
-pub async fn set(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
+pub async fn set(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
     let read = Arc::new(new.read()?);
     let judged = Arc::new(Mutex::new(None));
     let (slot, policy) = (Arc::clone(&judged), Arc::clone(&read));
     let command = move |state: &mut State, now| {
         let outcome = state.save_policy(&new.policy, &policy, now)?;
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        Ok(shown(state.policy()))
+        Ok(policy_view(state.policy()))
     };
-    let Json(mut answer) = desk.run("set the policy".into(), command).await?;
-    desk.server.network.warn_of_names();
-    // The network goes on while it is worked out.
+    let Json(mut answer) = admin.run("set the policy".into(), command).await?;
+    admin.tenant.network.warn_of_names();
+    // The difference is computed while the network continues.
     let judged = judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(judged) = judged {
         explain(&mut answer, &read, judged).await?;
@@ -74,14 +74,18 @@ pub async fn set(desk: Desk, Said(new): Said<NewPolicy>) -> Answered {
 }
 
 impl NewPolicy {
-    fn read(&self) -> Result<Policy, Trouble> {
+    fn read(&self) -> Result<Policy, ApiError> {
         let read = crate::policy::parse(&self.policy, self.ignore_unsupported);
-        read.map_err(|refusal| Trouble::BadRequest(crate::policy::words(&refusal)))
+        read.map_err(|refusal| ApiError::BadRequest(crate::policy::words(&refusal)))
     }
 }
 
-/// Adds the difference, the parts left out and the warnings to an answer.
-async fn explain(answer: &mut Value, policy: &Policy, judged: PolicyReview) -> Result<(), Trouble> {
+/// Adds the difference, the ignored parts and the warnings to an answer.
+async fn explain(
+    answer: &mut Value,
+    policy: &Policy,
+    judged: PolicyReview,
+) -> Result<(), ApiError> {
     let texts = |faults: &[Fault]| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
     answer["left_out"] = json!(texts(policy.left_out()));
     answer["warnings"] = json!(texts(&judged.warnings));
@@ -89,13 +93,13 @@ async fn explain(answer: &mut Value, policy: &Policy, judged: PolicyReview) -> R
     let routes: Vec<String> = routes.collect();
     let work = move || judged.after.difference(&judged.before, MOST_LINES);
     let found = tokio::task::spawn_blocking(work).await;
-    let Difference { lines, left_off } = found.map_err(|error| Trouble::Failed(error.into()))?;
+    let Difference { lines, left_off } = found.map_err(|error| ApiError::Failed(error.into()))?;
     let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
     answer["difference"] = json!({ "lines": lines, "left_off": left_off, "routes": routes });
     Ok(())
 }
 
-fn shown(saved: Option<&object::Policy>) -> Value {
+fn policy_view(saved: Option<&object::Policy>) -> Value {
     match saved {
         Some(saved) => json!({
             "id": saved.id, "policy": saved.text, "updated_at": saved.created.text(),

@@ -1,4 +1,4 @@
-//! All routes in one table: the router is made of it, and so is what `openapi.json` says of them.
+//! Table of all routes. The router and `openapi.json` are built from it.
 
 use std::sync::Arc;
 
@@ -12,36 +12,37 @@ use axum::{
 };
 
 use super::{
-    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, auth, headscale, health, keys,
-    lock, nodes, openapi, policy, users, why,
+    LONGEST, ROOT, admit::admit, answer::ApiError, api_keys, audit, headscale, health, keys, nodes,
+    openapi, policy, ssh_logins, tka, users, why,
 };
-use crate::serve::Server;
+use crate::serve::Tenant;
 
-/// A client that is answered as if it had not sent a parameter may delete more than it meant.
+/// Refuses unknown query parameters: a client whose parameter is ignored may delete more than it
+/// intended.
 async fn refuse_parameters(request: Request, next: Next) -> Response {
     match request.uri().query() {
         None | Some("") => next.run(request).await,
-        Some(query) => Trouble::BadRequest(format!("unknown parameters: {query}")).into_response(),
+        Some(query) => ApiError::BadRequest(format!("unknown parameters: {query}")).into_response(),
     }
 }
 
-/// A route, and what is said of it.
+/// A route and its documentation.
 pub struct Route {
-    /// What it is asked by.
+    /// HTTP method.
     pub method: Method,
-    /// The beginning of its path.
+    /// First part of the path.
     pub root: &'static str,
     /// The rest of the path.
     pub path: &'static str,
-    /// What it does.
+    /// Description for `openapi.json`.
     pub summary: &'static str,
-    /// What may stand behind the path: name, and what it is.
+    /// Query parameters: names and descriptions.
     pub query: &'static [(&'static str, &'static str)],
-    /// The schema of its body, if it has one.
+    /// Schema of the body, if the route has one.
     pub body: Option<&'static str>,
-    /// The schema of its answer.
+    /// Schema of the answer.
     pub answer: &'static str,
-    handler: MethodRouter<Arc<Server>>,
+    handler: MethodRouter<Arc<Tenant>>,
 }
 
 impl Route {
@@ -73,12 +74,13 @@ impl Route {
         self
     }
 
-    pub fn says(mut self, body: &'static str) -> Self {
+    pub fn takes(mut self, body: &'static str) -> Self {
         self.body = Some(body);
         self
     }
 
-    /// Refuses query parameters if the route defines none. Otherwise its handler refuses unknown ones.
+    /// Refuses query parameters if the route defines none. Otherwise, its handler refuses
+    /// unknown ones.
     pub fn without_other_parameters(mut self) -> Self {
         if self.query.is_empty() {
             self.handler = self.handler.layer(from_fn(refuse_parameters));
@@ -86,51 +88,50 @@ impl Route {
         self
     }
 
-    /// Replaces the beginning of the path.
+    /// Replaces the first part of the path.
     pub fn below(mut self, root: &'static str) -> Self {
         self.root = root;
         self
     }
 
-    pub fn by(mut self, handler: MethodRouter<Arc<Server>>) -> Self {
+    pub fn by(mut self, handler: MethodRouter<Arc<Tenant>>) -> Self {
         self.handler = handler;
         self
     }
 }
 
-/// All of them.
+/// All routes.
 pub fn all() -> Vec<Route> {
     let mut routes = of_people_and_keys();
     routes.extend(of_nodes());
     routes.extend(of_the_policy());
     routes.extend(headscale::routes());
     routes.extend([
-        Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
-            .with(&[("limit", "How many entries; 100 without it.")])
+        Route::get("audit", "Commands of administrators, the newest first.", "AuditEntries")
+            .with(&[("limit", "Maximum number of entries. The default is 100.")])
             .by(get(audit::list)),
-        Route::get("audit/head", "The number and hash of the last entry.", "AuditHead")
+        Route::get("audit/head", "ID and hash of the last entry.", "AuditHead")
             .by(get(audit::head)),
-        Route::get("lock", "The state of tailnet lock.", "Lock").by(get(lock::show)),
-        Route::post("lock/allow", "Let a node turn tailnet lock on, within an hour.", "Lock")
-            .with(&[("node", "The node's number.")])
-            .by(post(lock::allow)),
-        Route::get("why", "Whether one reaches another, and what stands in the way.", "Why")
+        Route::get("lock", "The state of tailnet lock.", "Lock").by(get(tka::show)),
+        Route::post("lock/allow", "Allow a node to enable tailnet lock, for an hour.", "Lock")
+            .with(&[("node", "The node's ID.")])
+            .by(post(tka::allow)),
+        Route::get("why", "Whether one node reaches another, and the reason if not.", "Why")
             .with(&[
-                ("from", "A node, by name, number or address."),
-                ("to", "Likewise, or an address behind a router."),
-                ("port", "Only this port of TCP."),
+                ("from", "A node, by name, ID or address."),
+                ("to", "A node, or an address behind a router."),
+                ("port", "Only this TCP port."),
             ])
             .by(get(why::why)),
-        Route::post("auth/approve", "Let a login by SSH go on that waits.", "Login")
-            .says("WaitingLogin")
-            .by(post(auth::approve)),
-        Route::post("auth/reject", "End a login by SSH that waits.", "Login")
-            .says("WaitingLogin")
-            .by(post(auth::reject)),
-        Route::post("admin/link", "Make a link that opens the page, once.", "Link")
+        Route::post("auth/approve", "Approve a waiting SSH login.", "Login")
+            .takes("WaitingLogin")
+            .by(post(ssh_logins::approve)),
+        Route::post("auth/reject", "Reject a waiting SSH login.", "Login")
+            .takes("WaitingLogin")
+            .by(post(ssh_logins::reject)),
+        Route::post("admin/link", "Create a link that opens the page once.", "Link")
             .by(post(audit::admin_link)),
-        Route::get("health", "Whether the server can do its work.", "Health")
-            .by(get(health::of_server)),
+        Route::get("health", "Whether the server is healthy.", "Health").by(get(health::of_server)),
         Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
     ]);
     routes
@@ -140,35 +141,38 @@ fn of_people_and_keys() -> Vec<Route> {
     vec![
         Route::get("user", "All users.", "Users")
             .with(&[
-                ("name", "That of this name."),
-                ("email", "Those of this address."),
-                ("id", "That of this number."),
+                ("name", "Only the user with this name."),
+                ("email", "Only users with this mail address."),
+                ("id", "Only the user with this ID."),
             ])
             .by(get(users::list)),
-        Route::post("user", "Make a user.", "User").says("NewUser").by(post(users::create)),
-        Route::post("user/{user}/rename/{name}", "Give a user another name.", "User")
-            .by(post(users::rename)),
+        Route::post("user", "Create a user.", "User").takes("NewUser").by(post(users::create)),
+        Route::post("user/{user}/rename/{name}", "Rename a user.", "User").by(post(users::rename)),
         Route::post("user/{user}/owner", "Make a user the owner of the network.", "User")
             .by(post(users::make_owner)),
         Route::delete("user/{user}", "Delete a user without nodes, except the owner.")
             .by(delete(users::delete)),
-        Route::get("preauthkey", "All pre-auth keys, without what is secret.", "PreAuthKeys")
-            .with(&[("user", "Those of this user, by number or name.")])
+        Route::get("preauthkey", "All pre-auth keys, without their secrets.", "PreAuthKeys")
+            .with(&[("user", "Only keys of this user, by ID or name.")])
             .by(get(keys::list)),
-        Route::post("preauthkey", "Make a pre-auth key; only this answer has it.", "PreAuthKey")
-            .says("NewPreAuthKey")
-            .by(post(keys::create)),
-        Route::post("preauthkey/{id}/expire", "Have a key make no more nodes.", "Nothing")
+        Route::post(
+            "preauthkey",
+            "Create a pre-auth key. Only this answer contains it.",
+            "PreAuthKey",
+        )
+        .takes("NewPreAuthKey")
+        .by(post(keys::create)),
+        Route::post("preauthkey/{id}/expire", "Expire a pre-auth key.", "Nothing")
             .by(post(keys::expire)),
         Route::delete("preauthkey/{id}", "Delete a pre-auth key.").by(delete(keys::delete)),
-        Route::get("apikey", "All API keys, without what is secret.", "ApiKeys")
+        Route::get("apikey", "All API keys, without their secrets.", "ApiKeys")
             .by(get(api_keys::list)),
-        Route::post("apikey", "Make an API key; only this answer has it.", "ApiKey")
-            .says("NewApiKey")
+        Route::post("apikey", "Create an API key. Only this answer contains it.", "ApiKey")
+            .takes("NewApiKey")
             .by(post(api_keys::create)),
-        Route::post("apikey/{key}/expire", "End an API key, by number or prefix.", "ApiKey")
+        Route::post("apikey/{key}/expire", "Expire an API key, by ID or prefix.", "ApiKey")
             .by(post(api_keys::expire)),
-        Route::delete("apikey/{key}", "Delete an API key, by number or prefix.")
+        Route::delete("apikey/{key}", "Delete an API key, by ID or prefix.")
             .by(delete(api_keys::delete)),
     ]
 }
@@ -176,32 +180,34 @@ fn of_people_and_keys() -> Vec<Route> {
 fn of_nodes() -> Vec<Route> {
     vec![
         Route::get("node", "All nodes.", "Nodes")
-            .with(&[("user", "Those of this user, by number or name.")])
+            .with(&[("user", "Only nodes of this user, by ID or name.")])
             .by(get(nodes::list)),
         Route::get("node/{id}", "A node.", "Node").by(get(nodes::show)),
-        Route::get("node/{id}/health", "What a node's client itself finds wrong.", "Warnings")
+        Route::get("node/{id}/health", "Health warnings of a node's client.", "Warnings")
             .by(get(health::show)),
-        Route::post("node/register", "Let a machine in that waits.", "Node")
-            .with(&[("user", "Whose it is to be."), ("key", "What the machine shows.")])
+        Route::post("node/register", "Admit a waiting machine.", "Node")
+            .with(&[("user", "The owner of the node."), ("key", "The key in the machine's link.")])
             .by(post(nodes::register)),
         Route::post("node/backfillips", "Give addresses to nodes that lack one.", "Changes")
-            .with(&[("confirmed", "`true`.")])
+            .with(&[("confirmed", "Must be `true`.")])
             .by(post(nodes::backfill)),
-        Route::post("node/{id}/expire", "Have a node's key expire, now without a time.", "Node")
-            .with(&[("expiry", "When, in RFC 3339."), ("disable", "`true`: never.")])
-            .by(post(nodes::expire)),
-        Route::post("node/{id}/rename/{name}", "Give a node another name.", "Node")
-            .by(post(nodes::rename)),
-        Route::post("node/{id}/tags", "Give a node tags instead of an owner.", "Node")
-            .says("Tags")
-            .by(post(nodes::tag)),
         Route::post(
-            "node/{id}/approve_routes",
-            "Let a node route these networks, and no others.",
+            "node/{id}/expire",
+            "Set when a node's key expires. The default is now.",
             "Node",
         )
-        .says("Routes")
-        .by(post(nodes::approve)),
+        .with(&[
+            ("expiry", "The time, in RFC 3339."),
+            ("disable", "`true`: the key never expires."),
+        ])
+        .by(post(nodes::expire)),
+        Route::post("node/{id}/rename/{name}", "Rename a node.", "Node").by(post(nodes::rename)),
+        Route::post("node/{id}/tags", "Replace a node's owner by tags.", "Node")
+            .takes("Tags")
+            .by(post(nodes::tag)),
+        Route::post("node/{id}/approve_routes", "Set the approved routes of a node.", "Node")
+            .takes("Routes")
+            .by(post(nodes::approve)),
         Route::delete("node/{id}", "Delete a node.").by(delete(nodes::delete)),
     ]
 }
@@ -209,20 +215,24 @@ fn of_nodes() -> Vec<Route> {
 fn of_the_policy() -> Vec<Route> {
     vec![
         Route::get("policy", "The policy in force.", "Policy").by(get(policy::show)),
-        Route::put("policy", "Put a policy in force, if its tests pass.", "Policy")
-            .says("NewPolicy")
+        Route::put("policy", "Apply a policy, if its tests pass.", "Policy")
+            .takes("NewPolicy")
             .by(put(policy::set)),
-        Route::post("policy/check", "What a policy would change, if its tests pass.", "Policy")
-            .says("NewPolicy")
-            .by(post(policy::check)),
-        Route::get("policy/history", "All policies that are kept, the newest first.", "Policies")
+        Route::post(
+            "policy/check",
+            "The changes that a policy would make, if its tests pass.",
+            "Policy",
+        )
+        .takes("NewPolicy")
+        .by(post(policy::check)),
+        Route::get("policy/history", "All stored policies, the newest first.", "Policies")
             .by(get(policy::history)),
-        Route::get("policy/history/{id}", "One of them.", "Policy").by(get(policy::older)),
+        Route::get("policy/history/{id}", "A stored policy.", "Policy").by(get(policy::older)),
     ]
 }
 
 /// Method and path of every route.
-pub fn listed() -> Vec<(Method, String)> {
+pub fn listed_routes() -> Vec<(Method, String)> {
     all()
         .into_iter()
         .map(|route| {
@@ -232,15 +242,15 @@ pub fn listed() -> Vec<(Method, String)> {
         .collect()
 }
 
-/// What answers administrators.
-pub fn router(server: Arc<Server>) -> Router {
+/// The router of the API.
+pub fn router(tenant: Arc<Tenant>) -> Router {
     let routes = all()
         .into_iter()
         .fold(Router::new(), |router, route| router.route(&route.full_path(), route.handler));
     routes
-        .fallback(async || Trouble::NoSuchThing)
-        .method_not_allowed_fallback(async || Trouble::NoSuchMethod)
+        .fallback(async || ApiError::NoSuchThing)
+        .method_not_allowed_fallback(async || ApiError::NoSuchMethod)
         .layer(DefaultBodyLimit::max(LONGEST))
-        .layer(from_fn_with_state(Arc::clone(&server), admit))
-        .with_state(server)
+        .layer(from_fn_with_state(Arc::clone(&tenant), admit))
+        .with_state(tenant)
 }

@@ -1,4 +1,4 @@
-//! The local socket: whoever may open its file is an administrator.
+//! The local socket of the API. Every process that can open its file is an administrator.
 
 use std::{
     fs, io,
@@ -24,15 +24,15 @@ use super::{
     Arrival,
     answer::{Code, refusal},
 };
-use crate::networks::Place;
+use crate::tenants::TenantSlot;
 
-/// Within this the head of a request has come.
+/// Maximum time for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes the socket, in place of one that nobody listens at.
+/// Creates the socket. A socket file without a listener is replaced.
 ///
 /// # Errors
-/// It cannot be made, or a server listens there.
+/// It cannot be created, or another server listens at it.
 pub fn bind(file: &Path) -> anyhow::Result<UnixListener> {
     let name = || file.display().to_string();
     if let Some(folder) = file.parent() {
@@ -52,13 +52,13 @@ pub fn bind(file: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves connections to the socket of a network, for as long as the server runs.
-pub async fn serve(place: Arc<Place>, listener: UnixListener) {
+/// Serves connections to a network's socket while the server runs.
+pub async fn serve(slot: Arc<TenantSlot>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let routes = match place.server() {
-                    Some(server) => server.fronts().api.clone(),
+                let routes = match slot.tenant() {
+                    Some(tenant) => tenant.fronts().api.clone(),
                     None => Router::new().fallback(not_begun),
                 };
                 tokio::spawn(converse(routes, stream));
@@ -72,7 +72,7 @@ pub async fn serve(place: Arc<Place>, listener: UnixListener) {
 }
 
 async fn not_begun() -> impl IntoResponse {
-    let message = "this network has not begun yet: the server's log says why";
+    let message = "this network has not started yet: see the server's log";
     refusal(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, message)
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_socket_is_for_the_servers_user_alone() {
+    async fn only_the_servers_user_can_open_the_socket() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let file = folder.path().join("socket");

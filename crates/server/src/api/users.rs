@@ -5,22 +5,22 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    answer::Answered,
-    desk::{Desk, Named, Said, With},
-    shown,
+    answer::ApiResult,
+    extract::{Admin, JsonBody, PathParams, QueryParams},
+    views,
 };
 
-/// A filter by name, or else by mail address, or else by number, in headscale's order.
+/// A filter by name, else by mail address, else by ID, in headscale's order.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Which {
+pub struct UserQuery {
     id: u64,
     name: String,
     email: String,
 }
 
-impl Which {
-    fn is_met(&self, user: &User) -> bool {
+impl UserQuery {
+    fn matches(&self, user: &User) -> bool {
         match self {
             Self { name, .. } if !name.is_empty() => user.name == *name,
             Self { email, .. } if !email.is_empty() => user.email == *email,
@@ -39,46 +39,53 @@ pub struct NewUser {
     picture_url: String,
 }
 
-pub async fn list(desk: Desk, With(which): With<Which>) -> Answered {
-    desk.read(|state| {
+pub async fn list(admin: Admin, QueryParams(which): QueryParams<UserQuery>) -> ApiResult {
+    admin.read(|state| {
         let owner = state.owner();
-        let users = state.users().filter(|user| which.is_met(user));
-        Ok(users.map(|user| shown::user(user, owner)).collect())
+        let users = state.users().filter(|user| which.matches(user));
+        Ok(users.map(|user| views::user(user, owner)).collect())
     })
 }
 
-pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
+pub async fn create(admin: Admin, JsonBody(new): JsonBody<NewUser>) -> ApiResult {
     let NewUser { name, display_name, email, picture_url } = new;
     let user = User { name, display_name, email, picture_url, ..User::default() };
-    desk.run(format!("create user {}", user.name), move |state, now| {
-        let user = state.create_user(user.clone(), now)?;
-        Ok(shown::user(&user, state.owner()))
-    })
-    .await
+    admin
+        .run(format!("create user {}", user.name), move |state, now| {
+            let user = state.create_user(user.clone(), now)?;
+            Ok(views::user(&user, state.owner()))
+        })
+        .await
 }
 
-pub async fn rename(desk: Desk, Named((user, name)): Named<(String, String)>) -> Answered {
-    desk.run(format!("rename user {user} to {name}"), move |state, now| {
-        let id = state.find_user(&user)?.id;
-        let user = state.rename_user(id, &name, now)?;
-        Ok(shown::user(&user, state.owner()))
-    })
-    .await
+pub async fn rename(
+    admin: Admin,
+    PathParams((user, name)): PathParams<(String, String)>,
+) -> ApiResult {
+    admin
+        .run(format!("rename user {user} to {name}"), move |state, now| {
+            let id = state.find_user(&user)?.id;
+            let user = state.rename_user(id, &name, now)?;
+            Ok(views::user(&user, state.owner()))
+        })
+        .await
 }
 
-pub async fn make_owner(desk: Desk, Named(user): Named<String>) -> Answered {
-    desk.run(format!("make user {user} the owner"), move |state, _| {
-        let id = state.find_user(&user)?.id;
-        let user = state.make_owner(id)?;
-        Ok(shown::user(&user, state.owner()))
-    })
-    .await
+pub async fn make_owner(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
+    admin
+        .run(format!("make user {user} the owner"), move |state, _| {
+            let id = state.find_user(&user)?.id;
+            let user = state.make_owner(id)?;
+            Ok(views::user(&user, state.owner()))
+        })
+        .await
 }
 
-pub async fn delete(desk: Desk, Named(user): Named<String>) -> Answered {
-    desk.run(format!("delete user {user}"), move |state, _| {
-        let id = state.find_user(&user)?.id;
-        Ok(json!(state.delete_user(id)?))
-    })
-    .await
+pub async fn delete(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
+    admin
+        .run(format!("delete user {user}"), move |state, _| {
+            let id = state.find_user(&user)?.id;
+            Ok(json!(state.delete_user(id)?))
+        })
+        .await
 }

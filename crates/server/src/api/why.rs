@@ -1,25 +1,28 @@
-//! Why one machine does not reach another.
+//! Explains why one machine does not reach another.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answered,
-    desk::{Desk, With},
+    answer::ApiResult,
+    extract::{Admin, QueryParams},
 };
 use crate::clock::now;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct WhyQuery {
     from: String,
     to: String,
     #[serde(default)]
     port: Option<u16>,
 }
 
-pub async fn why(desk: Desk, With(Asked { from, to, port }): With<Asked>) -> Answered {
-    desk.read(|state| {
+pub async fn why(
+    admin: Admin,
+    QueryParams(WhyQuery { from, to, port }): QueryParams<WhyQuery>,
+) -> ApiResult {
+    admin.read(|state| {
         let steps = state.check_reachability(&from, &to, port, now());
         let reaches = steps.iter().all(|step| step.is_met);
         let steps: Vec<Value> = steps

@@ -1,8 +1,7 @@
-//! The audit: shown, written out, and verified.
+//! Commands that show, export and verify the audit log.
 //!
 //! ```text
-//!   a file that was written out ──► its own chain ──► entries of the store behind it ──► head of the
-//!                                                                                        server
+//!   exported file ──► its own chain ──► later entries of the store ──► head of the server
 //! ```
 
 use std::{
@@ -22,16 +21,16 @@ use sys::atomic_file;
 
 use super::{
     Common,
-    ask::{Ask, query},
+    client::{Client, query},
     print, table,
 };
 use crate::import;
 
-/// What `audit` is told.
+/// Arguments of `audit`.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Audit {
-    /// How many entries.
+    /// Maximum number of entries.
     #[arg(short, long, default_value = "100")]
     limit: usize,
     #[command(subcommand)]
@@ -40,30 +39,31 @@ pub struct Audit {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Write all entries out, the oldest first, each a line of JSON.
+    /// Export all entries, the oldest first, as one JSON object per line.
     Export {
-        /// The file; standard output without it.
+        /// The file. By default, standard output.
         file: Option<PathBuf>,
     },
-    /// Check that no entry of such a file was changed, taken out or put in.
+    /// Verify that no entry of an exported file was changed, removed or inserted.
     Verify {
-        /// The file; - for standard input.
+        /// The file, or - for standard input.
         file: PathBuf,
-        /// By itself alone, without the server: what was cut off at its end is not found then.
+        /// Verify the file alone, without the server. Entries that were cut off at its end
+        /// are then not detected.
         #[arg(long)]
         offline: bool,
     },
 }
 
-/// Answers `audit`.
+/// Runs `audit`.
 ///
 /// # Errors
-/// The server does not answer, or entries are not those that were written.
+/// The server does not answer, or the entries do not match the chain.
 pub async fn audit(common: &Common, asked: Audit) -> anyhow::Result<()> {
     match asked.command {
         None => {
             let path = query("audit", &[("limit", Some(asked.limit.to_string()))]);
-            Ask::new(common)?.says(Method::GET, &path, None, table::audit).await
+            Client::new(common)?.print_answer(Method::GET, &path, None, table::audit).await
         }
         Some(Command::Export { file }) => export(common, file.as_deref()).await,
         Some(Command::Verify { file, offline }) => verify(common, &file, offline).await,
@@ -71,7 +71,7 @@ pub async fn audit(common: &Common, asked: Audit) -> anyhow::Result<()> {
 }
 
 async fn export(common: &Common, file: Option<&Path>) -> anyhow::Result<()> {
-    let entries = kept(common).await?;
+    let entries = stored_entries(common).await?;
     let text: String = entries.iter().map(|entry| audit_line(entry) + "\n").collect();
     let Some(file) = file else {
         return print(&text);
@@ -80,8 +80,8 @@ async fn export(common: &Common, file: Option<&Path>) -> anyhow::Result<()> {
     print(&format!("exported {} entries\n", entries.len()))
 }
 
-/// All entries of the store.
-async fn kept(common: &Common) -> anyhow::Result<Vec<AuditEntry>> {
+/// All entries in the store.
+async fn stored_entries(common: &Common) -> anyhow::Result<Vec<AuditEntry>> {
     let objects = import::everything(common).await?;
     let entries = objects.into_iter().filter(|object| object.kind == Kind::AuditEntry);
     let read = |body: String| serde_json::from_str(&body).context("an entry of the store");
@@ -96,27 +96,26 @@ async fn verify(common: &Common, file: &Path, offline: bool) -> anyhow::Result<(
     };
     let mut entries = read(&text).with_context(name)?;
     let Some((last, hash)) = check_chain(&entries).with_context(name)? else {
-        bail!("{}: there is no entry in it", file.display());
+        bail!("{}: it contains no entries", file.display());
     };
     let unchained = entries.iter().take_while(|entry| entry.previous.is_none()).count();
     if !offline {
         let head = head(common).await?;
         let is_behind = |entry: &AuditEntry| entry.id > last && entry.id <= head.0;
-        entries.extend(kept(common).await?.into_iter().filter(is_behind));
-        let reached = check_chain(&entries).context("the store, behind the end of the file")?;
+        entries.extend(stored_entries(common).await?.into_iter().filter(is_behind));
+        let reached = check_chain(&entries).context("the store, after the end of the file")?;
         if reached != Some(head) {
             bail!(
-                "the head of the server is entry {} with {}, and the file does not lead there: \
-                   the store or the file was changed",
+                "the head of the server is entry {} with {}, and the file does not lead to it: \
+                 the store or the file was changed",
                 head.0,
                 head.1
             );
         }
     }
-    let mut words = format!("good: entry {last} has {hash}\n");
+    let mut words = format!("valid: entry {last} has {hash}\n");
     if unchained > 0 {
-        words +=
-            &format!("{unchained} entries are of before there was a chain, and are not checked\n");
+        words += &format!("{unchained} entries are older than the chain and are not verified\n");
     }
     print(&words)
 }
@@ -128,9 +127,9 @@ fn read(text: &str) -> anyhow::Result<Vec<AuditEntry>> {
     text.lines().enumerate().map(line).collect()
 }
 
-/// The last entry of the server that runs.
+/// The last entry of the running server.
 async fn head(common: &Common) -> anyhow::Result<(AuditId, AuditHash)> {
-    let answer = Ask::new(common)?.answer(Method::GET, "audit/head", None).await?;
+    let answer = Client::new(common)?.send(Method::GET, "audit/head", None).await?;
     let id = answer["id"].as_i64().context("the server's answer")?;
     let hash = answer["hash"].as_str().and_then(|text| text.parse().ok());
     Ok((AuditId(id), hash.context("the server's answer")?))

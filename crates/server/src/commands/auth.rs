@@ -1,15 +1,15 @@
-//! What waits for an administrator: machines to be let in, and logins by SSH to be confirmed.
+//! Requests that wait for an administrator: registrations of machines, and SSH logins.
 
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::json;
 
-use super::{Common, Nodes, ask::Ask, nodes};
+use super::{Common, Nodes, client::Client, nodes};
 
-/// What waits for an administrator.
+/// Manages waiting registrations and logins.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Auth {
-    /// Let a machine in that waits, as `nodes register` does.
+    /// Admit a waiting machine, as `nodes register` does.
     Register {
         /// The owner, by number or name.
         #[arg(short, long)]
@@ -18,21 +18,21 @@ pub enum Auth {
         #[arg(long)]
         auth_id: String,
     },
-    /// Let a login by SSH go on.
+    /// Approve a waiting SSH login.
     Approve {
-        /// What it shows.
+        /// The key in the login's link.
         #[arg(long)]
         auth_id: String,
     },
-    /// End a login by SSH.
+    /// Reject a waiting SSH login.
     Reject {
-        /// What it shows.
+        /// The key in the login's link.
         #[arg(long)]
         auth_id: String,
     },
 }
 
-/// Answers `auth`.
+/// Runs `auth`.
 ///
 /// # Errors
 /// The server does not answer, or refuses.
@@ -45,5 +45,5 @@ pub async fn auth(common: &Common, command: Auth) -> anyhow::Result<()> {
         Auth::Reject { auth_id } => ("auth/reject", auth_id, "rejected"),
     };
     let body = json!({ "auth_id": auth_id });
-    Ask::new(common)?.says(Method::POST, path, Some(body), |_| done.into()).await
+    Client::new(common)?.print_answer(Method::POST, path, Some(body), |_| done.into()).await
 }

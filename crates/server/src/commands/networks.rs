@@ -1,48 +1,49 @@
-//! The networks of a server: what the configuration has, and what each answers for itself.
+//! Command that lists the networks of a server, from the configuration and from each network's
+//! socket.
 
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::{Common, ask::Ask, table};
+use super::{Common, client::Client, table};
 use crate::configuration::Configuration;
 
-/// Networks.
+/// Manages networks.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Networks {
-    /// Show all networks, with their URLs and how many nodes and users they have.
+    /// List all networks with their URLs and their numbers of nodes and users.
     #[command(aliases = ["ls", "show"])]
     List,
 }
 
-/// Answers `networks`.
+/// Runs `networks`.
 ///
 /// # Errors
 /// The configuration cannot be read.
 pub async fn networks(common: &Common, command: Networks) -> anyhow::Result<()> {
     let Networks::List = command;
     let configuration = Configuration::read(common.config.as_deref())?;
-    let ask = Ask::at(configuration.socket.clone(), common);
+    let client = Client::at(configuration.socket.clone(), common);
     let mut all = Vec::new();
     for network in configuration.each() {
-        all.push(shown(common, &network).await);
+        all.push(summary(common, &network).await);
     }
-    ask.print(&Value::Array(all), table::networks)
+    client.print(&Value::Array(all), table::networks)
 }
 
-/// One of them. Where it does not answer, why.
-async fn shown(common: &Common, network: &Configuration) -> Value {
-    let ask = Ask::at(network.socket.clone(), common);
+/// Summary of a network, with the error if it does not answer.
+async fn summary(common: &Common, network: &Configuration) -> Value {
+    let client = Client::at(network.socket.clone(), common);
     let (name, url) = (network.name.as_ref().map(|name| name.text()), network.server_url.as_ref());
-    let mut shown = json!({ "name": name, "server_url": url.map(ToString::to_string) });
+    let mut summary = json!({ "name": name, "server_url": url.map(ToString::to_string) });
     for (what, path) in [("nodes", "node"), ("users", "user")] {
-        match ask.answer(Method::GET, path, None).await {
-            Ok(answer) => shown[what] = json!(answer.as_array().map(Vec::len)),
+        match client.send(Method::GET, path, None).await {
+            Ok(answer) => summary[what] = json!(answer.as_array().map(Vec::len)),
             Err(error) => {
-                shown["error"] = json!(format!("{error:#}"));
+                summary["error"] = json!(format!("{error:#}"));
                 break;
             }
         }
     }
-    shown
+    summary
 }

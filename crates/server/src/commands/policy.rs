@@ -1,38 +1,38 @@
-//! What the command line asks a running server of its policy.
+//! Commands for the policy of the running server.
 
 use std::fmt::Display;
 
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::{Common, ask::Ask, table};
+use super::{Common, client::Client, table};
 
-/// Prints the policy in force, or an older one.
+/// Prints the current policy, or an older one.
 ///
 /// # Errors
-/// The server does not answer, or there is none.
+/// The server does not answer, or there is no such policy.
 pub async fn policy_in_force(common: &Common, id: Option<i64>) -> anyhow::Result<()> {
     let path = id.map_or_else(|| "policy".to_owned(), |id| format!("policy/history/{id}"));
     let text = |saved: &Value| match saved["policy"].as_str() {
         Some(text) if !text.is_empty() => text.to_owned(),
-        _ => "// There is no policy: every node reaches every other.\n{}".into(),
+        _ => "// There is no policy: every node can reach every other node.\n{}".into(),
     };
-    Ask::new(common)?.says(Method::GET, &path, None, text).await
+    Client::new(common)?.print_answer(Method::GET, &path, None, text).await
 }
 
-/// Prints when policies were saved.
+/// Lists the stored policies with their times.
 ///
 /// # Errors
 /// The server does not answer.
 pub async fn policies(common: &Common) -> anyhow::Result<()> {
-    Ask::new(common)?.says(Method::GET, "policy/history", None, table::policies).await
+    Client::new(common)?.print_answer(Method::GET, "policy/history", None, table::policies).await
 }
 
-/// Has the server check a policy or put it in force, and prints the difference.
+/// Sends a policy to the server, which checks or applies it, and prints the difference.
 ///
 /// # Errors
 /// The server does not answer, or refuses the policy.
-pub async fn policy_says(
+pub async fn submit_policy(
     common: &Common,
     text: &str,
     ignore_unsupported: bool,
@@ -43,10 +43,12 @@ pub async fn policy_says(
         false => (Method::POST, "policy/check"),
     };
     let body = json!({ "policy": text, "ignore_unsupported": ignore_unsupported });
-    Ask::new(common)?.says(method, path, Some(body), |answer| difference(answer, is_saved)).await
+    Client::new(common)?
+        .print_answer(method, path, Some(body), |answer| difference(answer, is_saved))
+        .await
 }
 
-/// The parts left out of a policy, and the warnings, one a line.
+/// The ignored parts of a policy and the warnings, one per line.
 pub fn remarks<T: Display>(left_out: &[T], warnings: &[T]) -> Vec<String> {
     let left_out = left_out.iter().map(|fault| format!("left out: {fault}"));
     left_out.chain(warnings.iter().map(|fault| format!("warning: {fault}"))).collect()
@@ -61,17 +63,17 @@ fn difference(answer: &Value, is_saved: bool) -> String {
     let difference = &answer["difference"];
     let lines = texts(&difference["lines"]);
     if lines.is_empty() {
-        words.push("who reaches whom stays the same".into());
+        words.push("the reachability between nodes does not change".into());
     }
     words.extend(lines);
     if let Some(more) = difference["left_off"].as_u64().filter(|more| *more > 0) {
         words.push(format!("... and {more} more"));
     }
     words.extend(
-        texts(&difference["routes"]).iter().map(|route| format!("approved at once: {route}")),
+        texts(&difference["routes"]).iter().map(|route| format!("approved automatically: {route}")),
     );
     if is_saved {
-        words.push(format!("policy {} is in force", answer["id"]));
+        words.push(format!("policy {} is now active", answer["id"]));
     }
     words.join("\n")
 }
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_that_are_approved_are_said_even_if_nobody_reaches_them() {
+    fn approved_routes_are_printed_without_any_difference_in_reachability() {
         let difference = json!({ "lines": [], "left_off": 0, "routes": ["gate: 10.0.0.0/24"] });
         let answer = json!({
             "id": 4, "difference": difference, "left_out": ["line 2, a: is not supported"],
@@ -89,9 +91,9 @@ mod tests {
         });
         let wanted = "left out: line 2, a: is not supported\n\
                       warning: line 3, b: \"x@\" matches no user\n\
-                      who reaches whom stays the same\n\
-                      approved at once: gate: 10.0.0.0/24\n\
-                      policy 4 is in force";
+                      the reachability between nodes does not change\n\
+                      approved automatically: gate: 10.0.0.0/24\n\
+                      policy 4 is now active";
         assert_eq!(super::difference(&answer, true), wanted);
     }
 }

@@ -13,7 +13,7 @@ pub fn users(users: &Value) -> String {
 }
 
 pub fn networks(networks: &Value) -> String {
-    let head = ["Name", "URL", "Nodes", "Users", "Trouble"];
+    let head = ["Name", "URL", "Nodes", "Users", "Error"];
     let fields = ["name", "server_url", "nodes", "users", "error"];
     table(head, rows(networks).map(|network| fields.map(|field| text(&network[field]))))
 }
@@ -52,7 +52,7 @@ pub fn audit(entries: &Value) -> String {
 pub fn lock(lock: &Value) -> String {
     let keys = rows(&lock["trusted_keys"]).map(|key| text(&key["Key"]));
     table(
-        ["On", "Head", "Trusted keys", "Locked out", "May turn it on"],
+        ["On", "Head", "Trusted keys", "Locked out", "May enable it"],
         std::iter::once([
             text(&lock["enabled"]),
             text(&lock["head"]),
@@ -100,7 +100,7 @@ pub fn nodes(nodes: &Value) -> String {
 }
 
 pub fn routes(nodes: &Value) -> String {
-    let head = ["ID", "Name", "Offered", "Approved", "Routed by it"];
+    let head = ["ID", "Name", "Offered", "Approved", "Primary for"];
     table(
         head,
         rows(nodes).map(|node| {
@@ -130,7 +130,7 @@ fn text(value: &Value) -> String {
         Value::Null => "-".into(),
         Value::Bool(true) => "yes".into(),
         Value::Bool(false) => "no".into(),
-        // What clients say of themselves does not move the cursor.
+        // Control characters in texts from clients cannot move the cursor.
         Value::String(text) => text.chars().filter(|letter| !letter.is_control()).collect(),
         other => other.to_string(),
     }
@@ -141,7 +141,7 @@ fn list(values: &Value) -> String {
     if texts.is_empty() { "-".into() } else { texts.join(",") }
 }
 
-/// Columns as wide as their longest text.
+/// Formats rows with columns as wide as their longest text.
 fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_longest_text_and_nothing_escapes() {
+    fn columns_fit_their_longest_text_and_control_characters_are_removed() {
         let table = users(&json!([
             { "id": 1, "name": "a\u{1b}[31m", "display_name": "", "email": null, "provider": "",
               "owner": true, "created_at": "t" },

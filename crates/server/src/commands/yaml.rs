@@ -1,15 +1,17 @@
-//! Answers as YAML 1.2. Strings are in double quotes, as in JSON, so that a string such as `no` stays one.
+//! Answers as YAML 1.2. Strings are in double quotes as in JSON, so that a string such as `no` stays
+//! a string.
 
 use serde_json::Value;
 
-/// A value as a document.
+/// Formats a value as a document.
 pub fn yaml(value: &Value) -> String {
     let mut text = String::new();
     write(value, 0, &mut text);
     text
 }
 
-/// Appends a value. Its first line continues the last line of the text; further lines are indented.
+/// Appends a value. Its first line continues the last line of the text, and further lines are
+/// indented.
 fn write(value: &Value, indent: usize, text: &mut String) {
     match value {
         Value::Array(values) if !values.is_empty() => {
@@ -41,7 +43,7 @@ fn write(value: &Value, indent: usize, text: &mut String) {
     }
 }
 
-/// Indents an entry, except for the first, which continues the last line of the text.
+/// Indents an entry. The first entry continues the last line of the text.
 fn begin(at: usize, indent: usize, text: &mut String) {
     if at > 0 {
         *text += &" ".repeat(indent);
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_fields_are_in_blocks_and_texts_in_quotes() {
+    fn lists_and_objects_are_blocks_and_strings_are_quoted() {
         let value = json!([
             { "id": 1, "name": "no", "tags": ["tag:a", "tag:b"], "user": { "id": 2 }, "none": null },
             { "id": 2, "name": "a: \"b\"\n", "tags": [], "user": {}, "No": true },
@@ -97,7 +99,7 @@ mod tests {
         ];
         let mut lines: Vec<String> = yaml(&value).lines().map(str::to_owned).collect();
         let mut expected: Vec<String> = expected.map(str::to_owned).into();
-        // A feature of serde_json decides the order of fields.
+        // The order of fields depends on a feature of serde_json.
         lines.sort_unstable();
         expected.sort_unstable();
         assert_eq!(lines, expected);

@@ -1,4 +1,4 @@
-//! Settings that contradict each other, although each is valid by itself.
+//! Checks for settings that contradict each other although each is valid by itself.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,15 +8,16 @@ use coordinator::is_label;
 use super::{Configuration, ServerUrl};
 use crate::{acme::Domain, address};
 
-/// The longest domain, in bytes: a node's label and a full stop stand before it (RFC 1035, section 2.3.4).
+/// Maximum length of the domain, in bytes. A node's label and a dot are prepended (RFC 1035, section
+/// 2.3.4).
 const LONGEST: usize = 253 - 64;
-/// Top-level domains without names of hosts in DNS (RFC 6761, 6762, 7686).
+/// Top-level domains without host names in DNS (RFC 6761, 6762, 7686).
 const NOT_IN_DNS: [&str; 4] = ["local", "localhost", "invalid", "onion"];
-/// Domains of names for addresses (RFC 1035, section 3.5, and RFC 3596).
+/// Reverse domains of addresses (RFC 1035, section 3.5, and RFC 3596).
 const REVERSE: [&str; 2] = ["in-addr", "ip6"];
 
 impl Configuration {
-    /// Checks the settings of one network, and those of the process.
+    /// Checks the settings of one network and of the process.
     ///
     /// # Errors
     /// Two settings contradict each other.
@@ -26,7 +27,7 @@ impl Configuration {
         self.check_dns()?;
         self.check_database()?;
         if self.derp.enabled && self.derp.region_id == 0 {
-            bail!(self.source.fault(&["derp.region_id"], "is 0: numbers of regions begin with 1"));
+            bail!(self.source.fault(&["derp.region_id"], "is 0: region IDs start at 1"));
         }
         let host = Domain::try_from(url.host().trim_end_matches('.').to_owned());
         if let (Some(acme), Ok(host)) = (&self.acme, host)
@@ -35,7 +36,7 @@ impl Configuration {
             && !acme.domains.contains(&host)
         {
             let why = format!(
-                "lacks {}, the host of `server_url`: clients would refuse the certificate",
+                "lacks {}, the host of `server_url`: clients would reject the certificate",
                 url.host()
             );
             bail!(self.source.fault(&["acme.domains", "server_url"], why));
@@ -43,7 +44,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// Nodes resolve all names below the domain themselves.
+    /// Checks the base domain. Nodes resolve all names below it themselves.
     fn check_base_domain(&self, url: &ServerUrl) -> anyhow::Result<()> {
         let fault = |why: String| Err(self.source.fault(&["base_domain"], why));
         let domain = self.base_domain.strip_suffix('.').unwrap_or(&self.base_domain);
@@ -53,49 +54,52 @@ impl Configuration {
             return fault(format!("is empty: {example}"));
         }
         if domain.len() > LONGEST {
-            return fault(format!("has {} letters, and at most {LONGEST} may be", domain.len()));
+            return fault(format!(
+                "has {} letters, more than the maximum of {LONGEST}",
+                domain.len()
+            ));
         }
         let labels: Vec<&str> = domain.split('.').collect();
         if let Some(label) = labels.iter().find(|label| !is_label(label)) {
             return fault(format!(
-                "is {domain:?}, and {label:?} in it is not a label of letters, digits and hyphens"
+                "is {domain:?}: the label {label:?} may contain only letters, digits and hyphens"
             ));
         }
         let [.., next, top] = *labels else {
             return fault(format!("is {domain:?}, a top-level domain: {example}"));
         };
         if top == "arpa" && REVERSE.contains(&next) {
-            return fault(format!("is {domain:?}, which is for names of addresses: {example}"));
+            return fault(format!("is {domain:?}, a domain for reverse lookups: {example}"));
         }
         if NOT_IN_DNS.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
-            return fault(format!("is {domain:?}, and DNS has no names below {top:?}: {example}"));
+            return fault(format!("is {domain:?}: DNS has no names below {top:?}: {example}"));
         }
         let host = address::host(url.host()).unwrap_or_default();
         let is_below = host.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.'));
         if host == domain || is_below {
             let why = format!(
-                "is {domain:?}, and the host of `server_url`, {host}, is in it: nodes resolve names of this \
-                 domain themselves, and would not find the server"
+                "is {domain:?}, which contains the host of `server_url`, {host}: nodes resolve names of \
+                 this domain themselves, and could not find the server"
             );
             bail!(self.source.fault(&["base_domain", "server_url"], why));
         }
         Ok(())
     }
 
-    /// Settings that work, but not always, or not for every client.
+    /// Warnings about settings that do not always work, or not for every client.
     pub fn warnings(&self, url: &ServerUrl) -> Vec<String> {
         let own = self.dns.nameservers.iter().map(|server| ("dns.nameservers", server));
         let split = self.dns.split.values().flatten().map(|server| ("dns.split", server));
         let unasked = own.chain(split).filter(|(_, server)| server.starts_with("https://"));
-        let why = "which linerate's nodes do not ask: they ask the other servers, or those of their machine";
+        let why = "which linerate's nodes do not use: they query the other servers, or those of their machine";
         let unasked = unasked.map(|(key, server)| {
             self.source.fault(&[key], format!("has {server}, {why}")).to_string()
         });
         self.addresses_of_nodes(url).into_iter().chain(unasked).collect()
     }
 
-    /// The addresses of the server and its relay that a node could get, with the reason. Such a server works, for
-    /// example in a carrier's network of 100.64.0.0/10, until a node has its address.
+    /// Warnings about addresses of the server and its relay that a node could get. Such a server
+    /// works, for example in a carrier's network of 100.64.0.0/10, until a node has its address.
     fn addresses_of_nodes(&self, url: &ServerUrl) -> Vec<String> {
         let has = |address: &IpAddr| match address {
             IpAddr::V4(address) => self.prefix_v4.contains(address),
@@ -119,11 +123,11 @@ impl Configuration {
 
     fn check_listeners(&self, url: &ServerUrl) -> anyhow::Result<()> {
         if !url.is_https() && self.listen_plain.is_empty() {
-            let why = "begins with http://, and the server has only `listen`, which is for TLS";
+            let why = "begins with http://, but the server has only `listen`, which is for TLS";
             bail!(self.source.fault(&["server_url", "listen"], why));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
-            let why = "is one of two: set `tls_certificate` and `tls_key`";
+            let why = "requires the other one: set both `tls_certificate` and `tls_key`";
             let keys = ["tls_certificate", "tls_key"];
             let set = if self.tls_key.is_some() { &keys[1..] } else { &keys[..1] };
             bail!(self.source.fault(set, why));
@@ -139,7 +143,9 @@ impl Configuration {
         for (number, (key, address)) in all().enumerate() {
             let before = all().take(number).find(|(_, other)| *other == address);
             if let Some((other, _)) = before.filter(|_| address.port() != 0) {
-                let why = format!("has {address}, as `{other}` has: one of them can listen there");
+                let why = format!(
+                    "has {address}, which `{other}` has as well: only one of them can listen there"
+                );
                 bail!(self.source.fault(&[key], why));
             }
         }
@@ -148,14 +154,14 @@ impl Configuration {
 
     fn check_dns(&self) -> anyhow::Result<()> {
         if self.dns.override_local && self.dns.nameservers.is_empty() {
-            let why = "is set, and `dns.nameservers` has none that could be asked instead";
+            let why = "is set, but `dns.nameservers` is empty";
             bail!(self.source.fault(&["dns.override_local"], why));
         }
         let base = self.base_domain.trim_end_matches('.');
         let is_base = |name: &&String| name.trim_matches('.').eq_ignore_ascii_case(base);
         if let Some(name) = self.dns.split.keys().find(is_base).filter(|_| self.dns.magic_dns) {
             let why =
-                format!("has {name}, the `base_domain`, whose names nodes resolve themselves");
+                format!("contains {name}, the `base_domain`, whose names nodes resolve themselves");
             bail!(self.source.fault(&["dns.split"], why));
         }
         Ok(())
@@ -164,16 +170,17 @@ impl Configuration {
     fn check_database(&self) -> anyhow::Result<()> {
         if self.database.is_some() && self.database_url_path.is_some() {
             bail!(
-                self.source.fault(&["database_url_path"], "and `database` are both set: set one")
+                self.source
+                    .fault(&["database_url_path"], "and `database` are both set: set only one")
             );
         }
         let has_one = self.database.is_some() || self.database_url_path.is_some();
         if !has_one && self.database_network.get() > 1 {
-            let why = "is a number in a database, and there is none: set `database`";
+            let why = "selects a network in a database: set `database` as well";
             bail!(self.source.fault(&["database_network"], why));
         }
         if !has_one && self.database_pooled {
-            let why = "is for a database of PostgreSQL, and there is none: set `database`";
+            let why = "is for a PostgreSQL database: set `database` as well";
             bail!(self.source.fault(&["database_pooled"], why));
         }
         Ok(())
@@ -186,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// The error of a file with this text, without the name of the file.
+    /// The error about a file with this text, without the file's name.
     fn fault(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("server.toml");
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_domain_that_has_the_server_in_it_or_is_none_is_refused_with_its_line() {
+    fn an_unusable_base_domain_is_refused_with_its_line() {
         for (host, domain) in [
             ("lab.internal:8080", "lab.internal"),
             ("hs.lab.internal", "lab.internal"),
@@ -215,11 +222,11 @@ mod tests {
             ("net.example.com", "10.0.0.1"),
             ("net.example.com", &format!("{}.example", "a.".repeat(95))),
         ] {
-            let told = fault(&format!(
+            let message = fault(&format!(
                 "server_url = \"http://{host}\"\nlisten_plain = [\"[::]:80\"]\n\
                  base_domain = \"{domain}\"\n"
             ));
-            assert!(told.starts_with(", line 3: `base_domain` "), "{host} {domain}: {told}");
+            assert!(message.starts_with(", line 3: `base_domain` "), "{host} {domain}: {message}");
         }
         for (host, domain) in [
             ("lab.internal", "nodes.lab.internal"),
@@ -235,10 +242,10 @@ mod tests {
             let configuration: Configuration = toml::from_str(&text).unwrap();
             configuration.check().unwrap();
         }
-        // `base_domain` has its default, so the line is that of the other key.
+        // `base_domain` has its default, so the error names the line of the other key.
         let url = "listen_plain = [\"[::]:80\"]\nserver_url = \"http://a.tailnet.internal\"\n";
-        let told = fault(url);
-        assert!(told.starts_with(", line 2: `base_domain` "), "{told}");
+        let message = fault(url);
+        assert!(message.starts_with(", line 2: `base_domain` "), "{message}");
     }
 
     #[test]
@@ -270,16 +277,16 @@ mod tests {
                 "networks.b.dns.override_local",
             ),
         ] {
-            let told = fault(&format!("{top}{text}\n"));
+            let message = fault(&format!("{top}{text}\n"));
             let expected = format!(", line {line}: `{key}` ");
-            assert!(told.contains(&expected), "{text}: {told}");
+            assert!(message.contains(&expected), "{text}: {message}");
         }
-        let told = fault("server_url = \"http://a.test\"\nlisten = [\"[::]:443\"]\n[acme]\n");
-        assert!(told.starts_with(", line 1: `server_url` "), "{told}");
+        let message = fault("server_url = \"http://a.test\"\nlisten = [\"[::]:443\"]\n[acme]\n");
+        assert!(message.starts_with(", line 1: `server_url` "), "{message}");
     }
 
     #[test]
-    fn a_server_with_settings_that_do_not_always_work_starts_and_warns() {
+    fn questionable_settings_give_a_warning_and_no_error() {
         for (text, expected) in [
             (
                 "server_url = \"http://100.99.0.1:8080\"\n",
@@ -297,18 +304,18 @@ mod tests {
         ] {
             let configuration = toml::from_str::<Configuration>(text).unwrap().complete();
             let url = configuration.check().unwrap();
-            let told = configuration.warnings(url);
-            let is_as_expected = match (&*told, expected) {
+            let message = configuration.warnings(url);
+            let is_as_expected = match (&*message, expected) {
                 ([], None) => true,
                 ([warning], Some(expected)) => warning.starts_with(expected),
                 _ => false,
             };
-            assert!(is_as_expected, "{text}: {told:?}");
+            assert!(is_as_expected, "{text}: {message:?}");
         }
     }
 
     #[test]
-    fn a_flag_that_contradicts_the_file_is_not_given_a_line_of_the_file() {
+    fn an_error_about_a_flag_names_no_line_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("server.toml");
         fs::write(&file, "base_domain = \"a.test\"\nlisten_plain = [\"[::]:80\"]\n").unwrap();
@@ -318,13 +325,13 @@ mod tests {
             ..Default::default()
         };
         let configuration = Configuration::read(Some(&file)).unwrap().with(flags);
-        let told = configuration.check().unwrap_err().to_string();
-        assert!(told.starts_with("`base_domain` is \"b.test\""), "{told}");
+        let message = configuration.check().unwrap_err().to_string();
+        assert!(message.starts_with("`base_domain` is \"b.test\""), "{message}");
         let text = "server_url = \"http://a.test\"\nlisten_plain = [\"[::]:80\"]\n";
         fs::write(&file, text).unwrap();
         let flags = super::super::Flags { base_domain: Some("local".into()), ..Default::default() };
         let configuration = Configuration::read(Some(&file)).unwrap().with(flags);
-        let told = configuration.check().unwrap_err().to_string();
-        assert!(told.starts_with("`base_domain` is \"local\""), "{told}");
+        let message = configuration.check().unwrap_err().to_string();
+        assert!(message.starts_with("`base_domain` is \"local\""), "{message}");
     }
 }

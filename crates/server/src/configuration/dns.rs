@@ -1,29 +1,29 @@
-//! How names are resolved, as it is configured.
+//! DNS settings in the configuration.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use coordinator::Dns;
 use serde::Deserialize;
 
-/// How names are resolved.
+/// DNS settings of a network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DnsTable {
-    /// Whether nodes resolve names of nodes.
+    /// Whether nodes resolve the names of nodes.
     pub magic_dns: bool,
-    /// The servers that are asked for all other names.
+    /// Servers for all other names.
     pub nameservers: Vec<String>,
-    /// Whether those are asked instead of a host's own.
+    /// Whether these servers replace the host's own servers.
     pub override_local: bool,
-    /// The servers that are asked for names that end so.
+    /// Servers for names with these suffixes.
     pub split: BTreeMap<String, Vec<String>>,
-    /// What else is tried behind a short name.
+    /// Search domains.
     pub search: Vec<String>,
-    /// Names beside those of nodes.
+    /// Additional names with addresses.
     pub extra_records: Vec<ExtraRecord>,
 }
 
-/// A name beside those of nodes, with an address.
+/// An additional name with its address.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "WrittenRecord")]
 pub struct ExtraRecord {
@@ -31,7 +31,7 @@ pub struct ExtraRecord {
     value: IpAddr,
 }
 
-/// The same as it is written.
+/// A record as it is written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenRecord {

@@ -1,5 +1,5 @@
-//! Further networks of a server: each is a table `[networks.NAME]`, and has nothing of the network of the
-//! top level but what the process has once: where it listens, its certificate, STUN, and its log.
+//! Further networks of a server, each in a table `[networks.NAME]`. They share only the settings of
+//! the process with the network of the top level: listeners, certificate, STUN and log.
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +14,14 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
 use super::{AddressAllocation, Configuration, Derp, DnsTable, OidcTable, RemoteUrl, ServerUrl};
-use crate::{address, files, store::Database};
+use crate::{address, files, store::DatabaseLocation};
 
-/// The name of a network, by which commands and counters know it. It is also a folder's.
+/// Name of a network, which commands and metrics use. It is also the name of its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NetworkName(String);
 
-/// The longest, in letters.
+/// Maximum length, in letters.
 const LONGEST: usize = 32;
 
 impl TryFrom<String> for NetworkName {
@@ -34,7 +34,7 @@ impl TryFrom<String> for NetworkName {
         match is_name {
             true => Ok(Self(text)),
             false => Err(format!(
-                "{text:?} is no name of a network: up to {LONGEST} of a to z, 0 to 9 and -"
+                "{text:?} is not a name of a network: use up to {LONGEST} of a to z, 0 to 9 and -"
             )),
         }
     }
@@ -47,60 +47,60 @@ impl fmt::Display for NetworkName {
 }
 
 impl NetworkName {
-    /// The name as it is written.
+    /// The name as a string.
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// The table of a network. What it leaves out has the default that the same key of the top level has.
+/// Table of a network. Keys that are absent have the same defaults as on the top level.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkTable {
-    /// Where its clients find the server. No other network of the server has the host's name.
+    /// URL under which clients reach the network. Each network has its own host.
     pub server_url: ServerUrl,
-    /// Its database at PostgreSQL, as a URL.
+    /// URL of a separate PostgreSQL database.
     #[serde(default)]
     pub database: Option<String>,
-    /// A file that has this URL.
+    /// File that contains this URL.
     #[serde(default)]
     pub database_url_path: Option<PathBuf>,
-    /// Whether each of its transactions may have another connection.
+    /// Whether each transaction may get another connection.
     #[serde(default)]
     pub database_pooled: Option<bool>,
-    /// Its number there; without a database of its own, in that of the top level.
+    /// Number of the network in its database or, without one, in the database of the top level.
     #[serde(default)]
     pub database_network: Option<NonZeroU32>,
-    /// The domain of its nodes' names.
+    /// Domain of the nodes' names.
     #[serde(default)]
     pub base_domain: Option<String>,
-    /// The networks of its nodes' addresses.
+    /// IPv4 network of the nodes' addresses.
     #[serde(default)]
     pub prefix_v4: Option<Ipv4Net>,
-    /// The same of IPv6.
+    /// IPv6 network of the nodes' addresses.
     #[serde(default)]
     pub prefix_v6: Option<Ipv6Net>,
-    /// Which free address a new node is given.
+    /// How the address of a new node is selected.
     #[serde(default)]
     pub allocation: AddressAllocation,
-    /// How many days a node key lives; 0 for without end.
+    /// Lifetime of a node key, in days. 0: it never expires.
     #[serde(default)]
     pub node_key_days: u64,
-    /// After how many minutes without a connection an ephemeral node is forgotten.
+    /// Time without a connection after which an ephemeral node is removed, in minutes.
     #[serde(default)]
     pub ephemeral_minutes: Option<u64>,
-    /// Its relay.
+    /// Relay of the network.
     #[serde(default)]
     pub derp: OwnDerp,
-    /// How its names are resolved.
+    /// DNS settings of the network.
     #[serde(default)]
     pub dns: DnsTable,
-    /// The provider that vouches for its users.
+    /// Login provider of the network.
     #[serde(default)]
     pub oidc: Option<OidcTable>,
 }
 
-/// What a network's relay has of its own: what [`Derp`] has by the same names, but for where it listens.
+/// Relay settings of a network: the fields of [`Derp`] except the listeners.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnDerp {
@@ -137,17 +137,18 @@ impl Default for OwnDerp {
 }
 
 impl Configuration {
-    /// The configuration of each network by itself: that of the top level, and those of the tables.
+    /// The configuration of each network: the one of the top level first, then those of the
+    /// tables.
     pub fn each(&self) -> Vec<Self> {
         let first = Self { networks: BTreeMap::new(), ..self.clone() };
         let others = self.networks.iter().map(|(name, table)| self.of_table(name, table));
         [first].into_iter().chain(others).collect()
     }
 
-    /// The configuration of one network: of that of the top level without a name.
+    /// The configuration of one network. Without a name, the one of the top level.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no network with this name.
     pub fn of_network(self, name: Option<&str>) -> anyhow::Result<Self> {
         let Some(name) = name else { return Ok(Self { networks: BTreeMap::new(), ..self }) };
         let found = self.networks.iter().find(|(own, _)| own.text() == name);
@@ -157,7 +158,7 @@ impl Configuration {
         Ok(self.of_table(name, table))
     }
 
-    /// Its name in a sentence.
+    /// Name of the network for messages.
     pub fn named(&self) -> String {
         match &self.name {
             Some(name) => format!("the network {name}"),
@@ -200,7 +201,7 @@ impl Configuration {
         }
     }
 
-    /// The relay of a network: all answer at the addresses that the server listens at.
+    /// The relay of a network. All relays are reached at the listeners of the server.
     fn derp_of(&self, own: OwnDerp) -> Derp {
         Derp {
             enabled: own.enabled,
@@ -219,14 +220,14 @@ impl Configuration {
         }
     }
 
-    /// Checks that each network can be told from the others.
+    /// Checks that the networks can be distinguished.
     pub(super) fn check_networks(&self) -> anyhow::Result<()> {
         if self.networks.is_empty() {
             return Ok(());
         }
         if !self.derp.listen.is_empty() {
-            let why = "is for a server without another certificate, and with one network: relays of \
-                       several answer at `listen`";
+            let why = "is for a server with one network and no other certificate: the relays of several networks \
+                       use `listen`";
             bail!(self.source.fault(&["derp.listen"], why));
         }
         let all = self.each();
@@ -235,25 +236,25 @@ impl Configuration {
             let has_own = table.database.is_some() || table.database_url_path.is_some();
             let has_ours = self.database.is_some() || self.database_url_path.is_some();
             if has_ours && !has_own && table.database_network.is_none() {
-                let why = "is missing, and the server's database is PostgreSQL: set it to the number \
-                           of this network there, from 2 on, or set a `database` of its own";
+                let why = "is missing, and the server's database is PostgreSQL: set it to the number of this \
+                           network in the database, 2 or higher, or set `database` for this network";
                 bail!(own.source.fault(&["database_network", "server_url"], why));
             }
             if !has_ours && !has_own && table.database_network.is_some() {
-                let why = "is a number in a database, and there is none";
+                let why = "selects a network in a database, but no database is set";
                 bail!(own.source.fault(&["database_network"], why));
             }
         }
-        let marks: Vec<Marks<'_>> = all.iter().map(Marks::of).collect();
-        for (at, one) in marks.iter().enumerate() {
-            for other in &marks[..at] {
-                one.check_beside(other)?;
+        let all_settings: Vec<UniqueSettings<'_>> = all.iter().map(UniqueSettings::of).collect();
+        for (at, one) in all_settings.iter().enumerate() {
+            for other in &all_settings[..at] {
+                one.check_distinct(other)?;
             }
         }
         Ok(())
     }
 
-    /// Where it stands in the file.
+    /// Section of the network in the file.
     fn key(&self) -> String {
         match &self.name {
             Some(name) => format!("[networks.{name}]"),
@@ -262,34 +263,34 @@ impl Configuration {
     }
 }
 
-/// What no two networks have in common.
-struct Marks<'a> {
+/// Settings that must differ between networks.
+struct UniqueSettings<'a> {
     network: &'a Configuration,
     host: Option<String>,
-    /// One that cannot be read is told of when it is opened, and stops that network alone.
-    database: Option<Database>,
+    /// `None` if it cannot be read. The network reports this when it starts.
+    database: Option<DatabaseLocation>,
 }
 
-impl<'a> Marks<'a> {
+impl<'a> UniqueSettings<'a> {
     fn of(network: &'a Configuration) -> Self {
         let host = network.server_url.as_ref().and_then(|url| address::host(url.host()));
         Self { network, host, database: network.database().ok() }
     }
 
-    fn check_beside(&self, other: &Self) -> anyhow::Result<()> {
+    fn check_distinct(&self, other: &Self) -> anyhow::Result<()> {
         let (source, others) = (&self.network.source, other.network.key());
         if let Some(host) = &self.host
             && self.host == other.host
         {
             let why = format!(
-                "has the host {host}, as that of {others}: a request is given to a network by this name"
+                "has the host {host}, which {others} has as well: requests are routed by their host"
             );
             bail!(source.fault(&["server_url"], why));
         }
         if let (Some(own), Some(theirs)) = (&self.database, &other.database)
             && own.is_same_as(theirs)
         {
-            let why = format!("is taken: the database is that of {others}. Set another number");
+            let why = format!("is in use by {others}, in the same database. Set another number");
             bail!(source.fault(&["database_network", "database", "database_url_path"], why));
         }
         Ok(())
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_has_its_own_table_and_nothing_of_the_top_levels() {
+    fn a_networks_table_inherits_nothing_from_the_top_level() {
         let text = "base_domain = \"a.internal\"\nprefix_v4 = \"100.99.0.0/16\"\nallocation = \"random\"\n\
                     state_dir = \"/s\"\nsocket = \"/r/socket\"\n\
                     [dns]\nnameservers = [\"10.0.0.1\"]\n[oidc]\nissuer = \"https://id.test\"\n\
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manuals_example_is_a_server_with_two_networks() {
+    fn the_manuals_example_configures_two_networks() {
         let manual = include_str!("../../../../docs/server.md");
         let example = manual.split("```toml networks\n").nth(1).unwrap();
         let text = example.split("```").next().unwrap();
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_could_be_taken_for_each_other_are_refused() {
+    fn two_networks_with_the_same_host_or_database_are_refused() {
         let postgres = "postgres://u@db.test/net";
         let with = |name: &str, url: &str, more: &str| {
             format!("[networks.{name}]\nserver_url = \"{url}\"\n{more}\n")
@@ -382,7 +383,7 @@ mod tests {
         for (text, words) in [
             (with("b", "https://A.test.:8443", ""), "a.test"),
             (with("b", "http://c.test", "") + &with("c", "http://C.test:1", ""), "[networks.b]"),
-            (with("b", "http://b.test", "database_network = 2"), "there is none"),
+            (with("b", "http://b.test", "database_network = 2"), "no database is set"),
             (
                 format!("database = \"{postgres}\"\n") + &with("b", "http://b.test", ""),
                 "database_network",
@@ -390,7 +391,7 @@ mod tests {
             (
                 format!("database = \"{postgres}\"\n")
                     + &with("b", "http://b.test", "database_network = 1"),
-                "the database is that of the top level",
+                "is in use by the top level",
             ),
             (
                 format!("database = \"{postgres}\"\n")
@@ -401,7 +402,7 @@ mod tests {
                         "database = \"postgresql://other@DB.test:5432/net?sslmode=require\"\n\
                          database_network = 2",
                     ),
-                "the database is that of [networks.b]",
+                "is in use by [networks.b]",
             ),
             (
                 format!("[derp]\nlisten = [\"[::]:1\"]\n{}", with("b", "http://b", "")),

@@ -1,4 +1,4 @@
-//! The lines of the keys of a configuration, for errors that concern several keys.
+//! Lines of the keys of a configuration, for errors about several keys.
 
 use std::{
     collections::BTreeMap,
@@ -8,17 +8,17 @@ use std::{
 
 use toml::de::{DeTable, DeValue};
 
-/// The file of a configuration, and the line of each of its keys.
+/// The file of a configuration, with the line of each key.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     file: PathBuf,
     lines: BTreeMap<String, usize>,
-    /// The prefix of the keys of one network.
+    /// Prefix of the keys of this network's table.
     table: String,
 }
 
 impl Source {
-    /// Finds the keys in the text of a file.
+    /// Finds the lines of all keys in a file.
     pub fn of(file: &Path, text: &str) -> Self {
         let mut lines = BTreeMap::new();
         if let Ok(table) = DeTable::parse(text) {
@@ -32,12 +32,13 @@ impl Source {
         Self { table: format!("networks.{name}."), ..self.clone() }
     }
 
-    /// A flag replaces the value of a key.
+    /// Notes that a flag overrides a key.
     pub fn override_by_flag(&mut self, key: &str) {
         self.lines.remove(key);
     }
 
-    /// An error about the first of these keys, with the line of the first of them that is in the file.
+    /// An error about the first of these keys, with the line of the first of them that is in the
+    /// file.
     pub fn fault(&self, keys: &[&str], why: impl fmt::Display) -> anyhow::Error {
         let own = |key: &&str| format!("{}{key}", self.table);
         let line = keys.iter().find_map(|key| self.lines.get(&own(key)));

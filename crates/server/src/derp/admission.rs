@@ -1,5 +1,5 @@
-//! Which clients the relay may serve beside the nodes of its own network: another server is asked, as
-//! derper asks it (`tailcfg.DERPAdmitClientRequest`).
+//! Admission of clients that are not nodes of the relay's network: another server is queried, in
+//! derper's protocol (`tailcfg.DERPAdmitClientRequest`).
 
 use std::{
     collections::HashMap,
@@ -15,32 +15,33 @@ use serde_json::json;
 use tailnet::keys::NodePublic;
 use tokio::time::{Instant, timeout};
 
-use crate::{fair_turns::FairTurns, fetch::Fetch, remote_url::RemoteUrl, visitors};
+use crate::{connections, fair_semaphore::FairSemaphore, fetch::Fetch, remote_url::RemoteUrl};
 
-/// How long a yes is good for without another question, and how long while there is no answer.
+/// How long an admission is valid, and how long while the other server does not answer.
 const GOOD: Duration = Duration::from_secs(10 * 60);
 const GOOD_WITHOUT_ANSWER: Duration = Duration::from_secs(24 * 3600);
-/// The most clients of which a yes is kept.
+/// Maximum number of admitted clients that are remembered.
 const MOST: usize = 1 << 16;
-/// How many questions are asked at once, and about clients of one source. All clients behind a proxy are one
-/// source; two questions are left for others.
+/// Maximum number of concurrent requests, in total and for clients of one source. All clients behind
+/// a proxy are one source; two requests are left for others.
 const AT_ONCE: usize = 16;
 const EACH: usize = 14;
-/// Within this there is an answer, and so long a question waits for its turn: both together are less
-/// than a login may take.
+/// Maximum time to wait for a permit, and for the answer. Both together are shorter than the timeout
+/// of a login.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long nothing is asked where there was no answer: all that come then are decided at once.
+/// Pause after a request without an answer. Clients that arrive during the pause are decided at
+/// once.
 const REST: Duration = Duration::from_secs(30);
 
-/// Asks another server.
+/// Queries another server about clients.
 pub struct Admission {
     url: RemoteUrl,
     fetch: Fetch,
-    /// When each was last admitted.
+    /// When each client was last admitted.
     admitted: Mutex<HashMap<NodePublic, Instant>>,
-    /// When a question last was without an answer.
+    /// When a request last got no answer.
     unanswered: Mutex<Option<Instant>>,
-    turns: FairTurns<IpAddr>,
+    permits: FairSemaphore<IpAddr>,
 }
 
 #[derive(Deserialize)]
@@ -50,54 +51,55 @@ struct Answer {
 }
 
 impl Admission {
-    /// Asks there.
+    /// Queries the server at this URL.
     pub fn new(url: RemoteUrl) -> Self {
         let fetch = Fetch::new(!url.is_https());
         let (admitted, unanswered) = (Mutex::default(), Mutex::default());
-        Self { url, fetch, admitted, unanswered, turns: FairTurns::new(AT_ONCE, EACH) }
+        Self { url, fetch, admitted, unanswered, permits: FairSemaphore::new(AT_ONCE, EACH) }
     }
 
-    /// Whether a client may be served. While there is no answer, those may that were served before.
+    /// Whether a client may be served. While the other server does not answer, clients that were
+    /// admitted before may.
     pub async fn admits(&self, client: &NodePublic, from: IpAddr) -> bool {
         if self.was_admitted(client, GOOD) {
             return true;
         }
         match self.answer(client, from).await {
             Some(allow) => {
-                self.note(client, allow);
+                self.record(client, allow);
                 allow
             }
             None => self.was_admitted(client, GOOD_WITHOUT_ANSWER),
         }
     }
 
-    /// What the other server answers, if it does.
+    /// The other server's answer, if it answers.
     async fn answer(&self, client: &NodePublic, from: IpAddr) -> Option<bool> {
-        if self.rests() {
+        if self.is_paused() {
             return None;
         }
-        let turn = self.turns.take(visitors::source(from));
-        let _turn = timeout(PATIENCE, turn).await.ok()?.ok()?;
-        // Those that waited need not find out by themselves.
-        if self.rests() {
+        let permit = self.permits.acquire(connections::source(from));
+        let _permit = timeout(PATIENCE, permit).await.ok()?.ok()?;
+        // Clients that waited for a permit need not time out themselves.
+        if self.is_paused() {
             return None;
         }
-        let asked = timeout(PATIENCE, self.ask(client, from)).await;
-        let error = match asked.unwrap_or_else(|_| Err(anyhow!("no answer in time"))) {
+        let started = timeout(PATIENCE, self.request(client, from)).await;
+        let error = match started.unwrap_or_else(|_| Err(anyhow!("no answer in time"))) {
             Ok(allow) => return Some(allow),
             Err(error) => error,
         };
-        tracing::warn!("asking {} about a client of the relay: {error:#}", self.url);
+        tracing::warn!("querying {} about a client of the relay: {error:#}", self.url);
         *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         None
     }
 
-    fn rests(&self) -> bool {
+    fn is_paused(&self) -> bool {
         let unanswered = *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         unanswered.is_some_and(|at| at.elapsed() < REST)
     }
 
-    async fn ask(&self, client: &NodePublic, from: IpAddr) -> anyhow::Result<bool> {
+    async fn request(&self, client: &NodePublic, from: IpAddr) -> anyhow::Result<bool> {
         let body = json!({ "NodePublic": client, "Source": from.to_canonical() }).to_string();
         let request = Request::post(self.url.uri())
             .header(header::CONTENT_TYPE, "application/json")
@@ -112,7 +114,7 @@ impl Admission {
         admitted.get(client).is_some_and(|at| at.elapsed() < within)
     }
 
-    fn note(&self, client: &NodePublic, allow: bool) {
+    fn record(&self, client: &NodePublic, allow: bool) {
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
         if !allow {
             admitted.remove(client);
@@ -161,17 +163,17 @@ mod tests {
     }
 
     async fn answer(stream: TcpStream) {
-        say(stream, r#"{"Allow":true}"#).await;
+        respond(stream, r#"{"Allow":true}"#).await;
     }
 
-    async fn say(mut stream: TcpStream, body: &str) {
+    async fn respond(mut stream: TcpStream, body: &str) {
         let length = body.len();
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(answer.as_bytes()).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_server_that_hangs_holds_up_a_login_once_and_clients_of_before_stay() {
+    async fn a_hanging_server_delays_one_login_and_admitted_clients_stay() {
         let (listener, admission) = listening().await;
         let [before, other] = [1, 2].map(|number| NodePublic([number; 32]));
         let (is_admitted, ()) = tokio::join!(admission.admits(&before, HERE), async {
@@ -179,23 +181,27 @@ mod tests {
         });
         assert!(is_admitted);
 
-        // From here on it takes connections, and answers none.
+        // From here on it accepts connections, and does not answer.
         pause();
         advance(GOOD).await;
-        let asked = Instant::now();
+        let started = Instant::now();
         let many = (3..200).map(|number| NodePublic([number; 32])).collect::<Vec<_>>();
         let all = many.iter().map(|client| admission.admits(client, HERE));
         let (first, others) =
             tokio::join!(admission.admits(&before, HERE), futures_util::future::join_all(all));
         assert!(first && !others.contains(&true));
-        assert!(asked.elapsed() <= PATIENCE + Duration::from_millis(10), "{:?}", asked.elapsed());
-        let asked = Instant::now();
+        assert!(
+            started.elapsed() <= PATIENCE + Duration::from_millis(10),
+            "{:?}",
+            started.elapsed()
+        );
+        let started = Instant::now();
         assert!(admission.admits(&before, HERE).await && !admission.admits(&other, HERE).await);
-        assert_eq!(asked.elapsed(), Duration::ZERO, "nothing is asked for a while");
+        assert_eq!(started.elapsed(), Duration::ZERO, "no requests during the pause");
         advance(REST).await;
-        let asked = Instant::now();
+        let started = Instant::now();
         assert!(!admission.admits(&other, HERE).await);
-        assert!(asked.elapsed() >= PATIENCE, "it is asked again");
+        assert!(started.elapsed() >= PATIENCE, "it is queried again");
         advance(GOOD_WITHOUT_ANSWER).await;
         assert!(!admission.admits(&before, HERE).await);
     }
@@ -208,7 +214,7 @@ mod tests {
             let answer = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 request(&mut stream).await;
-                say(stream, body).await;
+                respond(stream, body).await;
             };
             tokio::join!(admission.admits(&client, HERE), answer).0
         };
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_with_many_unanswered_questions_keeps_no_other_source_out() {
+    async fn a_flood_of_unanswered_requests_does_not_block_another_source() {
         let (listener, admission) = listening().await;
         let other: IpAddr = "192.0.2.7".parse().unwrap();
         let clients: Vec<_> =
@@ -231,7 +237,7 @@ mod tests {
         let (client, of_flood) = clients.split_first().unwrap();
         let flood = of_flood.iter().map(|client| admission.admits(client, HERE));
         let flood = futures_util::future::join_all(flood);
-        // Questions about the flood stay unanswered.
+        // Requests about the flood are not answered.
         let answers = async {
             let mut unanswered = Vec::new();
             loop {
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_counts_again_once_the_rest_is_over() {
+    async fn answers_are_requested_again_after_the_pause() {
         let (listener, admission) = listening().await;
         let client = NodePublic([1; 32]);
         let (is_admitted, ()) = tokio::join!(admission.admits(&client, HERE), async {

@@ -1,14 +1,14 @@
-//! The relays that clients are told of: this server's own, and others', from files and URLs with
-//! Tailscale's `derpmap` (`tailcfg.DERPMap`), in JSON with comments or, as headscale has it, in YAML.
+//! Maps of relays: this server's own region, and others from files and URLs with Tailscale's
+//! `derpmap` (`tailcfg.DERPMap`), in JSON with comments or, as in headscale, in YAML.
 //!
 //! ```text
 //!   own region ──────────────────────────┐
 //!   files, read at the start ────────────┼─► one map ──► State::set_relays ──► clients
-//!   URLs, again every hour ── state_dir ─┘
+//!   URLs, every hour ─────── state_dir ───┘
 //! ```
 //!
-//! A region that has the number of the own one adds its relays behind the own: they are a mesh. Of
-//! others with one number the first counts.
+//! If a region has the number of the own region, its relays are appended to the own ones: they form
+//! a mesh. Of other regions with the same number, the first counts.
 
 use std::{
     fs,
@@ -28,16 +28,16 @@ use tailnet::messages::{DerpNode, DerpRegion};
 use tokio::{task::JoinSet, time::sleep};
 
 use super::yaml;
-use crate::{fetch::Fetch, network::Network, remote_url::RemoteUrl};
+use crate::{fetch::Fetch, network::NetworkState, remote_url::RemoteUrl};
 
-/// How often a URL is asked, and how soon again without an answer.
+/// Interval between requests to a URL, and after a failure.
 const REFRESH: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The regions of a map, by the text of their numbers.
+/// Regions of a map, by their number as a string.
 type Regions = Map<String, Value>;
 
-/// All maps.
+/// All maps of a server.
 #[derive(Clone, Debug)]
 pub struct Maps {
     own: Regions,
@@ -45,20 +45,20 @@ pub struct Maps {
     urls: Vec<Source>,
 }
 
-/// A map that is fetched.
+/// A map that is fetched from a URL.
 #[derive(Clone, Debug)]
 struct Source {
     url: RemoteUrl,
-    /// Where the last good answer is.
+    /// File with the last valid answer.
     file: PathBuf,
     regions: Regions,
 }
 
 impl Maps {
-    /// The own map, and those of these files and URLs as far as an answer is kept in this folder.
+    /// Loads the own map, the maps in these files, and the cached maps of these URLs.
     ///
     /// # Errors
-    /// A file cannot be read or has no map: what of it is wrong.
+    /// A file cannot be read or is not a valid map. The error names the fault.
     pub fn new(
         own: &str,
         files: &[PathBuf],
@@ -71,11 +71,11 @@ impl Maps {
             read(&fs::read(file).with_context(name)?).with_context(name)
         };
         let files = files.iter().map(of_file).collect::<anyhow::Result<_>>()?;
-        let urls = urls.iter().map(|url| Source::kept(url, folder)).collect();
+        let urls = urls.iter().map(|url| Source::cached(url, folder)).collect();
         Ok(Self { own, files, urls })
     }
 
-    /// All of them as one, as JSON.
+    /// The merged map as JSON.
     pub fn text(&self) -> String {
         let mut regions = self.own.clone();
         let others = self.files.iter().chain(self.urls.iter().map(|source| &source.regions));
@@ -90,60 +90,63 @@ impl Maps {
         Value::from_iter([("Regions", Value::Object(regions))]).to_string()
     }
 
-    /// Asks each URL, now and again, for as long as the process lasts. One without an answer changes
+    /// Fetches each URL now and periodically while the process runs. A failed request changes
     /// nothing.
-    pub async fn follow(self, network: &Network) {
+    pub async fn follow(self, network: &NetworkState) {
         let urls = self.urls.iter().map(|source| source.url.clone());
         let fetches: Vec<Arc<(Fetch, RemoteUrl)>> =
             urls.map(|url| Arc::new((Fetch::new(!url.is_https()), url))).collect();
-        let ask = move |number: usize| {
+        let request = move |number: usize| {
             let asked = Arc::clone(&fetches[number]);
             async move { fetch(&asked.0, &asked.1).await }
         };
-        let tell = |text: String| network.run(move |state, _| state.set_relays(text.clone()));
-        self.follow_by(ask, tell).await;
+        let publish = |text: String| network.run(move |state, _| state.set_relays(text.clone()));
+        self.follow_with(request, publish).await;
     }
 
-    /// The same: `ask` has the answer of the URL with a number, and `tell` puts a map in force.
-    async fn follow_by<A, T>(mut self, ask: impl Fn(usize) -> A, tell: impl Fn(String) -> T)
-    where
+    /// The same, where `request` fetches the URL with an index, and `publish` applies a map.
+    async fn follow_with<A, T>(
+        mut self,
+        request: impl Fn(usize) -> A,
+        publish: impl Fn(String) -> T,
+    ) where
         A: Future<Output = anyhow::Result<Vec<u8>>> + Send + 'static,
         T: Future<Output = anyhow::Result<()>>,
     {
-        let ask_after = |rest: Duration, number: usize| {
-            let answer = ask(number);
+        let request_after = |rest: Duration, number: usize| {
+            let answer = request(number);
             async move {
                 sleep(rest).await;
                 (number, answer.await)
             }
         };
         let mut asked: JoinSet<_> =
-            (0..self.urls.len()).map(|number| ask_after(Duration::ZERO, number)).collect();
+            (0..self.urls.len()).map(|number| request_after(Duration::ZERO, number)).collect();
         while let Some(answer) = asked.join_next().await {
             let Ok((number, answer)) = answer else { continue };
             let taken = answer.and_then(|text| self.urls[number].take(&text));
-            let told = tell(self.text()).await;
-            let rest = match taken.and(told) {
+            let published = publish(self.text()).await;
+            let rest = match taken.and(published) {
                 Ok(()) => REFRESH,
                 Err(error) => {
                     tracing::warn!("the relays of {}: {error:#}", self.urls[number].url);
                     AGAIN
                 }
             };
-            asked.spawn(ask_after(rest, number));
+            asked.spawn(request_after(rest, number));
         }
     }
 }
 
 impl Source {
-    fn kept(url: &RemoteUrl, folder: &Path) -> Self {
+    fn cached(url: &RemoteUrl, folder: &Path) -> Self {
         let hash = encode_string(&Sha256::digest(url.to_string())[..8]);
         let file = folder.join(format!("derp-map-{hash}.json"));
-        let kept = fs::read(&file).ok().and_then(|text| read(&text).ok());
-        Self { url: url.clone(), file, regions: kept.unwrap_or_default() }
+        let cached = fs::read(&file).ok().and_then(|text| read(&text).ok());
+        Self { url: url.clone(), file, regions: cached.unwrap_or_default() }
     }
 
-    /// An answer; what is no map changes nothing.
+    /// Takes an answer. An invalid map changes nothing.
     fn take(&mut self, text: &[u8]) -> anyhow::Result<()> {
         let regions = read(text)?;
         if regions != self.regions {
@@ -159,11 +162,11 @@ impl Source {
 async fn fetch(fetch: &Fetch, url: &RemoteUrl) -> anyhow::Result<Vec<u8>> {
     let request = Request::get(url.uri()).body(Vec::new())?;
     let answer = fetch.within_time(request).await?;
-    ensure!(answer.status().is_success(), "it answers {}", answer.status());
+    ensure!(answer.status().is_success(), "the answer is {}", answer.status());
     Ok(answer.into_body())
 }
 
-/// The relays of a region that are not in another yet.
+/// Appends the relays of a region that another region does not have yet.
 fn add_relays(to: &mut Value, from: &Value) {
     let place =
         |relay: &Value| (relay["HostName"].clone(), relay["DERPPort"].as_u64().unwrap_or(443));
@@ -175,7 +178,7 @@ fn add_relays(to: &mut Value, from: &Value) {
     }
 }
 
-/// The keys of a map with texts, as clients write them. headscale's files have them in small letters.
+/// Keys with string values, in the clients' spelling. headscale's files have them in lower case.
 const TEXTS: [&str; 8] =
     ["RegionCode", "RegionName", "Name", "HostName", "CertName", "IPv4", "IPv6", "STUNTestIP"];
 /// The other keys.
@@ -194,10 +197,11 @@ const KEYS: [&str; 12] = [
     "CanPort80",
 ];
 
-/// The regions of a map. One that is `null` removes that region of later maps, as with headscale.
+/// Parses the regions of a map. A region that is `null` removes this region from later maps, as with
+/// headscale.
 ///
 /// # Errors
-/// The line or key that is wrong, and the reason.
+/// The line or key that is invalid, and the reason.
 fn read(text: &[u8]) -> anyhow::Result<Regions> {
     let text = std::str::from_utf8(text)?;
     let text = text.trim_start_matches('\u{feff}');
@@ -212,7 +216,7 @@ fn read(text: &[u8]) -> anyhow::Result<Regions> {
     let mut regions = match regions {
         Some(Value::Object(regions)) => regions,
         Some(Value::Null) => Regions::new(),
-        _ => bail!("Regions: an object of regions by their numbers is missing"),
+        _ => bail!("Regions: an object of regions by number is missing"),
     };
     for (number, region) in regions.iter_mut().filter(|(_, region)| !region.is_null()) {
         check(number, region).with_context(|| format!("Regions.{number}"))?;
@@ -220,7 +224,7 @@ fn read(text: &[u8]) -> anyhow::Result<Regions> {
     Ok(regions)
 }
 
-/// The value of a plain scalar of YAML. Keys of texts have a text, whatever it looks like.
+/// The value of a plain YAML scalar. Keys in [`TEXTS`] always have a string.
 fn plain(key: &str, text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -235,8 +239,8 @@ fn plain(key: &str, text: &str) -> Value {
     }
 }
 
-/// The same with the keys as clients write them, which some read with regard to capitals, and without
-/// `null`s, except those of regions.
+/// Converts keys to the clients' spelling, because some clients are case-sensitive, and removes
+/// `null`s except those of regions.
 fn with_names_of_clients(value: Value) -> Value {
     match value {
         Value::Array(list) => {
@@ -265,7 +269,7 @@ fn with_names_of_clients(value: Value) -> Value {
     }
 }
 
-/// Checks a region. A region or relay without a number has that of its key.
+/// Checks a region. A region or relay without a number gets the number of its key.
 fn check(number: &str, region: &mut Value) -> anyhow::Result<()> {
     let number: u16 = number.parse().ok().filter(|number| *number > 0).context("not a number")?;
     let region = region.as_object_mut().context("not an object")?;
@@ -278,15 +282,15 @@ fn check(number: &str, region: &mut Value) -> anyhow::Result<()> {
         node.entry("RegionID").or_insert(number.into());
         let relay: DerpNode = parsed(node).with_context(|| format!("Nodes[{at}]"))?;
         ensure!(relay.region_id == number, "{}: not {number}", key("RegionID"));
-        ensure!(!relay.host_name.is_empty(), "{}: there is none", key("HostName"));
+        ensure!(!relay.host_name.is_empty(), "{}: it is missing", key("HostName"));
     }
     let read: DerpRegion = parsed(region)?;
     ensure!(read.region_id == number, "RegionID: not {number}");
-    ensure!(!read.region_code.is_empty(), "RegionCode: there is none");
+    ensure!(!read.region_code.is_empty(), "RegionCode: it is missing");
     Ok(())
 }
 
-/// An object as this type.
+/// Parses an object as this type.
 ///
 /// # Errors
 /// The first key with a value of another type.
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_files_are_added_and_relays_of_the_own_region_are_behind_the_own() {
+    fn maps_from_files_are_merged_and_extend_the_own_region() {
         let folder = tempfile::tempdir().unwrap();
         let files = ["one", "other"].map(|name| folder.path().join(name));
         fs::write(&files[0], map(&[region(900, &["b"]), region(999, &["c.example"])])).unwrap();
@@ -353,11 +357,11 @@ mod tests {
         assert_eq!(hosts(&maps, "999"), ["a.example", "c.example"]);
         assert_eq!((hosts(&maps, "900"), hosts(&maps, "1")), (vec!["b".into()], vec!["e".into()]));
         let all: Value = serde_json::from_str(&maps.text()).unwrap();
-        assert_eq!(all["Regions"]["900"]["Latitude"], 52.5, "what is not known here is passed on");
+        assert_eq!(all["Regions"]["900"]["Latitude"], 52.5, "unknown keys are preserved");
     }
 
     #[test]
-    fn a_map_is_read_however_headscale_tailscale_and_people_write_it() {
+    fn maps_in_headscales_and_tailscales_forms_are_parsed_alike() {
         let expected = json!({ "900": {
             "RegionID": 900, "RegionCode": "no", "RegionName": "My Region", "Nodes": [
                 { "Name": "900", "RegionID": 900, "HostName": "relay.example.com",
@@ -427,8 +431,8 @@ mod tests {
                 "Regions.900: Nodes[0]: DERPPort: invalid type",
             ),
             (r#"{"Regions":{"900":7}}"#, "Regions.900: not an object"),
-            ("{}", "Regions: an object of regions by their numbers is missing"),
-            ("[]", "Regions: an object of regions by their numbers is missing"),
+            ("{}", "Regions: an object of regions by number is missing"),
+            ("[]", "Regions: an object of regions by number is missing"),
             (r#"{"Regions":{"x":{}}}"#, "Regions.x: not a number"),
             (r#"{"Regions":{"0":{}}}"#, "Regions.0: not a number"),
         ] {
@@ -441,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_last_answered_outlives_the_server_and_an_answer_that_is_no_map() {
+    fn the_last_valid_map_of_a_url_survives_restarts_and_bad_answers() {
         let folder = tempfile::tempdir().unwrap();
         let urls = ["https://maps.example/derpmap".parse().unwrap()];
         let new = || Maps::new(OWN, &[], &urls, folder.path()).unwrap();
@@ -454,14 +458,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_url_is_asked_by_its_own_clock_and_a_change_that_fails_is_tried_again() {
+    async fn each_url_has_its_own_schedule_and_a_failed_change_is_retried() {
         let folder = tempfile::tempdir().unwrap();
         let urls =
             ["https://dead.example/", "https://good.example/"].map(|url| url.parse().unwrap());
         let maps = Maps::new(OWN, &[], &urls, folder.path()).unwrap();
         let begun = tokio::time::Instant::now();
-        let (asked, told) = (Arc::new(Mutex::new([vec![], vec![]])), Mutex::new(vec![]));
-        let ask = |number: usize| {
+        let (asked, published) = (Arc::new(Mutex::new([vec![], vec![]])), Mutex::new(vec![]));
+        let request = |number: usize| {
             let asked = Arc::clone(&asked);
             async move {
                 asked.lock().unwrap()[number].push(begun.elapsed().as_secs());
@@ -469,17 +473,17 @@ mod tests {
                 Ok(map(&[region(900, &["b"])]).into_bytes())
             }
         };
-        let tell = |text: String| {
+        let publish = |text: String| {
             let is_new = text.contains("900");
-            let mut told = told.lock().unwrap();
-            let is_first = is_new && !told.contains(&is_new);
-            told.push(is_new);
+            let mut published = published.lock().unwrap();
+            let is_first = is_new && !published.contains(&is_new);
+            published.push(is_new);
             async move {
                 ensure!(!is_first, "the store did not take the change");
                 Ok(())
             }
         };
-        let _ = timeout(REFRESH + AGAIN * 2, maps.follow_by(ask, tell)).await;
+        let _ = timeout(REFRESH + AGAIN * 2, maps.follow_with(request, publish)).await;
         let asked = asked.lock().unwrap();
         assert_eq!(asked[0][..3], [0, 60, 120]);
         assert_eq!(asked[1], [0, 60, 60 + 3600]);

@@ -1,8 +1,8 @@
-//! Links to the other relays of the region: this relay is a client of each, is told which clients are
-//! connected there, and forwards what is for them.
+//! Links to the other relays of the region. This relay is a client of each, receives which clients
+//! are connected there, and forwards datagrams to them.
 //!
 //! ```text
-//!   connect, TLS, upgrade ── login with the mesh's key, WatchConns ── heard: PeerPresent, PeerGone ─► Table
+//!   connect, TLS, upgrade ── login with the mesh's key, WatchConns ── PeerPresent, PeerGone ─► Table
 //!      ▲                                                          '── the link's queue ─► ForwardPacket
 //!      '── 1 s after it broke
 //! ```
@@ -42,62 +42,62 @@ use tokio_rustls::TlsConnector;
 use super::{Relay, next, table::Client, write_out};
 use crate::{fetch::connector, remote_url::RemoteUrl};
 
-/// Within this a link has logged in.
+/// Maximum time for a link to log in.
 const LOGIN: Duration = Duration::from_secs(10);
-/// The longest frame, in bytes: the decoder has a limit for each kind.
+/// The decoder limits the length of each kind of frame.
 const LONGEST: usize = usize::MAX;
-/// A link that lasted so long was one.
+/// A link that lasted this long counts as established.
 const LASTED: Duration = Duration::from_secs(10);
-/// Until the next try.
+/// Pause before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often the other relay is asked for a pong, and how long it may be silent: a relay that dies
-/// without a word holds up what is forwarded to it no longer, however much of that there is.
+/// Interval of pings, and maximum silence of the other relay. A relay that dies without closing the
+/// connection then stops delaying datagrams for it, however many are queued.
 const PING: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(6);
 
-/// What the relays of a region have in common.
+/// Key and TLS settings for the relays of a region.
 pub struct Mesh {
     key: MeshKey,
     tls: TlsConnector,
 }
 
-/// Why a link ends for good.
+/// The other end of a link is this relay itself.
 struct IsItself;
 
-/// A link while it lasts.
+/// An established link.
 struct Link<'r> {
     relay: &'r Relay,
     client: Arc<Client>,
 }
 
 impl Mesh {
-    /// One without links yet.
+    /// Creates a mesh without links.
     pub fn new(key: MeshKey) -> Self {
         Self { key, tls: connector() }
     }
 
-    /// What its relays know.
+    /// The key that its relays share.
     pub fn key(&self) -> &MeshKey {
         &self.key
     }
 }
 
 impl Relay {
-    /// Has links to these relays, for good. It may be among them itself. Without a key of a mesh
-    /// there are none.
+    /// Maintains links to these relays while the process runs. The list may contain this relay.
+    /// Without a mesh key, no links are created.
     pub fn mesh_with(self: &Arc<Self>, others: &[RemoteUrl]) {
         if self.mesh.is_none() {
             return;
         }
         for other in others {
             let (relay, other) = (Arc::clone(self), other.clone());
-            self.threads.spawn(async move { relay.keep_link(&other).await });
+            self.threads.spawn(async move { relay.maintain_link(&other).await });
         }
     }
 
-    /// Has a link to another relay, unless that is this one.
-    async fn keep_link(&self, other: &RemoteUrl) {
-        let mut is_told = false;
+    /// Maintains a link to another relay, unless it is this relay itself.
+    async fn maintain_link(&self, other: &RemoteUrl) {
+        let mut has_warned = false;
         loop {
             let begun = Instant::now();
             match self.link(other).await {
@@ -105,24 +105,25 @@ impl Relay {
                     tracing::info!("{other} is this relay itself");
                     return;
                 }
-                // One that lasted is told of, and what keeps it from lasting again, once.
-                Err(error) if is_told && begun.elapsed() < LASTED => {
+                // The end of a link that lasted is logged as a warning, and so is the
+                // first of repeated failures.
+                Err(error) if has_warned && begun.elapsed() < LASTED => {
                     tracing::debug!("mesh with {other}: {error:#}")
                 }
                 Err(error) => tracing::warn!("mesh with {other}: {error:#}"),
             }
-            is_told = true;
+            has_warned = true;
             sleep(AGAIN).await;
         }
     }
 
     async fn link(&self, other: &RemoteUrl) -> anyhow::Result<IsItself> {
-        let mesh = self.mesh.as_ref().context("there is no key of a mesh")?;
+        let mesh = self.mesh.as_ref().context("there is no mesh key")?;
         let connected = timeout(LOGIN, connect(other, &mesh.tls)).await;
         self.follow(other, mesh, connected.context("no answer in time")??).await
     }
 
-    /// Speaks with another relay to the connection's end.
+    /// Runs the protocol with another relay until the connection ends.
     async fn follow(
         &self,
         other: &RemoteUrl,
@@ -131,27 +132,27 @@ impl Relay {
     ) -> anyhow::Result<IsItself> {
         let (mut from, mut to) = split(stream);
         let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
-        let introduced = self.introduce(mesh, &mut decoder, &mut buffer, &mut from, &mut to);
-        let server = timeout(LOGIN, introduced).await.context("no greeting in time")??;
+        let logged_in = self.log_in(mesh, &mut decoder, &mut buffer, &mut from, &mut to);
+        let server = timeout(LOGIN, logged_in).await.context("no greeting in time")??;
         if server.0 == self.key.public() {
             return Ok(IsItself);
         }
         let at = ([0, 0, 0, 0], 0).into();
-        let client = Arc::new(Client::new(server, at, true, self.counted));
+        let client = Arc::new(Client::new(server, at, true, self.counters));
         let link = Link { relay: self, client };
-        let heard = Mutex::new(Instant::now());
+        let received_at = Mutex::new(Instant::now());
         tokio::select! {
-            read = link.read(other, &heard, &mut decoder, &mut buffer, &mut from) => {
+            read = link.read(other, &received_at, &mut decoder, &mut buffer, &mut from) => {
                 read.context("the link broke")?;
             }
             written = link.write(&mut to) => written.context("the link broke")?,
-            () = silence(&heard) => bail!("the other relay is silent"),
+            () = silence(&received_at) => bail!("the other relay is silent"),
         }
         bail!("the link ended")
     }
 
-    /// Reads the other's key, logs in, and asks which clients are connected there.
-    async fn introduce(
+    /// Reads the other relay's key, logs in, and subscribes to its clients.
+    async fn log_in(
         &self,
         mesh: &Mesh,
         decoder: &mut Decoder,
@@ -178,37 +179,39 @@ impl Relay {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        self.relay.table.lose(&self.client);
+        self.relay.table.remove_link(&self.client);
     }
 }
 
 impl Link<'_> {
-    /// Notes which clients are connected there, to the link's end.
+    /// Records which clients are connected to the other relay, until the link ends.
     async fn read(
         &self,
         other: &RemoteUrl,
-        heard: &Mutex<Instant>,
+        received_at: &Mutex<Instant>,
         decoder: &mut Decoder,
         buffer: &mut BytesMut,
         from: &mut (impl AsyncRead + Unpin),
     ) -> anyhow::Result<()> {
         let mut is_full = false;
         while let Some((kind, contents)) = next(decoder, buffer, from, LONGEST).await? {
-            *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *received_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if kind == kind::PEER_PRESENT {
                 let key = read_present(&contents).filter(|key| !self.is_own(key));
-                let has_room = key.is_none_or(|key| self.relay.table.arrive(&self.client, key));
+                let has_room = key.is_none_or(|key| self.relay.table.add_remote(&self.client, key));
                 if !has_room && !is_full {
                     is_full = true;
-                    tracing::warn!("mesh: too many clients, some of {other} are not reached");
+                    tracing::warn!(
+                        "mesh: too many clients, some clients of {other} cannot be reached"
+                    );
                 }
                 continue;
             }
             match FromRelay::read(kind, contents)? {
                 Some(FromRelay::ServerInfo) => tracing::info!("mesh with {other}"),
-                // Whatever the reason, it is reached there no more.
+                // Whatever the reason, it cannot be reached there any more.
                 Some(FromRelay::PeerGone { peer, .. }) => {
-                    self.relay.table.leave(&self.client, &peer);
+                    self.relay.table.remove_remote(&self.client, &peer);
                 }
                 Some(FromRelay::Ping(data)) => {
                     let mut out = BytesMut::new();
@@ -221,12 +224,12 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// This relay is a client of the other.
+    /// Whether a key is this relay's, which is a client of the other relay.
     fn is_own(&self, key: &NodePublic) -> bool {
         key.0 == self.relay.key.public()
     }
 
-    /// Writes what is forwarded, and asks whether the other relay is there.
+    /// Writes the queue of forwarded datagrams, and pings.
     async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let mut out = BytesMut::new();
         let mut ping_at = Instant::now() + PING;
@@ -245,10 +248,10 @@ impl Link<'_> {
     }
 }
 
-/// Ends when nothing was heard for too long.
-async fn silence(heard: &Mutex<Instant>) {
+/// Returns when nothing was received for too long.
+async fn silence(received_at: &Mutex<Instant>) {
     loop {
-        let end = *heard.lock().unwrap_or_else(PoisonError::into_inner) + SILENCE;
+        let end = *received_at.lock().unwrap_or_else(PoisonError::into_inner) + SILENCE;
         if end <= Instant::now() {
             return;
         }
@@ -259,7 +262,7 @@ async fn silence(heard: &Mutex<Instant>) {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection to another relay that speaks DERP.
+/// Connects to another relay and upgrades to DERP.
 async fn connect(
     other: &RemoteUrl,
     tls: &TlsConnector,
@@ -282,7 +285,7 @@ async fn connect(
         .body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await?;
     let status = answer.status();
-    ensure!(status == StatusCode::SWITCHING_PROTOCOLS, "it answers {status}");
+    ensure!(status == StatusCode::SWITCHING_PROTOCOLS, "the answer is {status}");
     Ok(TokioIo::new(hyper::upgrade::on(answer).await?))
 }
 
@@ -300,33 +303,33 @@ mod tests {
 
     fn relay(number: u8) -> Arc<Relay> {
         let (key, mesh) = (RelayKey::new(Box::new([number; 32].into())), KEY.parse().unwrap());
-        let (mesh, counted) = (Some(Mesh::new(mesh)), crate::counted::of_tests());
-        Arc::new(Relay::new(key, mesh, None, counted, tokio::runtime::Handle::current()))
+        let (mesh, counters) = (Some(Mesh::new(mesh)), crate::counters::for_tests());
+        Arc::new(Relay::new(key, mesh, None, counters, tokio::runtime::Handle::current()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_link_ends_after_six_seconds_of_silence_also_where_nothing_is_taken_from_it() {
+    async fn a_silent_link_ends_after_six_seconds_even_if_it_reads_nothing() {
         for takes in [true, false] {
             let (one, other) = (relay(1), relay(2));
-            let (near, mut far) = duplex(4 << 10);
+            let (local, mut remote) = duplex(4 << 10);
             let mut greeting = BytesMut::new();
             write_frame(&mut greeting, kind::SERVER_KEY, &other.key.greeting());
-            far.write_all(&greeting).await.unwrap();
+            remote.write_all(&greeting).await.unwrap();
             let client = NodePublic([3; 32]);
             let mut present = BytesMut::new();
             write_present(&mut present, &client, ([192, 0, 2, 1], 7).into(), present::REGULAR);
-            far.write_all(&present).await.unwrap();
+            remote.write_all(&present).await.unwrap();
             let url = "http://localhost".parse().unwrap();
             let begun = Instant::now();
-            let link = one.follow(&url, one.mesh.as_ref().unwrap(), near);
+            let link = one.follow(&url, one.mesh.as_ref().unwrap(), local);
             let load = async {
                 let mut out = vec![0; 64 << 10];
                 loop {
-                    if let Some(way) = one.table.way(&client) {
-                        way.client().queue.fill().forward(&client, &client, &[0; 1000]);
+                    if let Some(route) = one.table.route(&client) {
+                        route.client().queue.fill().forward(&client, &client, &[0; 1000]);
                     }
                     if takes {
-                        let _ = timeout(Duration::ZERO, far.read(&mut out)).await;
+                        let _ = timeout(Duration::ZERO, remote.read(&mut out)).await;
                     }
                     sleep(Duration::from_millis(10)).await;
                 }
@@ -340,7 +343,7 @@ mod tests {
                 lasted >= SILENCE && lasted < SILENCE + Duration::from_millis(50),
                 "{lasted:?}"
             );
-            assert!(one.table.way(&client).is_none());
+            assert!(one.table.route(&client).is_none());
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What waits for a client of the relay, as frames that are ready to be written: 32 datagrams or 64
-//! KiB of them, whichever is more, as much of disco, and a few words of the relay's own. A sender
-//! waits a moment for the client's writer ([`Queue::room`]). Where there is no more room then the
-//! oldest makes some: what is late is of the least use.
+//! Queue of frames for a client of the relay. It holds 32 datagrams or 64 KiB of them, whichever is
+//! more, the same of disco messages, and a few control frames. If it is full, a sender waits a
+//! moment for the client's writer ([`Queue::wait_for_room`]). If it is still full, the oldest
+//! datagrams are dropped, because late datagrams are the least useful.
 //!
 //! ```text
-//!   read buffer of a sender ── one copy, a run of frames under one lock ──► line ── swapped ──► writer
+//!   read buffer of a sender ── one copy, a run of frames under one lock ──► queue ── swapped ──► writer
 //! ```
 
 use std::{
@@ -22,67 +22,66 @@ use tailnet::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-use crate::counted;
+use crate::counters;
 
-/// Of each kind (tailscale `derp/derpserver`, `perClientSendQueueDepth`).
+/// Number of datagrams of each kind (tailscale `derp/derpserver`, `perClientSendQueueDepth`).
 const DEPTH: usize = 32;
-/// Short ones are more: what one read of a sender brings, in bytes.
+/// Size for short datagrams, in bytes: one read of a sender.
 const ROOM: usize = 64 << 10;
 /// The same for another relay, which has many clients.
 const ROOM_OF_RELAY: usize = 512 << 10;
-/// The most that a relay of the mesh is behind with what clients are connected, in bytes: some
-/// 150,000 clients.
+/// Maximum size of unsent presence frames for a relay of the mesh, in bytes: about 150,000 clients.
 const MOST_PRESENCE: usize = 8 << 20;
-/// How long a sender waits for a receiver that takes nothing; then not again before it takes some, as
-/// others wait behind that sender's datagrams.
+/// How long a sender waits for a receiver that reads nothing. It does not wait again before the
+/// receiver reads, because other receivers wait for the sender's next datagrams.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// What waits for a client.
+/// The queue of a client.
 #[derive(Debug)]
 pub struct Queue {
-    counted: &'static counted::Relay,
+    counters: &'static counters::RelayCounters,
     waiting: Mutex<Waiting>,
-    some: Notify,
+    ready: Notify,
     taken: Notify,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    control: Line,
-    disco: Line,
-    data: Line,
-    /// Which clients are connected: of this nothing may be lost.
+    control: FrameQueue,
+    disco: FrameQueue,
+    data: FrameQueue,
+    /// Which clients are connected. These frames must not be dropped.
     presence: BytesMut,
-    /// A sender waited for room in vain since it was taken from.
+    /// A sender waited without success since the queue was last read.
     is_stuck: bool,
-    /// The relay that it is for is too far behind to be told which clients are connected.
-    is_lost: bool,
+    /// The receiving relay is too far behind with presence frames.
+    has_overflowed: bool,
 }
 
-/// What waits of one kind: frames, and the length of each.
+/// Queued frames of one kind, with the length of each.
 #[derive(Debug)]
-struct Line {
+struct FrameQueue {
     frames: BytesMut,
     lengths: VecDeque<usize>,
     room: usize,
 }
 
-/// A queue while it is filled.
+/// Exclusive access to a queue while frames are added.
 pub struct Filling<'q> {
     queue: &'q Queue,
     waiting: Option<MutexGuard<'q, Waiting>>,
     was_empty: bool,
-    /// How many datagrams came, and their bytes.
-    came: [u64; 2],
-    /// How many made room for them.
-    lost: u64,
+    /// Number of added datagrams, and their bytes.
+    added: [u64; 2],
+    /// Number of dropped datagrams.
+    dropped: u64,
 }
 
-/// A relay of the mesh is too far behind to be told which clients are connected.
+/// A relay of the mesh is too far behind with presence frames.
 #[derive(Debug)]
-pub struct Lost;
+pub struct OverflowError;
 
-impl Line {
+impl FrameQueue {
     fn new(room: usize) -> Self {
         Self { frames: BytesMut::new(), lengths: VecDeque::new(), room }
     }
@@ -91,62 +90,63 @@ impl Line {
         self.lengths.len() >= DEPTH && self.frames.len() >= self.room
     }
 
-    /// How many made room for it.
+    /// Adds a frame. Returns the number of dropped frames.
     fn put(&mut self, write: impl FnOnce(&mut BytesMut)) -> u64 {
-        let mut lost = 0;
+        let mut dropped = 0;
         while self.is_full() {
             let oldest = self.lengths.pop_front().unwrap_or_default();
             self.frames.advance(oldest);
-            lost += 1;
+            dropped += 1;
         }
         let before = self.frames.len();
         write(&mut self.frames);
         self.lengths.push_back(self.frames.len() - before);
-        lost
+        dropped
     }
 }
 
 impl Waiting {
-    fn lines(&mut self) -> [&mut Line; 3] {
+    fn frame_queues(&mut self) -> [&mut FrameQueue; 3] {
         [&mut self.control, &mut self.disco, &mut self.data]
     }
 
     fn is_empty(&mut self) -> bool {
-        self.presence.is_empty() && self.lines().iter().all(|line| line.frames.is_empty())
+        self.presence.is_empty() && self.frame_queues().iter().all(|line| line.frames.is_empty())
     }
 }
 
 impl Queue {
-    /// One for a client.
-    pub fn new(counted: &'static counted::Relay) -> Self {
-        Self::with_room(ROOM, counted)
+    /// Creates the queue of a client.
+    pub fn new(counters: &'static counters::RelayCounters) -> Self {
+        Self::with_room(ROOM, counters)
     }
 
-    /// One for another relay.
-    pub fn of_relay(counted: &'static counted::Relay) -> Self {
-        Self::with_room(ROOM_OF_RELAY, counted)
+    /// Creates the queue of another relay.
+    pub fn of_relay(counters: &'static counters::RelayCounters) -> Self {
+        Self::with_room(ROOM_OF_RELAY, counters)
     }
 
-    fn with_room(room: usize, counted: &'static counted::Relay) -> Self {
-        let [control, disco, data] = [ROOM, room, room].map(Line::new);
+    fn with_room(room: usize, counters: &'static counters::RelayCounters) -> Self {
+        let [control, disco, data] = [ROOM, room, room].map(FrameQueue::new);
         let presence = BytesMut::new();
-        let waiting = Waiting { control, disco, data, presence, is_stuck: false, is_lost: false };
-        Self { counted, waiting: Mutex::new(waiting), some: Notify::new(), taken: Notify::new() }
+        let waiting =
+            Waiting { control, disco, data, presence, is_stuck: false, has_overflowed: false };
+        Self { counters, waiting: Mutex::new(waiting), ready: Notify::new(), taken: Notify::new() }
     }
 
-    /// Begins to fill it. Nothing is taken from it meanwhile.
+    /// Locks the queue for adding frames.
     pub fn fill(&self) -> Filling<'_> {
         let mut waiting = self.waiting();
         let was_empty = waiting.is_empty();
-        Filling { queue: self, waiting: Some(waiting), was_empty, came: [0; 2], lost: 0 }
+        Filling { queue: self, waiting: Some(waiting), was_empty, added: [0; 2], dropped: 0 }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all was taken, or for a moment.
-    pub async fn room(&self) {
+    /// Waits until the queue is read, or for a moment.
+    pub async fn wait_for_room(&self) {
         let taken = self.taken.notified();
         if !self.waiting().data.is_full() {
             return;
@@ -156,33 +156,33 @@ impl Queue {
         }
     }
 
-    /// Waits until there is something, and has `out`, which is empty, be all of it. Nothing is lost
-    /// when it is given up.
+    /// Waits until frames are queued, and moves all of them into `out`, which is empty. No frame
+    /// is lost if the future is dropped.
     ///
     /// # Errors
     /// The client is too far behind.
-    pub async fn take(&self, out: &mut BytesMut) -> Result<(), Lost> {
+    pub async fn take(&self, out: &mut BytesMut) -> Result<(), OverflowError> {
         loop {
             if self.take_some(out)? {
                 self.taken.notify_waiters();
                 return Ok(());
             }
-            self.some.notified().await;
+            self.ready.notified().await;
         }
     }
 
-    fn take_some(&self, out: &mut BytesMut) -> Result<bool, Lost> {
+    fn take_some(&self, out: &mut BytesMut) -> Result<bool, OverflowError> {
         let mut waiting = self.waiting();
-        if waiting.is_lost {
-            return Err(Lost);
+        if waiting.has_overflowed {
+            return Err(OverflowError);
         }
         waiting.is_stuck = false;
         if !waiting.presence.is_empty() {
             out.unsplit(mem::take(&mut waiting.presence));
         }
-        for line in waiting.lines() {
+        for line in waiting.frame_queues() {
             line.lengths.clear();
-            // Mostly there are but datagrams: then nothing is copied.
+            // Usually, only datagrams are queued, and nothing is copied.
             if out.is_empty() {
                 mem::swap(out, &mut line.frames);
             } else {
@@ -193,52 +193,53 @@ impl Queue {
         Ok(!out.is_empty())
     }
 
-    /// Gives back the memory of a queue that is empty.
+    /// Frees the memory of an empty queue.
     pub fn release(&self) {
         let mut waiting = self.waiting();
         if waiting.is_empty() {
-            for line in waiting.lines() {
-                *line = Line::new(line.room);
+            for line in waiting.frame_queues() {
+                *line = FrameQueue::new(line.room);
             }
         }
     }
 }
 
 impl Filling<'_> {
-    /// A datagram comes for the client. Whether its sender waits for [`Queue::room`] before more.
+    /// Adds a datagram for the client. Returns whether its sender should call
+    /// [`Queue::wait_for_room`].
     pub fn packet(&mut self, from: &NodePublic, datagram: &[u8]) -> bool {
         self.put(datagram, |out| write_received(out, from, datagram))
     }
 
-    /// A datagram comes for a client of the relay that this one's queue is of.
+    /// Adds a datagram for a client of the relay at the other end.
     pub fn forward(&mut self, from: &NodePublic, to: &NodePublic, datagram: &[u8]) -> bool {
         self.put(datagram, |out| write_forward(out, from, to, datagram))
     }
 
-    /// The relay has something to say.
+    /// Adds a control frame.
     pub fn control(&mut self, frame: &[u8]) {
-        self.lost += self.waiting().control.put(|out| out.extend_from_slice(frame));
+        self.dropped += self.waiting().control.put(|out| out.extend_from_slice(frame));
     }
 
-    /// The relay says which clients are connected or not any more.
+    /// Adds a frame about clients that connected or disconnected.
     pub fn presence(&mut self, frame: &[u8]) {
         let waiting = self.waiting();
         if waiting.presence.len() + frame.len() > MOST_PRESENCE {
-            waiting.is_lost = true;
+            waiting.has_overflowed = true;
         } else {
             waiting.presence.extend_from_slice(frame);
         }
     }
 
     fn put(&mut self, datagram: &[u8], write: impl FnOnce(&mut BytesMut)) -> bool {
-        self.came = [self.came[0] + 1, self.came[1] + datagram.len() as u64];
+        self.added = [self.added[0] + 1, self.added[1] + datagram.len() as u64];
         let waiting = self.waiting();
         let is_disco = datagram.starts_with(&disco::MAGIC);
         let line = if is_disco { &mut waiting.disco } else { &mut waiting.data };
-        let lost = line.put(write);
-        let waits = !is_disco && waiting.data.is_full() && !waiting.is_stuck;
-        self.lost += lost;
-        waits
+        let dropped = line.put(write);
+        let must_wait = !is_disco && waiting.data.is_full() && !waiting.is_stuck;
+        self.dropped += dropped;
+        must_wait
     }
 
     fn waiting(&mut self) -> &mut Waiting {
@@ -249,20 +250,20 @@ impl Filling<'_> {
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         let is_empty = self.waiting().is_empty();
-        // To take from it needs the lock.
+        // Reading the queue needs the lock.
         self.waiting = None;
-        let counted = self.queue.counted;
-        counted.datagrams.add(self.came[0]);
-        counted.bytes.add(self.came[1]);
-        counted.queue_full.add(self.lost);
-        // All is taken at once: what was there before is known of.
+        let counters = self.queue.counters;
+        counters.datagrams.add(self.added[0]);
+        counters.bytes.add(self.added[1]);
+        counters.queue_full.add(self.dropped);
+        // Everything is read at once: earlier frames have already woken the reader.
         if self.was_empty && !is_empty {
-            self.queue.some.notify_one();
+            self.queue.ready.notify_one();
         }
     }
 }
 
-/// Writes a datagram as its receiver reads it, behind what is in `out`.
+/// Appends a datagram in the form that its receiver reads.
 fn write_received(out: &mut BytesMut, from: &NodePublic, datagram: &[u8]) {
     let length = from.0.len() + datagram.len();
     out.reserve(HEADER_LEN + length);
@@ -280,7 +281,7 @@ mod tests {
 
     const FROM: NodePublic = NodePublic([1; 32]);
 
-    /// A datagram of which the depth is more than there is room for.
+    /// A datagram of which [`DEPTH`] exceed the queue's size.
     fn long(number: u8) -> Vec<u8> {
         vec![number; ROOM / DEPTH]
     }
@@ -289,7 +290,7 @@ mod tests {
         [&disco::MAGIC[..], &[number]].concat()
     }
 
-    /// The datagrams that were taken, by their last bytes; what is none is a 0.
+    /// Reads the queue and returns the last byte of each datagram, and 0 for other frames.
     async fn taken(queue: &Queue) -> Vec<u8> {
         let (mut out, mut decoder) = (BytesMut::new(), Decoder::default());
         queue.take(&mut out).await.unwrap();
@@ -302,8 +303,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_makes_room_and_disco_has_its_own() {
-        let queue = Queue::new(counted::of_tests());
+    async fn a_full_queue_drops_its_oldest_and_disco_has_its_own_queue() {
+        let queue = Queue::new(counters::for_tests());
         for number in 0..100 {
             queue.fill().packet(&FROM, &long(number));
         }
@@ -316,7 +317,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_writer_that_waits_is_woken() {
-        let queue = std::sync::Arc::new(Queue::new(counted::of_tests()));
+        let queue = std::sync::Arc::new(Queue::new(counters::for_tests()));
         let waiting = std::sync::Arc::clone(&queue);
         let task = tokio::spawn(async move { taken(&waiting).await });
         tokio::task::yield_now().await;
@@ -328,22 +329,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_waits_for_room_and_for_a_client_that_takes_nothing_once() {
-        let queue = Queue::new(counted::of_tests());
+    async fn a_sender_waits_only_once_for_a_stuck_client() {
+        let queue = Queue::new(counters::for_tests());
         let fill = || (0..100).filter(|number| queue.fill().packet(&FROM, &long(*number))).count();
         assert!(fill() > 0);
         let begun = tokio::time::Instant::now();
-        queue.room().await;
-        assert_eq!((begun.elapsed(), fill()), (PATIENCE, 0), "it is not waited for again");
+        queue.wait_for_room().await;
+        assert_eq!((begun.elapsed(), fill()), (PATIENCE, 0), "it does not wait again");
         taken(&queue).await;
-        assert!(fill() > 0, "it takes again");
-        let ((), taken) = tokio::join!(queue.room(), taken(&queue));
+        assert!(fill() > 0, "it reads again");
+        let ((), taken) = tokio::join!(queue.wait_for_room(), taken(&queue));
         assert_eq!((begun.elapsed(), taken.len()), (PATIENCE, DEPTH));
     }
 
     #[test]
-    fn short_datagrams_are_more_than_long_ones() {
-        let queue = Queue::new(counted::of_tests());
+    fn a_queue_holds_more_short_datagrams_than_long_ones() {
+        let queue = Queue::new(counters::for_tests());
         let held = (0..).take_while(|_| !queue.fill().packet(&FROM, &[7; 64])).count();
         assert!(held * (64 + 37) >= ROOM - (64 + 37) && held > 10 * DEPTH, "{held}");
     }
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn a_queue_has_bounded_memory_whatever_comes() {
         let long = [&disco::MAGIC[..], &vec![7; (64 << 10) - disco::MAGIC.len()]].concat();
-        for queue in [Queue::new(counted::of_tests()), Queue::of_relay(counted::of_tests())] {
+        for queue in [Queue::new(counters::for_tests()), Queue::of_relay(counters::for_tests())] {
             for length in [64 << 10, 1 << 10, 64, 0] {
                 for _ in 0..20_000 / (1 + length / 64) + 100 {
                     let mut filling = queue.fill();
@@ -361,14 +362,15 @@ mod tests {
                 }
             }
             let mut waiting = queue.waiting();
-            let bytes: usize = waiting.lines().iter().map(|line| line.frames.capacity()).sum();
+            let bytes: usize =
+                waiting.frame_queues().iter().map(|line| line.frames.capacity()).sum();
             assert!(bytes <= 9 << 20, "{bytes}");
         }
     }
 
     #[tokio::test]
-    async fn of_what_clients_are_connected_nothing_is_lost_without_notice() {
-        let (queue, mut out) = (Queue::new(counted::of_tests()), BytesMut::new());
+    async fn presence_frames_are_never_dropped_silently() {
+        let (queue, mut out) = (Queue::new(counters::for_tests()), BytesMut::new());
         let frame = [7; 56];
         (0..10_000).for_each(|_| queue.fill().presence(&frame));
         queue.take(&mut out).await.unwrap();
@@ -379,15 +381,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_queue_has_no_memory() {
-        let queue = Queue::new(counted::of_tests());
+    async fn releasing_an_idle_queue_frees_its_memory() {
+        let queue = Queue::new(counters::for_tests());
         for number in 0..40 {
             queue.fill().packet(&FROM, &long(number));
         }
         queue.release();
-        assert_eq!(taken(&queue).await.len(), DEPTH, "what waits is kept");
+        assert_eq!(taken(&queue).await.len(), DEPTH, "queued frames remain");
         queue.release();
         let mut waiting = queue.waiting();
-        assert!(waiting.lines().iter().all(|line| line.frames.capacity() == 0));
+        assert!(waiting.frame_queues().iter().all(|line| line.frames.capacity() == 0));
     }
 }

@@ -1,5 +1,5 @@
-//! What a client of the relay says, to its end: frames are passed on out of the buffer that they were
-//! read into, a run of them to one receiver at a time.
+//! Session of a logged-in client. Frames are relayed from the buffer that they were read into, and
+//! consecutive frames to one receiver are relayed as a run.
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
@@ -17,37 +17,38 @@ use tokio::{
 use super::{
     READ, Relay,
     queue::Filling,
-    table::{Client, Way},
+    table::{Client, Route},
 };
 
-/// A client that says nothing for so long has no buffer.
+/// The buffer of a client that is silent for this time is freed.
 pub const QUIET: Duration = Duration::from_secs(1);
-/// What the first of its words are then read into, in bytes.
+/// Size of the buffer for the first bytes of such a client.
 const FIRST: usize = 64;
-/// The most receivers that a client is noted to have sent to, which are told when it goes.
+/// Maximum number of receivers that are recorded for a client. They are notified when it
+/// disconnects.
 const NOTED: usize = 4096;
-/// How often a client is told that a peer is not here.
+/// Minimum time between two notifications that a peer is not connected.
 const NOT_HERE_PAUSE: Duration = Duration::from_millis(333);
 const KEY: usize = 32;
 
-/// One client.
+/// Session of one client.
 pub struct Session<'a> {
     relay: &'a Relay,
     client: &'a Arc<Client>,
-    /// The clients that it sent to.
+    /// Clients that it sent datagrams to.
     pub noted: HashSet<NodePublic>,
-    /// When it was last told that a peer is not here.
-    told_at: Option<Instant>,
-    /// The way of its last datagram: mostly the next has the same.
+    /// When it was last notified that a peer is not connected.
+    notified_at: Option<Instant>,
+    /// Route of its last datagram, which the next one usually shares.
     last: Option<Last>,
-    /// Of a relay of the mesh: which of its clients sent to which of ours, as the table was told.
-    heard: HashSet<(NodePublic, NodePublic)>,
+    /// For a relay of the mesh: pairs of its clients and ours that were reported to the table.
+    reported: HashSet<(NodePublic, NodePublic)>,
 }
 
 struct Last {
     to: NodePublic,
-    way: Way,
-    /// Of the table, when it was asked.
+    route: Route,
+    /// Version of the table at the lookup.
     version: u64,
 }
 
@@ -56,29 +57,29 @@ struct Datagram<'f> {
     from: NodePublic,
     to: NodePublic,
     bytes: &'f [u8],
-    /// Another relay has forwarded it.
+    /// Whether another relay forwarded it.
     is_forwarded: bool,
 }
 
-/// What is to be done behind a run of frames.
+/// What to do after a run of frames.
 enum Next {
-    /// More is to be read.
+    /// Read more.
     Read,
-    /// A receiver has no room.
+    /// Wait for room in a receiver's queue.
     Wait(Arc<Client>),
 }
 
 impl<'a> Session<'a> {
-    /// Of a client that has logged in.
+    /// Creates the session of a client that has logged in.
     pub fn new(relay: &'a Relay, client: &'a Arc<Client>) -> Self {
-        let (noted, heard) = (HashSet::new(), HashSet::new());
-        Self { relay, client, noted, told_at: None, last: None, heard }
+        let (noted, reported) = (HashSet::new(), HashSet::new());
+        Self { relay, client, noted, notified_at: None, last: None, reported }
     }
 
-    /// Does what it says until its connection ends.
+    /// Handles frames until the connection ends.
     ///
     /// # Errors
-    /// The connection breaks, or it says what it must not.
+    /// The connection breaks, or the client sends a frame that it must not send.
     pub async fn run(
         &mut self,
         decoder: &mut Decoder,
@@ -87,7 +88,7 @@ impl<'a> Session<'a> {
     ) -> io::Result<()> {
         loop {
             match self.handle(decoder, buffer)? {
-                Next::Wait(receiver) => receiver.queue.room().await,
+                Next::Wait(receiver) => receiver.queue.wait_for_room().await,
                 Next::Read => {
                     if read_more(buffer, from).await? == 0 {
                         return Ok(());
@@ -97,7 +98,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Does what the frames say that are there.
+    /// Handles the complete frames in the buffer.
     fn handle(&mut self, decoder: &mut Decoder, buffer: &mut BytesMut) -> io::Result<Next> {
         let mut is_active = false;
         while let Some((kind, len)) = decoder.poll_header(buffer).map_err(io::Error::other)? {
@@ -111,24 +112,24 @@ impl<'a> Session<'a> {
                 self.relay.table.note_active(self.client);
                 is_active = true;
             }
-            let Some(way) = self.way(&first) else {
-                self.tell_not_here(&first);
+            let Some(route) = self.route(&first) else {
+                self.send_not_here(&first);
                 buffer.advance(HEADER_LEN + len);
                 continue;
             };
-            if self.pass(way.client(), matches!(way, Way::Far(_)), decoder, buffer)? {
-                return Ok(Next::Wait(Arc::clone(way.client())));
+            if self.relay_run(route.client(), matches!(route, Route::Remote(_)), decoder, buffer)? {
+                return Ok(Next::Wait(Arc::clone(route.client())));
             }
         }
         Ok(Next::Read)
     }
 
-    /// Passes on all that is for the same receiver as the next frame. Whether the receiver is to be
-    /// waited for.
-    fn pass(
+    /// Relays all consecutive frames to the receiver of the next frame. Returns whether to wait
+    /// for room in the receiver's queue.
+    fn relay_run(
         &mut self,
         receiver: &Client,
-        is_far: bool,
+        is_remote: bool,
         decoder: &mut Decoder,
         buffer: &mut BytesMut,
     ) -> io::Result<bool> {
@@ -140,8 +141,9 @@ impl<'a> Session<'a> {
             if *to.get_or_insert(next.to) != next.to || self.is_news(&next) {
                 break;
             }
-            let has_no_room = put(&mut filling, &next, is_far);
-            // Others wait behind what a relay forwards: it is not held up for one receiver.
+            let has_no_room = put(&mut filling, &next, is_remote);
+            // A relay forwards for many clients, so its connection must not wait for one
+            // receiver.
             let waits = has_no_room && !next.is_forwarded;
             buffer.advance(HEADER_LEN + len);
             if waits {
@@ -151,8 +153,8 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    fn command(&mut self, said: Option<FromClient>) -> io::Result<()> {
-        match said {
+    fn command(&mut self, frame: Option<FromClient>) -> io::Result<()> {
+        match frame {
             Some(FromClient::Ping(data)) => {
                 let mut out = BytesMut::new();
                 write_frame(&mut out, kind::PONG, &data);
@@ -169,7 +171,7 @@ impl<'a> Session<'a> {
                 }
             }
             Some(FromClient::Close(key)) => self.relay.table.close(&key),
-            // What later clients say, and older ones said; what is no datagram though it should be.
+            // Frames of newer or older clients, and datagrams in an invalid form.
             Some(
                 FromClient::Preferred(_)
                 | FromClient::Pong(_)
@@ -182,58 +184,59 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The way of a datagram, which is noted. What was forwarded goes no further than to clients of
-    /// this relay.
-    fn way(&mut self, datagram: &Datagram<'_>) -> Option<Way> {
+    /// Looks up the route of a datagram, and records its receiver. A forwarded datagram is only
+    /// relayed to local clients.
+    fn route(&mut self, datagram: &Datagram<'_>) -> Option<Route> {
         let version = self.relay.table.version();
         let to = datagram.to;
         let is_known = |last: &Last| last.to == to && last.version == version;
         if !self.last.as_ref().is_some_and(is_known) {
             if self.last.as_ref().is_none_or(|last| last.version != version) {
-                self.heard.clear();
+                self.reported.clear();
             }
-            let way = self.relay.table.way(&to)?;
-            self.last = Some(Last { to, way, version });
+            let route = self.relay.table.route(&to)?;
+            self.last = Some(Last { to, route, version });
         }
-        let way = self.last.as_ref().map(|last| &last.way)?.clone();
+        let route = self.last.as_ref().map(|last| &last.route)?.clone();
         if datagram.is_forwarded {
-            let has_room = self.heard.len() < NOTED;
-            if has_room && self.heard.insert((datagram.from, to)) {
-                self.relay.table.hear(datagram.from, to);
+            let has_room = self.reported.len() < NOTED;
+            if has_room && self.reported.insert((datagram.from, to)) {
+                self.relay.table.note_remote_sender(datagram.from, to);
             }
-            return Some(way).filter(|way| matches!(way, Way::Near(_)));
+            return Some(route).filter(|route| matches!(route, Route::Local(_)));
         }
         if self.noted.len() < NOTED {
             self.noted.insert(to);
         }
-        Some(way)
+        Some(route)
     }
 
-    /// Whether a datagram is of a client that the table is to be told of first.
+    /// Whether a datagram comes from a client that must be reported to the table first.
     fn is_news(&self, datagram: &Datagram<'_>) -> bool {
         datagram.is_forwarded
-            && self.heard.len() < NOTED
-            && !self.heard.contains(&(datagram.from, datagram.to))
+            && self.reported.len() < NOTED
+            && !self.reported.contains(&(datagram.from, datagram.to))
     }
 
-    /// Says so to a client that looks for a path: only that learns by this that it is another one.
-    fn tell_not_here(&mut self, datagram: &Datagram<'_>) {
-        self.relay.counted.not_here.add(1);
+    /// Notifies a client that searches for a path to a peer that is not connected. It learns
+    /// only by this that the peer is elsewhere.
+    fn send_not_here(&mut self, datagram: &Datagram<'_>) {
+        self.relay.counters.not_here.add(1);
         let now = Instant::now();
-        let is_due = self.told_at.is_none_or(|at| now >= at + NOT_HERE_PAUSE);
+        let is_due = self.notified_at.is_none_or(|at| now >= at + NOT_HERE_PAUSE);
         if datagram.bytes.starts_with(&disco::MAGIC) && is_due {
-            self.told_at = Some(now);
-            self.relay.table.tell_not_here(self.client, &datagram.to);
+            self.notified_at = Some(now);
+            self.relay.table.send_not_here(self.client, &datagram.to);
         }
     }
 }
 
-fn put(filling: &mut Filling<'_>, datagram: &Datagram<'_>, is_far: bool) -> bool {
+fn put(filling: &mut Filling<'_>, datagram: &Datagram<'_>, is_remote: bool) -> bool {
     let Datagram { from, to, bytes, .. } = datagram;
-    if is_far { filling.forward(from, to, bytes) } else { filling.packet(from, bytes) }
+    if is_remote { filling.forward(from, to, bytes) } else { filling.packet(from, bytes) }
 }
 
-/// The datagram that a frame is; nothing if it is none, or none that this client may send.
+/// Parses the datagram in a frame. `None` if the frame contains none that this client may send.
 fn datagram<'f>(client: &Client, kind: u8, contents: &'f [u8]) -> Option<Datagram<'f>> {
     let is_forwarded = kind == kind::FORWARD_PACKET && client.is_of_mesh;
     let (from, contents) = match kind {
@@ -249,7 +252,7 @@ fn datagram<'f>(client: &Client, kind: u8, contents: &'f [u8]) -> Option<Datagra
     (bytes.len() <= MAX_PACKET).then_some(Datagram { from, to, bytes, is_forwarded })
 }
 
-/// Reads more behind what is there; 0 bytes at the end. A client that is quiet has no buffer.
+/// Reads more bytes into the buffer. Returns 0 at the end. The buffer of a silent client is freed.
 async fn read_more(
     buffer: &mut BytesMut,
     from: &mut (impl AsyncRead + Unpin),
@@ -282,28 +285,28 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::counted;
+    use crate::counters;
 
     fn relay() -> Relay {
         let key = RelayKey::new(Box::new([9; 32].into()));
-        Relay::new(key, None, None, counted::of_tests(), Handle::current())
+        Relay::new(key, None, None, counters::for_tests(), Handle::current())
     }
 
-    /// A client that is connected.
+    /// A connected client.
     fn client(relay: &Relay, number: u8, is_of_mesh: bool) -> Arc<Client> {
         let (key, at) = (NodePublic([number; 32]), ([192, 0, 2, number], 7).into());
-        let client = Arc::new(Client::new(key, at, is_of_mesh, relay.counted));
+        let client = Arc::new(Client::new(key, at, is_of_mesh, relay.counters));
         relay.table.insert(&client);
         client
     }
 
-    fn says(session: &mut Session<'_>, kind: u8, contents: &[u8]) -> io::Result<()> {
+    fn handle_frame(session: &mut Session<'_>, kind: u8, contents: &[u8]) -> io::Result<()> {
         let mut out = BytesMut::new();
         write_frame(&mut out, kind, contents);
         session.handle(&mut Decoder::default(), &mut out).map(drop)
     }
 
-    /// Sends these datagrams of one byte in one run of frames, each to the client of its number.
+    /// Sends datagrams of one byte in one run of frames, each to the client with this number.
     fn sends(session: &mut Session<'_>, datagrams: &[(u8, u8)]) {
         let mut out = BytesMut::new();
         for (to, byte) in datagrams {
@@ -312,20 +315,20 @@ mod tests {
         session.handle(&mut Decoder::default(), &mut out).unwrap();
     }
 
-    /// The frames that wait for a client.
-    fn told(client: &Client) -> Vec<(u8, Bytes)> {
+    /// The frames in a client's queue.
+    fn received_frames(client: &Client) -> Vec<(u8, Bytes)> {
         let (mut out, mut decoder) = (BytesMut::new(), Decoder::default());
         let _ = client.queue.take(&mut out).now_or_never();
         std::iter::from_fn(|| decoder.poll_frame(&mut out).unwrap()).collect()
     }
 
-    /// The datagrams that wait for a client, from the first client.
-    fn heard(client: &Client) -> Vec<u8> {
+    /// The datagrams in a client's queue, all from the first client.
+    fn received_bytes(client: &Client) -> Vec<u8> {
         let byte = |(kind, contents): (u8, Bytes)| {
             assert_eq!((kind, contents.len(), contents[0]), (kind::RECV_PACKET, KEY + 1, 1));
             contents[KEY]
         };
-        told(client).into_iter().map(byte).collect()
+        received_frames(client).into_iter().map(byte).collect()
     }
 
     #[tokio::test]
@@ -334,48 +337,51 @@ mod tests {
         let [sender, one, other] = [1, 2, 3].map(|number| client(&relay, number, false));
         let mut session = Session::new(&relay, &sender);
         sends(&mut session, &[(2, 10), (2, 11), (3, 12), (2, 13), (7, 14), (3, 15)]);
-        assert_eq!((heard(&one), heard(&other)), (vec![10, 11, 13], vec![12, 15]));
+        assert_eq!(
+            (received_bytes(&one), received_bytes(&other)),
+            (vec![10, 11, 13], vec![12, 15])
+        );
         assert_eq!(session.noted, HashSet::from([one.key, other.key]));
-        // The second client does not exist. The first one's way is not used for it.
+        // The second receiver does not exist. The route of the first one must not be used.
         sends(&mut session, &[(2, 16), (7, 17)]);
-        assert_eq!((heard(&one), heard(&other)), (vec![16], vec![]));
+        assert_eq!((received_bytes(&one), received_bytes(&other)), (vec![16], vec![]));
     }
 
     #[tokio::test]
-    async fn a_way_is_looked_up_again_after_its_client_came_back_moved_or_left() {
+    async fn a_route_is_looked_up_again_after_its_client_reconnects_or_leaves() {
         let relay = relay();
         let [sender, first] = [1, 2].map(|number| client(&relay, number, false));
         let mut session = Session::new(&relay, &sender);
         sends(&mut session, &[(2, 10)]);
-        assert_eq!(heard(&first), [10_u8]);
+        assert_eq!(received_bytes(&first), [10_u8]);
         let second = client(&relay, 2, false);
         sends(&mut session, &[(2, 11)]);
-        assert_eq!((heard(&first), heard(&second)), (vec![], vec![11]));
-        let link = Arc::new(Client::new(NodePublic([100; 32]), first.at, true, relay.counted));
-        assert!(relay.table.arrive(&link, second.key));
+        assert_eq!((received_bytes(&first), received_bytes(&second)), (vec![], vec![11]));
+        let link = Arc::new(Client::new(NodePublic([100; 32]), first.at, true, relay.counters));
+        assert!(relay.table.add_remote(&link, second.key));
         relay.table.remove(&second);
         sends(&mut session, &[(2, 12)]);
-        assert!(heard(&second).is_empty());
-        let forwarded = told(&link);
+        assert!(received_bytes(&second).is_empty());
+        let forwarded = received_frames(&link);
         assert_eq!((forwarded.len(), forwarded[0].0), (1, kind::FORWARD_PACKET));
-        relay.table.lose(&link);
+        relay.table.remove_link(&link);
         sends(&mut session, &[(2, 13)]);
-        assert!(heard(&second).is_empty() && told(&link).is_empty());
+        assert!(received_bytes(&second).is_empty() && received_frames(&link).is_empty());
     }
 
     #[tokio::test]
-    async fn a_datagram_that_was_forwarded_is_forwarded_to_no_third_relay() {
+    async fn a_forwarded_datagram_is_not_forwarded_again() {
         let relay = relay();
         let [other, link] = [100, 101].map(|number| client(&relay, number, true));
-        let far = NodePublic([5; 32]);
-        assert!(relay.table.arrive(&link, far));
-        let datagram = [&[7; KEY][..], &far.0, b"x"].concat();
-        says(&mut Session::new(&relay, &other), kind::FORWARD_PACKET, &datagram).unwrap();
-        assert!(told(&link).is_empty());
+        let remote = NodePublic([5; 32]);
+        assert!(relay.table.add_remote(&link, remote));
+        let datagram = [&[7; KEY][..], &remote.0, b"x"].concat();
+        handle_frame(&mut Session::new(&relay, &other), kind::FORWARD_PACKET, &datagram).unwrap();
+        assert!(received_frames(&link).is_empty());
     }
 
     #[tokio::test]
-    async fn only_a_client_with_the_meshs_key_watches_closes_and_forwards() {
+    async fn watch_close_and_forward_need_the_mesh_key() {
         let relay = relay();
         let [node, victim] = [1, 2].map(|number| client(&relay, number, false));
         let forward = [&[7; KEY][..], &victim.key.0, b"x"].concat();
@@ -385,18 +391,19 @@ mod tests {
             (kind::FORWARD_PACKET, &forward),
         ];
         for (kind, contents) in asked {
-            let refused = says(&mut Session::new(&relay, &node), kind, contents).unwrap_err();
+            let refused =
+                handle_frame(&mut Session::new(&relay, &node), kind, contents).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{kind}");
         }
         assert!(victim.closed().now_or_never().is_none());
-        assert!(told(&node).is_empty() && told(&victim).is_empty());
+        assert!(received_frames(&node).is_empty() && received_frames(&victim).is_empty());
         let other = client(&relay, 100, true);
         for (kind, contents) in asked {
-            says(&mut Session::new(&relay, &other), kind, contents).unwrap();
+            handle_frame(&mut Session::new(&relay, &other), kind, contents).unwrap();
         }
         assert!(victim.closed().now_or_never().is_some());
-        let forwarded = told(&victim);
+        let forwarded = received_frames(&victim);
         assert_eq!((forwarded.len(), &forwarded[0].1[..KEY]), (1, &[7; KEY][..]));
-        assert_eq!(told(&other).len(), 3, "the clients that are there");
+        assert_eq!(received_frames(&other).len(), 3, "the connected clients");
     }
 }

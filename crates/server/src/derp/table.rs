@@ -1,11 +1,12 @@
-//! Which clients are connected to the relay, and which to others of its mesh.
+//! Table of the clients that are connected to this relay, and of those connected to other relays of
+//! the mesh.
 //!
 //! ```text
-//!   near: a client of this relay ──────────── its queue
-//!   far:  a client of another ── the queue of the link there, the oldest link first
+//!   local:  client of this relay ──── its queue
+//!   remote: client of another relay ── queue of the link to that relay, the oldest link first
 //! ```
 //!
-//! Where a client is both, it is near.
+//! If a client is connected to both, the local connection is used.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,42 +32,42 @@ use tailnet::{
 use tokio::sync::Notify;
 
 use super::queue::Queue;
-use crate::counted;
+use crate::counters;
 
-/// The most clients of other relays: more than one network has.
-const MOST_FAR: usize = 1 << 17;
-/// The most receivers of one far client that are told when it goes.
-const MOST_HEARD: usize = 4096;
-/// The same of all far clients. When there are more, all are forgotten.
-const MOST_HEARD_OF_ALL: usize = 1 << 17;
+/// Maximum number of clients of other relays, more than one network has.
+const MOST_REMOTE: usize = 1 << 17;
+/// Maximum number of receivers of one remote client that are notified when it disconnects.
+const MOST_RECEIVERS: usize = 4096;
+/// The same for all remote clients together. When it is exceeded, all receivers are removed.
+const MOST_PAIRS: usize = 1 << 17;
 
-/// A connection: a client's, or this relay's own to another.
+/// A connection of a client, or of this relay to another relay.
 #[derive(Debug)]
 pub struct Client {
     /// The client's key.
     pub key: NodePublic,
-    /// What waits for it.
+    /// Frames for the client.
     pub queue: Queue,
-    /// Whether it may do what relays of the mesh do.
+    /// Whether the connection has the rights of a mesh relay.
     pub is_of_mesh: bool,
-    /// Where it comes from.
+    /// Source address.
     pub at: SocketAddr,
-    /// Whether what is sent to its key goes to it.
+    /// Whether frames for the key are sent to this connection.
     is_active: AtomicBool,
-    /// It is to be closed.
+    /// Notified when the connection must be closed.
     closed: Notify,
 }
 
 /// How a client is reached.
 #[derive(Clone, Debug)]
-pub enum Way {
-    /// By its own connection.
-    Near(Arc<Client>),
-    /// By that of another relay.
-    Far(Arc<Client>),
+pub enum Route {
+    /// Over its own connection.
+    Local(Arc<Client>),
+    /// Over the link to another relay.
+    Remote(Arc<Client>),
 }
 
-/// All connections. Of several with one key the one that sent last is sent to.
+/// All connections. Of several connections with the same key, the one that sent last receives.
 #[derive(Debug, Default)]
 pub struct Table {
     all: RwLock<All>,
@@ -75,30 +76,30 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 struct All {
-    near: HashMap<NodePublic, Arc<Client>>,
-    far: HashMap<NodePublic, Vec<Arc<Client>>>,
-    /// Relays that are told which clients are near.
+    local: HashMap<NodePublic, Arc<Client>>,
+    remote: HashMap<NodePublic, Vec<Arc<Client>>>,
+    /// Relays that are notified of local clients.
     watchers: Vec<Arc<Client>>,
-    /// By far client: the near ones that it sent to.
-    heard: HashMap<NodePublic, HashSet<NodePublic>>,
-    /// The number of these near ones.
+    /// For each remote client, the local clients that it sent to.
+    conversations: HashMap<NodePublic, HashSet<NodePublic>>,
+    /// Total number of these local clients.
     pairs: usize,
 }
 
 impl Client {
-    /// One that has logged in.
+    /// Creates the connection of a client that has logged in.
     pub fn new(
         key: NodePublic,
         at: SocketAddr,
         is_of_mesh: bool,
-        counted: &'static counted::Relay,
+        counters: &'static counters::RelayCounters,
     ) -> Self {
-        let queue = if is_of_mesh { Queue::of_relay(counted) } else { Queue::new(counted) };
+        let queue = if is_of_mesh { Queue::of_relay(counters) } else { Queue::new(counters) };
         let (is_active, closed) = (AtomicBool::new(false), Notify::new());
         Self { key, queue, is_of_mesh, at, is_active, closed }
     }
 
-    /// Ends when the connection is to be closed.
+    /// Returns when the connection must be closed.
     pub async fn closed(&self) {
         self.closed.notified().await;
     }
@@ -108,135 +109,139 @@ impl Client {
     }
 }
 
-impl Way {
-    /// The connection.
+impl Route {
+    /// The connection to send to.
     pub fn client(&self) -> &Arc<Client> {
         match self {
-            Self::Near(client) | Self::Far(client) => client,
+            Self::Local(client) | Self::Remote(client) => client,
         }
     }
 }
 
 impl Table {
-    /// A client has logged in.
+    /// Adds a client that has logged in.
     pub fn insert(&self, client: &Arc<Client>) {
         let mut all = self.write();
         client.is_active.store(true, Relaxed);
-        match all.near.insert(client.key, Arc::clone(client)) {
+        match all.local.insert(client.key, Arc::clone(client)) {
             Some(other) if Arc::ptr_eq(&other, client) => {}
             Some(other) => other.is_active.store(false, Relaxed),
-            None => all.tell_present(client),
+            None => all.notify_present(client),
         }
     }
 
-    /// A client sends.
+    /// Notes that a connection sent a frame.
     pub fn note_active(&self, client: &Arc<Client>) {
         if !client.is_active.load(Relaxed) {
             self.insert(client);
         }
     }
 
-    /// A connection ended. Whether its client is gone from all relays: it may have another.
+    /// Removes a connection. Returns whether its client is gone from all relays. It may have
+    /// another connection.
     pub fn remove(&self, client: &Arc<Client>) -> bool {
         let mut all = self.write();
         client.is_active.store(false, Relaxed);
         all.watchers.retain(|watcher| !Arc::ptr_eq(watcher, client));
-        let is_last = all.near.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
+        let is_last = all.local.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
         if !is_last {
             return false;
         }
-        all.near.remove(&client.key);
-        let words = gone(&client.key, GoneReason::Disconnected);
-        all.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&words));
-        !all.far.contains_key(&client.key)
+        all.local.remove(&client.key);
+        let frame = gone(&client.key, GoneReason::Disconnected);
+        all.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&frame));
+        !all.remote.contains_key(&client.key)
     }
 
-    /// How the client with this key is reached.
-    pub fn way(&self, key: &NodePublic) -> Option<Way> {
+    /// The route to the client with this key.
+    pub fn route(&self, key: &NodePublic) -> Option<Route> {
         let all = self.read();
-        let far = || Some(Way::Far(Arc::clone(all.far.get(key)?.first()?)));
-        all.near.get(key).cloned().map(Way::Near).or_else(far)
+        let remote = || Some(Route::Remote(Arc::clone(all.remote.get(key)?.first()?)));
+        all.local.get(key).cloned().map(Route::Local).or_else(remote)
     }
 
-    /// Another whenever ways may be others.
+    /// A number that changes whenever a route may have changed.
     pub fn version(&self) -> u64 {
         self.version.load(Acquire)
     }
 
-    /// Has a relay of the mesh be told which clients are near, now and later.
+    /// Notifies a relay of the mesh of all local clients, now and later.
     pub fn watch(&self, watcher: &Arc<Client>) {
         let mut all = self.write();
         if all.watchers.iter().any(|other| Arc::ptr_eq(other, watcher)) {
             return;
         }
-        let mut words = BytesMut::new();
-        for client in all.near.values() {
-            write_present(&mut words, &client.key, client.at, client.flags());
+        let mut frame = BytesMut::new();
+        for client in all.local.values() {
+            write_present(&mut frame, &client.key, client.at, client.flags());
         }
-        watcher.queue.fill().presence(&words);
+        watcher.queue.fill().presence(&frame);
         all.watchers.push(Arc::clone(watcher));
     }
 
     /// Closes a client's connection.
     pub fn close(&self, key: &NodePublic) {
-        if let Some(client) = self.read().near.get(key) {
+        if let Some(client) = self.read().local.get(key) {
             client.closed.notify_one();
         }
     }
 
-    /// A client is connected to the relay that this link leads to. Returns false if there are too many.
+    /// Adds a client that is connected to the relay at the other end of a link. Returns false if
+    /// there are too many.
     #[must_use]
-    pub fn arrive(&self, link: &Arc<Client>, key: NodePublic) -> bool {
+    pub fn add_remote(&self, link: &Arc<Client>, key: NodePublic) -> bool {
         let mut all = self.write();
-        if all.far.len() >= MOST_FAR && !all.far.contains_key(&key) {
+        if all.remote.len() >= MOST_REMOTE && !all.remote.contains_key(&key) {
             return false;
         }
-        let links = all.far.entry(key).or_default();
+        let links = all.remote.entry(key).or_default();
         if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
             links.push(Arc::clone(link));
         }
         true
     }
 
-    /// It is not any more.
-    pub fn leave(&self, link: &Arc<Client>, key: &NodePublic) {
-        self.write().leave(link, key);
+    /// Removes a client from a link.
+    pub fn remove_remote(&self, link: &Arc<Client>, key: &NodePublic) {
+        self.write().remove_remote(link, key);
     }
 
-    /// A link ended.
-    pub fn lose(&self, link: &Arc<Client>) {
+    /// Removes a link with all its clients.
+    pub fn remove_link(&self, link: &Arc<Client>) {
         let mut all = self.write();
         let by_it = |links: &Vec<Arc<Client>>| links.iter().any(|other| Arc::ptr_eq(other, link));
         let lost: Vec<NodePublic> =
-            all.far.iter().filter(|(_, links)| by_it(links)).map(|(key, _)| *key).collect();
-        lost.iter().for_each(|key| all.leave(link, key));
+            all.remote.iter().filter(|(_, links)| by_it(links)).map(|(key, _)| *key).collect();
+        lost.iter().for_each(|key| all.remove_remote(link, key));
     }
 
-    /// A client sent to one that is not here, and is told so. A relay of the mesh is told in line with
-    /// the clients that come and go: it would take one that came back for one that is gone.
-    pub fn tell_not_here(&self, sender: &Client, peer: &NodePublic) {
-        let words = gone(peer, GoneReason::NotHere);
+    /// Notifies the sender of a datagram that the peer is not connected. A relay of the mesh
+    /// gets this in order with the presence frames: otherwise, it could take a client that
+    /// reconnected for one that left.
+    pub fn send_not_here(&self, sender: &Client, peer: &NodePublic) {
+        let frame = gone(peer, GoneReason::NotHere);
         if !sender.is_of_mesh {
-            sender.queue.fill().control(&words);
+            sender.queue.fill().control(&frame);
             return;
         }
         let all = self.read();
-        if !all.near.contains_key(peer) {
-            sender.queue.fill().presence(&words);
+        if !all.local.contains_key(peer) {
+            sender.queue.fill().presence(&frame);
         }
     }
 
-    /// A far client sends to a near one, which is told when it goes.
-    pub fn hear(&self, from: NodePublic, to: NodePublic) {
-        // No way is another by that.
+    /// Notes that a remote client sent to a local one, which is notified when the remote client
+    /// disconnects.
+    pub fn note_remote_sender(&self, from: NodePublic, to: NodePublic) {
+        // This changes no route, so the version stays.
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        if all.far.contains_key(&from) {
-            if all.pairs >= MOST_HEARD_OF_ALL {
-                all.heard.clear();
+        if all.remote.contains_key(&from) {
+            if all.pairs >= MOST_PAIRS {
+                all.conversations.clear();
                 all.pairs = 0;
             }
-            let heard = all.heard.entry(from).or_default();
-            if heard.len() < MOST_HEARD && heard.insert(to) {
+            let conversations = all.conversations.entry(from).or_default();
+            if conversations.len() < MOST_RECEIVERS && conversations.insert(to) {
                 all.pairs += 1;
             }
         }
@@ -248,39 +253,40 @@ impl Table {
 
     fn write(&self) -> RwLockWriteGuard<'_, All> {
         let all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        // A way that is asked for after the new number was seen waits, and is the new one.
+        // A lookup that starts after the new version was seen waits for the lock, and finds
+        // the new routes.
         self.version.fetch_add(1, AcqRel);
         all
     }
 }
 
 impl All {
-    fn tell_present(&self, client: &Client) {
-        let mut words = BytesMut::new();
-        write_present(&mut words, &client.key, client.at, client.flags());
-        self.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&words));
+    fn notify_present(&self, client: &Client) {
+        let mut frame = BytesMut::new();
+        write_present(&mut frame, &client.key, client.at, client.flags());
+        self.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&frame));
     }
 
-    fn leave(&mut self, link: &Arc<Client>, key: &NodePublic) {
-        let Some(links) = self.far.get_mut(key) else { return };
+    fn remove_remote(&mut self, link: &Arc<Client>, key: &NodePublic) {
+        let Some(links) = self.remote.get_mut(key) else { return };
         links.retain(|other| !Arc::ptr_eq(other, link));
         if !links.is_empty() {
             return;
         }
-        self.far.remove(key);
-        let heard = self.heard.remove(key).unwrap_or_default();
-        self.pairs -= heard.len();
-        if self.near.contains_key(key) {
+        self.remote.remove(key);
+        let conversations = self.conversations.remove(key).unwrap_or_default();
+        self.pairs -= conversations.len();
+        if self.local.contains_key(key) {
             return;
         }
-        let words = gone(key, GoneReason::Disconnected);
-        for client in heard.iter().filter_map(|to| self.near.get(to)) {
-            client.queue.fill().control(&words);
+        let frame = gone(key, GoneReason::Disconnected);
+        for client in conversations.iter().filter_map(|to| self.local.get(to)) {
+            client.queue.fill().control(&frame);
         }
     }
 }
 
-/// The frame that says that a peer is not connected.
+/// The frame that a peer is not connected.
 pub fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
     let mut out = BytesMut::new();
     write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason.byte()]].concat());
@@ -296,11 +302,11 @@ mod tests {
 
     fn client(number: u8) -> Arc<Client> {
         let at = "192.0.2.1:7".parse().unwrap();
-        Arc::new(Client::new(NodePublic([number; 32]), at, number >= 100, counted::of_tests()))
+        Arc::new(Client::new(NodePublic([number; 32]), at, number >= 100, counters::for_tests()))
     }
 
-    /// What it was told: clients, and whether each is present.
-    fn told(client: &Client) -> Vec<(u8, bool)> {
+    /// The presence frames for a relay: clients, and whether each is connected.
+    fn presence_events(client: &Client) -> Vec<(u8, bool)> {
         let (mut out, mut decoder) = (BytesMut::new(), Decoder::default());
         let _ = client.queue.take(&mut out).now_or_never();
         let frames = std::iter::from_fn(|| decoder.poll_frame(&mut out).unwrap());
@@ -314,121 +320,121 @@ mod tests {
         frames.map(read).collect()
     }
 
-    fn is_near(table: &Table, client: &Arc<Client>) -> bool {
-        let way = table.way(&client.key);
-        matches!(way, Some(Way::Near(other)) if Arc::ptr_eq(&other, client))
+    fn is_local(table: &Table, client: &Arc<Client>) -> bool {
+        let route = table.route(&client.key);
+        matches!(route, Some(Route::Local(other)) if Arc::ptr_eq(&other, client))
     }
 
-    fn is_by(table: &Table, key: u8, link: &Arc<Client>) -> bool {
-        let way = table.way(&NodePublic([key; 32]));
-        matches!(way, Some(Way::Far(other)) if Arc::ptr_eq(&other, link))
+    fn is_through(table: &Table, key: u8, link: &Arc<Client>) -> bool {
+        let route = table.route(&NodePublic([key; 32]));
+        matches!(route, Some(Route::Remote(other)) if Arc::ptr_eq(&other, link))
     }
 
     #[test]
-    fn of_two_with_one_key_the_one_that_sent_last_is_sent_to() {
+    fn of_two_connections_with_one_key_the_last_sender_receives() {
         let (table, old, new) = (Table::default(), client(1), client(1));
         table.insert(&old);
         table.insert(&new);
-        assert!(is_near(&table, &new));
+        assert!(is_local(&table, &new));
         let version = table.version();
         table.note_active(&old);
-        assert!(is_near(&table, &old) && table.version() != version);
+        assert!(is_local(&table, &old) && table.version() != version);
         assert!(!table.remove(&new));
-        assert!(is_near(&table, &old));
+        assert!(is_local(&table, &old));
         assert!(table.remove(&old));
-        assert!(table.way(&old.key).is_none());
+        assert!(table.route(&old.key).is_none());
     }
 
     #[test]
-    fn a_relay_that_watches_is_told_of_each_client_once() {
+    fn a_watcher_is_notified_of_each_client_once() {
         let (table, watcher, there, late, again) =
             (Table::default(), client(100), client(1), client(2), client(2));
         table.insert(&there);
         table.watch(&watcher);
         table.watch(&watcher);
-        assert_eq!(told(&watcher), [(1, true)]);
+        assert_eq!(presence_events(&watcher), [(1, true)]);
         table.insert(&late);
         table.insert(&again);
         table.note_active(&late);
         table.remove(&late);
-        assert_eq!(told(&watcher), [(2, true), (2, false)]);
-        assert!(!table.remove(&again), "it was another's turn");
+        assert_eq!(presence_events(&watcher), [(2, true), (2, false)]);
+        assert!(!table.remove(&again), "another connection was active");
         table.remove(&watcher);
         table.insert(&again);
-        assert_eq!(told(&watcher), []);
+        assert_eq!(presence_events(&watcher), []);
     }
 
     #[test]
-    fn a_relay_is_told_in_order_that_a_client_is_not_here_and_that_it_is_again() {
+    fn not_here_and_presence_reach_a_relay_in_order() {
         let (table, relay, one) = (Table::default(), client(100), client(1));
         table.watch(&relay);
         table.insert(&one);
         table.remove(&one);
-        table.tell_not_here(&relay, &one.key);
+        table.send_not_here(&relay, &one.key);
         table.insert(&one);
-        // The datagram that is late was looked at before.
-        table.tell_not_here(&relay, &one.key);
-        assert_eq!(told(&relay), [(1, true), (1, false), (1, false), (1, true)]);
-        table.tell_not_here(&one, &client(2).key);
-        assert_eq!(told(&one), [(2, false)]);
+        // The late datagram was looked up before.
+        table.send_not_here(&relay, &one.key);
+        assert_eq!(presence_events(&relay), [(1, true), (1, false), (1, false), (1, true)]);
+        table.send_not_here(&one, &client(2).key);
+        assert_eq!(presence_events(&one), [(2, false)]);
     }
 
     #[test]
-    fn a_far_client_is_reached_by_a_link_until_that_ends_and_near_is_before_far() {
-        let (table, one, other, near) = (Table::default(), client(100), client(101), client(1));
-        assert!(table.arrive(&one, near.key));
-        assert!(table.arrive(&other, near.key));
-        assert!(is_by(&table, 1, &one));
-        table.insert(&near);
-        assert!(is_near(&table, &near));
-        assert!(!table.remove(&near), "it is far yet");
-        table.lose(&one);
-        assert!(is_by(&table, 1, &other));
-        table.leave(&other, &near.key);
-        assert!(table.way(&near.key).is_none() && table.read().far.is_empty());
+    fn a_remote_client_is_reached_by_its_links_and_local_takes_precedence() {
+        let (table, one, other, local) = (Table::default(), client(100), client(101), client(1));
+        assert!(table.add_remote(&one, local.key));
+        assert!(table.add_remote(&other, local.key));
+        assert!(is_through(&table, 1, &one));
+        table.insert(&local);
+        assert!(is_local(&table, &local));
+        assert!(!table.remove(&local), "it is still remote");
+        table.remove_link(&one);
+        assert!(is_through(&table, 1, &other));
+        table.remove_remote(&other, &local.key);
+        assert!(table.route(&local.key).is_none() && table.read().remote.is_empty());
     }
 
     #[test]
-    fn a_client_that_heard_a_far_one_is_told_when_that_is_gone_from_the_region() {
-        let (table, link, other, near) = (Table::default(), client(100), client(101), client(1));
-        let far = NodePublic([2; 32]);
-        table.insert(&near);
-        table.hear(far, near.key);
-        assert!(table.arrive(&link, far));
-        table.leave(&link, &far);
-        assert_eq!(told(&near), [], "it was none of the mesh's when it was heard");
-        assert!(table.arrive(&link, far));
-        assert!(table.arrive(&other, far));
-        table.hear(far, near.key);
-        table.lose(&link);
-        assert_eq!(told(&near), []);
-        table.lose(&other);
-        assert_eq!(told(&near), [(2, false)]);
+    fn a_receiver_is_notified_when_a_remote_sender_left_the_region() {
+        let (table, link, other, local) = (Table::default(), client(100), client(101), client(1));
+        let remote = NodePublic([2; 32]);
+        table.insert(&local);
+        table.note_remote_sender(remote, local.key);
+        assert!(table.add_remote(&link, remote));
+        table.remove_remote(&link, &remote);
+        assert_eq!(presence_events(&local), [], "it was not in the mesh when it sent");
+        assert!(table.add_remote(&link, remote));
+        assert!(table.add_remote(&other, remote));
+        table.note_remote_sender(remote, local.key);
+        table.remove_link(&link);
+        assert_eq!(presence_events(&local), []);
+        table.remove_link(&other);
+        assert_eq!(presence_events(&local), [(2, false)]);
     }
 
     #[test]
-    fn what_another_relay_says_of_its_clients_has_bounded_memory() {
+    fn the_table_of_remote_clients_is_bounded() {
         let (table, link) = (Table::default(), client(100));
         let key = |number: usize| {
             let mut key = [3; 32];
             key[..8].copy_from_slice(&number.to_be_bytes());
             NodePublic(key)
         };
-        assert!((0..MOST_FAR).all(|number| table.arrive(&link, key(number))));
-        assert!(!table.arrive(&link, key(MOST_FAR)) && table.arrive(&link, key(0)));
-        for to in 0..MOST_HEARD + 9 {
-            table.hear(key(0), key(to));
+        assert!((0..MOST_REMOTE).all(|number| table.add_remote(&link, key(number))));
+        assert!(!table.add_remote(&link, key(MOST_REMOTE)) && table.add_remote(&link, key(0)));
+        for to in 0..MOST_RECEIVERS + 9 {
+            table.note_remote_sender(key(0), key(to));
         }
-        assert_eq!(table.read().pairs, MOST_HEARD);
-        for to in 0..2 * MOST_HEARD_OF_ALL {
-            table.hear(key(1 + to % 100), key(to));
+        assert_eq!(table.read().pairs, MOST_RECEIVERS);
+        for to in 0..2 * MOST_PAIRS {
+            table.note_remote_sender(key(1 + to % 100), key(to));
         }
-        let counted: usize = table.read().heard.values().map(HashSet::len).sum();
-        assert_eq!(table.read().pairs, counted);
-        assert!(counted <= MOST_HEARD_OF_ALL, "{counted}");
-        table.lose(&link);
+        let sum: usize = table.read().conversations.values().map(HashSet::len).sum();
+        assert_eq!(table.read().pairs, sum);
+        assert!(sum <= MOST_PAIRS, "{sum}");
+        table.remove_link(&link);
         let all = table.read();
-        assert_eq!((all.far.len(), all.heard.len(), all.pairs), (0, 0, 0));
+        assert_eq!((all.remote.len(), all.conversations.len(), all.pairs), (0, 0, 0));
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! The part of YAML 1.2 that files with relays are written in: block and flow collections, plain and quoted
-//! scalars of one line, comments. The rest, such as anchors, tags and texts of several lines, is refused by
-//! its name.
+//! Parser for the part of YAML 1.2 that map files use: block and flow collections, plain and quoted
+//! scalars on one line, and comments. Other features, such as anchors, tags and multi-line strings,
+//! are refused by name.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// The most collections within each other.
+/// Maximum nesting depth.
 const DEPTH: usize = 32;
 
-/// A line that cannot be read, and the reason.
+/// A line that cannot be parsed, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct YamlError {
-    /// From 1.
+    /// Line number, from 1.
     line: usize,
     reason: &'static str,
 }
@@ -25,20 +25,20 @@ impl fmt::Display for YamlError {
 
 impl std::error::Error for YamlError {}
 
-/// The value of a plain scalar below a key, or below no key at the top.
+/// Converts a plain scalar to a value. `key` is empty at the top level.
 pub type Resolve = fn(key: &str, plain: &str) -> Value;
 
-/// Reads a document.
+/// Parses a document.
 ///
 /// # Errors
-/// The text is not YAML, or uses a part of YAML that is not supported.
+/// The text is not YAML, or uses an unsupported feature.
 pub fn read(text: &str, resolve: Resolve) -> Result<Value, YamlError> {
     let lines = lines(text)?;
     let mut reader = Reader { lines, at: 0, resolve };
     let Some(first) = reader.lines.first() else { return Ok(Value::Null) };
     let value = reader.block(first.indent, "", 0)?;
     match reader.lines.get(reader.at) {
-        Some(line) => Err(line.error("this is indented otherwise than what it belongs to")),
+        Some(line) => Err(line.error("the indentation does not match")),
         None => Ok(value),
     }
 }
@@ -56,7 +56,7 @@ impl Line {
         YamlError { line: self.number, reason }
     }
 
-    /// The text behind the dash of an element, with its indentation.
+    /// The text after the dash of a list element, with its indentation.
     fn element(&self) -> Option<Self> {
         let rest =
             self.text.strip_prefix('-').filter(|rest| rest.is_empty() || rest.starts_with(' '))?;
@@ -65,7 +65,7 @@ impl Line {
         Some(Self { number: self.number, indent, text: text.to_owned() })
     }
 
-    /// The key of a member, and the text behind its colon.
+    /// The key of a member, and the text after its colon.
     fn member(&self) -> Result<Option<(String, String)>, YamlError> {
         let text = self.text.as_str();
         if text.starts_with(['"', '\'']) {
@@ -77,7 +77,7 @@ impl Line {
             return Ok(None);
         }
         if text.starts_with("? ") {
-            return Err(self.error("a key with `?` is not supported"));
+            return Err(self.error("keys with `?` are not supported"));
         }
         let ends = text.match_indices(':').map(|(at, _)| at);
         let mut ends = ends.filter(|at| text.len() == at + 1 || text[at + 1..].starts_with(' '));
@@ -87,7 +87,7 @@ impl Line {
     }
 }
 
-/// All lines but empty ones and comments.
+/// All lines except empty ones and comments.
 fn lines(text: &str) -> Result<Vec<Line>, YamlError> {
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
@@ -98,7 +98,7 @@ fn lines(text: &str) -> Result<Vec<Line>, YamlError> {
             "" => {}
             "..." => break,
             "---" if lines.is_empty() => {}
-            "---" => return Err(line.error("a second document is not supported")),
+            "---" => return Err(line.error("several documents are not supported")),
             _ if text.starts_with('%') && lines.is_empty() => {}
             _ if text.starts_with('\t') => return Err(line.error("a tab cannot indent")),
             _ => lines.push(line),
@@ -107,14 +107,14 @@ fn lines(text: &str) -> Result<Vec<Line>, YamlError> {
     Ok(lines)
 }
 
-/// A line as far as a `#` that begins a comment: at its beginning or behind a space, outside of quotes.
+/// Removes a comment: a `#` at the beginning or after a space, outside quotes.
 fn without_comment(line: &str) -> &str {
     let is_comment =
         |(_, before, letter): &(usize, char, char)| *letter == '#' && before.is_whitespace();
     unquoted(line).find(is_comment).map_or(line, |(at, ..)| &line[..at])
 }
 
-/// The letters outside of quotes, each with its place and the letter before it.
+/// The characters outside quotes, each with its position and the preceding character.
 fn unquoted(line: &str) -> impl Iterator<Item = (usize, char, char)> {
     let (mut quote, mut before) = (None, ' ');
     let mut letters = line.char_indices();
@@ -123,7 +123,7 @@ fn unquoted(line: &str) -> impl Iterator<Item = (usize, char, char)> {
             let (at, letter) = letters.next()?;
             let last = std::mem::replace(&mut before, letter);
             match (quote, letter) {
-                // A quote within a plain scalar is a letter.
+                // A quote inside a plain scalar is an ordinary character.
                 (None, '"' | '\'') if last.is_whitespace() || "[{,:".contains(last) => {
                     quote = Some(letter);
                 }
@@ -143,11 +143,11 @@ struct Reader {
 }
 
 impl Reader {
-    /// The value that begins at this line, with this indentation.
+    /// The value that begins at the current line, with this indentation.
     fn block(&mut self, indent: usize, key: &str, depth: usize) -> Result<Value, YamlError> {
         let line = &self.lines[self.at];
         if depth > DEPTH {
-            return Err(line.error("too many collections within each other"));
+            return Err(line.error("collections are nested too deeply"));
         }
         if line.element().is_some() {
             return self.list(indent, key, depth);
@@ -189,7 +189,7 @@ impl Reader {
             let value = if !rest.is_empty() {
                 self.inline(&line, &rest, &key, depth)?
             } else if self.lines.get(self.at).is_some_and(|next| {
-                // The elements of a list may be indented as far as its key.
+                // The elements of a list may have the indentation of its key.
                 next.indent == indent && next.element().is_some()
             }) {
                 self.list(indent, &key, depth + 1)?
@@ -197,7 +197,7 @@ impl Reader {
                 self.below(indent, &key, depth)?
             };
             if table.insert(key, value).is_some() {
-                return Err(line.error("this key stands twice"));
+                return Err(line.error("duplicate key"));
             }
         }
         Ok(Value::Object(table))
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    /// A scalar or a flow collection. The latter may go on in the next lines.
+    /// A scalar or a flow collection, which may continue on the next lines.
     fn inline(
         &mut self,
         line: &Line,
@@ -231,18 +231,18 @@ impl Reader {
         let mut flow = Flow { line, rest: &text, resolve: self.resolve };
         let value = flow.value(key, depth, is_flow)?;
         if !flow.rest.trim().is_empty() {
-            return Err(line.error("something is behind the value"));
+            return Err(line.error("unexpected text after the value"));
         }
         match self.lines.get(self.at).filter(|next| next.indent > line.indent && !is_flow) {
             Some(next) if next.element().is_none() && next.member()?.is_none() => {
-                Err(next.error("a text of several lines is not supported"))
+                Err(next.error("multi-line strings are not supported"))
             }
             _ => Ok(value),
         }
     }
 }
 
-/// The number of brackets outside of quotes that a line opens, less those that it closes.
+/// Number of brackets that a line opens outside quotes, minus those that it closes.
 fn open_brackets(text: &str) -> i64 {
     let count = |letter| match letter {
         '[' | '{' => 1,
@@ -252,7 +252,7 @@ fn open_brackets(text: &str) -> i64 {
     unquoted(text).map(|(_, _, letter)| count(letter)).sum()
 }
 
-/// The rest of a line within a flow collection, or of a scalar.
+/// The rest of a line inside a flow collection, or of a scalar.
 struct Flow<'a> {
     line: &'a Line,
     rest: &'a str,
@@ -263,7 +263,7 @@ impl Flow<'_> {
     fn value(&mut self, key: &str, depth: usize, is_within: bool) -> Result<Value, YamlError> {
         self.rest = self.rest.trim_start();
         if depth > DEPTH {
-            return Err(self.line.error("too many collections within each other"));
+            return Err(self.line.error("collections are nested too deeply"));
         }
         match self.rest.chars().next() {
             Some('[') => self.list(key, depth),
@@ -275,8 +275,10 @@ impl Flow<'_> {
             }
             Some('&' | '*') => Err(self.line.error("anchors are not supported")),
             Some('!') => Err(self.line.error("tags are not supported")),
-            Some('|' | '>') => Err(self.line.error("a text of several lines is not supported")),
-            Some('@' | '`' | '%') => Err(self.line.error("a plain text cannot begin so")),
+            Some('|' | '>') => Err(self.line.error("multi-line strings are not supported")),
+            Some('@' | '`' | '%') => {
+                Err(self.line.error("a plain scalar cannot begin with this character"))
+            }
             _ => {
                 let end = self.rest.find(|letter| is_within && ",]}".contains(letter));
                 let (plain, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
@@ -312,13 +314,13 @@ impl Flow<'_> {
                 None => Value::Null,
             };
             if table.insert(key, value).is_some() {
-                return Err(self.line.error("this key stands twice"));
+                return Err(self.line.error("duplicate key"));
             }
         }
         Ok(Value::Object(table))
     }
 
-    /// Whether a collection ends here. Passes the bracket or comma before an element.
+    /// Whether a collection ends here. Skips the bracket or comma before an element.
     fn ends(&mut self, bracket: char, before: char) -> Result<bool, YamlError> {
         let rest = self.rest.trim_start();
         let element = rest.strip_prefix(before).map(str::trim_start);
@@ -334,16 +336,16 @@ impl Flow<'_> {
     }
 }
 
-/// A quoted text, and the rest of the line.
+/// Parses a quoted string. Returns it and the rest of the line.
 fn quoted<'a>(line: &Line, text: &'a str) -> Result<(String, &'a str), YamlError> {
-    let open = line.error("the text has no closing quote");
+    let open = line.error("the closing quote is missing");
     let mut letters = text.char_indices();
     let quote = letters.next().map(|(_, quote)| quote);
     let mut read = String::new();
     while let Some((at, letter)) = letters.next() {
         let rest = &text[at + letter.len_utf8()..];
         match letter {
-            // Two of them are one.
+            // Two single quotes are an escaped one.
             '\'' if quote == Some('\'') && rest.starts_with('\'') => {
                 letters.next();
                 read.push('\'');
@@ -353,7 +355,7 @@ fn quoted<'a>(line: &Line, text: &'a str) -> Result<(String, &'a str), YamlError
                 Some((_, letter @ ('"' | '\\' | '/'))) => read.push(letter),
                 Some((_, 't')) => read.push('\t'),
                 Some((_, 'n')) => read.push('\n'),
-                _ => return Err(line.error("this escape by `\\` is not supported")),
+                _ => return Err(line.error("unsupported escape sequence")),
             },
             letter => read.push(letter),
         }
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn collections_and_scalars_are_read_however_they_are_written() {
+    fn block_and_flow_styles_are_parsed_alike() {
         let expected = json!({ "regions": { "900": { "name": "A # b", "nodes": [
             { "name": "900a", "ipv6": "2001:db8::1", "list": ["a", "b"] }, { "name": "it's" },
         ] } } });
@@ -407,17 +409,17 @@ mod tests {
             ("a: &x b", "line 1: anchors are not supported"),
             ("a: b\nc: *x", "line 2: anchors are not supported"),
             ("a: !!str b", "line 1: tags are not supported"),
-            ("a: |\n  b", "line 1: a text of several lines is not supported"),
-            ("a: b\n  c", "line 2: a text of several lines is not supported"),
+            ("a: |\n  b", "line 1: multi-line strings are not supported"),
+            ("a: b\n  c", "line 2: multi-line strings are not supported"),
             ("a:\n\tb: c", "line 2: a tab cannot indent"),
-            ("a: b\na: c", "line 2: this key stands twice"),
-            ("a: b\n  c: d", "line 2: this is indented otherwise than what it belongs to"),
-            ("a:\n    b: c\n  d: e", "line 3: this is indented otherwise than what it belongs to"),
-            ("a: \"b", "line 1: the text has no closing quote"),
+            ("a: b\na: c", "line 2: duplicate key"),
+            ("a: b\n  c: d", "line 2: the indentation does not match"),
+            ("a:\n    b: c\n  d: e", "line 3: the indentation does not match"),
+            ("a: \"b", "line 1: the closing quote is missing"),
             ("a: [[b][c]]", "line 1: a bracket or a comma is missing"),
             ("a: [b", "line 1: a bracket or a comma is missing"),
-            ("a: [b] c", "line 1: something is behind the value"),
-            ("a: b\n---\nc: d", "line 2: a second document is not supported"),
+            ("a: [b] c", "line 1: unexpected text after the value"),
+            ("a: b\n---\nc: d", "line 2: several documents are not supported"),
             ("a: b\nc", "line 2: a key with `:` is missing"),
         ] {
             assert_eq!(parsed(yaml), Err(reason.to_owned()), "{yaml}");
@@ -428,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_flow_collection_of_many_lines_is_parsed_once() {
-        // This would take minutes if each line were parsed with all before it.
+        // This would take minutes if each line were parsed together with all previous ones.
         let many = 100_000;
         let list = parsed(&format!("a: [\n{}]", "b,\n".repeat(many))).unwrap();
         assert_eq!(list["a"].as_array().map(Vec::len), Some(many));

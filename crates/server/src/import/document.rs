@@ -1,11 +1,11 @@
-//! A network as one text of JSON:
+//! A network as one JSON document:
 //!
 //! ```text
 //!   { "linerate_server": 1, "noise_key": "privkey:..", "derp_key": "privkey:..",
 //!     "objects": [ { "kind": "user", "id": 1, "body": { .. } }, .. ] }
 //! ```
 //!
-//! An object without a body is gone: what remains is that its number was given.
+//! An object without a body was deleted. Its ID must not be assigned again.
 
 use anyhow::{Context, bail};
 use coordinator::object::{Kind, Stored};
@@ -16,10 +16,10 @@ use zeroize::Zeroizing;
 
 use super::Incoming;
 
-/// The version of the text. Another one adds something that this program cannot leave out.
+/// Version of the format. A newer version contains something that this program cannot ignore.
 const VERSION: u32 = 1;
 
-/// The text, read.
+/// The parsed document.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
@@ -45,7 +45,7 @@ struct Version {
 }
 
 impl Document {
-    /// That of a network.
+    /// The document of a network.
     pub fn new(
         objects: &[Stored],
         noise: &MachineKey,
@@ -63,38 +63,38 @@ impl Document {
         })
     }
 
-    /// Reads one.
+    /// Parses a document.
     ///
     /// # Errors
-    /// It is none, or one of a newer program.
+    /// It is not an export, or one of a newer program.
     pub fn read(text: &str) -> anyhow::Result<Self> {
         let version: Version = serde_json::from_str(text)
-            .context("neither a database of SQLite nor an export of linerate-server's")?;
+            .context("neither an SQLite database nor an export of linerate-server")?;
         if version.linerate_server != VERSION {
             bail!(
-                "an export of version {}, and this linerate-server reads version {VERSION}",
+                "an export of version {}, but this linerate-server reads version {VERSION}",
                 version.linerate_server
             );
         }
-        serde_json::from_str(text).context("not an export of linerate-server's")
+        serde_json::from_str(text).context("not an export of linerate-server")
     }
 
-    /// As it is written.
+    /// The JSON text.
     ///
     /// # Errors
-    /// None: serde_json may have some.
+    /// Serialization failed.
     pub fn text(&self) -> anyhow::Result<Zeroizing<String>> {
         Ok(Zeroizing::new(serde_json::to_string_pretty(self)?))
     }
 
-    /// The network.
+    /// Converts the document to a network.
     ///
     /// # Errors
-    /// An object is of a kind that this program does not know, or a key is none.
+    /// An object has an unknown kind, or a key is invalid.
     pub fn into_incoming(self) -> anyhow::Result<Incoming> {
         let stored = |entry: Entry| {
             let kind = Kind::named(&entry.kind)
-                .with_context(|| format!("this linerate-server knows no {:?}", entry.kind))?;
+                .with_context(|| format!("unknown kind of object: {:?}", entry.kind))?;
             Ok(Stored { kind, id: entry.id, body: entry.body.map(|body| body.to_string()) })
         };
         let objects = self.objects.into_iter().map(stored).collect::<anyhow::Result<_>>()?;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_exported_is_imported_with_what_is_gone() {
+    fn an_export_round_trips_with_deleted_objects() {
         let user =
             |id, body: Option<&str>| Stored { kind: Kind::User, id, body: body.map(str::to_owned) };
         let objects = vec![user(1, Some(r#"{"id":1}"#)), user(2, None)];
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_program_wrote_is_refused_by_name() {
+    fn an_export_of_a_newer_program_is_refused_with_a_reason() {
         let why = |text: &str| match Document::read(text).and_then(Document::into_incoming) {
             Ok(_) => panic!("{text} is read"),
             Err(why) => format!("{why:#}"),

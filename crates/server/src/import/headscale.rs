@@ -1,4 +1,4 @@
-//! The database of headscale, read and never written.
+//! Reads headscale's database. It is never written.
 //!
 //! ```text
 //!   schema: all known? ──► rows ──► objects ──► coordinator::Import ──► new objects
@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail, ensure};
 use coordinator::{
-    Import as Network, ImportOutcome,
+    Import as NetworkImport, ImportOutcome,
     object::{Kind, Object, Policy, PolicyId, Stored, UserId},
 };
 use sqlx::{ConnectOptions, Connection, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -29,57 +29,57 @@ use super::{
 use crate::{
     clock::now,
     configuration::Configuration,
-    files::{self, known_key},
+    files::{self, read_key},
 };
 
-/// Its files beside the database, as its packages set it up.
+/// Names of its key files in the database's folder, as its packages create them.
 const NOISE: &str = "noise_private.key";
 const RELAY: &str = "derp_server_private.key";
 
-/// Reads all objects that the network lacks. It has these from an earlier import.
+/// Reads all objects that the network lacks. The network may have some from an earlier import.
 ///
 /// # Errors
-/// It is not such a database, its keys are missing, or unknown columns may take rights away.
+/// The file is not such a database, its keys are missing, or unknown columns may restrict rights.
 pub async fn read(
-    asked: &Import,
+    arguments: &Import,
     configuration: &Configuration,
     there: &[Stored],
 ) -> anyhow::Result<Incoming> {
-    let beside = |name: &str| asked.file.with_file_name(name);
-    let noise = asked.noise_key.clone().unwrap_or_else(|| beside(NOISE));
-    let noise = known_key(&noise)?.with_context(|| {
+    let beside = |name: &str| arguments.file.with_file_name(name);
+    let noise = arguments.noise_key.clone().unwrap_or_else(|| beside(NOISE));
+    let noise = read_key(&noise)?.with_context(|| {
         format!(
-            "{}: there is no such file; no client would know this server without headscale's key: \
-             name it with --noise-key",
+            "{}: no such file: clients would not recognize this server without headscale's key. Name it \
+             with --noise-key",
             noise.display()
         )
     })?;
-    let relay = asked.derp_key.clone();
+    let relay = arguments.derp_key.clone();
     let relay = match &relay {
         Some(file) => {
-            Some(known_key(file)?.with_context(|| format!("{}: no such file", file.display()))?)
+            Some(read_key(file)?.with_context(|| format!("{}: no such file", file.display()))?)
         }
-        None => known_key(&beside(RELAY))?,
+        None => read_key(&beside(RELAY))?,
     };
     if !there.is_empty() {
         check_same(&configuration.state_dir, &noise)?;
     }
-    let options = SqliteConnectOptions::new().filename(&asked.file).read_only(true);
+    let options = SqliteConnectOptions::new().filename(&arguments.file).read_only(true);
     let mut from = options.connect().await?;
     let schema = Schema::read(&mut from).await?;
     let mut remarks: Vec<String> = Vec::new();
     for sign in schema.newer() {
         remarks.push(format!(
-            "warning: the database is of a newer headscale than 0.29 ({sign}): what it means by known \
-             names may have changed"
+            "warning: the database is of a newer headscale than 0.29 ({sign}): the meaning of known names \
+             may have changed"
         ));
     }
     let mut tally = Tally::default();
     for unknown in schema.unknown(&mut from).await? {
         ensure!(
-            asked.ignore.contains(&unknown.name),
-            "{} has values in {} rows, and this linerate-server does not know what they mean: they may \
-             take rights away; --ignore {} imports without them",
+            arguments.ignore.contains(&unknown.name),
+            "{} has values in {} rows, and their meaning is unknown: they may restrict rights. \
+             --ignore {} imports without them",
             unknown.name,
             unknown.rows,
             unknown.name
@@ -88,7 +88,7 @@ pub async fn read(
         remarks.push(format!("left out: {} of {} rows", unknown.name, unknown.rows));
     }
     let prefixes = configuration.network_settings().prefixes;
-    let to = Network::onto(prefixes, there)?;
+    let to = NetworkImport::onto(prefixes, there)?;
     let keys = BTreeMap::new();
     let mut reader = Reader { from, schema, to, tally, remarks, keys };
     reader.users().await?;
@@ -106,7 +106,7 @@ pub async fn read(
         remarks.push(left_out("node", id.0, &why.into()));
     }
     if there.is_empty() {
-        let policy = policy(asked, saved)?;
+        let policy = policy(arguments, saved)?;
         tally.set_policy(if policy.is_some() { "imported" } else { "none" });
         objects.extend(policy.map(|policy| policy.stored()));
     } else {
@@ -115,41 +115,44 @@ pub async fn read(
     Ok(Incoming { objects, noise, relay, remarks, tally, completes: true })
 }
 
-/// A second import completes the first, and nothing else: the network is known by the same key.
+/// A second import can only complete the first one, so the network's key must be the same.
 fn check_same(folder: &Path, noise: &MachineKey) -> anyhow::Result<()> {
-    let own = known_key(&folder.join(files::NOISE))?;
+    let own = read_key(&folder.join(files::NOISE))?;
     let is_same = own.is_some_and(|own| own.public() == noise.public());
     ensure!(
         is_same,
-        "{} has another network already, and an import goes into none",
+        "{} already contains another network: import into an empty one",
         folder.display()
     );
     Ok(())
 }
 
-/// The policy that is in force from the first moment: a network is not opened by being moved.
-fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy>> {
+/// The policy of the imported network. It applies from the start, so that the import does not open
+/// the network.
+fn policy(arguments: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy>> {
     let named =
         |file: &PathBuf| fs::read_to_string(file).with_context(|| file.display().to_string());
-    let text = match (asked.policy.as_ref().map(named).transpose()?, saved) {
+    let text = match (arguments.policy.as_ref().map(named).transpose()?, saved) {
         (Some(text), _) | (None, Some(text)) => text,
-        (None, None) if asked.no_policy => return Ok(None),
+        (None, None) if arguments.no_policy => return Ok(None),
         (None, None) => bail!(
-            "the database has no policy, because headscale's is in a file unless `policy.mode` is \
-             \"database\": name the file with --policy FILE, or say --no-policy if every node may reach \
+            "the database has no policy: headscale's policy is in a file unless `policy.mode` is \
+             \"database\". Name the file with --policy FILE, or use --no-policy if every node may reach \
              every other"
         ),
     };
     let policy = ::policy::Policy::parse(&text).map_err(|refusal| {
-        anyhow!("the policy is refused; name another with --policy\n{refusal}")
+        anyhow!("the policy is invalid; name another one with --policy\n{refusal}")
     })?;
     match policy.is_open() {
-        false if asked.no_policy => {
-            bail!("the database has a policy: leave --no-policy out, or name another with --policy")
+        false if arguments.no_policy => {
+            bail!(
+                "the database has a policy: omit --no-policy, or name another policy with --policy"
+            )
         }
-        true if !asked.no_policy => bail!(
+        true if !arguments.no_policy => bail!(
             "the policy has neither `acls` nor `grants`, so that every node may reach every other: name \
-             another with --policy FILE, or say --no-policy if that is wanted"
+             another policy with --policy FILE, or use --no-policy if this is intended"
         ),
         _ => {}
     }
@@ -159,13 +162,13 @@ fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy
 struct Reader {
     from: SqliteConnection,
     schema: Schema,
-    to: Network,
+    to: NetworkImport,
     tally: Tally,
     remarks: Vec<String>,
     keys: BTreeMap<i64, Maker>,
 }
 
-/// A pre-auth key, imported or not, as far as it decides about its nodes.
+/// The parts of a pre-auth key, imported or not, that apply to its nodes.
 #[derive(Clone, Copy)]
 struct Maker {
     user: Option<UserId>,
@@ -182,7 +185,7 @@ impl Reader {
     }
 
     async fn keys(&mut self) -> anyhow::Result<()> {
-        // Later versions have the tags in a column, and may have an old table that is not true any more.
+        // Later versions have the tags in a column, and may still have an outdated table.
         let tags = match self.schema.has("pre_auth_keys", "tags") {
             true => BTreeMap::new(),
             false => self.lists("pre_auth_key_acl_tags", ["pre_auth_key_id", "tag"]).await?,
@@ -209,7 +212,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Clients of OAuth, which a network here does not have. Their tokens live for an hour.
+    /// Counts OAuth clients, which do not exist in linerate. Their tokens live for an hour.
     async fn oauth_clients(&mut self) -> anyhow::Result<()> {
         for row in self.rows("oauth_clients", &["client_id", "revoked"], "id").await? {
             if row.text("revoked").is_empty() {
@@ -230,18 +233,20 @@ impl Reader {
             let outcome = rows::node(&mut row, more).and_then(|(mut node, v4, v6)| {
                 let maker = node.auth_key.and_then(|key| self.keys.get(&key.0));
                 node.ephemeral = maker.is_some_and(|maker| maker.is_ephemeral);
-                // headscale 0.29.0 forgot the users of some nodes; later versions find them so, too.
+                // headscale 0.29.0 lost the users of some nodes. Later versions find
+                // them in the same way.
                 if let Some(user) = maker.and_then(|maker| maker.user)
                     && node.user.is_none()
                     && node.tags.is_empty()
                 {
-                    row.note(format!("it is of user {user}, by whose key it joined"));
+                    row.note(format!("it belongs to user {user}, whose key it joined with"));
                     node.user = Some(user);
                 }
                 if !self.schema.has_requested_tags() && !node.hostinfo.tags.is_empty() {
-                    // As if it had not asked: at its next registration the policy decides.
-                    let asked = std::mem::take(&mut node.hostinfo.tags).join(", ");
-                    row.note(format!("it gets {asked} by the policy at its next registration"));
+                    // The policy decides about requested tags at the next
+                    // registration.
+                    let tags = std::mem::take(&mut node.hostinfo.tags).join(", ");
+                    row.note(format!("the policy decides about {tags} at its next registration"));
                 }
                 Ok(self.to.node(node, v4, v6)?)
             });
@@ -256,7 +261,7 @@ impl Reader {
         Ok(newest.filter(|text| !text.trim().is_empty()))
     }
 
-    /// The last numbers that were given, also to what is gone.
+    /// Reads the last assigned IDs, including those of deleted objects.
     async fn numbers(&mut self) -> anyhow::Result<()> {
         for row in schema::rows(&mut self.from, "SELECT name, seq FROM sqlite_sequence").await? {
             let (name, last): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -272,7 +277,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The rows of a table that are not deleted.
+    /// The rows of a table, without deleted ones.
     async fn rows(
         &mut self,
         table: &str,
@@ -290,7 +295,8 @@ impl Reader {
         Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_kept).collect())
     }
 
-    /// Texts of a table of old versions, by the number of their owner. Disabled routes are left out.
+    /// Strings from a table of old versions, by the ID of their owner. Disabled routes are
+    /// ignored.
     async fn lists(
         &mut self,
         table: &str,
@@ -316,7 +322,7 @@ impl Reader {
                 let changed = changed.iter().map(ToString::to_string);
                 let notes = changed.chain(row.into_notes());
                 self.remarks.extend(notes.map(|note| format!("note: {name} {id}: {note}")));
-                Outcome::Imported
+                Outcome::ImportOutcome
             }
             Err(why) => {
                 self.to.leave_out(kind, id);

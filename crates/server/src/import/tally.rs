@@ -1,10 +1,10 @@
-//! The numbers of objects that an import read, imported and left out, by kind.
+//! Numbers of objects that an import read, imported and left out, by kind.
 
 use std::collections::BTreeMap;
 
 use coordinator::object::{Kind, Stored};
 
-/// The kinds that an import counts, with their names.
+/// Kinds that an import counts, with their names.
 pub const KINDS: [(Kind, &str); 4] = [
     (Kind::User, "users"),
     (Kind::Node, "nodes"),
@@ -12,70 +12,70 @@ pub const KINDS: [(Kind, &str); 4] = [
     (Kind::ApiKey, "API keys"),
 ];
 
-/// How an object ended.
+/// Outcome of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It is in the network now.
-    Imported,
-    /// It was there from an earlier import.
+    /// It was imported.
+    ImportOutcome,
+    /// It was already imported earlier.
     There,
-    /// It is not in the network.
+    /// It was left out.
     LeftOut,
 }
 
-/// How many of each kind had each outcome.
+/// Number of objects for each kind and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     counts: BTreeMap<(Kind, Outcome), usize>,
-    /// Objects that were left out, of kinds that a network here does not have.
+    /// Objects of kinds that linerate does not have.
     others: usize,
     policy: Option<&'static str>,
 }
 
 impl Tally {
-    /// All of these were imported.
+    /// Counts all objects as imported.
     pub fn of(objects: &[Stored]) -> Self {
         let mut tally = Self::default();
         for object in objects.iter().filter(|object| object.body.is_some()) {
-            tally.add(object.kind, Outcome::Imported);
+            tally.add(object.kind, Outcome::ImportOutcome);
         }
-        let has_policy = tally.count(Kind::Policy, Outcome::Imported) > 0;
+        let has_policy = tally.count(Kind::Policy, Outcome::ImportOutcome) > 0;
         tally.policy = Some(if has_policy { "imported" } else { "none" });
         tally
     }
 
-    /// One more.
+    /// Counts an object.
     pub fn add(&mut self, kind: Kind, outcome: Outcome) {
         *self.counts.entry((kind, outcome)).or_default() += 1;
     }
 
-    /// One that was counted as imported is left out.
+    /// Changes the outcome of an imported object to left out.
     pub fn take_back(&mut self, kind: Kind) {
-        if let Some(imported) = self.counts.get_mut(&(kind, Outcome::Imported)) {
+        if let Some(imported) = self.counts.get_mut(&(kind, Outcome::ImportOutcome)) {
             *imported = imported.saturating_sub(1);
         }
         self.add(kind, Outcome::LeftOut);
     }
 
-    /// So many more are left out, of kinds that a network here does not have.
+    /// Counts omitted objects of kinds that linerate does not have.
     pub fn leave_out_others(&mut self, number: usize) {
         self.others += number;
     }
 
-    /// Sets the word for the policy.
+    /// Sets the outcome of the policy.
     pub fn set_policy(&mut self, policy: &'static str) {
         self.policy = Some(policy);
     }
 
-    /// Whether an object was left out.
+    /// Whether any object was left out.
     pub fn is_incomplete(&self) -> bool {
         self.others > 0 || KINDS.iter().any(|(kind, _)| self.count(*kind, Outcome::LeftOut) > 0)
     }
 
-    /// One line for each kind, with the numbers of each outcome.
+    /// One line for each kind, with the numbers of all outcomes.
     pub fn lines(&self) -> Vec<String> {
         let line = |(kind, name): (Kind, &str)| {
-            let counts = [Outcome::Imported, Outcome::There, Outcome::LeftOut]
+            let counts = [Outcome::ImportOutcome, Outcome::There, Outcome::LeftOut]
                 .map(|outcome| self.count(kind, outcome));
             let [imported, there, left_out] = counts;
             let read: usize = counts.iter().sum();
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_numbers_of_all_outcomes_add_up_to_the_number_read() {
         let mut tally = Tally::default();
-        for outcome in [Outcome::Imported, Outcome::Imported, Outcome::There] {
+        for outcome in [Outcome::ImportOutcome, Outcome::ImportOutcome, Outcome::There] {
             tally.add(Kind::Node, outcome);
         }
         assert!(!tally.is_incomplete());

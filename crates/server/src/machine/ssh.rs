@@ -1,5 +1,5 @@
-//! What becomes of a login by SSH that is checked (tailscale `tailcfg.SSHAction`): its node asks, and
-//! is answered when somebody has decided.
+//! Checked SSH logins (tailscale `tailcfg.SSHAction`). The node requests an action, and gets the
+//! answer when the login is approved or rejected.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,25 +14,25 @@ use super::{Client, random_number};
 use crate::{
     body::{Answer, json, text},
     clock::now,
-    serve::Server,
+    serve::Tenant,
 };
 
-/// What the paths begin with: two numbers of nodes follow, as `7/to/8`.
+/// Prefix of the paths. Two node IDs follow, such as `7/to/8`.
 pub const PATH: &str = "/machine/ssh/action/";
-/// Where a login is shown that waits.
+/// Prefix of the page of a waiting login.
 pub const PAGE: &str = "/ssh/";
-/// How long a question is held. The client asks again.
+/// How long a request waits for a decision. The client then repeats it.
 const HOLD: Duration = Duration::from_secs(50);
 
-/// A question of a node that somebody logs in to.
-struct Question {
+/// A node's request about a login to it.
+struct SshRequest {
     ends: [NodeId; 2],
     account: String,
-    /// The number under which the login waits already.
+    /// The ID of the login, if it is already waiting.
     followed: Option<String>,
 }
 
-impl Question {
+impl SshRequest {
     fn read(uri: &Uri) -> Option<Self> {
         let (from, at) = uri.path().strip_prefix(PATH)?.split_once("/to/")?;
         let ends = [NodeId(from.parse().ok()?), NodeId(at.parse().ok()?)];
@@ -47,7 +47,7 @@ impl Question {
         Some(Self { ends, account: account?, followed })
     }
 
-    /// Where the node asks on.
+    /// The URL of the node's next request.
     fn url(&self, number: &str) -> String {
         let [from, at] = self.ends;
         let mut query = form_urlencoded::Serializer::new(String::new());
@@ -58,7 +58,7 @@ impl Question {
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct SshAnswer {
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -67,60 +67,60 @@ struct Told {
     action: SshAction,
 }
 
-/// Answers a node's question.
+/// Answers a node's request.
 pub async fn answer(
-    server: &Arc<Server>,
+    tenant: &Arc<Tenant>,
     client: Client,
     uri: &Uri,
 ) -> anyhow::Result<Response<Answer>> {
-    let Some(question) = Question::read(uri) else {
-        return Ok(text(StatusCode::BAD_REQUEST, "not a question about a login\n"));
+    let Some(request) = SshRequest::read(uri) else {
+        return Ok(text(StatusCode::BAD_REQUEST, "not a request about a login\n"));
     };
-    if !server.network.read(|state| state.belongs_to_machine(question.ends[1], &client.machine)) {
-        return Ok(text(StatusCode::FORBIDDEN, "the login is at another machine\n"));
+    if !tenant.network.read(|state| state.belongs_to_machine(request.ends[1], &client.machine)) {
+        return Ok(text(StatusCode::FORBIDDEN, "the login is to another machine\n"));
     }
-    let told = match decide(server, &question).await? {
-        SshOutcome::Accepted => Told { action: SshAction::accepted(), ..Told::default() },
+    let answer = match decide(tenant, &request).await? {
+        SshOutcome::Accepted => SshAnswer { action: SshAction::accepted(), ..SshAnswer::default() },
         SshOutcome::Refused(why) => {
-            Told { message: format!("{why}\r\n"), reject: true, ..Told::default() }
+            SshAnswer { message: format!("{why}\r\n"), reject: true, ..SshAnswer::default() }
         }
         SshOutcome::Pending(number) => {
-            let is_new = question.followed.as_ref() != Some(&number);
-            let message = if is_new { invitation(server, &number) } else { String::new() };
-            let hold_and_delegate = question.url(&number);
+            let is_new = request.followed.as_ref() != Some(&number);
+            let message = if is_new { invitation(tenant, &number) } else { String::new() };
+            let hold_and_delegate = request.url(&number);
             let action = SshAction { hold_and_delegate, ..SshAction::default() };
-            Told { message, action, ..Told::default() }
+            SshAnswer { message, action, ..SshAnswer::default() }
         }
     };
-    Ok(json(StatusCode::OK, serde_json::to_string(&told).context("an action is JSON")?))
+    Ok(json(StatusCode::OK, serde_json::to_string(&answer).context("an action is JSON")?))
 }
 
-fn invitation(server: &Server, number: &str) -> String {
+fn invitation(tenant: &Tenant, number: &str) -> String {
     format!(
-        "# This login has to be confirmed. Open:\r\n#\r\n#     {}{PAGE}{number}\r\n#\r\n",
-        server.url
+        "# This login must be approved. Open:\r\n#\r\n#     {}{PAGE}{number}\r\n#\r\n",
+        tenant.url
     )
 }
 
-/// Waits until a login that waits already is decided, for as long as a question is held.
-async fn decide(server: &Server, question: &Question) -> anyhow::Result<SshOutcome> {
-    if let Some(followed) = &question.followed {
-        let (mut kept, deadline) = (server.network.kept(), Instant::now() + HOLD);
+/// Waits until a waiting login is decided, or the maximum time has passed.
+async fn decide(tenant: &Tenant, request: &SshRequest) -> anyhow::Result<SshOutcome> {
+    if let Some(followed) = &request.followed {
+        let (mut committed, deadline) = (tenant.network.committed(), Instant::now() + HOLD);
         let is_open =
-            || server.network.read(|state| state.pending_ssh_login(followed, now()).is_some());
+            || tenant.network.read(|state| state.pending_ssh_login(followed, now()).is_some());
         while is_open() {
-            let changed = timeout_at(deadline, kept.changed()).await;
+            let changed = timeout_at(deadline, committed.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
                 break;
             }
         }
     }
-    let (number, ends) = (random_number()?, question.ends);
-    let (account, followed) = (question.account.clone(), question.followed.clone());
-    let asked = server
+    let (number, ends) = (random_number()?, request.ends);
+    let (account, followed) = (request.account.clone(), request.followed.clone());
+    let outcome = tenant
         .network
         .run(move |state, now| state.ssh_login(ends, &account, followed.as_deref(), &number, now));
-    asked.await
+    outcome.await
 }
 
 #[cfg(test)]
@@ -128,26 +128,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_is_told_to_ask_it_can_ask() {
+    fn the_url_for_the_next_request_can_be_parsed() {
         let uri = |text: &str| text.parse::<Uri>().unwrap();
         let first = format!("{PATH}7/to/8?local_user=an%2Bna%26");
-        let question = Question::read(&uri(&first)).unwrap();
-        assert_eq!((question.ends, &*question.account), ([NodeId(7), NodeId(8)], "an+na&"));
-        assert!(question.followed.is_none());
-        let next = Question::read(&uri(&question.url("abc"))).unwrap();
-        assert_eq!((next.ends, &next.account), (question.ends, &question.account));
+        let request = SshRequest::read(&uri(&first)).unwrap();
+        assert_eq!((request.ends, &*request.account), ([NodeId(7), NodeId(8)], "an+na&"));
+        assert!(request.followed.is_none());
+        let next = SshRequest::read(&uri(&request.url("abc"))).unwrap();
+        assert_eq!((next.ends, &next.account), (request.ends, &request.account));
         assert_eq!(next.followed.as_deref(), Some("abc"));
         for wrong in ["", "7", "7/to/", "7/to/x?local_user=a", "7/to/8", "7/to/8?check=a"] {
-            assert!(Question::read(&uri(&format!("{PATH}{wrong}"))).is_none(), "{wrong}");
+            assert!(SshRequest::read(&uri(&format!("{PATH}{wrong}"))).is_none(), "{wrong}");
         }
     }
 
     #[test]
-    fn actions_are_written_as_clients_read_them() {
-        let told = |told: Told| serde_json::to_value(&told).unwrap();
-        let refused = told(Told { message: "no".into(), reject: true, ..Told::default() });
+    fn ssh_answers_have_the_fields_that_clients_expect() {
+        let answer = |answer: SshAnswer| serde_json::to_value(&answer).unwrap();
+        let refused =
+            answer(SshAnswer { message: "no".into(), reject: true, ..SshAnswer::default() });
         assert_eq!(refused, serde_json::json!({ "message": "no", "reject": true }));
-        let accepted = told(Told { action: SshAction::accepted(), ..Told::default() });
+        let accepted = answer(SshAnswer { action: SshAction::accepted(), ..SshAnswer::default() });
         assert_eq!((&accepted["accept"], accepted.get("reject")), (&true.into(), None));
     }
 }

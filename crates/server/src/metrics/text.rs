@@ -1,41 +1,42 @@
-//! The text format of Prometheus
+//! Prometheus's text format
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::fmt::{Display, Write};
 
 use crate::{
-    counted::{Counted, STUN, Times},
-    networks::{Networks, Place},
+    counters::{Counters, Histogram, STUN},
+    tenants::{TenantSlot, Tenants},
 };
 
-/// Every counter of the server. `docs/metrics.md` changes with this.
-pub fn write(networks: &Networks) -> String {
-    let of_networks: Vec<Of<'_>> =
-        networks.all().iter().filter_map(|place| Of::new(place)).collect();
+/// Writes all metrics. `docs/metrics.md` lists them.
+pub fn write(tenants: &Tenants) -> String {
+    let tenants: Vec<TenantMetrics<'_>> =
+        tenants.all().iter().filter_map(|slot| TenantMetrics::new(slot)).collect();
     let mut text = Text::default();
-    text.head("info", "gauge", "What runs: its version.");
+    text.head("info", "gauge", "Version of the server.");
     text.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.all(&of_networks);
-    text.head("stun_answers_total", "counter", "Answers to STUN.");
+    text.all(&tenants);
+    text.head("stun_answers_total", "counter", "Answers to STUN requests.");
     text.sample("stun_answers_total", &[], STUN.read());
     text.0
 }
 
-/// What is told of a network. That of the top level has no label, as it had before there were others.
-struct Of<'a> {
+/// Values of a network. The one of the top level has no label, to be compatible with servers of
+/// one network.
+struct TenantMetrics<'a> {
     network: Option<&'a str>,
-    counted: &'a Counted,
+    counters: &'a Counters,
     nodes: usize,
     connected: usize,
     users: usize,
 }
 
-impl<'a> Of<'a> {
-    /// None: it has not begun.
-    fn new(place: &'a Place) -> Option<Self> {
-        let network = &place.server()?.network;
-        let name = place.name.as_ref().map(|name| name.text());
-        let (counted, mut of) = (network.counted(), (0, 0, 0));
+impl<'a> TenantMetrics<'a> {
+    /// `None` if the network has not started.
+    fn new(slot: &'a TenantSlot) -> Option<Self> {
+        let network = &slot.tenant()?.network;
+        let name = slot.name.as_ref().map(|name| name.text());
+        let (counters, mut of) = (network.counters(), (0, 0, 0));
         network.read(|state| {
             for node in state.nodes() {
                 of.0 += 1;
@@ -44,10 +45,10 @@ impl<'a> Of<'a> {
             of.2 = state.users().count();
         });
         let (nodes, connected, users) = of;
-        Some(Self { network: name, counted, nodes, connected, users })
+        Some(Self { network: name, counters, nodes, connected, users })
     }
 
-    /// Its labels, and this.
+    /// The labels of the network, and a further one.
     fn labels<'l>(&'l self, more: Option<(&'l str, &'l str)>) -> Vec<(&'l str, &'l str)> {
         self.network.map(|name| ("network", name)).into_iter().chain(more).collect()
     }
@@ -65,21 +66,21 @@ impl Text {
         );
     }
 
-    /// One sample. The labels' values are ours: none has to be escaped.
+    /// Writes a sample. The values of labels need no escaping.
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.0, "linerate_server_{name}");
-        for (place, (label, of)) in labels.iter().enumerate() {
-            let _ = write!(self.0, "{}{label}=\"{of}\"", if place == 0 { "{" } else { "," });
+        for (slot, (label, of)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"{of}\"", if slot == 0 { "{" } else { "," });
         }
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// One sample of each network.
+    /// Writes a metric with one sample for each network.
     fn each<V: Display>(
         &mut self,
-        all: &[Of<'_>],
+        all: &[TenantMetrics<'_>],
         (name, kind, help): (&str, &str, &str),
-        value: impl Fn(&Of<'_>) -> V,
+        value: impl Fn(&TenantMetrics<'_>) -> V,
     ) {
         self.head(name, kind, help);
         for of in all {
@@ -87,68 +88,68 @@ impl Text {
         }
     }
 
-    /// Several of each.
+    /// Writes a metric with several samples for each network.
     fn labelled<const COUNT: usize>(
         &mut self,
-        all: &[Of<'_>],
+        all: &[TenantMetrics<'_>],
         (name, help, label): (&str, &str, &str),
-        values: impl Fn(&Of<'_>) -> [(&'static str, u64); COUNT],
+        values: impl Fn(&TenantMetrics<'_>) -> [(&'static str, u64); COUNT],
     ) {
         self.head(name, "counter", help);
         for of in all {
-            for (told, value) in values(of) {
-                self.sample(name, &of.labels(Some((label, told))), value);
+            for (metric, value) in values(of) {
+                self.sample(name, &of.labels(Some((label, metric))), value);
             }
         }
     }
 
-    fn times(
+    fn histogram(
         &mut self,
-        all: &[Of<'_>],
+        all: &[TenantMetrics<'_>],
         name: &str,
         help: &str,
-        times: impl Fn(&Counted) -> &Times,
+        histogram: impl Fn(&Counters) -> &Histogram,
     ) {
         self.head(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         for of in all {
-            let times = times(of.counted);
-            for (micros, count) in times.up_to() {
+            let histogram = histogram(of.counters);
+            for (micros, count) in histogram.cumulative() {
                 let bound = (micros as f64 / 1e6).to_string();
                 self.sample(&bucket, &of.labels(Some(("le", &bound))), count);
             }
-            let (count, micros) = times.total();
+            let (count, micros) = histogram.total();
             self.sample(&bucket, &of.labels(Some(("le", "+Inf"))), count);
             self.sample(&format!("{name}_sum"), &of.labels(None), micros as f64 / 1e6);
             self.sample(&format!("{name}_count"), &of.labels(None), count);
         }
     }
 
-    fn all(&mut self, all: &[Of<'_>]) {
+    fn all(&mut self, all: &[TenantMetrics<'_>]) {
         self.each(all, ("nodes", "gauge", "Nodes of the network."), |of| of.nodes);
         self.each(all, ("nodes_connected", "gauge", "Nodes that are connected."), |of| {
             of.connected
         });
         self.each(all, ("users", "gauge", "Users of the network."), |of| of.users);
-        self.each(all, ("map_streams", "gauge", "Streams of maps."), |of| {
-            of.counted.streams.read()
+        self.each(all, ("map_streams", "gauge", "Open map streams."), |of| {
+            of.counters.streams.read()
         });
-        let told = ("commands_total", "counter", "Commands run on the network.");
-        self.each(all, told, |of| of.counted.commands.read());
-        let help = "Transactions of the store, until they are kept.";
-        self.times(all, "commit_seconds", help, |counted| &counted.commits);
-        let help = "Transactions that were made anew behind another process's.";
-        let told = ("commit_conflicts_total", "counter", help);
-        self.each(all, told, |of| of.counted.conflicts.read());
-        let help = "Transactions that the store refused; their commands failed.";
-        let told = ("commit_failures_total", "counter", help);
-        self.each(all, told, |of| of.counted.failures.read());
-        let told = ("store_version", "gauge", "The network's version.");
-        self.each(all, told, |of| of.counted.version.read());
+        let metric = ("commands_total", "counter", "Commands that ran on the network.");
+        self.each(all, metric, |of| of.counters.commands.read());
+        let help = "Durations of committed transactions of the store.";
+        self.histogram(all, "commit_seconds", help, |counters| &counters.commits);
+        let help = "Transactions repeated after a conflict with another process.";
+        let metric = ("commit_conflicts_total", "counter", help);
+        self.each(all, metric, |of| of.counters.conflicts.read());
+        let help = "Transactions that the store refused. Their commands failed.";
+        let metric = ("commit_failures_total", "counter", help);
+        self.each(all, metric, |of| of.counters.failures.read());
+        let metric = ("store_version", "gauge", "Version of the network.");
+        self.each(all, metric, |of| of.counters.version.read());
         self.of_relays(all);
-        let told = ("logins_refused_total", "Logins that were refused.", "at");
-        self.labelled(all, told, |of| {
-            let refused = &of.counted.refused;
+        let metric = ("logins_refused_total", "Refused logins.", "at");
+        self.labelled(all, metric, |of| {
+            let refused = &of.counters.refused;
             [
                 ("machine", refused.machine.read()),
                 ("relay", refused.relay.read()),
@@ -158,17 +159,17 @@ impl Text {
         });
     }
 
-    fn of_relays(&mut self, all: &[Of<'_>]) {
-        let told = ("relay_clients", "gauge", "Connections to the relay.");
-        self.each(all, told, |of| of.counted.relay.clients.read());
-        let help = "Datagrams taken for clients that are connected.";
-        let told = ("relay_datagrams_total", "counter", help);
-        self.each(all, told, |of| of.counted.relay.datagrams.read());
-        let told = ("relay_bytes_total", "counter", "Their bytes.");
-        self.each(all, told, |of| of.counted.relay.bytes.read());
-        let told = ("relay_drops_total", "Datagrams not relayed.", "reason");
-        self.labelled(all, told, |of| {
-            let relay = &of.counted.relay;
+    fn of_relays(&mut self, all: &[TenantMetrics<'_>]) {
+        let metric = ("relay_clients", "gauge", "Connections to the relay.");
+        self.each(all, metric, |of| of.counters.relay.clients.read());
+        let help = "Datagrams accepted for connected clients.";
+        let metric = ("relay_datagrams_total", "counter", help);
+        self.each(all, metric, |of| of.counters.relay.datagrams.read());
+        let metric = ("relay_bytes_total", "counter", "Bytes of these datagrams.");
+        self.each(all, metric, |of| of.counters.relay.bytes.read());
+        let metric = ("relay_drops_total", "Datagrams that were not relayed.", "reason");
+        self.labelled(all, metric, |of| {
+            let relay = &of.counters.relay;
             [("not_here", relay.not_here.read()), ("queue_full", relay.queue_full.read())]
         });
     }
@@ -180,16 +181,16 @@ mod tests {
 
     use super::*;
 
-    fn of(network: Option<&str>) -> Of<'_> {
-        Of { network, counted: Counted::begin(), nodes: 3, connected: 2, users: 1 }
+    fn of(network: Option<&str>) -> TenantMetrics<'_> {
+        TenantMetrics { network, counters: Counters::begin(), nodes: 3, connected: 2, users: 1 }
     }
 
     #[test]
-    fn a_sample_has_its_labels_and_times_are_told_in_seconds() {
+    fn samples_have_labels_and_durations_are_in_seconds() {
         let mut text = Text::default();
-        let told = ("drops_total", "Lost.", "reason");
+        let metric = ("drops_total", "Lost.", "reason");
         let all = [of(None), of(Some("b"))];
-        text.labelled(&all, told, |_| [("a", 1), ("b", 2)]);
+        text.labelled(&all, metric, |_| [("a", 1), ("b", 2)]);
         assert_eq!(
             text.0,
             "# HELP linerate_server_drops_total Lost.\n\
@@ -200,8 +201,8 @@ mod tests {
              linerate_server_drops_total{network=\"b\",reason=\"b\"} 2\n"
         );
         let mut text = Text::default();
-        all[1].counted.commits.note(Duration::from_micros(2_000));
-        text.times(&all, "t", "T.", |counted| &counted.commits);
+        all[1].counters.commits.observe(Duration::from_micros(2_000));
+        text.histogram(&all, "t", "T.", |counters| &counters.commits);
         assert!(text.0.contains("linerate_server_t_bucket{le=\"0.0025\"} 0"), "{}", text.0);
         let of_other = "linerate_server_t_bucket{network=\"b\",le=\"0.0025\"} 1";
         assert!(text.0.contains(of_other), "{}", text.0);
@@ -210,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn the_manual_names_every_counter() {
+    fn the_manual_lists_every_metric() {
         let manual = include_str!("../../../../docs/metrics.md");
         let mut text = Text::default();
         text.all(&[of(None)]);
         for line in text.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, kind) = line.split_once(' ').unwrap();
-            let told = format!("`{name}`");
-            let is_told = |row: &&str| row.contains(&told) && row.contains(kind);
+            let metric = format!("`{name}`");
+            let is_told = |row: &&str| row.contains(&metric) && row.contains(kind);
             assert!(manual.lines().any(|row| is_told(&row)), "{name}, a {kind}");
         }
     }

@@ -1,4 +1,4 @@
-//! Tells those who follow the network that something changed.
+//! Notifies the followers of a network about changes.
 
 use std::{
     sync::{Weak, atomic::Ordering::Relaxed},
@@ -8,15 +8,16 @@ use std::{
 use coordinator::State;
 use tokio::time::{Instant, sleep};
 
-use super::Network;
+use super::NetworkState;
 
-/// Between two times that followers are told: what changes together is told together. It lasts as
-/// long as they took to read on the last time, so that half of the time is left for other work.
+/// Minimum time between two notifications, so that simultaneous changes are sent together. It is
+/// extended by the time that followers took to read, so that half of the time remains for other
+/// work.
 const REST: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
-/// Tells them at once, and the next time after a rest.
-pub async fn tell(network: Weak<Network>) {
+/// Notifies followers at once, and again after a pause.
+pub async fn notify_followers(network: Weak<NetworkState>) {
     while let Some(network) = network.upgrade() {
         network.published.notified().await;
         let end = network.read(State::end);
@@ -26,7 +27,8 @@ pub async fn tell(network: Weak<Network>) {
         let followers = network.changed.receiver_count();
         sleep(REST).await;
         let mut before = 0;
-        // Those whose clients take nothing do not read, and are not waited for.
+        // Followers whose clients read nothing do not read the log, and must not delay the
+        // others.
         loop {
             let read = network.follower_reads.load(Relaxed);
             if read >= followers || read == before || begun.elapsed() >= LONGEST_REST {

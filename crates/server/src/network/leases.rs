@@ -1,8 +1,9 @@
-//! Which nodes are connected to which server: each server says so in a row of its own, which it
-//! renews, and reads the others'. A server that does not renew its row has lost its streams.
+//! Tracks which nodes are connected to which server. Each server writes them into its own row, which
+//! it renews, and reads the rows of the others. A server that does not renew its row is considered
+//! gone.
 //!
-//! No clock is compared with another's: what counts is for how long a row was seen to be the same,
-//! while this server could renew its own.
+//! Clocks of different servers are not compared. A row expires when this server has seen it
+//! unchanged for some time, while it could renew its own.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,52 +15,52 @@ use anyhow::Context;
 use coordinator::{State, object::NodeId};
 use tokio::time::{Instant, sleep};
 
-use super::Network;
+use super::NetworkState;
 use crate::{
     clock::now,
-    store::{Lease, Polled, Watch},
+    store::{Lease, Polled, Replicas},
 };
 
-/// How often others' rows, and the network's version, are looked at.
+/// Interval at which the other rows and the network's version are read.
 const TICK: Duration = Duration::from_millis(250);
-/// How often a row is renewed.
+/// Interval at which the own row is renewed.
 const BEAT: Duration = Duration::from_secs(2);
-/// A row that was the same for so long is void.
+/// Time after which an unchanged row has expired.
 const LEASE: Duration = Duration::from_secs(10);
-/// It is deleted when no server can still wait for it.
+/// Time after which an expired row is deleted. No server waits for it any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Others are woken this often at most.
+/// Minimum interval between two notifications of other servers.
 const WAKES: Duration = Duration::from_millis(100);
 
-/// What others were seen to say.
+/// The last seen state of another server's row.
 struct Seen {
     beat: i64,
-    /// Of the nodes that were taken from it.
+    /// Version of the nodes that were read from it.
     change: Option<i64>,
     at: Instant,
 }
 
 struct Leases {
-    watch: Arc<Watch>,
+    replicas: Arc<Replicas>,
     others: HashMap<i64, Seen>,
     beat: i64,
     beaten: Option<Instant>,
-    /// Of the nodes that were said last; none if the row may not be there.
-    said: Option<u64>,
-    /// Of the database that answered last.
+    /// Version of the nodes in the own row. `None` if the row may be missing.
+    announced: Option<u64>,
+    /// The database that answered last.
     origin: Option<i64>,
     is_failing: bool,
 }
 
-/// Renews the own row and reads the others' for as long as there is a network.
-pub async fn keep(watch: Watch, network: Weak<Network>) {
-    let watch = Arc::new(watch);
+/// Renews the own row and reads the others while the network exists.
+pub async fn renew_leases(replicas: Replicas, network: Weak<NetworkState>) {
+    let replicas = Arc::new(replicas);
     let mut leases = Leases {
-        watch: Arc::clone(&watch),
+        replicas: Arc::clone(&replicas),
         others: HashMap::new(),
         beat: 0,
         beaten: None,
-        said: None,
+        announced: None,
         origin: None,
         is_failing: false,
     };
@@ -67,7 +68,7 @@ pub async fn keep(watch: Watch, network: Weak<Network>) {
         while let Some(network) = network.upgrade() {
             if let Err(error) = leases.tick(&network).await {
                 if !leases.is_failing {
-                    tracing::warn!("who is connected elsewhere is not known: {error:#}");
+                    tracing::warn!("the connections at other servers are unknown: {error:#}");
                 }
                 leases.is_failing = true;
             }
@@ -75,13 +76,13 @@ pub async fn keep(watch: Watch, network: Weak<Network>) {
             sleep(TICK).await;
         }
     };
-    tokio::join!(polls, wake(&watch, &network), listen(&watch, &network));
+    tokio::join!(polls, wake(&replicas, &network), listen(&replicas, &network));
 }
 
 impl Leases {
-    async fn tick(&mut self, network: &Network) -> anyhow::Result<()> {
+    async fn tick(&mut self, network: &NetworkState) -> anyhow::Result<()> {
         let connections = network.read(State::connection_changes);
-        let has_others = self.said != Some(connections);
+        let has_others = self.announced != Some(connections);
         let is_due = self.beaten.is_none_or(|at| at.elapsed() >= BEAT);
         let lease = (is_due || has_others || self.is_failing).then(|| {
             let text = |state: &State| {
@@ -90,28 +91,28 @@ impl Leases {
             };
             let nodes = has_others.then(|| network.read(text));
             let change = connections.cast_signed();
-            Lease { id: self.watch.own(), beat: self.beat + 1, change, nodes }
+            Lease { id: self.replicas.own(), beat: self.beat + 1, change, nodes }
         });
         let has_beaten = lease.is_some();
-        let Polled { version, origin, is_there, leases } = self.watch.poll(lease).await?;
-        let is_other = self.origin.replace(origin).is_some_and(|former| former != origin);
-        // One that has lost something has less.
+        let Polled { version, origin, is_there, leases } = self.replicas.poll(lease).await?;
+        let is_other = self.origin.replace(origin).is_some_and(|previous| previous != origin);
+        // A database that has lost changes has a lower version.
         if is_other || version != *network.version.borrow() {
             network.behind.notify_one();
         }
         if has_beaten {
             (self.beat, self.beaten) = (self.beat + 1, Some(Instant::now()));
-            // One that others have given up is said anew.
-            self.said = is_there.then_some(connections);
+            // A row that another server deleted is written again.
+            self.announced = is_there.then_some(connections);
         }
         if std::mem::take(&mut self.is_failing) {
-            // Nobody could renew anything meanwhile.
+            // No server could renew its row in the meantime.
             self.others.values_mut().for_each(|seen| seen.at = Instant::now());
         }
         self.compare(network, &leases).await
     }
 
-    async fn compare(&mut self, network: &Network, leases: &[Lease]) -> anyhow::Result<()> {
+    async fn compare(&mut self, network: &NetworkState, leases: &[Lease]) -> anyhow::Result<()> {
         for lease in leases {
             let new = || Seen { beat: lease.beat, change: None, at: Instant::now() };
             let seen = self.others.entry(lease.id).or_insert_with(new);
@@ -121,14 +122,14 @@ impl Leases {
             let age = seen.at.elapsed();
             if age >= LEASE {
                 if seen.change.take().is_some() {
-                    tracing::warn!("another server is gone: its streams are not counted any more");
+                    tracing::warn!("another server is gone: its nodes count as disconnected");
                     lose(network, lease.id, age).await?;
                 }
                 if age >= FORGOTTEN {
-                    self.watch.end(lease).await?;
+                    self.replicas.end(lease).await?;
                 }
             } else if seen.change != Some(lease.change) {
-                let nodes = self.watch.nodes(lease.id).await?.unwrap_or_default();
+                let nodes = self.replicas.nodes(lease.id).await?.unwrap_or_default();
                 let nodes = read(&nodes)?;
                 let id = lease.id;
                 seen.change = Some(lease.change);
@@ -146,30 +147,30 @@ impl Leases {
     }
 }
 
-async fn lose(network: &Network, id: i64, age: Duration) -> anyhow::Result<()> {
+async fn lose(network: &NetworkState, id: i64, age: Duration) -> anyhow::Result<()> {
     let since = now().before(age);
     network.run(move |state, _| state.expire_server_connections(id, since)).await
 }
 
 fn read(nodes: &str) -> anyhow::Result<BTreeSet<NodeId>> {
     let numbers = nodes.split(',').filter(|number| !number.is_empty());
-    numbers.map(|number| Ok(NodeId(number.parse().context("a lease that is none")?))).collect()
+    numbers.map(|number| Ok(NodeId(number.parse().context("an invalid lease")?))).collect()
 }
 
-/// Tells others that this server wrote.
-async fn wake(watch: &Watch, network: &Weak<Network>) {
+/// Notifies other servers that this server wrote.
+async fn wake(replicas: &Replicas, network: &Weak<NetworkState>) {
     while let Some(written) = network.upgrade().map(|network| Arc::clone(&network.written)) {
         written.notified().await;
-        // Others find out by themselves.
-        let _ = watch.wake().await;
+        // Other servers notice the change by polling.
+        let _ = replicas.wake().await;
         sleep(WAKES).await;
     }
 }
 
-/// Hears that others wrote. It is no loss to miss it.
-async fn listen(watch: &Watch, network: &Weak<Network>) {
+/// Receives notifications that other servers wrote. Missing one is harmless.
+async fn listen(replicas: &Replicas, network: &Weak<NetworkState>) {
     while network.strong_count() > 0 {
-        if let Ok(Some(mut listener)) = watch.listen().await {
+        if let Ok(Some(mut listener)) = replicas.listen().await {
             while listener.recv().await.is_ok() {
                 let Some(network) = network.upgrade() else { return };
                 network.behind.notify_one();

@@ -1,11 +1,12 @@
-//! Three servers of one network against one state: random commands by many at a time, with conflicts,
-//! answers that are lost, commits that come after all, and servers that die. What the store has in the
-//! end is what one state has to which the same was done in the same order, each once. Tailnet lock is
-//! part of it, and the audit of all is one chain. With some seeds another database takes over that lacks
-//! what was written last: then all have what it has.
+//! Model test: three servers of one network against a single state. Random commands run
+//! concurrently, with conflicts, lost answers, delayed commits, and servers that are killed. At the
+//! end, the store must equal one state that ran the same commands once and in the same order.
+//! Tailnet lock is included, and the audit entries of all servers must form one chain. With some
+//! seeds, another database takes over that lacks the last changes, and all servers must then match
+//! it.
 
-mod lock;
 mod memory;
+mod tka;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,17 +31,17 @@ use tokio::{
 };
 
 use self::{
-    lock::LockAct,
     memory::{Connection, Memory},
+    tka::TkaAct,
 };
-use super::Network;
+use super::NetworkState;
 
-/// `LINERATE_SEEDS=2000` has more.
+/// `LINERATE_SEEDS=2000` runs more.
 const SEEDS: u64 = 200;
 const SERVERS: usize = 3;
 const CLIENTS: u64 = 8;
 const COMMANDS: u64 = 8;
-/// What is done with one seed or another, as the audit has it.
+/// Outcomes that must occur with at least one seed, as the audit log has them.
 const SEEN: [&str; 10] = [
     "expired key: ()",
     "deleted key: ()",
@@ -54,7 +55,7 @@ const SEEN: [&str; 10] = [
     "turn tailnet lock off",
 ];
 
-/// Randomness that a seed repeats (Vigna's SplitMix64).
+/// Reproducible randomness (Vigna's SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -67,12 +68,12 @@ impl Dice {
     }
 }
 
-/// What is asked of a network.
+/// An operation on a network.
 #[derive(Clone, Debug)]
 enum Act {
     User(u64),
     DeleteUser(i64),
-    /// A key of a user's that makes one node.
+    /// A user's key for one node.
     Key(u8, i64),
     ExpireKey(i64),
     DeleteKey(i64),
@@ -83,11 +84,11 @@ enum Act {
     Rename(i64, u64),
     Approve(i64),
     Delete(i64),
-    Lock(LockAct),
+    Lock(TkaAct),
 }
 
 impl Act {
-    fn any(dice: &mut Dice, seen: &Network) -> Self {
+    fn any(dice: &mut Dice, seen: &NetworkState) -> Self {
         let node = 1 + dice.roll(6).cast_signed();
         let user = 1 + dice.roll(2).cast_signed();
         let api_key = 1 + dice.roll(3) as u8;
@@ -106,20 +107,20 @@ impl Act {
             11 => Self::Delete(node),
             _ => {
                 let roll = dice.roll(24);
-                Self::Lock(seen.read(|state| LockAct::any(roll, node, state)))
+                Self::Lock(seen.read(|state| TkaAct::any(roll, node, state)))
             }
         }
     }
 
-    /// Does it, and says how it went.
+    /// Runs the operation and describes its outcome.
     fn run(&self, state: &mut State, now: Time) -> String {
         match self {
             Self::User(name) => {
                 let user = User { name: format!("user-{name}"), ..User::default() };
-                said(state.create_user(user, now).map(|user| user.id))
+                outcome_text(state.create_user(user, now).map(|user| user.id))
             }
             Self::DeleteUser(user) => {
-                format!("deleted user: {}", said(state.delete_user(UserId(*user))))
+                format!("deleted user: {}", outcome_text(state.delete_user(UserId(*user))))
             }
             Self::Key(number, user) => {
                 let text = secret::write(&[*number; 38]);
@@ -128,13 +129,15 @@ impl Act {
                 if taken {
                     "taken".into()
                 } else {
-                    said(state.create_key(new, &text, now).map(|key| key.id))
+                    outcome_text(state.create_key(new, &text, now).map(|key| key.id))
                 }
             }
             Self::ExpireKey(id) => {
-                format!("expired key: {}", said(state.expire_key(KeyId(*id), now)))
+                format!("expired key: {}", outcome_text(state.expire_key(KeyId(*id), now)))
             }
-            Self::DeleteKey(id) => format!("deleted key: {}", said(state.delete_key(KeyId(*id)))),
+            Self::DeleteKey(id) => {
+                format!("deleted key: {}", outcome_text(state.delete_key(KeyId(*id))))
+            }
             Self::ApiKey(number) => {
                 let text = secret::write_api(&[*number; 38]);
                 match state.find_api_key(&api_prefix(*number)) {
@@ -144,26 +147,29 @@ impl Act {
             }
             Self::ExpireApiKey(number) => {
                 let expired = state.expire_api_key(&api_prefix(*number), now).map(drop);
-                format!("expired API key: {}", said(expired))
+                format!("expired API key: {}", outcome_text(expired))
             }
             Self::DeleteApiKey(number) => {
-                format!("deleted API key: {}", said(state.delete_api_key(&api_prefix(*number))))
+                format!(
+                    "deleted API key: {}",
+                    outcome_text(state.delete_api_key(&api_prefix(*number)))
+                )
             }
             Self::Join(machine, key) => join(state, *machine, *key, now),
             Self::Rename(node, name) => {
-                said(state.rename_node(NodeId(*node), &format!("name-{name}"), now))
+                outcome_text(state.rename_node(NodeId(*node), &format!("name-{name}"), now))
             }
             Self::Approve(node) => {
                 let nets = ["10.0.0.0/8".parse().unwrap()];
-                said(state.approve_routes(NodeId(*node), &nets, now))
+                outcome_text(state.approve_routes(NodeId(*node), &nets, now))
             }
-            Self::Delete(node) => said(state.delete_node(NodeId(*node))),
+            Self::Delete(node) => outcome_text(state.delete_node(NodeId(*node))),
             Self::Lock(act) => act.run(state, now),
         }
     }
 }
 
-fn said<T: std::fmt::Debug, E: ToString>(outcome: Result<T, E>) -> String {
+fn outcome_text<T: std::fmt::Debug, E: ToString>(outcome: Result<T, E>) -> String {
     match outcome {
         Ok(what) => format!("{what:?}"),
         Err(why) => why.to_string(),
@@ -180,7 +186,7 @@ fn api_prefix(number: u8) -> String {
     secret::read_api(&text).unwrap().prefix.to_owned()
 }
 
-/// All have the same host name, and offer the same network.
+/// Joins a machine. All have the same host name and offer the same route.
 fn join(state: &mut State, machine: u8, key: u8, now: Time) -> String {
     let node_key = NodePublic([machine; 32]);
     let request = json!({
@@ -189,10 +195,10 @@ fn join(state: &mut State, machine: u8, key: u8, now: Time) -> String {
     });
     let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
     let machine = MachinePublic([machine; 32]);
-    let asked = RegisterCommand { machine, request: &request, number: "0", url: "", from: None };
+    let requests = RegisterCommand { machine, request: &request, number: "0", url: "", from: None };
     let (RegisterResponse::Immediate(text)
     | RegisterResponse::Refused(text)
-    | RegisterResponse::Deferred(text)) = state.register(asked, now);
+    | RegisterResponse::Deferred(text)) = state.register(requests, now);
     let answer: Value = serde_json::from_str(&text).unwrap();
     let id = state.find_machine_node(&machine, &node_key);
     format!("{} {id:?}", answer["Error"])
@@ -203,16 +209,16 @@ struct World {
     lock: Arc<tokio::sync::Mutex<()>>,
     servers: Mutex<Vec<Server>>,
     writers: Mutex<u64>,
-    /// Whether another database may take over, and one has.
+    /// Whether another database may take over, and whether it did.
     fails_over: bool,
     has_failed_over: AtomicBool,
-    /// What was asked, by its number, and how it was answered.
-    asked: Mutex<BTreeMap<String, (Act, Option<String>)>>,
+    /// Requests by their ID, with their answer.
+    requests: Mutex<BTreeMap<String, (Act, Option<String>)>>,
 }
 
 #[derive(Clone)]
 struct Server {
-    network: Arc<Network>,
+    network: Arc<NetworkState>,
     task: AbortHandle,
     streams: Arc<Mutex<BTreeMap<NodeId, StreamId>>>,
 }
@@ -227,13 +233,13 @@ impl World {
             writers: Mutex::default(),
             fails_over: seed % 5 == 4,
             has_failed_over: AtomicBool::default(),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         });
         for _ in 0..SERVERS {
             let server = world.server().await;
             world.servers.lock().unwrap().push(server);
         }
-        // Some seeds have no faults, some have many.
+        // Seeds differ in the rate of faults, which may be zero.
         world.memory.lock().unwrap().faults = [0, 40, 12, 5][usize::try_from(seed % 4).unwrap()];
         world
     }
@@ -248,7 +254,7 @@ impl World {
             let (memory, lock) = (Arc::clone(&self.memory), Arc::clone(&self.lock));
             let connection = Connection::new(memory, lock, writer);
             if let Ok((network, writer)) =
-                Network::of(connection, Settings::default(), true, None).await
+                NetworkState::of(connection, Settings::default(), true, None).await
             {
                 let task = tokio::spawn(writer).abort_handle();
                 return Server { network, task, streams: Arc::default() };
@@ -270,17 +276,17 @@ impl World {
             sleep(Duration::from_millis(self.roll(20))).await;
             match self.roll(24) {
                 0 => self.kill().await,
-                1..=4 => self.blink().await,
+                1..=4 => self.toggle_stream().await,
                 5 if self.fails_over => self.fail_over(),
-                _ => self.ask(format!("{number}-{count}")).await,
+                _ => self.request_one(format!("{number}-{count}")).await,
             }
         }
     }
 
-    async fn ask(&self, name: String) {
+    async fn request_one(&self, name: String) {
         let (_, server) = self.pick();
         let act = Act::any(&mut self.memory.lock().unwrap().dice, &server.network);
-        self.asked.lock().unwrap().insert(name.clone(), (act.clone(), None));
+        self.requests.lock().unwrap().insert(name.clone(), (act.clone(), None));
         sleep(Duration::from_millis(self.roll(10))).await;
         let (_, server) = self.pick();
         let own = name.clone();
@@ -290,16 +296,16 @@ impl World {
             outcome
         });
         if let Ok(outcome) = answer.await {
-            self.asked.lock().unwrap().get_mut(&name).unwrap().1 = Some(outcome);
+            self.requests.lock().unwrap().get_mut(&name).unwrap().1 = Some(outcome);
         }
     }
 
-    /// A stream begins or ends.
-    async fn blink(&self) {
+    /// Starts or ends a stream.
+    async fn toggle_stream(&self) {
         let (_, server) = self.pick();
         let id = NodeId(1 + self.roll(6).cast_signed());
-        let former = server.streams.lock().unwrap().remove(&id);
-        if let Some(stream) = former {
+        let previous = server.streams.lock().unwrap().remove(&id);
+        if let Some(stream) = previous {
             let end = || server.network.run(move |state, now| state.disconnect(id, stream, now));
             while end().await.is_err() && !server.task.is_finished() {}
         } else if let Ok(stream) =
@@ -313,7 +319,7 @@ impl World {
         }
     }
 
-    /// A server dies, and another begins in its place.
+    /// Kills a server and starts another one in its place.
     async fn kill(&self) {
         let new = self.server().await;
         let at = usize::try_from(self.roll(SERVERS as u64)).unwrap();
@@ -327,26 +333,26 @@ impl World {
         self.memory.lock().unwrap().fail_over(lost);
     }
 
-    /// Returns what was done.
+    /// Checks all servers against the store. Returns the outcomes in the audit log.
     async fn check(&self, seed: u64) -> Vec<String> {
         self.memory.lock().unwrap().faults = 0;
         let servers = self.servers.lock().unwrap().clone();
         for server in &servers {
-            assert!(server.network.read_on().await, "seed {seed}: it does not read on");
+            assert!(server.network.refresh().await, "seed {seed}: the refresh failed");
         }
-        // A commit may still come.
+        // A delayed commit may still arrive.
         sleep(Duration::from_secs(1)).await;
         let (version, rows): (i64, Vec<Stored>) = {
             let memory = self.memory.lock().unwrap();
             (memory.version, memory.rows.values().map(|(_, stored)| stored.clone()).collect())
         };
-        let kept = State::load(Settings::default(), &rows, (version, 0), Time(0)).unwrap();
+        let committed = State::load(Settings::default(), &rows, (version, 0), Time(0)).unwrap();
         let has_lost = self.has_failed_over.load(Relaxed);
-        check_audit(&kept, &rows, has_lost, seed);
+        check_audit(&committed, &rows, has_lost, seed);
         if !has_lost {
-            self.check_order(&kept, seed);
+            self.check_order(&committed, seed);
         }
-        check_unique(&kept, seed);
+        check_unique(&committed, seed);
         for server in servers {
             server.network.catch_up(version).await;
             let streams: BTreeSet<NodeId> =
@@ -354,39 +360,39 @@ impl World {
             server.network.read(|state| {
                 assert_eq!(
                     all(state, true),
-                    all(&kept, true),
+                    all(&committed, true),
                     "seed {seed}: not what the store has"
                 );
                 let here: BTreeSet<NodeId> = state.connected_here().collect();
                 assert_eq!(here, streams, "seed {seed}: streams");
             });
         }
-        kept.audit().map(|entry| entry.what.clone()).collect()
+        committed.audit().map(|entry| entry.what.clone()).collect()
     }
 
-    /// One state to which the same was done says the same.
-    fn check_order(&self, kept: &State, seed: u64) {
-        let asked = self.asked.lock().unwrap();
+    /// Checks that one state gives the same results.
+    fn check_order(&self, committed: &State, seed: u64) {
+        let requests = self.requests.lock().unwrap();
         let mut one = State::new(Settings::default());
         let mut done = BTreeSet::new();
-        for entry in kept.audit().collect::<Vec<_>>().into_iter().rev() {
-            // Nodes have entries besides that say what of tailnet lock they changed.
-            let Some((act, answer)) = asked.get(&entry.who) else { continue };
+        for entry in committed.audit().collect::<Vec<_>>().into_iter().rev() {
+            // Other entries are those of tailnet lock, written by nodes.
+            let Some((act, answer)) = requests.get(&entry.who) else { continue };
             assert!(done.insert(entry.who.clone()), "seed {seed}: {act:?} was done twice");
             let outcome = act.run(&mut one, Time(1));
             assert_eq!(outcome, entry.what, "seed {seed}: {act:?} of {}", entry.who);
             assert!(answer.as_ref().is_none_or(|answer| *answer == outcome), "seed {seed}");
         }
-        for (name, (act, answer)) in &*asked {
+        for (name, (act, answer)) in &*requests {
             let is_lost = answer.is_some() && !done.contains(name);
             assert!(!is_lost, "seed {seed}: {act:?} was acknowledged and is lost");
         }
-        assert_eq!(all(kept, false), all(&one, false), "seed {seed}");
+        assert_eq!(all(committed, false), all(&one, false), "seed {seed}");
     }
 }
 
-/// What a state has, times apart; addresses, and whom networks go to, where they are to be the same:
-/// both depend on what was taken back.
+/// Content of a state without times. Addresses and primary routers are included only on request,
+/// because they depend on undone commands.
 fn all(state: &State, with_addresses: bool) -> Vec<String> {
     let users = state.users().map(|user| format!("{} {}", user.id, user.name));
     let keys = state.keys().map(|key| {
@@ -402,17 +408,17 @@ fn all(state: &State, with_addresses: bool) -> Vec<String> {
         let (key, name, approved) = (node.key, &node.name, &node.approved);
         format!("{} {key} {name} {approved:?} {} {addresses:?}", node.id, node.signature)
     });
-    // Deeds have times.
+    // Audit entries contain times.
     let head = with_addresses.then(|| format!("{:?}", state.audit_head()));
-    users.chain(keys).chain(api_keys).chain(nodes).chain([lock::all(state)]).chain(head).collect()
+    users.chain(keys).chain(api_keys).chain(nodes).chain([tka::all(state)]).chain(head).collect()
 }
 
-/// No server broke or forked the chain, and none took a number that was not used.
-fn check_audit(kept: &State, rows: &[Stored], has_lost: bool, seed: u64) {
+/// Checks that no server broke or forked the chain, or used an ID for nothing.
+fn check_audit(committed: &State, rows: &[Stored], has_lost: bool, seed: u64) {
     let entries = rows.iter().filter(|stored| stored.kind == Kind::AuditEntry);
     let read = |stored: &Stored| serde_json::from_str(stored.body.as_ref().unwrap()).unwrap();
     let entries: Vec<AuditEntry> = entries.map(read).collect();
-    let head = (!entries.is_empty()).then(|| kept.audit_head());
+    let head = (!entries.is_empty()).then(|| committed.audit_head());
     assert_eq!(check_chain(&entries), Ok(head), "seed {seed}");
     let is_dense = entries.iter().zip(1..).all(|(entry, id)| entry.id.0 == id);
     assert!(is_dense || has_lost, "seed {seed}: a gap");
@@ -430,7 +436,7 @@ fn check_unique(state: &State, seed: u64) {
 }
 
 #[test]
-fn three_servers_do_what_one_state_does_in_some_order() {
+fn three_servers_are_equivalent_to_one_state() {
     let seeds = std::env::var("LINERATE_SEEDS").ok();
     let mut unseen = BTreeSet::from(SEEN);
     for seed in 0..seeds.map_or(SEEDS, |count| count.parse().unwrap()) {
@@ -450,5 +456,5 @@ fn three_servers_do_what_one_state_does_in_some_order() {
             unseen.retain(|words| !done.iter().any(|what| what.contains(words)));
         });
     }
-    assert!(unseen.is_empty(), "of no seed: {unseen:?}");
+    assert!(unseen.is_empty(), "with no seed: {unseen:?}");
 }

@@ -1,11 +1,11 @@
-//! The one task that changes the state. What others have written is read before it writes itself,
-//! and what it did is taken back where they were first:
+//! The task that changes the state. It reads the changes of other servers before it writes, and
+//! undoes its own changes after a conflict:
 //!
 //! ```text
 //!   alone:       run ──► commit
 //!   contended:   turn (others wait) ──► apply ──► run ──► commit
-//!   no answer:   undo; what needs no write is done meanwhile; then turn, all is compared, and either
-//!                the last commit is found there or its commands run anew
+//!   no answer:   undo; commands without writes still run; then turn and compare everything: either the
+//!                last commit is found, or its commands run again
 //! ```
 
 use std::{
@@ -22,49 +22,49 @@ use tokio::{
 };
 
 use super::{
-    BATCH, Network,
+    BATCH, NetworkState,
     command::{Command, Done},
 };
 use crate::{
     clock::now,
-    counted::Counted,
-    store::{Committed, Shared, Tail, Trouble, trouble_of},
+    counters::Counters,
+    store::{Committed, Database, FailureKind, Tail, failure_kind},
 };
 
-/// How often a batch is tried anew, when it is no conflict that a turn helps against.
+/// Number of attempts of a batch that conflicts repeatedly.
 const TRIES: u32 = 20;
-/// The most commands in a turn, which comes seldom: those that waited for it, and a full queue.
+/// Maximum number of commands in a turn: those that waited for it, and a full queue.
 const TURN: usize = 2 * BATCH;
-/// The longest wait for what time does.
+/// Maximum time between two checks for timeouts.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// How long a command waits for a database that is gone: a failover takes some seconds.
+/// How long a command waits for an unavailable database. A failover takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// The same for one that answers and takes no changes, as one that is about to hand over does.
+/// The same for a database that answers but accepts no changes, such as one before a switchover.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
-/// The most commands that wait so.
+/// Maximum number of commands that wait for the database.
 const MOST: usize = 4 * BATCH;
-/// Between tries to reach a database.
+/// Minimum and maximum pause between two attempts to reach the database.
 const WAITS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 const UNKNOWN: &str =
-    "the database does not answer, and it is not known whether it took the change";
+    "the database does not answer, and it is unknown whether it applied the change";
 
-/// Changes the state.
+/// The task that changes the state.
 pub struct Writer<S> {
     store: S,
     version: i64,
-    /// Which run of a database that is of.
+    /// The database's ID of this version.
     origin: i64,
-    network: Weak<Network>,
+    network: Weak<NetworkState>,
     behind: Arc<Notify>,
-    counted: &'static Counted,
-    /// Others write, too, and so it waits for its turn.
+    counters: &'static Counters,
+    /// Whether other servers write as well, so that a turn is needed.
     is_contended: bool,
-    /// Before the next try to reach a database that took no change.
+    /// Pause before the next attempt to reach the database.
     wait: Duration,
 }
 
-/// Why a batch was not kept.
+/// Why a batch was not committed.
 struct Failure {
     error: Error,
     uncertain: Option<Uncertain>,
@@ -76,7 +76,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A commit whose answer was lost.
+/// A commit without an answer.
 struct Uncertain {
     version: i64,
     done: Vec<Done>,
@@ -84,18 +84,18 @@ struct Uncertain {
     redo: Redo,
 }
 
-impl<S: Shared> Writer<S> {
-    /// For a network whose state has this version of the database of this origin.
-    pub fn new(store: S, (version, origin): (i64, i64), network: &Arc<Network>) -> Self {
+impl<S: Database> Writer<S> {
+    /// Creates the writer of a network whose state has this version of this database.
+    pub fn new(store: S, (version, origin): (i64, i64), network: &Arc<NetworkState>) -> Self {
         let behind = Arc::clone(&network.behind);
-        let counted = network.counted;
+        let counters = network.counters;
         let network = Arc::downgrade(network);
         let wait = WAITS[0];
-        counted.version.set(version);
-        Self { store, version, origin, network, behind, counted, is_contended: false, wait }
+        counters.version.set(version);
+        Self { store, version, origin, network, behind, counters, is_contended: false, wait }
     }
 
-    /// Runs commands until none can come any more.
+    /// Runs commands until the queue is closed.
     pub async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         let mut batch = Vec::new();
         'all: while let Some(network) = self.network.upgrade() {
@@ -112,7 +112,7 @@ impl<S: Shared> Writer<S> {
             };
             let Some(network) = self.network.upgrade() else { break };
             let mut outcome = match is_behind {
-                true => self.read_on(&network).await,
+                true => self.refresh(&network).await,
                 false => Ok(()),
             };
             loop {
@@ -131,14 +131,14 @@ impl<S: Shared> Writer<S> {
 
     async fn apply(
         &mut self,
-        network: &Network,
+        network: &NetworkState,
         batch: &mut Vec<Command>,
         queue: &mut mpsc::Receiver<Command>,
     ) -> Result<(), Failure> {
         for _ in 0..TRIES {
             if self.is_contended {
                 self.take_turn(network).await?;
-                // What came while it was waited for need not wait for the next.
+                // Commands that arrived in the meantime run in the same turn.
                 while batch.len() < TURN
                     && let Ok(command) = queue.try_recv()
                 {
@@ -154,7 +154,7 @@ impl<S: Shared> Writer<S> {
             match self.commit(&writes).await {
                 Ok(Committed::At(version)) => self.moved_to(version),
                 Ok(Committed::Conflict) => {
-                    self.counted.conflicts.add(1);
+                    self.counters.conflicts.add(1);
                     network.write(|state| state.undo(now()));
                     self.is_contended = true;
                     continue;
@@ -175,12 +175,12 @@ impl<S: Shared> Writer<S> {
                 network.written.notify_one();
                 self.wait = WAITS[0];
             }
-            self.counted.commands.add(batch.len() as u64);
+            self.counters.commands.add(batch.len() as u64);
             done.into_iter().for_each(|done| done());
             batch.clear();
             return Ok(());
         }
-        Err(Error::msg("others write to the store all the time").into())
+        Err(Error::msg("too many conflicts with other servers").into())
     }
 
     async fn commit(&mut self, writes: &[Stored]) -> anyhow::Result<Committed> {
@@ -191,37 +191,37 @@ impl<S: Shared> Writer<S> {
         let begun = Instant::now();
         let outcome = self.store.commit((self.version, self.origin), writes).await;
         match &outcome {
-            Ok(Committed::At(_)) => self.counted.commits.note(begun.elapsed()),
+            Ok(Committed::At(_)) => self.counters.commits.observe(begun.elapsed()),
             Ok(Committed::Conflict) => {}
-            Ok(Committed::Unknown(_)) | Err(_) => self.counted.failures.add(1),
+            Ok(Committed::Unknown(_)) | Err(_) => self.counters.failures.add(1),
         }
         outcome
     }
 
     fn moved_to(&mut self, version: i64) {
         self.version = version;
-        self.counted.version.set(version);
+        self.counters.version.set(version);
     }
 
-    async fn take_turn(&mut self, network: &Network) -> Result<(), Failure> {
+    async fn take_turn(&mut self, network: &NetworkState) -> Result<(), Failure> {
         let tail = self.store.turn(self.version).await?;
         self.is_contended = tail.version != self.version;
         self.take(network, &tail)?;
         Ok(())
     }
 
-    async fn read_on(&mut self, network: &Network) -> Result<(), Failure> {
-        // A request that comes while it is read may have to be told what comes later.
-        let asked = network.asked.load(Relaxed);
+    async fn refresh(&mut self, network: &NetworkState) -> Result<(), Failure> {
+        // A request that arrives during the read may need later changes.
+        let refresh_requests = network.refresh_requests.load(Relaxed);
         let tail = self.store.tail(self.version).await?;
         self.take(network, &tail)?;
-        network.looked.send_replace(asked);
+        network.refreshed.send_replace(refresh_requests);
         Ok(())
     }
 
-    fn take(&mut self, network: &Network, tail: &Tail) -> anyhow::Result<()> {
+    fn take(&mut self, network: &NetworkState, tail: &Tail) -> anyhow::Result<()> {
         if tail.origin != self.origin {
-            bail!("the database began anew, or another one answers");
+            bail!("the database was restarted or replaced");
         }
         if tail.version < self.version {
             bail!("the database has lost changes: it has version {}", tail.version);
@@ -234,17 +234,17 @@ impl<S: Shared> Writer<S> {
         Ok(())
     }
 
-    /// Waits until the database answers again. False: nobody waits for that any more.
+    /// Waits until the database answers again. Returns false if the queue was closed.
     async fn recover(
         &mut self,
-        network: &Network,
+        network: &NetworkState,
         failure: Failure,
         pending: &mut Vec<Command>,
         queue: &mut mpsc::Receiver<Command>,
     ) -> bool {
         let Failure { mut error, mut uncertain } = failure;
         if self.wait == WAITS[0] {
-            tracing::warn!("the database is waited for: {error:#}");
+            tracing::warn!("waiting for the database: {error:#}");
         }
         let mut fresh = Vec::new();
         loop {
@@ -271,8 +271,8 @@ impl<S: Shared> Writer<S> {
         true
     }
 
-    /// A command that writes nothing is not kept waiting.
-    fn run_alone(&self, network: &Network, mut command: Command, pending: &mut Vec<Command>) {
+    /// Runs a command at once if it writes nothing.
+    fn run_alone(&self, network: &NetworkState, mut command: Command, pending: &mut Vec<Command>) {
         let done = network.write(|state| {
             let done = command.run(state, now());
             if state.take_writes().is_empty() {
@@ -283,29 +283,29 @@ impl<S: Shared> Writer<S> {
         });
         match done {
             Some(done) => {
-                self.counted.commands.add(1);
+                self.counters.commands.add(1);
                 network.publish(self.version, false);
                 done();
             }
             None if pending.len() < MOST => pending.push(command),
-            None => command.refuse(Trouble::Gone.words()),
+            None => command.refuse(FailureKind::Gone.words()),
         }
     }
 
-    /// Has the state be what the database has, which may have lost something.
+    /// Makes the state equal to the database, which may have lost changes.
     async fn compare(
         &mut self,
-        network: &Network,
+        network: &NetworkState,
         uncertain: &mut Option<Uncertain>,
         pending: &mut Vec<Command>,
     ) -> anyhow::Result<()> {
-        let asked = network.asked.load(Relaxed);
+        let refresh_requests = network.refresh_requests.load(Relaxed);
         let all = self.store.turn(-1).await?;
         network.write(|state| state.reconcile(all.objects, all.origin, now()))?;
         self.origin = all.origin;
         self.moved_to(all.version);
         network.publish(self.version, true);
-        network.looked.send_replace(asked);
+        network.refreshed.send_replace(refresh_requests);
         let Some(Uncertain { version, done, commands, redo }) = uncertain.take() else {
             return Ok(());
         };
@@ -320,12 +320,12 @@ impl<S: Shared> Writer<S> {
     }
 }
 
-/// Answers the commands that have waited for too long.
+/// Refuses commands that have waited for too long.
 fn refuse_late(error: &Error, pending: &mut Vec<Command>, uncertain: &mut Option<Uncertain>) {
-    let trouble = trouble_of(error);
-    let patience = if trouble == Trouble::Gone { PATIENCE } else { SHORT_PATIENCE };
+    let kind = failure_kind(error);
+    let patience = if kind == FailureKind::Gone { PATIENCE } else { SHORT_PATIENCE };
     for late in pending.extract_if(.., |one| one.since.elapsed() >= patience) {
-        late.refuse(trouble.words());
+        late.refuse(kind.words());
     }
     let is_late =
         |one: &Uncertain| one.commands.iter().any(|command| command.since.elapsed() >= PATIENCE);

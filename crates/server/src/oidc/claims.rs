@@ -1,15 +1,16 @@
-//! What a provider says of a user, and whether that user may come.
+//! Claims of a provider about a user, and whether the user is allowed.
 
 use coordinator::{Profile, Time, object::Identity};
 
-use super::{members::Members, table::OidcTable, trouble::Trouble};
+use super::{login_error::LoginError, members::Members, table::OidcTable};
 
-/// The longest `sub`, in bytes. Providers may have 255 letters (OpenID Connect Core, section 2).
+/// Maximum size of `sub`, in bytes. Providers may use 255 characters (OpenID Connect Core, section
+/// 2).
 const LONGEST_SUBJECT: usize = 1 << 10;
 
-/// What a provider says.
+/// Claims of a provider about a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct UserClaims {
     pub issuer: String,
     pub subject: String,
     pub username: String,
@@ -18,12 +19,12 @@ pub struct Said {
     pub email_verified: bool,
     pub picture: String,
     pub groups: Vec<String>,
-    /// When its token expires.
+    /// When the ID token expires.
     pub expires: Time,
 }
 
-impl Said {
-    /// By the claims of its token, and by what its end-point adds, which is newer.
+impl UserClaims {
+    /// Combines the claims of the ID token and of the user info endpoint, which are newer.
     pub fn of(
         claims: &Members,
         info: &Members,
@@ -36,7 +37,7 @@ impl Said {
             text.or_else(|| claims.text_in_any_language(name)).unwrap_or_default()
         };
         let email = info.text("email");
-        // Whether it is verified is said of the address that it is said with.
+        // `email_verified` applies to the address in the same document.
         let email_verified = match &email {
             Some(_) => info.flag("email_verified"),
             None => claims.flag("email_verified"),
@@ -63,15 +64,15 @@ impl Said {
         }
     }
 
-    /// Who it is for the network.
+    /// The user's profile for the network.
     ///
     /// # Errors
-    /// They may not come.
-    pub fn profile(self, table: &OidcTable) -> Result<Profile, Trouble> {
-        let trusted = self.email_verified || !table.email_verified_required;
+    /// The user is not allowed.
+    pub fn profile(self, table: &OidcTable) -> Result<Profile, LoginError> {
+        let trusted_proxies = self.email_verified || !table.email_verified_required;
         let by_email = !table.allowed_domains.is_empty() || !table.allowed_users.is_empty();
-        if by_email && !trusted {
-            return Err(Trouble::Unverified);
+        if by_email && !trusted_proxies {
+            return Err(LoginError::Unverified);
         }
         let is_same = |one: &str, other: &str| one.eq_ignore_ascii_case(other);
         let domain = domain(&self.email);
@@ -84,12 +85,12 @@ impl Said {
             || !(table.allowed_users.is_empty() || is_named)
             || !(table.allowed_groups.is_empty() || is_member)
         {
-            return Err(Trouble::NotAllowed);
+            return Err(LoginError::NotAllowed);
         }
         if self.subject.len() > LONGEST_SUBJECT {
-            return Err(Trouble::Broken("the user's `sub` is too long"));
+            return Err(LoginError::Broken("the user's `sub` is too long"));
         }
-        let is_email = trusted && domain.is_some();
+        let is_email = trusted_proxies && domain.is_some();
         let profile = Profile {
             identity: Identity { issuer: self.issuer, subject: self.subject },
             username: self.username,
@@ -104,8 +105,8 @@ impl Said {
     }
 }
 
-/// The domain of a mail address. A text with two `@` is not an address, because programs differ in which
-/// one they split at.
+/// The domain of a mail address. A text with two `@` is not an address, because programs split it
+/// differently.
 fn domain(address: &str) -> Option<&str> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
     let (local, domain) = address.split_once('@')?;
@@ -124,20 +125,20 @@ mod tests {
         toml::from_str(&text).unwrap()
     }
 
-    fn said() -> Said {
-        Said {
+    fn user_claims() -> UserClaims {
+        UserClaims {
             issuer: "https://id.test".into(),
             subject: "1".into(),
             username: "anna".into(),
             email: "Anna@Net.test".into(),
             email_verified: true,
             groups: vec!["staff".into()],
-            ..Said::default()
+            ..UserClaims::default()
         }
     }
 
     #[test]
-    fn an_address_of_the_users_info_is_verified_by_what_is_said_with_it() {
+    fn email_verified_applies_to_the_email_of_the_same_document() {
         let token = json!({
             "iss": "https://id.test", "sub": "1", "aud": ["net"], "exp": 1, "iat": 0,
             "email": "anna@net.test", "email_verified": true,
@@ -154,13 +155,13 @@ mod tests {
         ] {
             let info = json!({ "sub": "1", "email": email, "email_verified": verified });
             let login = ("1".into(), Time(1));
-            let said = Said::of(&read(&token), &read(&info), login, "groups");
-            assert_eq!((&*said.email, said.email_verified), (email, is_verified));
+            let user_claims = UserClaims::of(&read(&token), &read(&info), login, "groups");
+            assert_eq!((&*user_claims.email, user_claims.email_verified), (email, is_verified));
         }
     }
 
     #[test]
-    fn all_that_is_demanded_must_hold() {
+    fn a_user_must_meet_every_configured_restriction() {
         for (more, allowed) in [
             ("", true),
             ("allowed_domains = [\"net.test\"]", true),
@@ -171,50 +172,54 @@ mod tests {
             ("allowed_groups = [\"Staff\"]", false),
             ("allowed_domains = [\"net.test\"]\nallowed_groups = [\"x\"]", false),
         ] {
-            assert_eq!(said().profile(&table(more)).is_ok(), allowed, "{more}");
+            assert_eq!(user_claims().profile(&table(more)).is_ok(), allowed, "{more}");
         }
     }
 
     #[test]
-    fn an_address_that_nobody_verified_decides_nothing_and_is_not_kept() {
-        let unverified = || Said { email_verified: false, ..said() };
+    fn an_unverified_email_grants_nothing_and_is_not_stored() {
+        let unverified = || UserClaims { email_verified: false, ..user_claims() };
         let strict = table("allowed_domains = [\"net.test\"]");
-        assert_eq!(unverified().profile(&strict), Err(Trouble::Unverified));
+        assert_eq!(unverified().profile(&strict), Err(LoginError::Unverified));
         assert_eq!(unverified().profile(&table("")).unwrap().email, "");
         let lax = "email_verified_required = false\nallowed_domains = [\"net.test\"]";
         assert_eq!(unverified().profile(&table(lax)).unwrap().email, "Anna@Net.test");
     }
 
     #[test]
-    fn what_is_no_address_has_no_domain_and_is_nobody() {
+    fn a_malformed_email_matches_no_domain_and_no_user() {
         for email in
             ["eve@evil.test@net.test", "eve\n@net.test", "eve @net.test", "@net.test", "net.test"]
         {
-            let said = || Said { email: email.into(), ..said() };
+            let user_claims = || UserClaims { email: email.into(), ..user_claims() };
             for more in
                 ["allowed_domains = [\"net.test\"]".into(), format!("allowed_users = [{email:?}]")]
             {
-                assert_eq!(said().profile(&table(&more)), Err(Trouble::NotAllowed), "{more}");
+                assert_eq!(
+                    user_claims().profile(&table(&more)),
+                    Err(LoginError::NotAllowed),
+                    "{more}"
+                );
             }
-            assert_eq!(said().profile(&table("")).unwrap().email, "");
+            assert_eq!(user_claims().profile(&table("")).unwrap().email, "");
         }
     }
 
     #[test]
-    fn a_login_has_bounded_memory_whatever_the_provider_says() {
+    fn the_claims_of_a_login_are_bounded() {
         let text = || "x".repeat(64 << 10);
         let groups = (0..2000).map(|number| format!("{number}")).chain([text()]);
-        let said = Said {
+        let user_claims = UserClaims {
             username: text(),
             name: text(),
             email: format!("{}@net.test", text()),
             picture: format!("https://net.test/{}", text()),
             groups: groups.collect(),
-            ..said()
+            ..user_claims()
         };
-        let profile = said.clone().profile(&table("")).unwrap();
+        let profile = user_claims.clone().profile(&table("")).unwrap();
         assert_eq!((profile.groups.len(), &*profile.username, &*profile.email), (1000, "", ""));
         assert_eq!((&*profile.display_name, &*profile.picture_url), ("", ""));
-        assert!(Said { subject: text(), ..said }.profile(&table("")).is_err());
+        assert!(UserClaims { subject: text(), ..user_claims }.profile(&table("")).is_err());
     }
 }

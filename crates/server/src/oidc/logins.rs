@@ -1,17 +1,17 @@
-//! Logins of users that the provider has named: each is one tab of a browser, is taken once, and ends
-//! soon. Their number is bounded, and that of each machine.
+//! Logins of identified users. Each belongs to one tab of a browser, can be taken once, and expires
+//! soon. Their number is limited, in total and for each machine.
 
 use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// How long a login may take between two requests of the browser: somebody looks for a phone.
+/// Maximum time between two requests of a login's browser. The user may need a second device.
 pub const LIFE: Duration = Duration::from_secs(15 * 60);
-/// The most logins, and the most of one machine; the oldest makes room.
+/// Maximum number of logins, and of logins for one machine. The oldest is dropped.
 const MOST: usize = 4096;
 const MOST_EACH: usize = 8;
 
-/// Logins that are under way, by what the browser comes back with.
+/// Logins in progress, by their token.
 pub struct Logins<T> {
     under_way: HashMap<String, Login<T>>,
 }
@@ -29,7 +29,7 @@ impl<T> Default for Logins<T> {
 }
 
 impl<T> Logins<T> {
-    /// One begins, for the registration of this number.
+    /// Adds a login for the registration with this ID.
     pub fn begin(&mut self, key: String, number: String, value: T, now: Instant) {
         self.under_way.retain(|_, login| now < login.since + LIFE);
         let of_number = self.under_way.values().filter(|login| login.number == number).count();
@@ -45,7 +45,7 @@ impl<T> Logins<T> {
         self.under_way.insert(key, Login { number, since: now, value });
     }
 
-    /// Takes one, which does not come again.
+    /// Takes a login, which is possible once.
     pub fn take(&mut self, key: &str, now: Instant) -> Option<(String, T)> {
         let login = self.under_way.remove(key)?;
         (now < login.since + LIFE).then_some((login.number, login.value))
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_one_machine_takes_nobody_elses_place() {
+    async fn a_flood_of_logins_for_one_machine_evicts_no_other() {
         let (mut logins, now) = (Logins::default(), Instant::now());
         logins.begin("mine".into(), "1".into(), 0, now);
         for flood in 1..3 * MOST {

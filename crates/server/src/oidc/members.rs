@@ -1,27 +1,27 @@
-//! Objects of JSON as providers send them. Only the members that are used are read, in each type in which
-//! a provider sends them. A member that cannot be read is ignored.
+//! JSON objects from providers. Only members that are used are read, in all types that providers
+//! send. Unreadable members are ignored.
 
 use serde_json::{Map, Value};
 
-/// An object.
+/// A JSON object.
 #[derive(Clone, Debug, Default)]
 pub struct Members(Map<String, Value>);
 
 impl Members {
-    /// Reads an object.
+    /// Parses an object.
     ///
     /// # Errors
-    /// The text is not an object of JSON.
+    /// The text is not a JSON object.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text).map(Self)
     }
 
-    /// A member in its own type, unless it is `null`.
+    /// A member of any type except null.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// A text that is not empty, or a number as text, or a list of one of these.
+    /// A non-empty string, a number as a string, or a list of one of these.
     pub fn text(&self, name: &str) -> Option<String> {
         let value = self.value(name)?;
         let one = match value {
@@ -35,7 +35,8 @@ impl Members {
         }
     }
 
-    /// A text in no language in particular, or in any (OpenID Connect Core 1.0, section 5.2).
+    /// A string without a language tag, or else in any language (OpenID Connect Core 1.0,
+    /// section 5.2).
     pub fn text_in_any_language(&self, name: &str) -> Option<String> {
         let is_translated =
             |key: &&String| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('#'));
@@ -43,7 +44,7 @@ impl Members {
         self.text(name).or_else(translated)
     }
 
-    /// A boolean, or one as text or number. A value that is neither true nor false is false.
+    /// A boolean, or one as a string or number. A value that is neither true nor false is false.
     pub fn flag(&self, name: &str) -> Option<bool> {
         let value = self.value(name)?;
         let text = match value {
@@ -58,7 +59,7 @@ impl Members {
         }
     }
 
-    /// A number, or one as text.
+    /// A number, or one as a string.
     pub fn number(&self, name: &str) -> Option<f64> {
         let value = self.value(name)?;
         let number = match value {
@@ -69,7 +70,7 @@ impl Members {
         number.filter(|number: &f64| number.is_finite()).or_else(|| ignored(name, value))
     }
 
-    /// A list of texts, or one text.
+    /// A list of strings, or one string.
     pub fn texts(&self, name: &str) -> Option<Vec<String>> {
         match self.value(name)? {
             Value::String(text) => Some(vec![text.clone()]),
@@ -85,13 +86,13 @@ impl Members {
     }
 }
 
-/// The log has the type alone, because a value may be a secret or personal.
+/// Logs only the type, because a value may be secret or personal.
 fn ignored<T>(name: &str, value: &Value) -> Option<T> {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "an unexpected text",
+        Value::String(_) => "an unexpected string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     };
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_read_in_each_type_that_providers_send() {
+    fn members_are_read_in_all_types_that_providers_use() {
         let all = members(
             r#"{"text":"a","number":7,"list":["a"],"empty":"","null":null,"two":["a","b"],"map":{},
                "name#de":"Anna","yes":"True","no":"false","one":1,"odd":"maybe","real":1.5,

@@ -1,5 +1,5 @@
-//! A provider's description of itself (OpenID Connect Discovery 1.0, section 3). Only the members that a
-//! login needs are read.
+//! Metadata of a provider (OpenID Connect Discovery 1.0, section 3). Only members that a login needs
+//! are read.
 
 use std::{fmt, str::FromStr};
 
@@ -9,40 +9,40 @@ use openidconnect::{AuthUrl, core::CoreJwsSigningAlgorithm};
 
 use super::{members::Members, token::is_asymmetric};
 
-/// The path of a provider's description, below its issuer.
+/// Path of the metadata, below the issuer.
 const PLACE: &str = ".well-known/openid-configuration";
 
-/// A provider's description.
+/// Metadata of a provider.
 #[derive(Debug)]
 pub struct Metadata {
-    /// The page for logins.
+    /// Endpoint for logins.
     pub authorization: AuthUrl,
-    /// The end-point for tokens.
+    /// Endpoint for tokens.
     pub token: Uri,
-    /// The end-point for claims of a user.
+    /// Endpoint for claims about a user.
     pub user_info: Option<Uri>,
-    /// The address of its keys.
+    /// URL of its keys.
     pub keys: Uri,
-    /// The algorithms of its tokens.
+    /// Algorithms of its tokens.
     pub algorithms: Vec<CoreJwsSigningAlgorithm>,
-    /// Whether it accepts the server's secret only in the body of a request.
+    /// Whether it accepts the client secret only in the body of a request.
     pub secret_in_body: bool,
 }
 
-/// Why a description cannot be used.
+/// Why metadata cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MetadataError {
-    /// It is another provider's.
+    /// It belongs to another provider.
     Issuer(String),
-    /// A member that a login needs is missing, or is not a URL.
+    /// A required member is missing or not a URL.
     Url(&'static str),
 }
 
 impl fmt::Display for MetadataError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Issuer(issuer) => write!(f, "issuer: it calls itself {issuer:?}"),
-            Self::Url(name) => write!(f, "{name}: there is no URL"),
+            Self::Issuer(issuer) => write!(f, "issuer: it is {issuer:?}"),
+            Self::Url(name) => write!(f, "{name}: the URL is missing or invalid"),
         }
     }
 }
@@ -50,15 +50,15 @@ impl fmt::Display for MetadataError {
 impl std::error::Error for MetadataError {}
 
 impl Metadata {
-    /// The address of an issuer's description.
+    /// URL of an issuer's metadata.
     pub fn place(issuer: &str) -> String {
         format!("{}/{PLACE}", issuer.strip_suffix('/').unwrap_or(issuer))
     }
 
-    /// That of this issuer.
+    /// Parses the metadata of this issuer.
     ///
     /// # Errors
-    /// It is another provider's, or lacks a member that a login needs.
+    /// It belongs to another provider, or lacks a required member.
     pub fn of(members: &Members, issuer: &str) -> Result<Self, MetadataError> {
         let own = members.text("issuer").unwrap_or_default();
         if !is_same_issuer(&own, issuer) {
@@ -66,7 +66,7 @@ impl Metadata {
         }
         let algorithms = match members.texts("id_token_signing_alg_values_supported") {
             Some(names) => names.into_iter().filter_map(algorithm).filter(is_asymmetric).collect(),
-            // The one that each provider has.
+            // The algorithm that every provider supports.
             None => vec![CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256],
         };
         let methods = members.texts("token_endpoint_auth_methods_supported").unwrap_or_default();

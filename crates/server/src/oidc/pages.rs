@@ -1,4 +1,4 @@
-//! What a browser is shown.
+//! HTML pages for browsers.
 
 use bytes::Bytes;
 use hyper::{
@@ -11,7 +11,7 @@ use hyper::{
 
 use crate::body::Answer;
 
-/// Nothing is loaded from anywhere, nobody frames the page, and no address of it is told.
+/// Forbids external content, framing, and sending the page's URL.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_TYPE, "text/html; charset=utf-8"),
     (
@@ -41,23 +41,23 @@ impl Page {
         Self { status, title, body: String::new() }
     }
 
-    /// With a paragraph.
+    /// Adds a paragraph.
     #[must_use]
-    pub fn says(mut self, words: &str) -> Self {
+    pub fn paragraph(mut self, words: &str) -> Self {
         self.body += &format!("<p>{}</p>", escaped(words));
         self
     }
 
-    /// With lines for a terminal.
+    /// Adds preformatted lines.
     #[must_use]
-    pub fn shows(mut self, lines: &str) -> Self {
+    pub fn preformatted(mut self, lines: &str) -> Self {
         self.body += &format!("<pre>{}</pre>", escaped(lines));
         self
     }
 
-    /// With rows of names and values; those without a value are left out.
+    /// Adds a table of names and values. Rows without a value are omitted.
     #[must_use]
-    pub fn lists(mut self, rows: &[(&str, &str)]) -> Self {
+    pub fn table_of(mut self, rows: &[(&str, &str)]) -> Self {
         self.body += "<table>";
         for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
             let (name, value) = (escaped(name), escaped(value));
@@ -67,9 +67,9 @@ impl Page {
         self
     }
 
-    /// With a button that posts this token there.
+    /// Adds a button that posts this token to `to`.
     #[must_use]
-    pub fn asks(mut self, words: &str, to: &str, token: &str) -> Self {
+    pub fn confirm_button(mut self, words: &str, to: &str, token: &str) -> Self {
         let [words, to, token] = [words, to, token].map(escaped);
         self.body += &format!(
             "<form method=\"post\" action=\"{to}\"><input type=\"hidden\" name=\"token\" \
@@ -95,7 +95,7 @@ impl From<Page> for Response<Answer> {
     }
 }
 
-/// Text that is nothing but text, in an attribute too.
+/// Escapes text for HTML, including attributes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars().filter(|letter| *letter == '\n' || !letter.is_control()) {
@@ -116,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_machine_says_of_itself_is_text() {
+    fn text_from_a_machine_is_escaped() {
         let page = Page::new(StatusCode::OK, "Title")
-            .says("<script>alert(1)</script>")
-            .lists(&[("a", "\"><img src=x>"), ("empty", "")])
-            .asks("go", "/x", "'>");
+            .paragraph("<script>alert(1)</script>")
+            .table_of(&[("a", "\"><img src=x>"), ("empty", "")])
+            .confirm_button("go", "/x", "'>");
         let body = &page.body;
         assert!(!body.contains("<script") && !body.contains("<img") && !body.contains("'>"));
         assert!(!body.contains("empty"));

@@ -1,5 +1,5 @@
-//! The provider, as it describes itself. It is asked when the first login needs it, and never at the
-//! start: who is in the network already has nothing to do with it.
+//! The identity provider. Its metadata is requested when a login needs it, not at the start of the
+//! server, because joined machines do not depend on it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,31 +17,31 @@ use openidconnect::{
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
-    claims::Said,
+    claims::UserClaims,
+    login_error::LoginError,
     members::Members,
     metadata::{Metadata, MetadataError},
     table::OidcTable,
     token::{self, Expected, TokenError},
-    trouble::Trouble,
 };
 use crate::{
     clock::now,
     fetch::{Fetch, FetchError},
 };
 
-/// After this it is asked anew what it is, when the next login needs it.
+/// Time after which the metadata is requested again for a login.
 const FRESH: Duration = Duration::from_secs(3600);
-/// A provider that did not answer, or was asked for other keys, is left alone for so long.
+/// Minimum time between two requests after a failure, or for unknown keys.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The longest text of a provider's error in the log, in characters.
+/// Maximum length of a provider's error in the log, in characters.
 const LONGEST_WORDS: usize = 256;
 
-/// What is known of a provider.
+/// Metadata and keys of a provider.
 pub struct Client {
     metadata: Metadata,
     keys: CoreJsonWebKeySet,
-    /// Builds the address of a login.
+    /// Builds the URL of a login.
     pub authorization: CoreClient<EndpointSet>,
 }
 
@@ -53,7 +53,7 @@ enum AnswerError {
     Json(serde_json::Error),
     Metadata(MetadataError),
     Token(TokenError),
-    /// It is not of the user of the ID token.
+    /// It describes another user than the ID token.
     Subject,
 }
 
@@ -61,11 +61,11 @@ impl fmt::Display for AnswerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fetch(error) => write!(f, "{error}"),
-            Self::Status(status, words) => write!(f, "it answers {status} {words}"),
-            Self::Json(error) => write!(f, "it is not an object of JSON: {error}"),
+            Self::Status(status, words) => write!(f, "the answer is {status} {words}"),
+            Self::Json(error) => write!(f, "it is not a JSON object: {error}"),
             Self::Metadata(error) => write!(f, "{error}"),
             Self::Token(error) => write!(f, "{error}"),
-            Self::Subject => f.write_str("sub: it is of another user"),
+            Self::Subject => f.write_str("sub: it belongs to another user"),
         }
     }
 }
@@ -90,82 +90,85 @@ pub struct Provider {
     secret: Option<ClientSecret>,
     redirect: RedirectUrl,
     fetch: Fetch,
-    known: Mutex<Known>,
+    cached: Mutex<Cached>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Cached {
     client: Option<Arc<Client>>,
     read_at: Option<Instant>,
     failed_at: Option<Instant>,
-    /// When it was asked because somebody's token was signed by a key that is not known.
+    /// When its keys were last requested because of a token with an unknown key.
     suspected_at: Option<Instant>,
 }
 
-impl Known {
+impl Cached {
     fn is_fresh(&self, age: Duration) -> bool {
         self.read_at.is_some_and(|at| at.elapsed() < age)
     }
 }
 
 impl Provider {
-    /// One that sends users back to this URL.
+    /// Creates a provider that redirects users to this URL.
     ///
     /// # Errors
     /// The secret's file cannot be read.
     pub fn new(table: OidcTable, redirect: RedirectUrl) -> anyhow::Result<Self> {
         let fetch = Fetch::new(table.issuer.url().scheme() == "http");
-        let (secret, known) = (table.secret.read()?, Mutex::default());
-        Ok(Self { table, secret, redirect, fetch, known })
+        let (secret, cached) = (table.secret.read()?, Mutex::default());
+        Ok(Self { table, secret, redirect, fetch, cached })
     }
 
-    /// What is known of it; it is asked if that is nothing, or old.
+    /// The cached metadata. It is requested if it is absent or old.
     ///
     /// # Errors
-    /// It does not answer, and never did.
-    pub async fn client(&self) -> Result<Arc<Client>, Trouble> {
+    /// The provider does not answer, and never did.
+    pub async fn client(&self) -> Result<Arc<Client>, LoginError> {
         self.client_no_older_than(FRESH).await
     }
 
-    async fn client_no_older_than(&self, age: Duration) -> Result<Arc<Client>, Trouble> {
-        let mut known = self.known.lock().await;
-        let has_failed = known.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if let Some(client) = &known.client
-            && (known.is_fresh(age) || has_failed)
+    async fn client_no_older_than(&self, age: Duration) -> Result<Arc<Client>, LoginError> {
+        let mut cached = self.cached.lock().await;
+        let has_failed = cached.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if let Some(client) = &cached.client
+            && (cached.is_fresh(age) || has_failed)
         {
             return Ok(Arc::clone(client));
         }
         if has_failed {
-            return Err(Trouble::Unreachable);
+            return Err(LoginError::Unreachable);
         }
         match self.discover().await {
             Ok(client) => {
                 let client = Arc::new(client);
-                known.client = Some(Arc::clone(&client));
-                (known.read_at, known.failed_at) = (Some(Instant::now()), None);
+                cached.client = Some(Arc::clone(&client));
+                (cached.read_at, cached.failed_at) = (Some(Instant::now()), None);
                 Ok(client)
             }
             Err(error) => {
-                tracing::warn!("OIDC: {} does not say what it is: {error}", *self.table.issuer);
-                known.failed_at = Some(Instant::now());
-                known.client.clone().ok_or(Trouble::Unreachable)
+                tracing::warn!(
+                    "OIDC: the metadata of {} cannot be read: {error}",
+                    *self.table.issuer
+                );
+                cached.failed_at = Some(Instant::now());
+                cached.client.clone().ok_or(LoginError::Unreachable)
             }
         }
     }
 
-    /// The same, where a key is missed: anybody can show a token of a key that nobody has, so it is
-    /// not asked for each.
-    async fn client_with_other_keys(&self) -> Result<Arc<Client>, Trouble> {
-        let mut known = self.known.lock().await;
-        let is_asked = known.suspected_at.is_some_and(|at| at.elapsed() < PAUSE);
+    /// The metadata with new keys, for a token with an unknown key. Such requests are limited,
+    /// because anyone can send a token with an invalid key.
+    async fn client_with_fresh_keys(&self) -> Result<Arc<Client>, LoginError> {
+        let mut cached = self.cached.lock().await;
+        let is_asked = cached.suspected_at.is_some_and(|at| at.elapsed() < PAUSE);
         if !is_asked {
-            known.suspected_at = Some(Instant::now());
+            cached.suspected_at = Some(Instant::now());
         }
-        drop(known);
+        drop(cached);
         self.client_no_older_than(if is_asked { FRESH } else { Duration::ZERO }).await
     }
 
-    /// Its description and its keys.
+    /// Requests the metadata and the keys.
     async fn discover(&self) -> Result<Client, AnswerError> {
         let issuer: &IssuerUrl = &self.table.issuer;
         let place = Metadata::place(issuer);
@@ -174,7 +177,7 @@ impl Provider {
         let described = Members::read(&self.get(&place, None).await?).map_err(AnswerError::Json)?;
         let metadata = Metadata::of(&described, issuer)?;
         let keys = self.get(&metadata.keys, None).await?;
-        // Keys of unknown types are left out.
+        // Keys of unknown types are ignored.
         let keys: CoreJsonWebKeySet = serde_json::from_slice(&keys).map_err(AnswerError::Json)?;
         let id = ClientId::new(self.table.client_id.clone());
         let authorization = CoreClient::new(id, issuer.clone(), keys.clone())
@@ -183,26 +186,27 @@ impl Provider {
         Ok(Client { metadata, keys, authorization })
     }
 
-    /// Has the provider say who came back with a code.
+    /// Exchanges a code for the user's claims.
     ///
     /// # Errors
-    /// It does not answer, or what it says is not to be believed.
+    /// The provider does not answer, or its answer cannot be trusted.
     pub async fn identify(
         &self,
         code: String,
         verifier: Option<PkceCodeVerifier>,
         nonce: &Nonce,
-    ) -> Result<Said, Trouble> {
+    ) -> Result<UserClaims, LoginError> {
         let client = self.client().await?;
         let request = self.request_of_code(&client.metadata, &code, verifier);
         let answer = self
-            .ask(request)
+            .send(request)
             .await
             .and_then(|answer| Members::read(&answer).map_err(AnswerError::Json));
-        let tokens = answer.map_err(|error| Trouble::broken("it takes no code", error))?;
-        let id_token = tokens.text("id_token").ok_or(Trouble::Untrue("there is no ID token"))?;
+        let tokens = answer.map_err(|error| LoginError::broken("it refused the code", error))?;
+        let id_token =
+            tokens.text("id_token").ok_or(LoginError::Untrusted("there is no ID token"))?;
         let claims = match signed(&id_token, &client) {
-            Err(TokenError::NoKey) => signed(&id_token, &*self.client_with_other_keys().await?),
+            Err(TokenError::NoKey) => signed(&id_token, &*self.client_with_fresh_keys().await?),
             claims => claims,
         };
         let believed = claims.and_then(|claims| {
@@ -210,24 +214,25 @@ impl Provider {
             Ok((claims, subject, expires))
         });
         let (claims, subject, expires) =
-            believed.map_err(|error| Trouble::broken("its ID token is refused", error))?;
+            believed.map_err(|error| LoginError::broken("its ID token is refused", error))?;
         let info = match (&client.metadata.user_info, tokens.text("access_token")) {
             (Some(place), Some(token)) => {
                 let info = self.user_info(&client, place, &token, &subject).await;
-                let warn = |error| tracing::warn!("OIDC: nothing of a user's info: {error}");
+                let warn = |error| tracing::warn!("OIDC: the user info cannot be read: {error}");
                 info.map_err(warn).ok()
             }
             _ => None,
         };
         let info = info.unwrap_or_default();
-        Ok(Said::of(&claims, &info, (subject, expires), &self.table.groups_claim))
+        Ok(UserClaims::of(&claims, &info, (subject, expires), &self.table.groups_claim))
     }
 
     fn expected(&self) -> Expected<'_> {
         Expected { issuer: &self.table.issuer, client: &self.table.client_id }
     }
 
-    /// The request that turns a code into tokens (RFC 6749, sections 2.3.1 and 4.1.3; RFC 7636).
+    /// The request that exchanges a code for tokens (RFC 6749, sections 2.3.1 and 4.1.3; RFC
+    /// 7636).
     fn request_of_code(
         &self,
         metadata: &Metadata,
@@ -262,7 +267,7 @@ impl Provider {
         request.body(form.finish().into_bytes()).expect("an URI, and headers of ASCII")
     }
 
-    /// What its end-point says of a user; a login needs none.
+    /// Requests the user info. A login does not require it.
     async fn user_info(
         &self,
         client: &Client,
@@ -272,7 +277,7 @@ impl Provider {
     ) -> Result<Members, AnswerError> {
         let answer = self.get(place, Some(token)).await?;
         let info = match std::str::from_utf8(&answer) {
-            // Some providers sign it, too (OpenID Connect Core 1.0, section 5.3.2).
+            // Some providers sign it (OpenID Connect Core 1.0, section 5.3.2).
             Ok(text) if !text.trim_start().starts_with('{') => {
                 let info = signed(text.trim(), client)?;
                 self.expected().check(&info)?;
@@ -291,10 +296,10 @@ impl Provider {
         }
         let request = request.body(Vec::new());
         let bad = |_| AnswerError::Fetch(FetchError::Address(from.to_string()));
-        self.ask(request.map_err(bad)?).await
+        self.send(request.map_err(bad)?).await
     }
 
-    async fn ask(&self, request: HttpRequest) -> Result<Vec<u8>, AnswerError> {
+    async fn send(&self, request: HttpRequest) -> Result<Vec<u8>, AnswerError> {
         let answer = self.fetch.within_time(request).await.map_err(AnswerError::Fetch)?;
         if answer.status().is_success() {
             return Ok(answer.into_body());

@@ -1,5 +1,5 @@
-//! Logins until the provider answers: each is sealed in a cookie of the browser that began it. The server
-//! stores nothing of them, so a flood of logins does not end the logins of others.
+//! Logins until the provider answers. Each is sealed in a cookie of the browser that started it. The
+//! server stores nothing about them, so a flood of logins cannot evict others.
 
 use anyhow::Context;
 use base64ct::{Base64UrlUnpadded, Encoding};
@@ -14,22 +14,22 @@ use zeroize::Zeroizing;
 
 use super::{Purpose, logins::LIFE};
 
-/// The longest sealed login, in bytes.
+/// Maximum size of a sealed login, in bytes.
 const LONGEST: usize = 1 << 10;
 
-/// Seals logins and opens them, with a key that is as old as the process.
+/// Seals and opens logins, with a key of this process.
 pub struct Sealer(LessSafeKey);
 
 /// A login until the provider answers.
 #[derive(Serialize, Deserialize)]
 pub struct Begun {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// The number of the registration, or of the login by SSH.
+    /// ID of the registration or SSH login.
     pub number: String,
-    /// What the provider's token repeats.
+    /// Repeated in the ID token.
     pub nonce: Nonce,
-    /// What proves to the provider that it is the same login.
+    /// Proves to the provider that it is the same login.
     pub verifier: Option<PkceCodeVerifier>,
 }
 
@@ -40,7 +40,7 @@ struct Dated {
 }
 
 impl Sealer {
-    /// A sealer with a new key.
+    /// Creates a sealer with a new key.
     ///
     /// # Errors
     /// The system provides no randomness.
@@ -51,7 +51,7 @@ impl Sealer {
         key.map(|key| Self(LessSafeKey::new(key))).map_err(|Unspecified| anyhow::anyhow!("a key"))
     }
 
-    /// Seals a login for the browser that comes back with this state.
+    /// Seals a login for the browser that returns with this state.
     ///
     /// # Errors
     /// The system provides no randomness.
@@ -66,7 +66,7 @@ impl Sealer {
         Ok(Base64UrlUnpadded::encode_string(&[&nonce[..], &sealed].concat()))
     }
 
-    /// Opens a login of this state, unless it took too long.
+    /// Opens a login with this state, unless it has expired.
     pub fn open(&self, state: &str, sealed: &str, now: Time) -> Option<Begun> {
         let sealed = Some(sealed).filter(|sealed| sealed.len() <= LONGEST)?;
         let mut sealed = Base64UrlUnpadded::decode_vec(sealed).ok()?;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_opened_with_its_own_state_in_time_by_the_sealer_that_sealed_it() {
+    fn a_sealed_login_opens_only_in_time_with_its_state_and_sealer() {
         let (sealer, now) = (Sealer::new().unwrap(), Time(1000));
         let sealed = sealer.seal("state", begun(), now).unwrap();
         let opened = sealer.open("state", &sealed, now).unwrap();

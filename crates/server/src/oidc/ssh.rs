@@ -1,20 +1,24 @@
-//! Logins by SSH that the user of the node where they begin confirms, by a login at the provider.
+//! SSH logins that the user of the source node confirms, by a login at the provider.
 
 use coordinator::{Profile, Refusal, SshLogin, State, Time};
 use hyper::StatusCode;
 
-use super::{pages::Page, trouble::Trouble};
-use crate::{api::words_of_login, clock::now, serve::Server};
+use super::{login_error::LoginError, pages::Page};
+use crate::{api::describe_login, clock::now, serve::Tenant};
 
-/// Which login, and from where.
-pub fn question(server: &Server, number: &str, profile: &Profile) -> Result<Page, Trouble> {
-    server.network.read(|state| {
+/// The confirmation page of an SSH login.
+pub fn confirmation_page(
+    tenant: &Tenant,
+    number: &str,
+    profile: &Profile,
+) -> Result<Page, LoginError> {
+    tenant.network.read(|state| {
         let login = own_login(state, number, profile, now())?;
         let name = |id| state.node(id).map_or("", |view| view.node.name.as_str());
         let Profile { display_name, username, email, .. } = profile;
         let page = Page::new(StatusCode::OK, "Is this your login?")
-            .says("Somebody logs in by SSH from a machine of yours:")
-            .lists(&[
+            .paragraph("Someone is logging in by SSH from a machine of yours:")
+            .table_of(&[
                 ("From", name(login.from)),
                 ("To", name(login.at)),
                 ("As", &login.account),
@@ -22,43 +26,48 @@ pub fn question(server: &Server, number: &str, profile: &Profile) -> Result<Page
                 ("Name", display_name),
                 ("E-mail", email),
             ])
-            .says(
-                "Go on only if you began this yourself. If you did not, close this page: somebody \
-                 else uses that machine.",
+            .paragraph(
+                "Continue only if you started this yourself. If you did not, close this page: someone \
+                 else is using that machine.",
             );
         Ok(page)
     })
 }
 
-/// The user says that it is theirs.
-pub async fn confirm(server: &Server, number: String, profile: Profile) -> Result<Page, Trouble> {
-    let decided = server.network.run(move |state, now| {
+/// Handles the user's confirmation.
+pub async fn confirm(
+    tenant: &Tenant,
+    number: String,
+    profile: Profile,
+) -> Result<Page, LoginError> {
+    let decided = tenant.network.run(move |state, now| {
         let login = own_login(state, &number, &profile, now)?;
-        let what = format!("approve {}", words_of_login(state, login));
-        state.decide_ssh(&number, true, now).map_err(|_: Refusal| Trouble::NoLogin)?;
+        let what = format!("approve {}", describe_login(state, login));
+        state.decide_ssh(&number, true, now).map_err(|_: Refusal| LoginError::NoLogin)?;
         state.record_audit(&format!("user {}", profile.username), &what, None, now);
         Ok(())
     });
     let decided = decided.await.map_err(|error| {
         tracing::error!("OIDC: {error:#}");
-        Trouble::Broken("the server could not keep it")
+        LoginError::Broken("the server could not save it")
     })?;
     decided.map(|()| {
-        Page::new(StatusCode::OK, "Done").says("The login goes on. You can close this page.")
+        Page::new(StatusCode::OK, "Done")
+            .paragraph("The login is approved. You can close this page.")
     })
 }
 
-/// The login that waits under a number, if it is from a machine of this user.
+/// The waiting login with this ID, if it comes from a machine of this user.
 fn own_login<'a>(
     state: &'a State,
     number: &str,
     profile: &Profile,
     now: Time,
-) -> Result<&'a SshLogin, Trouble> {
-    let login = state.pending_ssh_login(number, now).ok_or(Trouble::NoLogin)?;
+) -> Result<&'a SshLogin, LoginError> {
+    let login = state.pending_ssh_login(number, now).ok_or(LoginError::NoLogin)?;
     let user = state.user_of_identity(&profile.identity).map(|user| user.id);
     if user.is_none() || user != login.user {
-        return Err(Trouble::OtherUser);
+        return Err(LoginError::OtherUser);
     }
     Ok(login)
 }

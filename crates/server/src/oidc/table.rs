@@ -1,4 +1,4 @@
-//! The table `[oidc]` of the configuration. Names are headscale's where it has them.
+//! The table `[oidc]` of the configuration, with headscale's names if they exist.
 
 use std::{collections::BTreeMap, fmt, fs, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -6,9 +6,9 @@ use anyhow::Context;
 use openidconnect::{ClientSecret, IssuerUrl};
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::commands::lifetime;
+use crate::commands::parse_duration;
 
-/// What the login itself says to the provider.
+/// Parameters that the login itself sets.
 const OWN_PARAMETERS: [&str; 9] = [
     "client_id",
     "code_challenge",
@@ -21,48 +21,48 @@ const OWN_PARAMETERS: [&str; 9] = [
     "state",
 ];
 
-/// Who vouches for users, and for whom of theirs this network is.
+/// A login provider, and the users that are allowed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Read")]
 pub struct OidcTable {
-    /// The provider.
+    /// The provider's issuer URL.
     pub issuer: IssuerUrl,
-    /// What the provider knows this server as.
+    /// Client ID of this server at the provider.
     pub client_id: String,
-    /// What the server proves that by.
+    /// Client secret of this server.
     pub secret: Secret,
-    /// What is asked of the provider besides `openid`.
+    /// Scopes that are requested in addition to `openid`.
     pub scope: Vec<String>,
-    /// What else is said to it.
+    /// Further parameters of the authorization request.
     pub extra_params: BTreeMap<String, String>,
-    /// The domains whose addresses are let in; all of them if there are none.
+    /// Allowed domains of mail addresses. If empty, all.
     pub allowed_domains: Vec<String>,
-    /// The addresses that are let in; all of them if there are none.
+    /// Allowed mail addresses. If empty, all.
     pub allowed_users: Vec<String>,
-    /// The groups of which a user must be in one; none if there are none.
+    /// Allowed groups, of which the user must have one. If empty, no group is required.
     pub allowed_groups: Vec<String>,
-    /// The claim that has a user's groups.
+    /// Claim that contains the user's groups.
     pub groups_claim: String,
-    /// Whether an address counts only if the provider has verified it.
+    /// Whether a mail address counts only if the provider has verified it.
     pub email_verified_required: bool,
-    /// How long the key of a node lives, if not as other nodes'.
+    /// Lifetime of a node's key, if it differs from that of other nodes.
     pub expiry: Option<Duration>,
-    /// Whether that is as long as the provider's token.
+    /// Whether the key expires with the provider's token.
     pub use_expiry_from_token: bool,
-    /// Whether a code is of use only to who asked for it (RFC 7636).
+    /// Whether PKCE is used, which binds a code to its requester (RFC 7636).
     pub pkce: bool,
-    /// Whether a policy may mean users by the names that they have at the provider.
+    /// Whether a policy may refer to users by their names at the provider.
     pub trust_usernames: bool,
 }
 
-/// Where the server has its secret from.
+/// Source of the client secret.
 #[derive(Clone)]
 pub enum Secret {
-    /// It is a public client.
+    /// The server is a public client.
     None,
-    /// It stands in the configuration.
+    /// The secret is in the configuration.
     Text(ClientSecret),
-    /// It is what this file has.
+    /// The secret is in this file.
     File(PathBuf),
 }
 
@@ -77,7 +77,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The secret.
+    /// Reads the secret.
     ///
     /// # Errors
     /// Its file cannot be read, or is empty.
@@ -97,13 +97,13 @@ impl Secret {
 }
 
 impl OidcTable {
-    /// Whether the secret stands in the configuration.
+    /// Whether the secret is in the configuration.
     pub fn has_secret(&self) -> bool {
         matches!(self.secret, Secret::Text(_))
     }
 }
 
-/// As it is written.
+/// The table as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Read {
@@ -158,14 +158,14 @@ impl TryFrom<Read> for OidcTable {
             (Some(text), None) => Secret::Text(text),
             (None, Some(file)) => Secret::File(file),
             (Some(_), Some(_)) => {
-                return Err("set `client_secret` or `client_secret_path`, not both");
+                return Err("`client_secret` and `client_secret_path` are both set: set only one");
             }
         };
         if read.expiry.is_some() && read.use_expiry_from_token {
-            return Err("set `expiry` or `use_expiry_from_token`, not both");
+            return Err("`expiry` and `use_expiry_from_token` are both set: set only one");
         }
         if matches!(secret, Secret::None) && !read.pkce.enabled {
-            return Err("without `client_secret` a login needs `pkce`");
+            return Err("without `client_secret`, `pkce` is required");
         }
         Ok(Self {
             issuer: read.issuer,
@@ -198,7 +198,7 @@ fn yes() -> bool {
     true
 }
 
-/// TLS is what proves that a provider is the one that is meant; on the own machine it needs no proof.
+/// TLS authenticates the provider. TLS is optional for a provider on this machine.
 fn issuer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IssuerUrl, D::Error> {
     let issuer = IssuerUrl::deserialize(deserializer)?;
     let url = issuer.url();
@@ -207,7 +207,9 @@ fn issuer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IssuerUrl, D::Er
     match url.scheme() {
         "https" => Ok(issuer),
         "http" if is_here => Ok(issuer),
-        _ => Err(D::Error::custom("`issuer` begins with https://, or http:// on this machine")),
+        _ => Err(D::Error::custom(
+            "`issuer` must begin with https://, or with http:// for this machine",
+        )),
     }
 }
 
@@ -216,15 +218,15 @@ fn parameters<'de, D: Deserializer<'de>>(
 ) -> Result<BTreeMap<String, String>, D::Error> {
     let parameters = BTreeMap::<String, String>::deserialize(deserializer)?;
     match OWN_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name)) {
-        Some(name) => Err(D::Error::custom(format!("`{name}` is the login's own"))),
+        Some(name) => Err(D::Error::custom(format!("`{name}` is set by the login itself"))),
         None => Ok(parameters),
     }
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    match lifetime(&text).map_err(D::Error::custom)? {
-        Duration::ZERO => Err(D::Error::custom("a key that lives no time is of no use")),
+    match parse_duration(&text).map_err(D::Error::custom)? {
+        Duration::ZERO => Err(D::Error::custom("the lifetime of a key must not be zero")),
         lifetime => Ok(Some(lifetime)),
     }
 }
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_needed_and_the_rest_is_safe() {
+    fn a_minimal_table_has_safe_defaults() {
         let table = read("").unwrap();
         assert!(table.pkce && table.email_verified_required && !table.use_expiry_from_token);
         assert_eq!(table.scope, ["openid", "profile", "email"]);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_headscales() {
+    fn headscales_names_are_accepted() {
         let table = read(
             "client_secret_path = \"/run/secret\"\nscope = [\"openid\", \"groups\"]\n\
              allowed_domains = [\"a.test\"]\nallowed_users = [\"b@c.test\"]\n\

@@ -1,8 +1,8 @@
-//! Tokens that a provider has signed (RFC 7515, RFC 7519). Only the claims that decide anything are read:
-//! a claim that the network does not use stops no login, whatever its type.
+//! Signed tokens of a provider (RFC 7515, RFC 7519). Only claims that decide something are read: a
+//! claim that the network does not use cannot make a login fail, whatever its type.
 //!
 //! ```text
-//!   HEADER.CLAIMS.SIGNATURE ── header, key ──► Members ── iss, aud, azp, exp, nonce, sub ──► believed
+//!   HEADER.CLAIMS.SIGNATURE ── header, key ──► Members ── iss, aud, azp, exp, nonce, sub ──► accepted
 //! ```
 
 use std::fmt;
@@ -17,29 +17,29 @@ use serde_json::Value;
 
 use super::members::Members;
 
-/// Types of tokens, which a header may name with or without `application/` (RFC 7515, section 4.1.9).
+/// Types of tokens. A header may name them with or without `application/` (RFC 7515, section 4.1.9).
 const TYPES: [&str; 2] = ["jwt", "jose"];
 
-/// Why a token is not believed.
+/// Why a token is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TokenError {
     /// It does not have the form of a signed token.
     Form,
     /// A parameter of its header is not supported.
     Header(&'static str),
-    /// The provider does not sign by this algorithm, or signs without a key of its own by it.
+    /// The provider does not use this algorithm, or it does not use a key of the provider.
     Algorithm(String),
     /// The provider does not have this key.
     NoKey,
     /// The signature is wrong.
     Signature,
-    /// It is of another provider.
+    /// It was issued by another provider.
     Issuer(String),
     /// It is for another client.
     Audience,
     /// It was issued to another client.
     Party,
-    /// The time of its expiry is missing.
+    /// Its expiry is missing.
     NoExpiry,
     /// It has expired.
     Expired,
@@ -55,25 +55,25 @@ impl fmt::Display for TokenError {
             Self::Form => f.write_str("not a signed token"),
             Self::Header(name) => write!(f, "header parameter {name:?} is not supported"),
             Self::Algorithm(name) => write!(f, "algorithm {name:?} is not accepted"),
-            Self::NoKey => f.write_str("the provider has no key of this name"),
+            Self::NoKey => f.write_str("the provider has no such key"),
             Self::Signature => f.write_str("the signature is wrong"),
-            Self::Issuer(issuer) => write!(f, "iss: it is of another provider, {issuer:?}"),
+            Self::Issuer(issuer) => write!(f, "iss: it was issued by another provider, {issuer:?}"),
             Self::Audience => f.write_str("aud: it is for another client"),
             Self::Party => f.write_str("azp: it was issued to another client"),
-            Self::NoExpiry => f.write_str("exp: there is no time"),
+            Self::NoExpiry => f.write_str("exp: it is missing"),
             Self::Expired => f.write_str("exp: it has expired"),
             Self::Nonce => f.write_str("nonce: it belongs to another login"),
-            Self::NoSubject => f.write_str("sub: there is none"),
+            Self::NoSubject => f.write_str("sub: it is missing"),
         }
     }
 }
 
 impl std::error::Error for TokenError {}
 
-/// The claims of a token that one of the keys signed.
+/// The claims of a token that is signed by one of the keys.
 ///
 /// # Errors
-/// None of them did, by one of these algorithms.
+/// None of the keys signed it with one of these algorithms.
 pub fn signed(
     token: &str,
     keys: &CoreJsonWebKeySet,
@@ -98,15 +98,15 @@ pub fn signed(
     if keys.peek().is_none() {
         return Err(TokenError::NoKey);
     }
-    // A key itself refuses an algorithm or a use that is not its own.
+    // The key itself refuses an algorithm or a use that does not match.
     if !keys.any(|key| key.verify_signature(&algorithm, message.as_bytes(), &signature).is_ok()) {
         return Err(TokenError::Signature);
     }
     Members::read(&decoded(claims)?).map_err(|_| TokenError::Form)
 }
 
-/// Whether an algorithm signs by a key that only the provider has. Others may have chosen the client secret,
-/// so it cannot prove the identity of users.
+/// Whether an algorithm signs with a key that only the provider has. A client secret may have been
+/// chosen by others, so it cannot prove the identity of users.
 pub fn is_asymmetric(algorithm: &CoreJwsSigningAlgorithm) -> bool {
     algorithm.key_type().is_some() && !algorithm.uses_shared_secret()
 }
@@ -118,7 +118,7 @@ fn algorithm_of(header: &Members) -> Result<CoreJwsSigningAlgorithm, TokenError>
             return Err(TokenError::Header("typ"));
         }
     }
-    // A token within a token, and parameters that must be understood.
+    // Nested tokens, and parameters that must be understood.
     for name in ["cty", "crit"] {
         if header.value(name).is_some() {
             return Err(TokenError::Header(name));
@@ -130,9 +130,9 @@ fn algorithm_of(header: &Members) -> Result<CoreJwsSigningAlgorithm, TokenError>
 
 /// The issuer and audience that a token must have.
 pub struct Expected<'a> {
-    /// The provider that was asked.
+    /// Issuer of the configured provider.
     pub issuer: &'a str,
-    /// What the provider knows this server as.
+    /// Client ID of this server.
     pub client: &'a str,
 }
 
@@ -154,8 +154,8 @@ impl Expected<'_> {
         if !audiences.iter().any(|audience| audience == self.client) {
             return Err(TokenError::Audience);
         }
-        // A token that several may read names the one that it was issued to (OpenID Connect Core 1.0,
-        // section 3.1.3.7).
+        // A token for several audiences names the client that it was issued to (OpenID
+        // Connect Core 1.0, section 3.1.3.7).
         let is_ours = match claims.value("azp") {
             Some(party) => party == self.client,
             None => audiences.len() == 1,
@@ -163,10 +163,10 @@ impl Expected<'_> {
         if is_ours { Ok(()) } else { Err(TokenError::Party) }
     }
 
-    /// Checks the claims of an ID token: the user's subject, and when the token expires.
+    /// Checks the claims of an ID token. Returns the subject, and when the token expires.
     ///
     /// # Errors
-    /// It is not this login's.
+    /// It does not belong to this login.
     pub fn check_login(
         &self,
         claims: &Members,
@@ -175,13 +175,13 @@ impl Expected<'_> {
     ) -> Result<(String, Time), TokenError> {
         self.check(claims)?;
         let expires = claims.number("exp").ok_or(TokenError::NoExpiry)?;
-        // A cast of a number that is too large or below zero gives the largest or zero.
+        // Casting a number out of range gives zero or the maximum.
         let expires = Time((expires * 1000.0) as u64);
         if expires <= now {
             return Err(TokenError::Expired);
         }
         let own = claims.value("nonce").and_then(Value::as_str).ok_or(TokenError::Nonce)?;
-        // The hashes say nothing of how much of a wrong value is right.
+        // Comparing hashes does not reveal how much of a wrong value is right.
         if Hash::of(own) != Hash::of(nonce.secret()) {
             return Err(TokenError::Nonce);
         }
@@ -189,8 +189,8 @@ impl Expected<'_> {
     }
 }
 
-/// The subject of claims: a text or an integer. Of a larger number not all digits are read, so that two users
-/// would be one.
+/// The subject, a string or an integer. Larger numbers lose digits, so that two users could get the
+/// same subject.
 pub fn subject_of(claims: &Members) -> Option<String> {
     let is_whole = |value: &&Value| value.is_string() || value.is_u64() || value.is_i64();
     claims.value("sub").filter(is_whole).and_then(|_| claims.text("sub"))
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_this_login_is_believed_whatever_else_it_claims() {
+    fn a_token_of_this_login_is_accepted_whatever_else_it_claims() {
         for (change, expires) in [
             (json!({}), 2000.0),
             (json!({ "iss": "https://id.test/" }), 2000.0),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_login_client_time_or_provider_is_not_believed() {
+    fn a_token_of_another_login_client_time_or_provider_is_refused() {
         let issuer = |text: &str| TokenError::Issuer(text.into());
         for (change, error) in [
             (json!({ "iss": "https://id.test//" }), issuer("https://id.test//")),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_not_understood_or_an_algorithm_without_the_providers_key_is_refused() {
+    fn unknown_header_parameters_and_symmetric_algorithms_are_refused() {
         let keys = CoreJsonWebKeySet::new(Vec::new());
         let every = [CoreJwsSigningAlgorithm::None, CoreJwsSigningAlgorithm::HmacSha256];
         let every = [&every[..], &[CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256]].concat();

@@ -1,4 +1,4 @@
-//! The files that pages need, all of them in this program.
+//! Files for the pages, which are embedded in the program.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// Name, type and contents. htmx is 2.0.11, by Big Sky Software (0BSD), as npm has it.
+/// Name, type and contents. htmx is version 2.0.11 by Big Sky Software (0BSD), from npm.
 const FILES: [(&str, &str, &[u8]); 5] = [
     ("page.css", "text/css; charset=utf-8", include_bytes!("../../assets/page.css")),
     ("page.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/page.js")),
@@ -20,7 +20,7 @@ const FILES: [(&str, &str, &[u8]); 5] = [
     ("icon.svg", "image/svg+xml", include_bytes!("../../assets/icon.svg")),
 ];
 
-/// A name for these contents: pages ask for files by it, so that browsers may keep them.
+/// Hash of the files. Pages include it in URLs, so that browsers can cache the files.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let mut hasher = DefaultHasher::new();
@@ -32,8 +32,8 @@ pub fn version() -> &'static str {
 
 pub async fn file(Path(name): Path<String>) -> Response {
     let Some((_, kind, bytes)) = FILES.iter().find(|(own, ..)| *own == name) else {
-        return super::nothing();
+        return super::not_found();
     };
-    let kept = "public, max-age=31536000, immutable";
-    ([(CONTENT_TYPE, *kind), (CACHE_CONTROL, kept)], *bytes).into_response()
+    let committed = "public, max-age=31536000, immutable";
+    ([(CONTENT_TYPE, *kind), (CACHE_CONTROL, committed)], *bytes).into_response()
 }

@@ -1,4 +1,4 @@
-//! Says that something changed, by server-sent events. What it is a page asks for itself.
+//! Notifies pages of changes with server-sent events. A page then requests its content again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +18,19 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::Visitor;
+use super::PageSession;
 use crate::{
     body::{Answer, Next, Pieces},
     clock::now,
 };
 
-/// Between two events of a stream: what changes together is shown together.
+/// Minimum time between two events, so that simultaneous changes cause one update.
 const REST: Duration = Duration::from_millis(500);
-/// Proxies close what says nothing for a minute.
+/// Interval of keepalives. Proxies close connections that are silent for a minute.
 const SIGN: Duration = Duration::from_secs(25);
-/// A browser that takes nothing for so long is not there.
+/// A browser that reads nothing for this time is disconnected.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The word of the protocol for proxies that would wait for more.
+/// Header that prevents buffering by proxies.
 const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 const CHANGED: &str = "event: changed\ndata:\n\n";
@@ -41,21 +41,26 @@ pub struct Since {
     since: u64,
 }
 
-pub async fn follow(visitor: Visitor, Query(Since { since }): Query<Since>) -> Response {
-    let Ok(room) = Arc::clone(&visitor.server.streams).try_acquire_owned() else {
+pub async fn follow(session: PageSession, Query(Since { since }): Query<Since>) -> Response {
+    let Ok(room) = Arc::clone(&session.tenant.streams).try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let (to, from) = mpsc::channel(1);
-    tokio::spawn(tell(visitor, since, to, room));
+    tokio::spawn(send_events(session, since, to, room));
     let headers = [(CONTENT_TYPE, "text/event-stream"), (BUFFERING, "no")];
     (headers, Body::new(Answer::Pieces(Pieces::new(from)))).into_response()
 }
 
-async fn tell(visitor: Visitor, since: u64, to: mpsc::Sender<Next>, _room: OwnedSemaphorePermit) {
-    let Visitor { server, session } = visitor;
-    let mut kept = server.network.kept();
-    // Something may have changed between the page and its stream.
-    let mut event = if *kept.borrow_and_update() == since { SIGN_OF_LIFE } else { CHANGED };
+async fn send_events(
+    session: PageSession,
+    since: u64,
+    to: mpsc::Sender<Next>,
+    _room: OwnedSemaphorePermit,
+) {
+    let PageSession { tenant, session } = session;
+    let mut committed = tenant.network.committed();
+    // The network may have changed between the page and its stream.
+    let mut event = if *committed.borrow_and_update() == since { SIGN_OF_LIFE } else { CHANGED };
     while session.until > now()
         && matches!(
             timeout(PATIENCE, to.send(vec![Bytes::from_static(event.as_bytes())].into())).await,
@@ -64,7 +69,7 @@ async fn tell(visitor: Visitor, since: u64, to: mpsc::Sender<Next>, _room: Owned
     {
         sleep(REST).await;
         tokio::select! {
-            changed = kept.changed() => match changed {
+            changed = committed.changed() => match changed {
                 Ok(()) => event = CHANGED,
                 Err(_) => return,
             },

@@ -1,4 +1,4 @@
-//! Keys: those that machines join with, and those of the API.
+//! Page of pre-auth keys and API keys.
 
 use askama::Template;
 use axum::response::Response;
@@ -7,7 +7,7 @@ use coordinator::{
     object::{ApiKey, PreAuthKey},
 };
 
-use super::{Frame, Visitor, moment::Moment, shown};
+use super::{Frame, PageSession, render, timestamp::Timestamp};
 use crate::clock::now;
 
 #[derive(Template)]
@@ -25,16 +25,16 @@ struct Key {
     owner: String,
     tags: Vec<String>,
     kind: &'static str,
-    made: Moment,
-    expires: Moment,
+    made: Timestamp,
+    expires: Timestamp,
     is_good: bool,
     why_not: &'static str,
 }
 
-pub async fn list(visitor: Visitor) -> Response {
-    let frame = visitor.frame("keys");
+pub async fn list(session: PageSession) -> Response {
+    let frame = session.frame("keys");
     let now = now();
-    let page = visitor.server.network.read(|state| {
+    let page = session.tenant.network.read(|state| {
         let mut keys: Vec<Key> = state.keys().map(|key| pre_auth(state, key, now)).collect();
         let mut api_keys: Vec<Key> = state.api_keys().map(|key| of_api(key, now)).collect();
         keys.reverse();
@@ -42,7 +42,7 @@ pub async fn list(visitor: Visitor) -> Response {
         let users = state.users().map(|user| user.name.clone()).collect();
         Keys { frame, users, keys, api_keys }
     });
-    shown(&page)
+    render(&page)
 }
 
 fn pre_auth(state: &State, key: &PreAuthKey, now: Time) -> Key {
@@ -60,8 +60,8 @@ fn pre_auth(state: &State, key: &PreAuthKey, now: Time) -> Key {
             (false, true) => "once, ephemeral",
             (false, false) => "once",
         },
-        made: Moment::of(key.created, now),
-        expires: Moment::or(key.expires, "never", now),
+        made: Timestamp::of(key.created, now),
+        expires: Timestamp::or(key.expires, "never", now),
         is_good: !has_expired && !is_used,
         why_not: if is_used { "used" } else { "expired" },
     }
@@ -74,8 +74,8 @@ fn of_api(key: &ApiKey, now: Time) -> Key {
         owner: String::new(),
         tags: Vec::new(),
         kind: "",
-        made: Moment::of(key.created, now),
-        expires: Moment::or(key.expires, "never", now),
+        made: Timestamp::of(key.created, now),
+        expires: Timestamp::or(key.expires, "never", now),
         is_good: key.is_valid(now),
         why_not: "expired",
     }

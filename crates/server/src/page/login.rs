@@ -1,4 +1,4 @@
-//! How a session is opened, and ended.
+//! Login and logout.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{Visitor, assets, shown};
+use super::{PageSession, assets, render};
 use crate::{
-    api::{Arrival, is_from_here},
+    api::{Arrival, is_same_origin},
     clock::now,
-    serve::Server,
+    serve::Tenant,
     sessions::{COOKIE_NAME, LIFETIME},
 };
 
@@ -28,40 +28,40 @@ struct Login {
 }
 
 #[derive(Deserialize)]
-pub struct Entering {
+pub struct LoginForm {
     key: String,
 }
 
 #[derive(Deserialize)]
-pub struct Leaving {
+pub struct LogoutForm {
     token: String,
 }
 
-pub async fn show(State(server): State<Arc<Server>>) -> Response {
-    page(&server, None)
+pub async fn show(State(tenant): State<Arc<Tenant>>) -> Response {
+    page(&tenant, None)
 }
 
-/// Opens a session for an API key, or for the token of a link.
-pub async fn enter(
-    State(server): State<Arc<Server>>,
+/// Opens a session with an API key or the token of a link.
+pub async fn log_in(
+    State(tenant): State<Arc<Tenant>>,
     Extension(arrival): Extension<Arrival>,
     headers: HeaderMap,
-    Form(Entering { key }): Form<Entering>,
+    Form(LoginForm { key }): Form<LoginForm>,
 ) -> Response {
-    if !is_from_here(&server, &headers) {
-        return (StatusCode::FORBIDDEN, page(&server, None)).into_response();
+    if !is_same_origin(&tenant, &headers) {
+        return (StatusCode::FORBIDDEN, page(&tenant, None)).into_response();
     }
     let key = key.trim();
-    let prefix = server
+    let prefix = tenant
         .network
         .read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
     let (who, prefix) = match prefix {
         Some(prefix) => (format!("page, API key {prefix}"), Some(prefix)),
-        None if server.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
-        None => return wrong(&server, arrival),
+        None if tenant.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
+        None => return wrong(&tenant, arrival),
     };
-    let opened = server.sessions.open(who.clone(), prefix, now());
-    let noted = server.network.run(move |state, now| {
+    let opened = tenant.sessions.open(who.clone(), prefix, now());
+    let noted = tenant.network.run(move |state, now| {
         state.record_audit(&who, "open the page", None, now);
     });
     match (opened, noted.await) {
@@ -76,29 +76,32 @@ pub async fn enter(
     }
 }
 
-pub async fn leave(visitor: Visitor, Form(Leaving { token }): Form<Leaving>) -> Response {
-    if visitor.session.is_token(token.as_bytes()) {
-        visitor.server.sessions.close(&token);
+pub async fn log_out(
+    session: PageSession,
+    Form(LogoutForm { token }): Form<LogoutForm>,
+) -> Response {
+    if session.session.is_token(token.as_bytes()) {
+        session.tenant.sessions.close(&token);
     }
     set("; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
-fn wrong(server: &Server, arrival: Arrival) -> Response {
-    server.network.counted().refused.api.add(1);
+fn wrong(tenant: &Tenant, arrival: Arrival) -> Response {
+    tenant.network.counters().refused.api.add(1);
     let is_flood = match arrival {
-        Arrival::Network(from) => server.sessions.wrong_from(from.ip(), now()),
+        Arrival::Remote(from) => tenant.sessions.count_wrong_key(from.ip(), now()),
         Arrival::Socket { .. } => false,
     };
     let (status, words) = match is_flood {
         true => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong keys: wait a minute."),
-        false => (StatusCode::UNAUTHORIZED, "That is no key, or it has expired."),
+        false => (StatusCode::UNAUTHORIZED, "This key is invalid or has expired."),
     };
-    (status, page(server, Some(words))).into_response()
+    (status, page(tenant, Some(words))).into_response()
 }
 
-fn page(server: &Server, wrong: Option<&'static str>) -> Response {
-    let network = server.network.read(|state| state.settings().base_domain.clone());
-    shown(&Login { network, assets: assets::version(), wrong })
+fn page(tenant: &Tenant, wrong: Option<&'static str>) -> Response {
+    let network = tenant.network.read(|state| state.settings().base_domain.clone());
+    render(&Login { network, assets: assets::version(), wrong })
 }
 
 fn set(cookie: &str) -> Response {

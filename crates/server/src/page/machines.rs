@@ -1,4 +1,4 @@
-//! Machines, and what they route.
+//! Pages of machines and their routes.
 
 use askama::Template;
 use axum::{
@@ -12,10 +12,10 @@ use coordinator::{
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::{Frame, Visitor, moment::Moment, nothing, shown};
+use super::{Frame, PageSession, not_found, render, timestamp::Timestamp};
 use crate::clock::now;
 
-/// Machines on one page: some 50 kB of HTML.
+/// Machines per page: about 50 kB of HTML.
 const EACH: usize = 50;
 
 #[derive(Template)]
@@ -65,14 +65,14 @@ struct Machine {
     v4: String,
     v6: String,
     online: bool,
-    seen: Moment,
-    joined: Moment,
-    keyed: Moment,
-    expires: Moment,
+    seen: Timestamp,
+    joined: Timestamp,
+    keyed: Timestamp,
+    expires: Timestamp,
     expired: bool,
     os: String,
     version: String,
-    /// Networks that nobody has approved yet.
+    /// Number of routes that are not approved.
     waiting: usize,
 }
 
@@ -84,7 +84,7 @@ struct Route {
     approved: bool,
     is_exit: bool,
     is_primary: bool,
-    /// The other networks that its machine may route.
+    /// The other approved routes of the machine.
     others: Vec<String>,
 }
 
@@ -102,17 +102,17 @@ impl Default for Wanted {
     }
 }
 
-pub async fn list(visitor: Visitor, Query(wanted): Query<Wanted>) -> Response {
+pub async fn list(session: PageSession, Query(wanted): Query<Wanted>) -> Response {
     let Wanted { q, page, registration } = wanted;
-    let frame = visitor.frame("machines");
-    let join = visitor.server.join_command();
+    let frame = session.frame("machines");
+    let join = session.tenant.join_command();
     let mut query = form_urlencoded::Serializer::new(String::new());
     if !q.is_empty() {
         query.append_pair("q", &q);
     }
     let query = query.finish();
     let other = format!("/admin/machines?{query}{}", if query.is_empty() { "" } else { "&" });
-    let page = visitor.server.network.read(|state| {
+    let page = session.tenant.network.read(|state| {
         let found: Vec<NodeView<'_>> =
             state.nodes().filter(|view| matches(state, *view, &q.to_lowercase())).collect();
         let pages = found.len().div_ceil(EACH).max(1);
@@ -133,12 +133,12 @@ pub async fn list(visitor: Visitor, Query(wanted): Query<Wanted>) -> Response {
             registration,
         }
     });
-    shown(&page)
+    render(&page)
 }
 
-pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
-    let frame = visitor.frame("machines");
-    let page = visitor.server.network.read(|state| {
+pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
+    let frame = session.frame("machines");
+    let page = session.tenant.network.read(|state| {
         let view = state.node(NodeId(id))?;
         let node = view.node;
         Some(One {
@@ -157,18 +157,18 @@ pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
             routes: offered(view),
         })
     });
-    page.map_or_else(nothing, |page| shown(&page))
+    page.map_or_else(not_found, |page| render(&page))
 }
 
-pub async fn routes(visitor: Visitor) -> Response {
-    let frame = visitor.frame("routes");
+pub async fn routes(session: PageSession) -> Response {
+    let frame = session.frame("routes");
     let mut routes: Vec<Route> =
-        visitor.server.network.read(|state| state.nodes().flat_map(offered).collect());
+        session.tenant.network.read(|state| state.nodes().flat_map(offered).collect());
     routes.sort_by(|a, b| (a.approved, &a.net, a.machine).cmp(&(b.approved, &b.net, b.machine)));
-    shown(&Routes { frame, routes })
+    render(&Routes { frame, routes })
 }
 
-/// The networks that a machine offers.
+/// The routes that a machine offers.
 fn offered(view: NodeView<'_>) -> Vec<Route> {
     let node = view.node;
     let approved: Vec<IpNet> = node.routes().collect();
@@ -195,10 +195,10 @@ fn machine(state: &State, view: NodeView<'_>, now: Time) -> Machine {
         v4: node.v4.to_string(),
         v6: node.v6.to_string(),
         online: view.online,
-        seen: Moment::or(node.last_seen, "never", now),
-        joined: Moment::of(node.created, now),
-        keyed: Moment::of(node.rekeyed.unwrap_or(node.created), now),
-        expires: Moment::or(node.expires, "never", now),
+        seen: Timestamp::or(node.last_seen, "never", now),
+        joined: Timestamp::of(node.created, now),
+        keyed: Timestamp::of(node.rekeyed.unwrap_or(node.created), now),
+        expires: Timestamp::or(node.expires, "never", now),
         expired: node.has_expired(now),
         os: node.hostinfo.os.clone(),
         version: node.hostinfo.program.clone(),
@@ -210,7 +210,7 @@ fn owner<'a>(state: &'a State, view: NodeView<'_>) -> Option<&'a User> {
     state.users().find(|user| Some(user.id) == view.node.user)
 }
 
-/// Whether a machine is one of those that are looked for.
+/// Whether a machine matches a search.
 fn matches(state: &State, view: NodeView<'_>, wanted: &str) -> bool {
     let node = view.node;
     let has = |text: &str| text.to_lowercase().contains(wanted);

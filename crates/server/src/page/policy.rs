@@ -1,9 +1,9 @@
-//! The policy, and an editor for it.
+//! Page of the policy, with an editor.
 
 use askama::Template;
 use axum::response::Response;
 
-use super::{Frame, Visitor, moment::Moment, shown};
+use super::{Frame, PageSession, render, timestamp::Timestamp};
 use crate::clock::now;
 
 #[derive(Template)]
@@ -11,20 +11,20 @@ use crate::clock::now;
 struct PolicyPage {
     frame: Frame,
     number: i64,
-    saved: Option<Moment>,
+    saved: Option<Timestamp>,
     text: String,
 }
 
-pub async fn show(visitor: Visitor) -> Response {
-    let frame = visitor.frame("policy");
-    let page = visitor.server.network.read(|state| match state.policy() {
+pub async fn show(session: PageSession) -> Response {
+    let frame = session.frame("policy");
+    let page = session.tenant.network.read(|state| match state.policy() {
         Some(policy) => PolicyPage {
             frame,
             number: policy.id.0,
-            saved: Some(Moment::of(policy.created, now())),
+            saved: Some(Timestamp::of(policy.created, now())),
             text: policy.text.clone(),
         },
         None => PolicyPage { frame, number: 0, saved: None, text: String::new() },
     });
-    shown(&page)
+    render(&page)
 }

@@ -1,16 +1,16 @@
-//! What was done, and why one machine does not reach another.
+//! Pages of the audit log and of the reachability check.
 
 use askama::Template;
 use axum::{extract::Query, response::Response};
 use coordinator::{ReachabilityStep, object::AuditEntry};
 use serde::Deserialize;
 
-use super::{Frame, Visitor, moment::Moment, shown};
+use super::{Frame, PageSession, render, timestamp::Timestamp};
 use crate::clock::now;
 
-/// Entries of the audit on one page.
+/// Audit entries per page.
 const EACH: usize = 50;
-/// The most names that are offered.
+/// Maximum number of suggested names.
 const OFFERED: usize = 500;
 
 #[derive(Template)]
@@ -18,7 +18,7 @@ const OFFERED: usize = 500;
 struct AuditPage {
     frame: Frame,
     entries: Vec<Entry>,
-    /// Number and hash of the last one.
+    /// ID and hash of the last entry.
     head: Option<(i64, String)>,
     number: usize,
     pages: usize,
@@ -27,7 +27,7 @@ struct AuditPage {
 struct Entry {
     what: String,
     who: String,
-    at: Moment,
+    at: Timestamp,
     refused: Option<String>,
 }
 
@@ -52,22 +52,22 @@ pub struct Paged {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub struct WhyQuery {
     from: String,
     to: String,
     port: String,
 }
 
-pub async fn audit(visitor: Visitor, Query(Paged { page }): Query<Paged>) -> Response {
-    let frame = visitor.frame("audit");
+pub async fn audit(session: PageSession, Query(Paged { page }): Query<Paged>) -> Response {
+    let frame = session.frame("audit");
     let now = now();
     let one = |entry: &AuditEntry| Entry {
         what: entry.what.clone(),
         who: entry.who.clone(),
-        at: Moment::of(entry.at, now),
+        at: Timestamp::of(entry.at, now),
         refused: entry.refused.clone(),
     };
-    let page = visitor.server.network.read(|state| {
+    let page = session.tenant.network.read(|state| {
         let pages = state.audit().count().div_ceil(EACH).max(1);
         let number = page.clamp(1, pages);
         let entries = state.audit().skip((number - 1) * EACH).take(EACH).map(one).collect();
@@ -75,16 +75,16 @@ pub async fn audit(visitor: Visitor, Query(Paged { page }): Query<Paged>) -> Res
         let head = (id.0 > 0).then(|| (id.0, hash.to_string()));
         AuditPage { frame, entries, head, number, pages }
     });
-    shown(&page)
+    render(&page)
 }
 
-pub async fn why(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
-    let frame = visitor.frame("why");
-    let Asked { from, to, port } = asked;
+pub async fn why(session: PageSession, Query(query): Query<WhyQuery>) -> Response {
+    let frame = session.frame("why");
+    let WhyQuery { from, to, port } = query;
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs([("from", &from), ("to", &to), ("port", &port)]);
     let here = format!("/admin/why?{}", query.finish());
-    let page = visitor.server.network.read(|state| {
+    let page = session.tenant.network.read(|state| {
         let is_asked = !from.is_empty() && !to.is_empty();
         let steps = if is_asked {
             state.check_reachability(&from, &to, port.parse().ok(), now())
@@ -95,5 +95,5 @@ pub async fn why(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
         let reaches = steps.iter().all(|step| step.is_met);
         WhyPage { frame, from, to, port, here, names, steps, reaches }
     });
-    shown(&page)
+    render(&page)
 }

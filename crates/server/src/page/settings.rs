@@ -1,11 +1,11 @@
-//! What the network is set up with: it is read here and written in the server's configuration.
+//! Pages of the network's settings, which are changed in the server's configuration.
 
 use askama::Template;
 use axum::response::Response;
 use coordinator::{Dns, State};
 use serde_json::Value;
 
-use super::{Frame, Visitor, shown};
+use super::{Frame, PageSession, render};
 
 #[derive(Template)]
 #[template(path = "dns.html")]
@@ -29,18 +29,18 @@ struct Region {
     machines: usize,
 }
 
-pub async fn dns(visitor: Visitor) -> Response {
-    let frame = visitor.frame("dns");
-    let dns = visitor.server.network.read(|state| state.settings().dns.clone());
-    shown(&DnsPage { frame, dns })
+pub async fn dns(session: PageSession) -> Response {
+    let frame = session.frame("dns");
+    let dns = session.tenant.network.read(|state| state.settings().dns.clone());
+    render(&DnsPage { frame, dns })
 }
 
-pub async fn derp(visitor: Visitor) -> Response {
-    let frame = visitor.frame("derp");
-    shown(&DerpPage { frame, regions: visitor.server.network.read(regions) })
+pub async fn derp(session: PageSession) -> Response {
+    let frame = session.frame("derp");
+    render(&DerpPage { frame, regions: session.tenant.network.read(regions) })
 }
 
-/// The regions of the map that nodes are told.
+/// The regions in the map for nodes.
 fn regions(state: &State) -> Vec<Region> {
     let map: Value = serde_json::from_str(&state.settings().relays).unwrap_or_default();
     let regions = map["Regions"].as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Users.
+//! Pages of users.
 
 use askama::Template;
 use axum::{extract::Path, response::Response};
@@ -7,7 +7,7 @@ use coordinator::{
     object::{self, UserId},
 };
 
-use super::{Frame, Visitor, moment::Moment, nothing, shown};
+use super::{Frame, PageSession, not_found, render, timestamp::Timestamp};
 use crate::clock::now;
 
 #[derive(Template)]
@@ -31,26 +31,26 @@ struct User {
     email: String,
     machines: usize,
     is_owner: bool,
-    since: Moment,
+    since: Timestamp,
 }
 
-pub async fn list(visitor: Visitor) -> Response {
-    let frame = visitor.frame("users");
+pub async fn list(session: PageSession) -> Response {
+    let frame = session.frame("users");
     let look = |state: &State| {
         let owner = state.owner();
         state.users().map(|one| user(state, one, owner, now())).collect()
     };
-    let users = visitor.server.network.read(look);
-    shown(&Users { frame, users })
+    let users = session.tenant.network.read(look);
+    render(&Users { frame, users })
 }
 
-pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
-    let frame = visitor.frame("users");
-    let found = visitor.server.network.read(|state| {
+pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
+    let frame = session.frame("users");
+    let found = session.tenant.network.read(|state| {
         let found = state.users().find(|user| user.id.0 == id)?;
         Some(user(state, found, state.owner(), now()))
     });
-    found.map_or_else(nothing, |user| shown(&One { frame, user }))
+    found.map_or_else(not_found, |user| render(&One { frame, user }))
 }
 
 fn user(state: &State, user: &object::User, owner: Option<UserId>, now: Time) -> User {
@@ -61,6 +61,6 @@ fn user(state: &State, user: &object::User, owner: Option<UserId>, now: Time) ->
         email: user.email.clone(),
         machines: state.nodes().filter(|view| view.node.user == Some(user.id)).count(),
         is_owner: Some(user.id) == owner,
-        since: Moment::of(user.created, now),
+        since: Timestamp::of(user.created, now),
     }
 }

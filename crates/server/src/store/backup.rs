@@ -1,5 +1,4 @@
-//! A copy of a store while it is used: one file with the network, and the two keys that clients know
-//! the server by.
+//! Backups of a store in use: one file with the network and the server's two keys.
 
 use std::{fs, path::Path};
 
@@ -14,25 +13,26 @@ use zeroize::Zeroizing;
 use super::{Engine, Scope, Store, schema, sqlite, statements::EVERYTHING};
 
 impl Store {
-    /// Copies what was committed up to now into a new file, with these texts by name beside it. It is
-    /// on the disk afterwards.
+    /// Copies all committed objects into a new file, together with these named texts.
+    /// Afterwards, it is on disk.
     ///
     /// # Errors
-    /// There is such a file, or it cannot be written.
+    /// The file exists, or cannot be written.
     pub async fn back_up(&self, file: &Path, texts: &[(&str, &str)]) -> anyhow::Result<()> {
         let name = || file.display().to_string();
         let Engine::Sqlite(pool, _) = &self.engine else {
             bail!(
-                "this network is kept by PostgreSQL: back it up there, as by pg_dump, or `export` it"
+                "this network is in PostgreSQL: back it up there, for example with pg_dump, or `export` it"
             );
         };
         if file.exists() {
-            bail!("{}: there is such a file", file.display());
+            bail!("{}: the file exists already", file.display());
         }
         let mut partial = file.as_os_str().to_owned();
         partial.push(".new");
         let partial = Path::new(&partial);
-        // Nobody else may read it: it has keys. SQLite fills an empty file that is there.
+        // Only the owner may read the file, because it contains keys. SQLite writes into an
+        // existing empty file.
         sys::atomic_file::remove(partial).with_context(name)?;
         sys::atomic_file::replace(partial, "").with_context(name)?;
         let text = partial.to_str().context("the file's name is not UTF-8")?;
@@ -51,18 +51,18 @@ impl Store {
     }
 }
 
-/// A backup, read.
+/// A loaded backup.
 pub struct Backup {
-    /// The network.
+    /// Objects of the network.
     pub objects: Vec<Stored>,
     texts: Vec<(String, Zeroizing<String>)>,
 }
 
 impl Backup {
-    /// Reads a file. `None`: it is another database.
+    /// Loads a backup. `None` if the file is another database.
     ///
     /// # Errors
-    /// It cannot be read, or a newer program wrote it.
+    /// It cannot be read, or was written by a newer program.
     pub async fn open(file: &Path) -> anyhow::Result<Option<Self>> {
         let options = SqliteConnectOptions::new().filename(file).read_only(true);
         let mut from = options.connect().await?;
@@ -81,7 +81,7 @@ impl Backup {
         Ok(Some(Self { objects, texts }))
     }
 
-    /// The text of this name.
+    /// The text with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.texts.iter().find(|(own, _)| own == name).map(|(_, text)| text.as_str())
     }
@@ -94,13 +94,13 @@ mod tests {
     use coordinator::object::Kind;
 
     use super::*;
-    use crate::store::{Database, Shared};
+    use crate::store::{Database, DatabaseLocation};
 
     #[tokio::test]
-    async fn a_backup_has_what_was_committed_and_the_texts_and_is_nobody_elses() {
+    async fn a_backup_has_objects_and_texts_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let (file, copy) = (folder.path().join("store.sqlite"), folder.path().join("copy"));
-        let mut store = Store::open(&Database::File(file.clone())).await.unwrap();
+        let mut store = Store::open(&DatabaseLocation::File(file.clone())).await.unwrap();
         let objects = [
             Stored { kind: Kind::User, id: 1, body: Some("{}".into()) },
             Stored { kind: Kind::User, id: 2, body: None },

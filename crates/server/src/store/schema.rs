@@ -1,15 +1,14 @@
-//! The tables of a store, as they became what they are: step by step, each once, on either engine.
+//! Tables of a store, with migrations that run once each, for both engines.
 
 use anyhow::Context;
 use sqlx::{PgConnection, PgPool, Row, SqliteConnection, SqlitePool};
 
 use super::Scope;
 
-/// What each version of the schema adds to the one before it. A step that was released is never
-/// changed.
+/// Statements of each schema version. A released version is never changed.
 const STEPS: [&[&str]; 2] = [
     &[
-        // A store of before versions were written down has these.
+        // Stores without a schema version may have these tables.
         "CREATE TABLE IF NOT EXISTS network (
             id BIGINT PRIMARY KEY, version BIGINT NOT NULL)",
         "CREATE TABLE IF NOT EXISTS object (
@@ -23,11 +22,11 @@ const STEPS: [&[&str]; 2] = [
         "CREATE TABLE writer (
             network BIGINT NOT NULL, id BIGINT NOT NULL, version BIGINT NOT NULL,
             PRIMARY KEY (network, id))",
-        // Which nodes have a stream of which server.
+        // Nodes that are connected to each server.
         "CREATE TABLE lease (
             network BIGINT NOT NULL, id BIGINT NOT NULL, beat BIGINT NOT NULL,
             change BIGINT NOT NULL, nodes TEXT NOT NULL, PRIMARY KEY (network, id))",
-        // The key that clients know the network by.
+        // The network's Noise key.
         "ALTER TABLE network ADD COLUMN noise TEXT NOT NULL DEFAULT ''",
     ],
 ];
@@ -35,21 +34,21 @@ const STEPS: [&[&str]; 2] = [
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)";
 const NEWEST: &str = "SELECT COALESCE(MAX(version), 0) FROM schema_version";
 const NEXT: &str = "INSERT INTO schema_version (version) VALUES ($1)";
-/// There is a network from when a server is told of it on.
+/// Creates the row of a network.
 const FIRST: &str = "INSERT INTO network (id, version) VALUES ($1, 0) ON CONFLICT (id) DO NOTHING";
-/// What writers leave behind that wrote nothing for so many versions. None waits for an answer then.
+/// Removes writers without a write in this many versions. None of them still waits for an answer.
 const OLD_WRITERS: &str = "DELETE FROM writer WHERE network = $1 AND version < (
         SELECT version FROM network WHERE id = $1) - 100000";
-/// Servers that make tables at the same time come one after another.
+/// Advisory lock for servers that migrate at the same time.
 const LOCK: i64 = 0x6c69_6e65_7261_7465;
 
-/// Brings a file of SQLite to the newest version, all at once or not at all.
+/// Migrates an SQLite file to the newest version, in one transaction.
 ///
 /// # Errors
 /// It is newer than this program, or cannot be written.
 pub async fn migrate_sqlite(pool: &SqlitePool, scope: Scope) -> anyhow::Result<()> {
     sqlx::query(VERSIONS).execute(pool).await.context("the store's version")?;
-    // Another process that does the same has to come first or last.
+    // Serializes concurrent migrations by several processes.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let version = check(&mut transaction).await?;
     for (step, number) in STEPS.iter().zip(1_i64..).skip(version) {
@@ -64,7 +63,8 @@ pub async fn migrate_sqlite(pool: &SqlitePool, scope: Scope) -> anyhow::Result<(
     transaction.commit().await.context("the store's version")
 }
 
-/// The same of a database of PostgreSQL. One that has it is only read: it may take no changes now.
+/// The same for PostgreSQL. A database with the newest version is only read, because it may be
+/// read-only.
 ///
 /// # Errors
 /// As [`migrate_sqlite`].
@@ -99,44 +99,44 @@ async fn has_network(store: &mut PgConnection, scope: Scope) -> sqlx::Result<boo
     Ok(there.bind(scope.network).fetch_optional(store).await?.is_some())
 }
 
-/// The key that clients know the network by: this, if there is none yet.
+/// The network's Noise key, which is set to `key` if it is empty.
 pub async fn claim(pool: &PgPool, scope: Scope, key: &str) -> anyhow::Result<String> {
     let mut transaction = pool.begin().await?;
-    let kept = async |transaction: &mut PgConnection| -> sqlx::Result<String> {
-        let kept = sqlx::query("SELECT noise FROM network WHERE id = $1").persistent(false);
-        kept.bind(scope.network).fetch_one(transaction).await?.try_get(0)
+    let stored = async |transaction: &mut PgConnection| -> sqlx::Result<String> {
+        let stored = sqlx::query("SELECT noise FROM network WHERE id = $1").persistent(false);
+        stored.bind(scope.network).fetch_one(transaction).await?.try_get(0)
     };
-    let mut own = kept(&mut transaction).await?;
+    let mut own = stored(&mut transaction).await?;
     if own.is_empty() {
         let claim = "UPDATE network SET noise = $2 WHERE id = $1 AND noise = ''";
         let claim = sqlx::query(claim).persistent(false).bind(scope.network).bind(key);
         claim.execute(&mut *transaction).await?;
         let old = sqlx::query(OLD_WRITERS).persistent(false).bind(scope.network);
         old.execute(&mut *transaction).await?;
-        own = kept(&mut transaction).await?;
+        own = stored(&mut transaction).await?;
     }
     transaction.commit().await?;
     Ok(own)
 }
 
-/// The version that a file has.
+/// The schema version of a file.
 ///
 /// # Errors
-/// This program does not know it.
+/// It is unknown to this program.
 pub async fn check(store: &mut SqliteConnection) -> anyhow::Result<usize> {
-    known(sqlx::query(NEWEST).fetch_one(store).await?.try_get(0)?)
+    check_version(sqlx::query(NEWEST).fetch_one(store).await?.try_get(0)?)
 }
 
 async fn check_postgres(store: &mut PgConnection) -> anyhow::Result<usize> {
-    known(sqlx::query(NEWEST).persistent(false).fetch_one(store).await?.try_get(0)?)
+    check_version(sqlx::query(NEWEST).persistent(false).fetch_one(store).await?.try_get(0)?)
 }
 
-fn known(version: i64) -> anyhow::Result<usize> {
-    let known = usize::try_from(version).ok().filter(|version| *version <= STEPS.len());
-    known.with_context(|| {
+fn check_version(version: i64) -> anyhow::Result<usize> {
+    let check_version = usize::try_from(version).ok().filter(|version| *version <= STEPS.len());
+    check_version.with_context(|| {
         format!(
-            "the store has version {version}, and this linerate-server knows those up to {}: \
-             use a newer one",
+            "the store has version {version}, but this linerate-server supports versions up to {}: \
+             use a newer version",
             STEPS.len()
         )
     })
@@ -147,10 +147,10 @@ mod tests {
     use sqlx::sqlite::SqliteConnectOptions;
 
     use super::*;
-    use crate::store::{Database, Shared, Store};
+    use crate::store::{Database, DatabaseLocation, Store};
 
     async fn close(mut store: Store) {
-        Shared::close(&mut store).await;
+        Database::close(&mut store).await;
     }
 
     async fn raw(file: &std::path::Path, statements: &[&'static str]) {
@@ -166,9 +166,9 @@ mod tests {
     async fn a_store_of_a_newer_program_is_refused_and_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
-        close(Store::open(&Database::File(file.clone())).await.unwrap()).await;
+        close(Store::open(&DatabaseLocation::File(file.clone())).await.unwrap()).await;
         raw(&file, &["INSERT INTO schema_version (version) VALUES (3)"]).await;
-        let Err(error) = Store::open(&Database::File(file.clone())).await else {
+        let Err(error) = Store::open(&DatabaseLocation::File(file.clone())).await else {
             panic!("it is opened")
         };
         let error = format!("{error:#}");
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_of_before_there_were_versions_is_one_of_the_first() {
+    async fn a_store_without_a_schema_version_is_migrated_from_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
         let old = [STEPS[0][0], STEPS[0][1], "INSERT INTO network VALUES (1, 1)"];
         raw(&file, &old).await;
         raw(&file, &["INSERT INTO object VALUES (1, 'user', 7, 1, 0, '{}')"]).await;
         for _ in 0..2 {
-            let mut store = Store::open(&Database::File(file.clone())).await.unwrap();
+            let mut store = Store::open(&DatabaseLocation::File(file.clone())).await.unwrap();
             assert_eq!(store.load().await.unwrap().objects[0].id, 7);
             close(store).await;
         }

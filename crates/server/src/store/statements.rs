@@ -1,7 +1,7 @@
-//! What is asked of a database: the same words for each engine.
+//! SQL statements, the same for both engines.
 //!
-//! Everything is inside of a transaction, and nothing outlives one: PgBouncer may give each
-//! transaction another connection.
+//! All statements run in transactions and leave no session state, because PgBouncer may use another
+//! connection for each transaction.
 
 pub const TAIL: &str = "SELECT kind, id, dead, body FROM object
      WHERE network = $1 AND version > $2 AND (kind <> $3 OR id > (
@@ -11,7 +11,7 @@ pub const TAIL: &str = "SELECT kind, id, dead, body FROM object
 pub const EVERYTHING: &str =
     "SELECT kind, id, dead, body FROM object WHERE network = $1 ORDER BY kind, id";
 
-/// Writes what is there already.
+/// Writes an existing value.
 pub const TOUCH: &str = "INSERT INTO writer (network, id, version) VALUES ($1, $2, 0)
      ON CONFLICT (network, id) DO UPDATE SET version = writer.version";
 pub const CHANGE_AND_BACK: [&str; 2] = [
@@ -27,11 +27,11 @@ pub const BEAT_ONLY: &str = "UPDATE lease SET beat = $3 WHERE network = $1 AND i
 pub const LEASES: &str =
     "SELECT id, beat, change FROM lease WHERE network = $1 AND id <> $2 ORDER BY id";
 pub const LEASED: &str = "SELECT nodes FROM lease WHERE network = $1 AND id = $2";
-/// One that is renewed after all is another.
+/// A lease that was renewed in the meantime has another beat.
 pub const END_LEASE: &str = "DELETE FROM lease WHERE network = $1 AND id = $2 AND beat = $3";
 
-/// The statements of one engine. The two types of sqlx have no trait in common by which this could be
-/// one function without a page of bounds.
+/// The statements for one engine. sqlx's two connection types share no trait that would allow a
+/// generic function without many bounds.
 macro_rules! engine {
     ($name:ident, $database:ty, $connection:ty, [$($origin:tt)*]) => {
         pub mod $name {
@@ -47,8 +47,8 @@ macro_rules! engine {
 
             pub use super::super::writes::$name::write;
 
-            /// A store is written by many, of which each has a number: so that one that did not hear
-            /// the answer can see whether it was the one.
+            /// Each writer has an ID, so that a writer that lost an answer can see
+            /// whether its transaction was committed.
             const VERSION: &str = concat!(
                 "SELECT n.version, COALESCE(w.version, 0), ",
                 $($origin)*,
@@ -56,8 +56,9 @@ macro_rules! engine {
                  LEFT JOIN writer w ON w.network = n.id AND w.id = $2 WHERE n.id = $1"
             );
 
-            /// Writes nothing, and has others that write wait until the transaction ends. What they wrote
-            /// until then is read in the same message, as each that comes after it has them wait longer.
+            /// Takes the turn without changing anything: other writers wait until the
+            /// transaction ends. Their last changes are read in the same message,
+            /// because each further message would make them wait longer.
             pub async fn turn(
                 connection: &mut $connection,
                 since: i64,
@@ -67,7 +68,8 @@ macro_rules! engine {
                     "UPDATE network SET version = version WHERE id = $1 RETURNING version, ",
                     $($origin)*
                 );
-                // A message of two statements has no parameters; these are numbers, and a word.
+                // A message with two statements cannot have parameters. These are
+                // numbers and one constant.
                 let text = format!("{turn}; {TAIL}")
                     .replace("$1", &scope.network.to_string())
                     .replace("$2", &since.to_string())
@@ -86,7 +88,7 @@ macro_rules! engine {
                 (version, written, origin): (i64, i64, i64),
                 scope: Scope,
             ) -> anyhow::Result<Tail> {
-                // Rows of a version that came in between are read again with it.
+                // Rows of a version that was written in between are read again later.
                 let rows = match version == since {
                     true => Vec::new(),
                     false => {
@@ -182,8 +184,8 @@ macro_rules! engine {
     };
 }
 
-/// Which run of a database answers: another PostgreSQL, or the same after a crash, began at another time,
-/// to the microsecond; and one whose tables were brought back from a backup has others.
+/// ID of the running database. Another PostgreSQL, or the same one after a crash, has another start
+/// time in microseconds. A database restored from a backup has other table IDs.
 macro_rules! origin {
     () => {
         "CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000000 AS BIGINT)
@@ -193,5 +195,5 @@ macro_rules! origin {
 pub(super) use origin;
 
 engine!(postgres, sqlx::Postgres, sqlx::PgConnection, [origin!()]);
-// A file is what it was.
+// A file is always the same database.
 engine!(sqlite, sqlx::Sqlite, sqlx::SqliteConnection, ["0"]);

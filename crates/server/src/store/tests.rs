@@ -1,4 +1,4 @@
-//! The store by each engine: SQLite in a file, and a PostgreSQL of the test's own.
+//! Tests of the store with both engines: an SQLite file, and a PostgreSQL of the test.
 
 use coordinator::RECENT_AUDIT_ENTRIES;
 use postgres_rig::Cluster;
@@ -17,38 +17,38 @@ fn at(committed: Committed) -> Option<i64> {
     }
 }
 
-/// A database with nothing in it, by each engine that is here; and whether each transaction may have
-/// another connection.
-fn databases(folder: &Path, cluster: Option<&Cluster>, name: &str) -> Vec<Database> {
-    let mut all = vec![Database::File(folder.join(name))];
+/// Empty databases of all available engines, and whether each transaction may get another
+/// connection.
+fn databases(folder: &Path, cluster: Option<&Cluster>, name: &str) -> Vec<DatabaseLocation> {
+    let mut all = vec![DatabaseLocation::File(folder.join(name))];
     if let Some(cluster) = cluster {
         for pooled in [false, true] {
             let url = cluster.database(&format!("{name}_{pooled}"));
-            all.push(Database::of_url(&url, pooled).unwrap());
+            all.push(DatabaseLocation::of_url(&url, pooled).unwrap());
         }
     }
     all
 }
 
 #[tokio::test]
-async fn a_store_is_the_same_by_either_engine() {
+async fn both_engines_behave_alike() {
     let (folder, cluster) = (tempfile::tempdir().unwrap(), Cluster::start());
     let folder = folder.path();
     for database in databases(folder, cluster.as_ref(), "again") {
-        what_was_committed_is_there_when_it_is_opened_again(&database).await;
+        committed_objects_are_there_after_reopening(&database).await;
     }
     for database in databases(folder, cluster.as_ref(), "audit") {
-        an_audit_is_kept_whole_and_its_end_is_read(&database).await;
+        the_whole_audit_is_stored_and_its_end_is_loaded(&database).await;
     }
     for database in databases(folder, cluster.as_ref(), "two") {
-        of_two_that_saw_the_same_version_one_commits(&database).await;
+        of_two_writers_at_one_version_one_commits(&database).await;
     }
     for database in databases(folder, cluster.as_ref(), "turns") {
-        who_has_the_turn_reads_what_is_newest_and_commits(&database).await;
+        the_writer_with_the_turn_reads_the_newest_version_and_commits(&database).await;
     }
 }
 
-async fn what_was_committed_is_there_when_it_is_opened_again(database: &Database) {
+async fn committed_objects_are_there_after_reopening(database: &DatabaseLocation) {
     let mut store = Store::open(database).await.unwrap();
     let first = [user(1, Some("{}")), user(2, Some("[]"))];
     assert_eq!(at(store.commit((0, 0), &first).await.unwrap()), Some(1));
@@ -63,14 +63,14 @@ async fn what_was_committed_is_there_when_it_is_opened_again(database: &Database
     assert_eq!(loaded.objects, expected);
     assert_eq!(store.everything().await.unwrap(), expected);
     assert_eq!(store.tail(1).await.unwrap().objects, second);
-    // More than fit into one statement, and what JSON may have in it.
+    // More rows than one statement can take, with characters that JSON escapes.
     let many: Vec<Stored> = (10..210).map(|id| user(id, Some("{\"a\":\"\\u0000'é\"}"))).collect();
     assert_eq!(at(store.commit((2, 0), &many).await.unwrap()), Some(3));
     assert_eq!(store.tail(2).await.unwrap().objects, many);
     store.close().await;
 }
 
-async fn an_audit_is_kept_whole_and_its_end_is_read(database: &Database) {
+async fn the_whole_audit_is_stored_and_its_end_is_loaded(database: &DatabaseLocation) {
     let mut store = Store::open(database).await.unwrap();
     let entry = |id| Stored { kind: Kind::AuditEntry, id, body: Some("{}".into()) };
     let all: Vec<Stored> = (1..=RECENT_AUDIT_ENTRIES as i64 + 5).map(entry).collect();
@@ -83,19 +83,21 @@ async fn an_audit_is_kept_whole_and_its_end_is_read(database: &Database) {
     store.close().await;
 }
 
-async fn of_two_that_saw_the_same_version_one_commits(database: &Database) {
+async fn of_two_writers_at_one_version_one_commits(database: &DatabaseLocation) {
     let mut one = Store::open(database).await.unwrap();
     let mut other = Store::open(database).await.unwrap();
     assert_eq!(at(one.commit((0, 0), &[user(1, Some("1"))]).await.unwrap()), Some(1));
     assert_eq!(at(other.commit((0, 0), &[user(1, Some("2"))]).await.unwrap()), None);
     assert_eq!(other.load().await.unwrap().objects, [user(1, Some("1"))]);
     assert_eq!(at(other.commit((1, 0), &[user(1, Some("2"))]).await.unwrap()), Some(2));
-    assert_eq!(one.tail(1).await.unwrap().written, 1, "each knows what it wrote itself");
+    assert_eq!(one.tail(1).await.unwrap().written, 1, "each has its own last version");
     one.close().await;
     other.close().await;
 }
 
-async fn who_has_the_turn_reads_what_is_newest_and_commits(database: &Database) {
+async fn the_writer_with_the_turn_reads_the_newest_version_and_commits(
+    database: &DatabaseLocation,
+) {
     let mut one = Store::open(database).await.unwrap();
     let mut other = Store::open(database).await.unwrap();
     one.commit((0, 0), &[user(1, Some("1"))]).await.unwrap();
@@ -109,7 +111,7 @@ async fn who_has_the_turn_reads_what_is_newest_and_commits(database: &Database) 
         },
     );
     assert_eq!((waits, wrote), (None, Some(2)));
-    // A turn that is left is nobody's.
+    // A turn ends without a commit.
     other.turn(2).await.unwrap();
     other.leave().await;
     assert_eq!(at(one.commit((2, 0), &[user(2, Some("one"))]).await.unwrap()), Some(3));
@@ -118,12 +120,12 @@ async fn who_has_the_turn_reads_what_is_newest_and_commits(database: &Database) 
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_read_and_ended_by_what_was_seen() {
+async fn a_lease_is_renewed_read_and_ended_by_its_last_beat() {
     let Some(cluster) = Cluster::start() else { return };
-    let database = Database::of_url(&cluster.database("leases"), false).unwrap();
+    let database = DatabaseLocation::of_url(&cluster.database("leases"), false).unwrap();
     let (mut one, mut other) =
         (Store::open(&database).await.unwrap(), Store::open(&database).await.unwrap());
-    let (here, there) = (one.watch().unwrap(), other.watch().unwrap());
+    let (here, there) = (one.replicas().unwrap(), other.replicas().unwrap());
     let lease = |beat, nodes: Option<&str>| Lease {
         id: here.own(),
         beat,
@@ -131,13 +133,13 @@ async fn a_lease_is_renewed_read_and_ended_by_what_was_seen() {
         nodes: nodes.map(str::to_owned),
     };
     let first = here.poll(Some(lease(1, None))).await.unwrap();
-    assert!(!first.is_there && first.leases.is_empty(), "a row that is not there is not renewed");
+    assert!(!first.is_there && first.leases.is_empty(), "a missing row is not renewed");
     here.poll(Some(lease(1, Some("3,5")))).await.unwrap();
     assert!(here.poll(Some(lease(2, None))).await.unwrap().is_there);
     assert_eq!(there.poll(None).await.unwrap().leases, [lease(2, None)]);
     assert_eq!(there.nodes(here.own()).await.unwrap().as_deref(), Some("3,5"));
     there.end(&lease(1, None)).await.unwrap();
-    assert_eq!(there.poll(None).await.unwrap().leases.len(), 1, "it was renewed meanwhile");
+    assert_eq!(there.poll(None).await.unwrap().leases.len(), 1, "it was renewed in the meantime");
     there.end(&lease(2, None)).await.unwrap();
     assert!(there.poll(None).await.unwrap().leases.is_empty());
     one.close().await;
@@ -145,9 +147,9 @@ async fn a_lease_is_renewed_read_and_ended_by_what_was_seen() {
 }
 
 #[tokio::test]
-async fn a_network_has_one_key_whichever_server_claims_it_first() {
+async fn the_first_claimed_key_of_a_network_stays() {
     let Some(cluster) = Cluster::start() else { return };
-    let database = Database::of_url(&cluster.database("claims"), false).unwrap();
+    let database = DatabaseLocation::of_url(&cluster.database("claims"), false).unwrap();
     let mut store = Store::open(&database).await.unwrap();
     store.claim("mkey:1").await.unwrap();
     store.claim("mkey:1").await.unwrap();
@@ -157,10 +159,10 @@ async fn a_network_has_one_key_whichever_server_claims_it_first() {
 }
 
 #[tokio::test]
-async fn a_database_that_takes_no_changes_says_so_and_is_read() {
+async fn a_read_only_database_is_read_and_refuses_changes() {
     let Some(cluster) = Cluster::start() else { return };
     let url = cluster.database("fixed");
-    let database = Database::of_url(&url, false).unwrap();
+    let database = DatabaseLocation::of_url(&url, false).unwrap();
     let mut store = Store::open(&database).await.unwrap();
     store.commit((0, 0), &[user(1, Some("1"))]).await.unwrap();
     store.close().await;
@@ -168,6 +170,6 @@ async fn a_database_that_takes_no_changes_says_so_and_is_read() {
     let mut store = Store::open(&database).await.unwrap();
     assert_eq!(store.load().await.unwrap().version, 1);
     let error = store.commit((1, 0), &[user(1, Some("2"))]).await.unwrap_err();
-    assert_eq!(trouble_of(&error), Trouble::ReadOnly, "{error:#}");
+    assert_eq!(failure_kind(&error), FailureKind::ReadOnly, "{error:#}");
     store.close().await;
 }

@@ -1,7 +1,7 @@
-//! What moves a network's version, and writes objects by the new one: the one that moves it is the one
-//! that writes. Each engine has its own words for many objects at once.
+//! Statements that increment a network's version and write objects with the new version, for each
+//! engine.
 
-/// What follows objects that may be there.
+/// Clause that overwrites existing objects.
 macro_rules! overwrite {
     () => {
         " ON CONFLICT (network, kind, id) DO UPDATE SET
@@ -20,10 +20,10 @@ pub mod sqlite {
          ON CONFLICT (network, id) DO UPDATE SET version = excluded.version";
     const WRITE: &str = "INSERT INTO object (network, kind, id, version, dead, body) ";
 
-    /// The most objects in one statement: of parameters there are enough.
+    /// Maximum number of objects in one statement, within the limit on parameters.
     const MOST: usize = 64;
 
-    /// Whether the version was this, and is the next now.
+    /// Writes objects if the version is as expected.
     pub async fn write(
         connection: &mut SqliteConnection,
         (expected, _): (i64, i64),
@@ -46,7 +46,7 @@ pub mod sqlite {
                 row.push_bind(body.as_deref().unwrap_or_default());
             });
             statement.push(overwrite!());
-            // Texts of all lengths are as many statements: those that come often are kept.
+            // Only frequent statement lengths are cached.
             let is_often = chunk.len() <= 4 || chunk.len() == MOST;
             let statement = statement.build().persistent(scope.persistent && is_often);
             statement.execute(&mut *connection).await?;
@@ -61,7 +61,7 @@ pub mod postgres {
 
     use super::super::{Scope, statements::origin};
 
-    /// All in one: others that write wait for as long as this is between here and there.
+    /// A single statement, because other writers wait for its round trip.
     const WRITE: &str = concat!(
         "WITH moved AS (
             UPDATE network SET version = version + 1
@@ -80,7 +80,7 @@ pub mod postgres {
         ") SELECT COUNT(*) FROM moved"
     );
 
-    /// Whether the version was this, and is the next now.
+    /// Writes objects if the version and the database's ID are as expected.
     pub async fn write(
         connection: &mut PgConnection,
         (expected, origin): (i64, i64),

@@ -1,5 +1,5 @@
-//! Administration over the network: the API with its keys, the page with its sessions, and the page
-//! in a real browser; what machines ask, and logins by a provider.
+//! Administration over the network: the API with its keys, the page with its sessions and in a real
+//! browser, requests of machines, and logins at a provider.
 
 mod api;
 mod browser;

@@ -1,4 +1,4 @@
-//! `linerate-server import` of databases as several versions of headscale leave them.
+//! `linerate-server import` of databases of several headscale versions.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
-/// The tables of headscale 0.29, as far as an import reads them.
+/// Tables of headscale 0.29 that an import reads.
 const NEW: &str = "
     CREATE TABLE users(id integer PRIMARY KEY AUTOINCREMENT, name text, display_name text, email text,
         provider_identifier text, created_at datetime, deleted_at datetime);
@@ -30,7 +30,7 @@ const NEW: &str = "
     INSERT INTO users(id, name, created_at) VALUES (1, 'anna', '2026-11-20 10:00:00+00:00');
 ";
 
-/// The tables of headscale 0.23.
+/// Tables of headscale 0.23.
 const OLD: &str = "
     CREATE TABLE users(id integer PRIMARY KEY AUTOINCREMENT, created_at datetime, name text);
     CREATE TABLE pre_auth_keys(id integer PRIMARY KEY AUTOINCREMENT, key text, user_id integer,
@@ -46,7 +46,7 @@ const OLD: &str = "
 
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// A folder with headscale's files, and with those of our server.
+/// A folder with headscale's files and the server's files.
 struct Rig(TempDir);
 
 impl Rig {
@@ -69,7 +69,7 @@ impl Rig {
         self.0.path().join(name)
     }
 
-    /// Changes headscale's database.
+    /// Runs statements in headscale's database.
     async fn execute(&self, statements: &str) {
         let options = SqliteConnectOptions::new().filename(self.path("headscale.sqlite"));
         let mut to = options.create_if_missing(true).connect().await.unwrap();
@@ -84,7 +84,7 @@ impl Rig {
         command.output().unwrap()
     }
 
-    /// The status and the output of an import.
+    /// Status and output of an import.
     fn import(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.run(&[&["import", "headscale.sqlite"], arguments].concat());
         let text = [output.stdout, output.stderr].concat();
@@ -103,7 +103,7 @@ impl Rig {
     }
 }
 
-/// A row of a node with further columns.
+/// A row of a node with additional columns.
 fn node(id: u8, name: &str, more: &[(&str, &str)]) -> String {
     let (machine, key) = (format!("mkey:{id:064x}"), format!("nodekey:{id:064x}"));
     let mut columns = vec![
@@ -122,7 +122,7 @@ fn node(id: u8, name: &str, more: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn an_import_counts_all_in_and_out_and_its_status_says_if_something_is_left_out() {
+async fn an_import_counts_objects_and_its_status_shows_omissions() {
     let rig = Rig::new(
         NEW,
         &[
@@ -146,7 +146,7 @@ async fn an_import_counts_all_in_and_out_and_its_status_says_if_something_is_lef
         "policy: none",
         "note: node 2: \"build_box\" becomes build-box",
         "left out: node 3: there is no user 77",
-        "left out: pre-auth key 2: it is no key",
+        "left out: pre-auth key 2: it is not a key",
     ] {
         assert!(text.lines().any(|own| own == line), "{line}\n{text}");
     }
@@ -154,7 +154,7 @@ async fn an_import_counts_all_in_and_out_and_its_status_says_if_something_is_lef
 }
 
 #[tokio::test]
-async fn a_field_that_cannot_be_read_is_dropped_and_the_machine_stays() {
+async fn an_unreadable_field_is_dropped_and_the_machine_is_imported() {
     let hostinfo = r#"{"Hostname":"odd","OS":7,"Services":[{"Proto":"peerapi4","Port":-1},
         {"Proto":"peerapi6","Port":1}],"NetInfo":{"PreferredDERP":-1},"Userspace":"x"}"#;
     let rig = Rig::new(
@@ -190,7 +190,7 @@ async fn a_field_that_cannot_be_read_is_dropped_and_the_machine_stays() {
 }
 
 #[tokio::test]
-async fn an_unreadable_field_that_takes_rights_away_gives_no_right() {
+async fn an_unreadable_restriction_never_grants_a_right() {
     let rig = Rig::new(
         NEW,
         &[
@@ -218,7 +218,7 @@ async fn an_unreadable_field_that_takes_rights_away_gives_no_right() {
     }
 }
 
-/// The time, in milliseconds.
+/// The current time, in milliseconds.
 fn server_now() -> u64 {
     let file = tempfile::NamedTempFile::new().unwrap();
     let modified = file.as_file().metadata().unwrap().modified().unwrap();
@@ -227,7 +227,7 @@ fn server_now() -> u64 {
 }
 
 #[tokio::test]
-async fn a_database_without_a_policy_needs_one_or_the_word_that_there_is_none() {
+async fn a_database_without_a_policy_needs_policy_or_no_policy() {
     let rig = Rig::new(NEW, "INSERT INTO policies(data) VALUES ('  ');").await;
     let (status, text) = rig.import(&[]);
     assert_eq!(status, Some(1), "{text}");
@@ -249,7 +249,7 @@ async fn a_database_without_a_policy_needs_one_or_the_word_that_there_is_none() 
 }
 
 #[tokio::test]
-async fn a_newer_headscale_is_warned_of_and_its_unknown_values_stop_the_import() {
+async fn a_newer_headscale_gives_a_warning_and_unknown_values_an_error() {
     let newer = "INSERT INTO database_versions VALUES (1, 'v0.31.0');
                  INSERT INTO migrations VALUES ('202507021200'), ('203001010000-suspend');
                  ALTER TABLE nodes ADD COLUMN suspended datetime;
@@ -304,16 +304,16 @@ async fn a_second_import_completes_the_first_and_changes_nothing_else() {
 
     fs::write(rig.path("other.key"), format!("privkey:{}", "8".repeat(64))).unwrap();
     let (status, text) = rig.import(&["--noise-key", "other.key"]);
-    assert!(status == Some(1) && text.contains("has another network already"), "{text}");
+    assert!(status == Some(1) && text.contains("already contains another network"), "{text}");
     let (status, text) = {
         let output = rig.run(&["import", "export.json"]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    assert!(status == Some(1) && text.contains("has a network already"), "{text}");
+    assert!(status == Some(1) && text.contains("already contains a network"), "{text}");
 }
 
 #[tokio::test]
-async fn an_old_database_has_its_tags_and_routes_elsewhere() {
+async fn tags_and_routes_of_an_old_database_are_imported() {
     let asked = r#"{"Hostname":"b","RequestTags":["tag:b"],"RoutableIPs":["10.0.0.0/24"]}"#;
     let rig = Rig::new(
         OLD,
@@ -331,7 +331,7 @@ async fn an_old_database_has_its_tags_and_routes_elsewhere() {
     .await;
     let (status, text) = rig.import(&["--no-policy"]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("note: node 2: it gets tag:b by the policy"), "{text}");
+    assert!(text.contains("note: node 2: the policy decides about tag:b"), "{text}");
     let (nodes, keys) = (rig.objects("node"), rig.objects("preauthkey"));
     assert_eq!(nodes[0]["tags"], serde_json::json!(["tag:a"]));
     assert_eq!(nodes[1]["approved"], serde_json::json!(["10.0.0.0/24"]));
@@ -339,7 +339,7 @@ async fn an_old_database_has_its_tags_and_routes_elsewhere() {
 }
 
 #[tokio::test]
-async fn tables_that_a_later_headscale_no_longer_reads_give_nothing() {
+async fn tables_unused_by_newer_versions_are_ignored() {
     let rig = Rig::new(
         NEW,
         &[
@@ -362,7 +362,7 @@ async fn tables_that_a_later_headscale_no_longer_reads_give_nothing() {
 }
 
 #[tokio::test]
-async fn a_node_without_its_user_gets_the_user_of_the_key_that_it_joined_by() {
+async fn a_node_without_a_user_gets_the_user_of_its_auth_key() {
     let rig = Rig::new(
         NEW,
         &[
@@ -377,14 +377,17 @@ async fn a_node_without_its_user_gets_the_user_of_the_key_that_it_joined_by() {
     .await;
     let (status, text) = rig.import(&["--no-policy"]);
     assert_eq!(status, Some(3), "{text}");
-    assert!(text.contains("note: node 1: it is of user 1, by whose key it joined"), "{text}");
+    assert!(
+        text.contains("note: node 1: it belongs to user 1, whose key it joined with"),
+        "{text}"
+    );
     let nodes = rig.objects("node");
     assert_eq!((&nodes[0]["user"], &nodes[1]["user"]), (&1.into(), &Value::Null));
     assert_eq!((&nodes[0]["ephemeral"], nodes.len()), (&true.into(), 2));
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_of_headscale_is_refused() {
+async fn another_database_than_headscales_is_refused() {
     let rig = Rig::new("CREATE TABLE machines(id integer);", "").await;
     let (status, text) = rig.import(&["--no-policy"]);
     assert!(status == Some(1) && text.contains("not a database of headscale"), "{text}");

@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The longest time until a server listens.
+/// Maximum time for a server to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An unused address.
@@ -38,7 +38,7 @@ pub async fn start(configuration: Configuration, at: SocketAddr) {
     }
 }
 
-/// Reads the server's reply to the first message of Noise, and returns the stream inside.
+/// Reads the server's reply to the Noise handshake, and returns the stream.
 pub async fn inside<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     initiation: Initiation,

@@ -1,5 +1,5 @@
-//! Running servers, as their clients, administrators and other servers see them. One program, so that the
-//! server's libraries are linked once.
+//! Tests of running servers through their interfaces for clients, administrators and other servers.
+//! They are one program, so that the server's libraries are linked once.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 

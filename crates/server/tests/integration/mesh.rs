@@ -1,4 +1,5 @@
-//! Relays of a mesh, in this process on loopback. Some clients know the mesh's key, and nodes do not.
+//! Relays of a mesh, in this process on loopback. Some clients have the mesh's key, and nodes do
+//! not.
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
@@ -29,7 +30,7 @@ use super::{
 const KEY: &str = "8f0d6e5b4c3a29180716f5e4d3c2b1a08f0d6e5b4c3a29180716f5e4d3c2b1a0";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A relay that has a mesh with these others.
+/// Starts a relay that has a mesh with these others.
 async fn relay(folder: &Path, at: SocketAddr, others: &[SocketAddr]) {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("mesh.key"), KEY).unwrap();
@@ -55,7 +56,7 @@ struct Client {
 }
 
 impl Client {
-    /// One that says this login, of this number, for the relay's key.
+    /// Connects a client with this number, with the mesh's login or a node's.
     async fn connect(at: SocketAddr, number: u8, has_mesh_key: bool) -> Self {
         let mut stream = TcpStream::connect(at).await.unwrap();
         let asks = "GET /derp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: DERP\r\n\r\n";
@@ -68,29 +69,31 @@ impl Client {
         let key = NodePublic(own.public());
         let (decoder, buffer) = (Decoder::default(), BytesMut::new());
         let mut client = Self { stream, decoder, buffer, key };
-        let Some(FromRelay::ServerKey(server)) = client.hears().await else { panic!("no key") };
+        let Some(FromRelay::ServerKey(server)) = client.next_message().await else {
+            panic!("no key")
+        };
         let mesh: MeshKey = KEY.parse().unwrap();
         let login = match has_mesh_key {
             true => own.seal_mesh_login(&server, &mesh, &mut UnwrapErr(SysRng)),
             false => seal_login(&[number; 32], &server, &mut UnwrapErr(SysRng)),
         };
-        client.says(kind::CLIENT_INFO, &login).await;
+        client.send_frame(kind::CLIENT_INFO, &login).await;
         client
     }
 
-    async fn says(&mut self, kind: u8, contents: &[u8]) {
+    async fn send_frame(&mut self, kind: u8, contents: &[u8]) {
         let mut out = BytesMut::new();
         write_frame(&mut out, kind, contents);
         self.stream.write_all(&out).await.unwrap();
     }
 
-    async fn sends(&mut self, to: NodePublic, datagram: &[u8]) {
+    async fn send_packet(&mut self, to: NodePublic, datagram: &[u8]) {
         let mut out = BytesMut::new();
         write_packet(&mut out, &to, datagram);
         self.stream.write_all(&out).await.unwrap();
     }
 
-    /// The next frame; none at the end.
+    /// The next frame. `None` at the end.
     async fn frame(&mut self) -> Option<(u8, bytes::Bytes)> {
         loop {
             if let Some(frame) = self.decoder.poll_frame(&mut self.buffer).unwrap() {
@@ -103,8 +106,8 @@ impl Client {
         }
     }
 
-    /// The next of those that every client reads; none at the end.
-    async fn hears(&mut self) -> Option<FromRelay> {
+    /// The next frame of a kind that every client reads. `None` at the end.
+    async fn next_message(&mut self) -> Option<FromRelay> {
         loop {
             let (kind, contents) = self.frame().await?;
             if let Some(said) = FromRelay::read(kind, contents).unwrap() {
@@ -113,35 +116,35 @@ impl Client {
         }
     }
 
-    /// Sends to another until that has heard it.
+    /// Sends to another client until it has received a datagram.
     async fn reaches(&mut self, other: &mut Self) {
         let (own, to) = (self.key, other.key);
         let heard = async {
             loop {
-                match other.hears().await {
+                match other.next_message().await {
                     Some(FromRelay::Packet { from, bytes }) if from == own => return bytes,
                     Some(_) => {}
                     None => panic!("the relay ended"),
                 }
             }
         };
-        let sends = async {
+        let send_packet = async {
             loop {
-                self.sends(to, b"hello").await;
+                self.send_packet(to, b"hello").await;
                 sleep(Duration::from_millis(50)).await;
             }
         };
         tokio::select! {
             bytes = heard => assert_eq!(&bytes[..], b"hello"),
-            () = sends => {}
+            () = send_packet => {}
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() {
+async fn clients_of_two_relays_reach_each_other_and_see_departures() {
     let (folder, at) = (tempfile::tempdir().unwrap(), [free(), free()]);
-    // Each is in its own list, too.
+    // The lists contain the relay itself as well.
     relay(&folder.path().join("a"), at[0], &at).await;
     relay(&folder.path().join("b"), at[1], &at).await;
     let mut one = Client::connect(at[0], 1, true).await;
@@ -149,9 +152,9 @@ async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() 
     one.reaches(&mut other).await;
     other.reaches(&mut one).await;
 
-    // A watcher is told which clients are there, and may close a connection.
+    // A watcher receives the connected clients, and may close a connection.
     let mut watcher = Client::connect(at[0], 3, true).await;
-    watcher.says(kind::WATCH_CONNS, &[]).await;
+    watcher.send_frame(kind::WATCH_CONNS, &[]).await;
     loop {
         let (kind, contents) =
             watcher.frame().await.expect("the relay tells which clients are there");
@@ -159,24 +162,24 @@ async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() 
             break;
         }
     }
-    watcher.says(kind::CLOSE_PEER, &one.key.0).await;
+    watcher.send_frame(kind::CLOSE_PEER, &one.key.0).await;
     while one.frame().await.is_some() {}
     let gone = one.key;
     loop {
-        match other.hears().await.expect("the relay goes on") {
+        match other.next_message().await.expect("the relay goes on") {
             FromRelay::PeerGone { peer, .. } if peer == gone => break,
             _ => {}
         }
     }
     loop {
-        match watcher.hears().await.expect("the relay goes on") {
+        match watcher.next_message().await.expect("the relay goes on") {
             FromRelay::PeerGone { peer, .. } if peer == gone => break,
             _ => {}
         }
     }
 }
 
-/// A network with these nodes. Its relay has the key of a mesh.
+/// A network with these nodes. Its relay has a mesh key.
 async fn network(folder: &Path, nodes: &[u8]) -> World {
     let file = folder.join("mesh.key");
     fs::write(&file, KEY).unwrap();
@@ -196,17 +199,17 @@ async fn network(folder: &Path, nodes: &[u8]) -> World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_of_a_mesh_serves_no_stranger_and_its_nodes_are_no_relays() {
+async fn a_mesh_relay_refuses_strangers_and_mesh_frames_of_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let world = network(folder.path(), &[1, 2]).await;
     let mut stranger = Client::connect(world.address, 3, false).await;
-    assert!(stranger.frame().await.is_none(), "the network does not know it");
+    assert!(stranger.frame().await.is_none(), "it is not admitted");
     let mut victim = Client::connect(world.address, 2, false).await;
     for (kind, contents) in [(kind::WATCH_CONNS, &[][..]), (kind::CLOSE_PEER, &victim.key.0[..])] {
         let mut node = Client::connect(world.address, 1, false).await;
-        node.says(kind, contents).await;
+        node.send_frame(kind, contents).await;
         while let Some((kind, _)) = node.frame().await {
-            assert_ne!(kind, kind::PEER_PRESENT, "it is told who is there");
+            assert_ne!(kind, kind::PEER_PRESENT, "it received the connected clients");
         }
     }
     let mut node = Client::connect(world.address, 1, false).await;
@@ -214,7 +217,7 @@ async fn a_relay_of_a_mesh_serves_no_stranger_and_its_nodes_are_no_relays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_deleted_has_no_relay() {
+async fn a_deleted_node_is_disconnected_from_the_relay() {
     let folder = tempfile::tempdir().unwrap();
     let world = network(folder.path(), &[1, 2]).await;
     let mut node = Client::connect(world.address, 1, false).await;
@@ -223,5 +226,5 @@ async fn a_node_that_is_deleted_has_no_relay() {
     world.command(Method::DELETE, "node/1", json!(null)).await;
     while node.frame().await.is_some() {}
     let mut again = Client::connect(world.address, 1, false).await;
-    assert!(again.frame().await.is_none(), "the network does not know it any more");
+    assert!(again.frame().await.is_none(), "it is not admitted any more");
 }

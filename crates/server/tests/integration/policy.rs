@@ -1,4 +1,4 @@
-//! `linerate-server policy`, as it is called.
+//! `linerate-server policy` on the command line.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ const FILTERS: [&str; 6] =
     ["filters", "--policy", "policy.hujson", "--nodes", "nodes.json", "--json"];
 
 #[test]
-fn filters_are_tailscales_json_by_the_nodes_names() {
+fn filters_are_printed_as_tailscales_json_by_node_name() {
     let directory = directory(
         r#"{"tagOwners": {"tag:web": []}, // nobody's
             "acls": [{"action": "accept", "src": ["ada@example.net"], "dst": ["tag:web:443"]}]}"#,
@@ -46,18 +46,18 @@ fn filters_are_tailscales_json_by_the_nodes_names() {
 }
 
 #[test]
-fn a_refused_policy_ends_with_1_and_says_line_and_key() {
+fn a_refused_policy_exits_with_1_and_names_line_and_key() {
     let directory = directory("{\n\"acls\": [{\"action\": \"accept\", \"src\": [\"tag:x\"]}],\n}");
     for arguments in [&["check", "policy.hujson"][..], &FILTERS] {
         let output = run(directory.path(), arguments);
         assert_eq!(output.status.code(), Some(1));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains("line 2, acls[0].src[0]: src=tag not found: \"tag:x\""), "{told}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("line 2, acls[0].src[0]: src=tag not found: \"tag:x\""), "{text}");
     }
 }
 
 #[test]
-fn a_test_that_fails_refuses_a_policy_where_nodes_are_known() {
+fn a_failing_test_refuses_a_policy_when_nodes_are_given() {
     let directory = directory(
         r#"{"tagOwners": {"tag:web": []}, "acls": [],
             "tests": [{"src": "ada@example.net", "accept": ["tag:web:443"]}]}"#,
@@ -67,12 +67,12 @@ fn a_test_that_fails_refuses_a_policy_where_nodes_are_known() {
     for arguments in [&with_nodes[..], &FILTERS] {
         let output = run(directory.path(), arguments);
         assert_eq!(output.status.code(), Some(1));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains("test(s) failed: ada@example.net does not reach"), "{told}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("test(s) failed: ada@example.net does not reach"), "{text}");
     }
 }
 
-/// The status and output of `check`.
+/// Status and output of `check`.
 fn checked(policy: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = directory(policy);
     let output = run(directory.path(), &[&["check", "policy.hujson"], arguments].concat());
@@ -81,35 +81,35 @@ fn checked(policy: &str, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name_and_left_out_where_that_is_wanted() {
+fn unsupported_parts_are_refused_by_name_or_ignored_on_request() {
     let policy = r#"{"tagOwners": {"tag:web": []},
         "postures": {"posture:x": ["node:os == 'linux'"]},
         "grants": [{"src": ["*"], "dst": ["tag:web"], "ip": ["*"], "srcPosture": ["posture:x"]}],
         "tests": [{"src": "ada@", "deny": ["tag:web:22"]}]}"#;
-    let (status, told) = checked(policy, &[]);
+    let (status, text) = checked(policy, &[]);
     let postures = "line 2, postures: is not supported: there is no device posture\n";
-    assert!(status == Some(1) && told.contains(postures), "{told}");
-    assert!(told.contains("line 3, grants[0].srcPosture: is not supported"), "{told}");
-    assert!(told.contains("`--ignore-unsupported` leaves out these parts"), "{told}");
-    let (status, told) = checked(policy, &["--ignore-unsupported", "--nodes", "nodes.json"]);
+    assert!(status == Some(1) && text.contains(postures), "{text}");
+    assert!(text.contains("line 3, grants[0].srcPosture: is not supported"), "{text}");
+    assert!(text.contains("`--ignore-unsupported` ignores these parts"), "{text}");
+    let (status, text) = checked(policy, &["--ignore-unsupported", "--nodes", "nodes.json"]);
     assert!(
-        status == Some(0) && told.starts_with(&format!("left out: {postures}left out: ")),
-        "{told}"
+        status == Some(0) && text.starts_with(&format!("left out: {postures}left out: ")),
+        "{text}"
     );
     let unknown = policy.replace("postures", "posture");
-    let (status, told) = checked(&unknown, &["--ignore-unsupported"]);
-    assert!(status == Some(1) && told.contains("line 2, posture: unknown key"), "{told}");
-    assert!(!told.contains("not supported"), "{told}");
+    let (status, text) = checked(&unknown, &["--ignore-unsupported"]);
+    assert!(status == Some(1) && text.contains("line 2, posture: unknown key"), "{text}");
+    assert!(!text.contains("not supported"), "{text}");
 }
 
 #[test]
-fn names_that_match_nobody_and_a_file_without_rules_are_warned_of() {
-    let (status, told) = checked("// none yet\n", &["--nodes", "nodes.json"]);
-    assert_eq!(status, Some(0), "{told}");
-    assert!(told.starts_with("warning: line 1: there are neither acls nor grants"), "{told}");
+fn unmatched_names_and_an_empty_policy_give_warnings() {
+    let (status, text) = checked("// none yet\n", &["--nodes", "nodes.json"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.starts_with("warning: line 1: there are neither acls nor grants"), "{text}");
     let rule = r#"{"acls": [{"action": "accept", "src": ["ada@", "https://id.test/abc@"], "dst": ["*:*"]}]}"#;
-    let (status, told) = checked(rule, &["--nodes", "nodes.json"]);
+    let (status, text) = checked(rule, &["--nodes", "nodes.json"]);
     let wanted = "warning: line 1, acls[0].src[1]: \"https://id.test/abc@\" matches no user\n";
-    assert_eq!((status, told.as_str()), (Some(0), wanted));
+    assert_eq!((status, text.as_str()), (Some(0), wanted));
     assert_eq!(checked(rule, &[]), (Some(0), String::new()));
 }

@@ -1,4 +1,4 @@
-//! The ways into ts2021: a WebSocket, an upgrade by POST, and what is neither.
+//! Ways to open ts2021: a WebSocket, an upgrade by POST, and invalid ones.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
 
 use super::loopback::{free, inside, start};
 
-/// A server with its files in this folder.
+/// Starts a server with its files in this folder.
 async fn server(folder: &Path) -> SocketAddr {
     let address = free();
     let mut configuration = Configuration {
@@ -35,8 +35,8 @@ async fn server(folder: &Path) -> SocketAddr {
     address
 }
 
-/// What a server says to a request of HTTP/1.1 until it closes the connection.
-async fn says(address: SocketAddr, request: &str) -> String {
+/// The answer to an HTTP/1.1 request until the connection is closed.
+async fn raw_answer(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -45,7 +45,8 @@ async fn says(address: SocketAddr, request: &str) -> String {
 }
 
 async fn key(address: SocketAddr) -> MachinePublic {
-    let answer = says(address, "GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let answer =
+        raw_answer(address, "GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let answer = answer.await;
     let json: serde_json::Value =
         serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
@@ -59,7 +60,7 @@ fn initiation(server: &MachinePublic) -> (Initiation, String) {
 }
 
 #[tokio::test]
-async fn a_browser_speaks_http_2_in_noise_in_a_web_socket() {
+async fn ts2021_works_over_a_web_socket() {
     use futures_util::{SinkExt, StreamExt};
 
     let folder = tempfile::tempdir().unwrap();
@@ -86,11 +87,11 @@ async fn a_browser_speaks_http_2_in_noise_in_a_web_socket() {
             to.send(Message::Binary(Bytes::copy_from_slice(&buffer[..len]))).await.unwrap();
         }
     });
-    assert_eq!(asks(ours, initiation).await, StatusCode::NOT_IMPLEMENTED);
+    assert_eq!(request_status(ours, initiation).await, StatusCode::NOT_IMPLEMENTED);
 }
 
-/// The status of a request that no server of ours carries out.
-async fn asks(stream: tokio::io::DuplexStream, initiation: Initiation) -> StatusCode {
+/// The status of an unsupported request.
+async fn request_status(stream: tokio::io::DuplexStream, initiation: Initiation) -> StatusCode {
     let stream = TokioIo::new(inside(stream, initiation).await);
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     tokio::spawn(connection);
@@ -102,22 +103,23 @@ async fn asks(stream: tokio::io::DuplexStream, initiation: Initiation) -> Status
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_is_refused_and_others_are_served() {
+async fn an_invalid_handshake_is_refused_and_others_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let address = server(folder.path()).await;
     let post = |headers: &str| {
         format!("POST /ts2021 HTTP/1.1\r\nHost: a\r\nConnection: {headers}\r\n\r\n")
     };
     let upgrade = "upgrade\r\nUpgrade: tailscale-control-protocol";
-    let none = says(address, &post("close")).await;
+    let none = raw_answer(address, &post("close")).await;
     assert!(none.starts_with("HTTP/1.1 400"), "{none}");
     let garbage = post(&format!("{upgrade}\r\nX-Tailscale-Handshake: AAAA"));
-    let refused = says(address, &garbage).await;
+    let refused = raw_answer(address, &garbage).await;
     let (head, words) = refused.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 101"), "{refused}");
     assert!(words.starts_with('\u{3}') && words.contains("handshake"), "{refused}");
     let long = "A".repeat(20 << 10);
-    let long = says(address, &post(&format!("{upgrade}\r\nX-Tailscale-Handshake: {long}"))).await;
+    let long =
+        raw_answer(address, &post(&format!("{upgrade}\r\nX-Tailscale-Handshake: {long}"))).await;
     assert!(long.starts_with("HTTP/1.1 431"), "{long}");
     assert!(!key(address).await.is_zero());
 }

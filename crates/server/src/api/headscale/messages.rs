@@ -1,5 +1,6 @@
-//! Messages of headscale's API as its gateway writes them (protobuf's JSON): names in camel case, numbers of
-//! 64 bits as strings, every field present. A message is a list of its fields, with their names in the own API.
+//! Messages of headscale's API in the JSON of its gateway (protobuf's JSON mapping): names in camel
+//! case, 64-bit integers as strings, and every field present. A message is described by the names of
+//! its fields in linerate's own API.
 
 use axum::{
     Json,
@@ -10,10 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::api::{
-    answer::{Answered, Trouble},
-    api_keys::AskedApiKey,
-    desk::body,
-    keys::AskedKey,
+    answer::{ApiError, ApiResult},
+    api_keys::NewApiKey,
+    extract::body,
+    keys::NewPreAuthKey,
     nodes::{Registration, Routes, Tags},
     policy::NewPolicy,
     users::NewUser,
@@ -59,7 +60,7 @@ pub const HEALTH: Fields = &["database_connectivity"];
 pub const CHANGES: Fields = &["changes"];
 pub const NOTHING: Fields = &[];
 
-/// The owner of all nodes with tags (headscale `types.TaggedDevices`).
+/// The owner of all tagged nodes (headscale `types.TaggedDevices`).
 fn tagged_devices() -> Value {
     json!({
         "id": 2_147_455_555_u32, "name": "tagged-devices", "created_at": ZERO_TIME,
@@ -68,7 +69,7 @@ fn tagged_devices() -> Value {
     })
 }
 
-/// Converts an answer of the own API to a message.
+/// Converts an answer of linerate's own API to a message.
 pub fn message(own: &Value, fields: Fields) -> Value {
     if own.is_null() {
         return Value::Null;
@@ -102,8 +103,8 @@ fn field(own: &Value, name: &str) -> Value {
 }
 
 /// Converts an answer to a message.
-pub fn whole(fields: Fields, answered: Answered) -> Answered {
-    let Json(own) = answered?;
+pub fn whole(fields: Fields, result: ApiResult) -> ApiResult {
+    let Json(own) = result?;
     Ok(Json(match fields {
         [] => json!({}),
         fields => message(&own, fields),
@@ -111,64 +112,65 @@ pub fn whole(fields: Fields, answered: Answered) -> Answered {
 }
 
 /// Converts an answer to an object with one message under this name.
-pub fn one(name: &str, fields: Fields, answered: Answered) -> Answered {
-    let Json(own) = answered?;
+pub fn one(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
+    let Json(own) = result?;
     Ok(Json(json!({ name: message(&own, fields) })))
 }
 
 /// Converts an answer to an object with a list of messages under this name.
-pub fn many(name: &str, fields: Fields, answered: Answered) -> Answered {
-    let Json(own) = answered?;
+pub fn many(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
+    let Json(own) = result?;
     let all = own.as_array().into_iter().flatten().map(|own| message(own, fields));
     Ok(Json(json!({ name: all.collect::<Vec<_>>() })))
 }
 
-/// The body of a request of headscale's API.
-pub trait Asked: DeserializeOwned {
-    /// The fields, by their names in the own API.
+/// The body of a request to headscale's API.
+pub trait RequestBody: DeserializeOwned {
+    /// The fields, by their names in linerate's own API.
     const FIELDS: Fields;
-    /// Those that are empty lists if they are absent.
+    /// Fields that are empty lists if they are absent.
     const LISTS: Fields = &[];
 }
 
-impl Asked for NewUser {
+impl RequestBody for NewUser {
     const FIELDS: Fields = &["name", "display_name", "email", "picture_url"];
 }
 
-impl Asked for AskedKey {
+impl RequestBody for NewPreAuthKey {
     const FIELDS: Fields = &["user", "reusable", "ephemeral", "expiration", "acl_tags"];
 }
 
-impl Asked for AskedApiKey {
+impl RequestBody for NewApiKey {
     const FIELDS: Fields = &["expiration"];
 }
 
-impl Asked for Registration {
+impl RequestBody for Registration {
     const FIELDS: Fields = &["user", "auth_id"];
 }
 
-impl Asked for Tags {
+impl RequestBody for Tags {
     const FIELDS: Fields = &["tags"];
 }
 
-impl Asked for Routes {
+impl RequestBody for Routes {
     const FIELDS: Fields = &["routes"];
     const LISTS: Fields = &["routes"];
 }
 
-impl Asked for NewPolicy {
+impl RequestBody for NewPolicy {
     const FIELDS: Fields = &["policy"];
 }
 
-/// A body as the gateway reads it. Names are in camel case or in snake case, and numbers may be strings. A
-/// field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty body is an empty message.
+/// A body as the gateway parses it. Names are in camel case or snake case, and numbers may be
+/// strings. A field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty
+/// body is an empty message.
 pub struct Body<T>(pub T);
 
-impl<T: Asked, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Trouble;
+impl<T: RequestBody, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let bad = |why: serde_json::Error| Trouble::BadRequest(why.to_string());
+        let bad = |why: serde_json::Error| ApiError::BadRequest(why.to_string());
         let mut said: Map<String, Value> = match body(request, state).await?.trim_ascii() {
             [] => Map::new(),
             text => serde_json::from_slice(text).map_err(bad)?,

@@ -1,5 +1,6 @@
-//! Rows of headscale's tables as objects of ours. An unreadable field is dropped, with a note, if it only
-//! describes a machine. If it gives or takes rights, its row is left out or has expired.
+//! Converts rows of headscale's tables to objects. An unreadable field that only describes a machine
+//! is dropped, with a note. If an unreadable field grants or restricts rights, its row is left out
+//! or has expired.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::now;
 
-/// The columns of users.
+/// Columns of users.
 pub const USERS: &[&str] = &[
     "id",
     "name",
@@ -34,7 +35,7 @@ pub const USERS: &[&str] = &[
     "created_at",
     "deleted_at",
 ];
-/// The columns of pre-auth keys.
+/// Columns of pre-auth keys.
 pub const KEYS: &[&str] = &[
     "id",
     "key",
@@ -49,9 +50,9 @@ pub const KEYS: &[&str] = &[
     "revoked",
     "created_at",
 ];
-/// The columns of API keys.
+/// Columns of API keys.
 pub const API_KEYS: &[&str] = &["id", "prefix", "hash", "expiration", "created_at"];
-/// The columns of nodes.
+/// Columns of nodes.
 pub const NODES: &[&str] = &[
     "id",
     "machine_key",
@@ -75,21 +76,22 @@ pub const NODES: &[&str] = &[
     "deleted_at",
 ];
 
-/// A row. Each column is a text; null is an empty one.
+/// A row. Each column is a string. Null is an empty string.
 pub struct Row {
     values: BTreeMap<&'static str, String>,
-    /// Fields that were dropped, and other notes.
+    /// Notes about dropped fields and other changes.
     notes: Vec<String>,
 }
 
 impl Row {
-    /// One with these columns.
+    /// A row with these columns.
     ///
     /// # Errors
-    /// It lacks one.
+    /// A column is missing.
     pub fn of(row: &SqliteRow, columns: &[&'static str]) -> anyhow::Result<Self> {
         let value = |name: &&'static str| {
-            // No column that matters accepts the replacement of bytes that are not UTF-8.
+            // Columns that grant rights do not accept the replacement characters of
+            // invalid UTF-8.
             let bytes: Option<Vec<u8>> = row.try_get_unchecked(*name)?;
             Ok((*name, String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()))
         };
@@ -97,12 +99,12 @@ impl Row {
         Ok(Self { values, notes: Vec::new() })
     }
 
-    /// The text of a column.
+    /// A column as a string.
     pub fn text(&self, name: &str) -> &str {
         self.values.get(name).map_or("", String::as_str)
     }
 
-    /// The number in a column.
+    /// A column as a number.
     ///
     /// # Errors
     /// It is not a number.
@@ -111,12 +113,12 @@ impl Row {
         text.map(|text| text.parse().with_context(|| format!("{name}: {text:?}"))).transpose()
     }
 
-    /// The number of the row, or zero.
+    /// The ID of the row, or zero.
     pub fn id(&self) -> i64 {
         self.number("id").ok().flatten().unwrap_or_default()
     }
 
-    /// Notes something.
+    /// Adds a note.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -126,13 +128,13 @@ impl Row {
         self.notes
     }
 
-    /// Whether nodes of a pre-auth key are forgotten when they disconnect. An unreadable value means yes,
-    /// because that gives the key less.
+    /// Whether nodes of a pre-auth key are removed when they disconnect. An unreadable value
+    /// means yes, because this grants less.
     pub fn is_ephemeral(&self) -> bool {
         self.flag("ephemeral").unwrap_or(true)
     }
 
-    /// Whether a column says yes or no. `None`: neither.
+    /// A column as a boolean. `None` if it is neither true nor false.
     pub fn flag(&self, name: &str) -> Option<bool> {
         match self.text(name).to_ascii_lowercase().as_str() {
             "1" | "true" => Some(true),
@@ -147,10 +149,10 @@ impl Row {
         if text.is_empty() || text.starts_with("0001-01-01") {
             return Ok(None);
         }
-        as_time(text).map(Some).with_context(|| format!("{name}: {text:?} is no time"))
+        as_time(text).map(Some).with_context(|| format!("{name}: {text:?} is not a time"))
     }
 
-    /// A value, or the default and a note.
+    /// The value, or the default with a note.
     fn or_dropped<T: Default>(&mut self, read: anyhow::Result<T>) -> T {
         read.unwrap_or_else(|error| {
             self.notes.push(dropped(&error));
@@ -166,7 +168,7 @@ impl Row {
         text.map(str::parse).transpose().context(name)
     }
 
-    /// The JSON of a column, or the default for an empty one.
+    /// Parses a column as JSON. An empty column gives the default.
     fn json<T: DeserializeOwned + Default>(&self, name: &'static str) -> anyhow::Result<T> {
         match self.text(name) {
             "" => Ok(T::default()),
@@ -177,7 +179,7 @@ impl Row {
         }
     }
 
-    /// The elements of a list in JSON that can be read.
+    /// The readable elements of a JSON list.
     fn list<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
         &mut self,
         name: &'static str,
@@ -196,13 +198,13 @@ impl Row {
 }
 
 fn dropped(error: &anyhow::Error) -> String {
-    format!("{error:#}: this is dropped")
+    format!("{error:#}: dropped")
 }
 
-/// A user.
+/// Converts a user.
 ///
 /// # Errors
-/// It cannot be one here.
+/// An essential field is invalid.
 pub fn user(row: &mut Row) -> anyhow::Result<User> {
     let created = row.time("created_at");
     let (name, email) = (row.text("name"), row.text("email"));
@@ -220,16 +222,16 @@ pub fn user(row: &mut Row) -> anyhow::Result<User> {
     })
 }
 
-/// A pre-auth key with these further tags.
+/// Converts a pre-auth key, with tags from another table.
 ///
 /// # Errors
-/// It cannot be one here.
+/// An essential field is invalid.
 pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAuthKey> {
     let (prefix, hash) = match row.text("prefix") {
         // Versions before 0.28 store the whole key.
         "" => {
             let text = Zeroizing::new(row.text("key").to_owned());
-            let parts = secret::read(&text).context("it is no key")?;
+            let parts = secret::read(&text).context("it is not a key")?;
             (parts.prefix.to_owned(), Hash::of(parts.secret))
         }
         prefix => (prefix.to_owned(), bcrypt(row)?),
@@ -244,7 +246,7 @@ pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAu
         user: row.number("user_id")?.map(UserId),
         prefix,
         hash,
-        // A value that is neither yes nor no gives the key less.
+        // A value that is neither true nor false grants less.
         reusable: row.flag("reusable").unwrap_or(false),
         ephemeral: row.is_ephemeral(),
         used: row.flag("used").unwrap_or(true),
@@ -254,7 +256,7 @@ pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAu
     })
 }
 
-/// When a key ends: a revoked one has ended.
+/// When a key expires. A revoked key has expired.
 fn ended(row: &Row) -> anyhow::Result<Option<Time>> {
     let expires = row.time("expiration")?;
     if row.text("revoked").is_empty() {
@@ -264,10 +266,10 @@ fn ended(row: &Row) -> anyhow::Result<Option<Time>> {
     Ok(Some(expires.map_or(revoked, |expires| expires.min(revoked))))
 }
 
-/// An API key.
+/// Converts an API key.
 ///
 /// # Errors
-/// It cannot be one here.
+/// An essential field is invalid.
 pub fn api_key(row: &mut Row) -> anyhow::Result<ApiKey> {
     let prefix = Some(row.text("prefix")).filter(|prefix| !prefix.is_empty());
     let created = row.time("created_at");
@@ -281,13 +283,14 @@ pub fn api_key(row: &mut Row) -> anyhow::Result<ApiKey> {
 }
 
 fn bcrypt(row: &Row) -> anyhow::Result<Hash> {
-    Hash::of_bcrypt(row.text("hash")).context("its hash is none of bcrypt's")
+    Hash::of_bcrypt(row.text("hash")).context("its hash is not a bcrypt hash")
 }
 
-/// A node and its addresses. Versions before 0.26 have its approved routes elsewhere.
+/// Converts a node and its addresses. Versions before 0.26 store its approved routes in another
+/// table.
 ///
 /// # Errors
-/// It cannot be one here.
+/// An essential field is invalid.
 pub fn node(
     row: &mut Row,
     more_routes: &[String],
@@ -303,9 +306,7 @@ pub fn node(
     for text in more_routes {
         match text.parse::<IpNet>() {
             Ok(route) => approved.push(route),
-            Err(_) => {
-                row.note(format!("the approved route {text:?} cannot be read and is left out"))
-            }
+            Err(_) => row.note(format!("the approved route {text:?} is invalid and was dropped")),
         }
     }
     let mut tags: Vec<String> = row.json("tags")?;
@@ -313,9 +314,9 @@ pub fn node(
     let key = |name: &'static str| Some(row.text(name)).filter(|text| !text.is_empty());
     let name = Some(row.text("given_name")).filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| row.text("hostname")).to_owned();
-    let machine = key("machine_key").context("machine_key: there is none")?;
+    let machine = key("machine_key").context("machine_key: it is missing")?;
     let machine = machine.parse().context("machine_key")?;
-    let node_key = key("node_key").context("node_key: there is none")?;
+    let node_key = key("node_key").context("node_key: it is missing")?;
     let node_key = node_key.parse().context("node_key")?;
     let node = Node {
         id: NodeId(row.number("id")?.unwrap_or_default()),
@@ -353,7 +354,8 @@ pub fn node(
     Ok((node, row.or_dropped(v4), row.or_dropped(v6)))
 }
 
-/// The time at which a node expires. If it cannot be read, the node has expired, and its user logs in again.
+/// When a node expires. If the time is unreadable, the node has expired, and its user has to log in
+/// again.
 fn expiry(row: &mut Row) -> Option<Time> {
     row.time("expiry").unwrap_or_else(|error| {
         row.notes.push(format!("{error:#}: its key has expired"));
@@ -361,18 +363,18 @@ fn expiry(row: &mut Row) -> Option<Time> {
     })
 }
 
-/// What a machine says of itself, without the fields that cannot be read.
+/// Parses the description of a machine, without unreadable fields.
 fn hostinfo(row: &mut Row) -> Hostinfo {
     let text = row.text("host_info");
     let text = if text.is_empty() { "null" } else { text };
     let read = serde_json::from_str::<Value>(text).context("host_info");
     let value = row.or_dropped(read);
     let (hostinfo, dropped) = readable::<Hostinfo>(value);
-    row.notes.extend(dropped.iter().map(|name| format!("host_info.{name}: this is dropped")));
+    row.notes.extend(dropped.iter().map(|name| format!("host_info.{name}: dropped")));
     hostinfo.bounded()
 }
 
-/// An object without the members, or the parts of these, that cannot be read; and their names.
+/// Parses an object without its unreadable members or parts of members. Returns their names as well.
 fn readable<T: DeserializeOwned + Default>(value: Value) -> (T, Vec<String>) {
     let is_good = |key: &str, value: Value| {
         serde_json::from_value::<T>(Value::from_iter([(key, value)])).is_ok()
@@ -417,7 +419,8 @@ fn readable<T: DeserializeOwned + Default>(value: Value) -> (T, Vec<String>) {
     (serde_json::from_value(Value::Object(good)).unwrap_or_default(), dropped)
 }
 
-/// A time as Go's drivers for SQLite write it: `2026-11-23 22:00:00.123+00:00`, or with `+0000 UTC`.
+/// Parses a time in the forms of Go's SQLite drivers: `2026-11-23 22:00:00.123+00:00`, or with
+/// `+0000 UTC`.
 fn as_time(text: &str) -> Option<Time> {
     let (date, rest) = text.split_once([' ', 'T'])?;
     let mut words = rest.split_ascii_whitespace();
@@ -436,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_drivers_write_them() {
+    fn times_are_parsed_in_the_forms_of_gos_drivers() {
         for text in [
             "2026-11-23 22:00:00.123456789+00:00",
             "2026-11-23 22:00:00+00:00",

@@ -1,7 +1,7 @@
-//! The schemas of headscale 0.23 to 0.29 and of the development branch behind them
-//! (`hscontrol/db/schema.sql`, and the migrations of `db.go`). An unknown column or table may take rights
-//! away, such as a column that suspends machines. If it has values, the import stops, unless the
-//! administrator names it.
+//! Schemas of headscale 0.23 to 0.29 and of the development branch after them
+//! (`hscontrol/db/schema.sql`, and the migrations in `db.go`). An unknown column or table may
+//! restrict rights, such as a column that suspends machines. If it has values, the import fails
+//! unless the administrator ignores it by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::rows;
 /// The newest version with a known schema.
 const NEWEST: (u32, u32) = (0, 29);
 
-/// The migrations of those versions, and the mark of a database that began with none.
+/// Migrations of these versions, and the mark of a database that was created without migrations.
 const MIGRATIONS: [&str; 30] = [
     "202312101416",
     "202312101430",
@@ -47,7 +47,7 @@ const MIGRATIONS: [&str; 30] = [
     "SCHEMA_INIT",
 ];
 
-/// The tables that are read, with the columns that become objects and all others that some version has.
+/// Tables that are read: the columns that become objects, and all other columns of any version.
 const TABLES: [(&str, &[&str], &[&str]); 9] = [
     ("users", rows::USERS, &["provider", "updated_at"]),
     ("pre_auth_keys", rows::KEYS, &["description"]),
@@ -93,7 +93,7 @@ const TABLES: [(&str, &[&str], &[&str]); 9] = [
     ),
 ];
 
-/// Tables without anything of a network: bookkeeping, and what old migrations left.
+/// Tables without content of a network: bookkeeping, and remains of old migrations.
 const IDLE_TABLES: [&str; 8] = [
     "migrations",
     "database_versions",
@@ -105,27 +105,27 @@ const IDLE_TABLES: [&str; 8] = [
     "_litestream_lock",
 ];
 
-/// The tables and columns of a database.
+/// Tables and columns of a database.
 pub struct Schema {
     tables: BTreeMap<String, BTreeSet<String>>,
     migrations: BTreeSet<String>,
     version: Option<String>,
 }
 
-/// Rows of a column or table that is not known.
+/// Rows of an unknown column or table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// `table` or `table.column`.
     pub name: String,
-    /// How many rows have a value there.
+    /// Number of rows with a value.
     pub rows: i64,
 }
 
 impl Schema {
-    /// That of a database.
+    /// Reads the schema of a database.
     ///
     /// # Errors
-    /// headscale since 0.23 has other tables.
+    /// It is not a database of headscale 0.23 or later.
     pub async fn read(from: &mut SqliteConnection) -> anyhow::Result<Self> {
         let mut schema =
             Self { tables: BTreeMap::new(), migrations: BTreeSet::new(), version: None };
@@ -152,12 +152,12 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Whether there is a table with this column.
+    /// Whether a table has this column.
     pub fn has(&self, table: &str, column: &str) -> bool {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
-    /// Columns of a table as texts, for a query. Columns that this version lacks are null.
+    /// A select list of columns as strings. Columns that this version lacks are null.
     pub fn columns(&self, table: &str, names: &[&str]) -> String {
         let column = |name: &&str| match self.has(table, name) {
             true => format!("CAST({name} AS TEXT) AS {name}"),
@@ -166,8 +166,8 @@ impl Schema {
         names.iter().map(column).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the column of tags has the requested tags that the policy permits. Versions before 0.28
-    /// computed them at each start, and had another name for the column.
+    /// Whether the column of tags contains the requested tags that the policy permits. Versions
+    /// before 0.28 computed them at each start, and named the column differently.
     pub fn has_requested_tags(&self) -> bool {
         !self.has("nodes", "forced_tags")
     }
@@ -181,7 +181,7 @@ impl Schema {
         version.into_iter().chain(unknown.map(|id| format!("migration {id}"))).collect()
     }
 
-    /// Columns and tables that are not known and have values.
+    /// Unknown columns and tables that have values.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -228,8 +228,8 @@ pub async fn rows(from: &mut SqliteConnection, query: &str) -> anyhow::Result<Ve
     sqlx::query(query).fetch_all(from).await.context("the database cannot be read")
 }
 
-/// Whether a version such as `v0.30.1-beta.2` is newer than [`NEWEST`]. Builds of developers have other
-/// texts.
+/// Whether a version such as `v0.30.1-beta.2` is newer than [`NEWEST`]. Development builds have
+/// other texts.
 fn is_newer(version: &str) -> bool {
     let numbers = version.strip_prefix('v').unwrap_or(version);
     let mut numbers = numbers.split(['.', '-', '+']).map(str::parse::<u32>);
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_behind_the_newest_known_one_are_newer() {
+    fn versions_after_the_newest_known_one_are_newer() {
         for version in ["v0.30.0", "0.31.1-beta.1", "1.0.0"] {
             assert!(is_newer(version), "{version}");
         }

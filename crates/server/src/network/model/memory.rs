@@ -1,4 +1,4 @@
-//! What the servers have in common, in memory: it is late, it fails, and another takes over.
+//! In-memory database of the model's servers, with delays, faults and failover.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,19 +11,19 @@ use coordinator::object::{Kind, Stored};
 use tokio::{sync::OwnedMutexGuard, time::sleep};
 
 use super::Dice;
-use crate::store::{Committed, Shared, Tail};
+use crate::store::{Committed, Database, Tail};
 
-/// A store in memory, as the servers have it in common.
+/// The database.
 pub struct Memory {
-    /// What each version wrote, and who.
+    /// The writer and the objects of each version.
     all: Vec<(u64, Vec<Stored>)>,
-    /// Which database it is, and its version.
+    /// ID of the database.
     origin: i64,
     pub version: i64,
     pub rows: BTreeMap<(Kind, i64), (i64, Stored)>,
     written: HashMap<u64, i64>,
     pub dice: Dice,
-    /// One in so many asks fails.
+    /// One in this number of operations fails.
     pub faults: u64,
 }
 
@@ -57,7 +57,7 @@ impl Memory {
         }
     }
 
-    /// Another takes over, which lacks the last versions.
+    /// Another database takes over, which lacks the last versions.
     pub fn fail_over(&mut self, lost: usize) {
         self.origin += 1;
         self.all.truncate(self.all.len().saturating_sub(lost));
@@ -72,7 +72,7 @@ impl Memory {
     }
 }
 
-/// A server's connection to it.
+/// A server's connection to the database.
 pub struct Connection {
     memory: Arc<Mutex<Memory>>,
     lock: Arc<tokio::sync::Mutex<()>>,
@@ -95,7 +95,7 @@ impl Connection {
     }
 }
 
-impl Shared for Connection {
+impl Database for Connection {
     async fn tail(&mut self, since: i64) -> anyhow::Result<Tail> {
         self.delay().await;
         let mut memory = self.memory();
@@ -142,7 +142,7 @@ impl Shared for Connection {
                 self.memory().write(self.writer, expected, writes);
                 return lost();
             }
-            // It is written when its server has given up hope.
+            // It is written after its server has given up.
             _ => {
                 let (memory, writer) = (Arc::clone(&self.memory), self.writer);
                 let writes = writes.to_vec();

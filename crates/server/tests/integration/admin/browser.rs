@@ -1,4 +1,5 @@
-//! The page in a real browser. With LINERATE_PICTURES=FOLDER it leaves pictures of all pages there.
+//! The page in a real browser. With LINERATE_PICTURES=FOLDER, screenshots of all pages are saved
+//! there.
 
 use std::{env, fs, path::Path};
 
@@ -8,11 +9,11 @@ use skips::skip;
 
 use super::{chromium::Chromium, world::World};
 
-/// How long a page takes from the request until all of it is there, in milliseconds.
+/// Maximum time from the request to the complete page, in milliseconds.
 const MOST_MS: f64 = 100.0;
-/// A page with all that it loads, in bytes.
+/// Maximum size of a page with its files, in bytes.
 const MOST_BYTES: f64 = 150_000.0;
-/// The better of so many: other tests have the processor, too.
+/// Number of attempts, of which the best counts, because other tests use the CPU as well.
 const TRIES: usize = 5;
 
 const PAGES: [&str; 13] = [
@@ -32,7 +33,7 @@ const PAGES: [&str; 13] = [
 ];
 
 #[tokio::test]
-async fn every_page_is_fast_small_quiet_and_fits_a_phone() {
+async fn every_page_is_fast_and_small_and_fits_a_phone() {
     let (world, origin) = furnished().await;
     let Some(mut browser) = Chromium::start(&world.folder().join("profile")).await else {
         return skip("chromium");
@@ -83,7 +84,7 @@ async fn every_page_is_fast_small_quiet_and_fits_a_phone() {
 }
 
 #[tokio::test]
-async fn a_user_is_made_and_a_machine_renamed_with_the_keyboard_alone() {
+async fn users_and_machines_can_be_edited_by_keyboard_alone() {
     let (world, origin) = furnished().await;
     let Some(mut browser) = Chromium::start(&world.folder().join("profile")).await else {
         return skip("chromium");
@@ -91,16 +92,16 @@ async fn a_user_is_made_and_a_machine_renamed_with_the_keyboard_alone() {
     log_in(&world, &mut browser, &origin).await;
     browser.open(&format!("{origin}/admin/users")).await;
     tab_to(&mut browser, "document.activeElement.name === 'name'").await;
-    browser.ask("Input.insertText", json!({ "text": "clara" })).await;
+    browser.command("Input.insertText", json!({ "text": "clara" })).await;
     browser.press("Enter", 13).await;
     browser.until("document.querySelector('#list').textContent.includes('clara')").await;
-    // What others do shows by itself.
+    // Changes by others appear without a reload.
     world.command(Method::POST, "user", json!({ "name": "dora" })).await;
     browser.until("document.querySelector('#list').textContent.includes('dora')").await;
     browser.open(&format!("{origin}/admin/machines/1")).await;
     tab_to(&mut browser, "document.activeElement.id === 'name'").await;
     browser.value("document.activeElement.select()").await;
-    browser.ask("Input.insertText", json!({ "text": "notebook" })).await;
+    browser.command("Input.insertText", json!({ "text": "notebook" })).await;
     browser.press("Enter", 13).await;
     browser.until("document.querySelector('h1').textContent.includes('notebook')").await;
     let node = world.command(Method::GET, "node/1", json!(null)).await;
@@ -111,7 +112,7 @@ async fn a_user_is_made_and_a_machine_renamed_with_the_keyboard_alone() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_made_is_shown_once_and_routes_are_approved() {
+async fn a_new_key_is_shown_once_and_routes_can_be_approved() {
     let (world, origin) = furnished().await;
     let Some(mut browser) = Chromium::start(&world.folder().join("profile")).await else {
         return skip("chromium");
@@ -136,7 +137,7 @@ async fn a_key_that_was_made_is_shown_once_and_routes_are_approved() {
 }
 
 #[tokio::test]
-async fn a_policy_is_checked_shown_and_saved_and_a_wrong_line_is_marked() {
+async fn a_policy_is_checked_and_saved_and_a_wrong_line_is_marked() {
     let (world, origin) = furnished().await;
     let Some(mut browser) = Chromium::start(&world.folder().join("profile")).await else {
         return skip("chromium");
@@ -150,7 +151,7 @@ async fn a_policy_is_checked_shown_and_saved_and_a_wrong_line_is_marked() {
     let check = "document.getElementById('check').click()";
     browser.value(&write("{\n  \"acls\": [{\n    \"src\": 7\n  }]\n}")).await;
     browser.value(check).await;
-    browser.until("document.querySelector('#said .wrong')?.textContent.includes('line ')").await;
+    browser.until("document.querySelector('#message .wrong')?.textContent.includes('line ')").await;
     let marked = browser.value(&format!("getSelection().toString() || {text}.value.slice({text}.selectionStart, {text}.selectionEnd)")).await;
     assert!(!marked.as_str().unwrap().is_empty());
     picture(&mut browser, "policy", "wrong").await;
@@ -169,7 +170,7 @@ async fn a_policy_is_checked_shown_and_saved_and_a_wrong_line_is_marked() {
     assert_eq!(world.command(Method::GET, "policy", json!(null)).await["policy"], good);
 }
 
-/// A network with a few users and machines.
+/// A network with some users and machines.
 async fn furnished() -> (World, String) {
     let world = World::new().await;
     for (name, shown) in [("anna", "Anna Ek"), ("ben", "")] {
@@ -196,7 +197,7 @@ async fn furnished() -> (World, String) {
     (world, origin)
 }
 
-/// Opens the page by a link, as somebody does who follows it.
+/// Opens the page with a link.
 async fn log_in(world: &World, browser: &mut Chromium, origin: &str) {
     browser.open(&format!("{origin}/admin/login")).await;
     picture(browser, "login", "light").await;
@@ -211,7 +212,7 @@ async fn log_in(world: &World, browser: &mut Chromium, origin: &str) {
     assert_eq!(cookies, "", "scripts see the session");
 }
 
-/// Presses Tab until something has the focus.
+/// Presses Tab until an element has the focus.
 async fn tab_to(browser: &mut Chromium, expression: &str) {
     for _ in 0..60 {
         if browser.value(expression).await == true {

@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over its own protocol (Chrome DevTools Protocol).
+//! A headless Chromium, controlled over the Chrome DevTools Protocol.
 
 use std::{path::Path, process::Stdio};
 
@@ -10,26 +10,26 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-/// A browser with one tab. It ends with the value.
+/// A browser with one tab, which is closed when dropped.
 pub struct Chromium {
     process: std::process::Child,
     socket: WebSocketStream<TcpStream>,
     session: Value,
     last: u64,
-    /// What happened, until it is taken.
+    /// Unhandled events.
     pub events: Vec<Value>,
 }
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // It may have ended itself.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Chromium {
-    /// Starts one, if it is installed.
+    /// Starts a browser, if it is installed.
     pub async fn start(profile: &Path) -> Option<Self> {
         let process = std::process::Command::new("chromium")
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
@@ -49,14 +49,14 @@ impl Chromium {
         browser.session =
             browser.browser("Target.attachToTarget", attach).await["sessionId"].take();
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.ask(&format!("{domain}.enable"), json!({})).await;
+            browser.command(&format!("{domain}.enable"), json!({})).await;
         }
         Some(browser)
     }
 
     async fn connect(mut process: std::process::Child) -> Self {
         let stderr = process.stderr.take().unwrap();
-        // It says where it listens, and then more, which somebody has to read.
+        // The browser prints its address and further messages, which a thread must read.
         let (to, mut from) = tokio::sync::mpsc::unbounded_channel();
         std::thread::Builder::new()
             .name("chromium's words".into())
@@ -79,11 +79,11 @@ impl Chromium {
 
     async fn browser(&mut self, method: &str, parameters: Value) -> Value {
         self.session = Value::Null;
-        self.ask(method, parameters).await
+        self.command(method, parameters).await
     }
 
-    /// A command, and its result.
-    pub async fn ask(&mut self, method: &str, parameters: Value) -> Value {
+    /// Sends a command and returns its result.
+    pub async fn command(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
         if self.session.is_string() {
@@ -91,12 +91,12 @@ impl Chromium {
         }
         self.socket.send(Message::text(message.to_string())).await.unwrap();
         loop {
-            let mut said = self.next().await;
-            if said["id"] == self.last {
-                assert!(said["error"].is_null(), "{method}: {said}");
-                return said["result"].take();
+            let mut answer = self.next().await;
+            if answer["id"] == self.last {
+                assert!(answer["error"].is_null(), "{method}: {answer}");
+                return answer["result"].take();
             }
-            self.events.push(said);
+            self.events.push(answer);
         }
     }
 
@@ -105,13 +105,13 @@ impl Chromium {
         serde_json::from_str(message.to_text().unwrap()).unwrap()
     }
 
-    /// Opens a page, and waits until it is there.
+    /// Opens a page, and waits until it has loaded.
     pub async fn open(&mut self, url: &str) {
-        let told = self.ask("Page.navigate", json!({ "url": url })).await;
-        assert!(told["errorText"].is_null(), "{url}: {told}");
-        let loader = told["loaderId"].clone();
+        let answer = self.command("Page.navigate", json!({ "url": url })).await;
+        assert!(answer["errorText"].is_null(), "{url}: {answer}");
+        let loader = answer["loaderId"].clone();
         let is_loaded = |event: &Value| event["method"] == "Page.loadEventFired";
-        // What was loaded before this page does not count.
+        // Events of the previous page are ignored.
         let began = |event: &Value| {
             event["method"] == "Page.frameNavigated"
                 && event["params"]["frame"]["loaderId"] == loader
@@ -127,16 +127,16 @@ impl Chromium {
         }
     }
 
-    /// What an expression comes to, a promise once it is kept.
+    /// Evaluates an expression, and awaits a promise.
     pub async fn value(&mut self, expression: &str) -> Value {
         let asked =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let mut told = self.ask("Runtime.evaluate", asked).await;
-        assert!(told["exceptionDetails"].is_null(), "{expression}: {told}");
-        told["result"]["value"].take()
+        let mut answer = self.command("Runtime.evaluate", asked).await;
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].take()
     }
 
-    /// Waits until an expression holds, which the page itself looks at whenever it is painted.
+    /// Waits until an expression in the page is true.
     pub async fn until(&mut self, expression: &str) {
         let wait = format!(
             "new Promise((done, late) => {{ const end = Date.now() + 10000; const look = () => \
@@ -146,7 +146,7 @@ impl Chromium {
         self.value(&wait).await;
     }
 
-    /// Presses a key that is no letter.
+    /// Presses a key that is not a letter.
     pub async fn press(&mut self, key: &str, code: u32) {
         let text = if key == "Enter" { "\r" } else { "" };
         for kind in ["keyDown", "keyUp"] {
@@ -155,7 +155,7 @@ impl Chromium {
             if kind == "keyDown" && !text.is_empty() {
                 asked["text"] = json!(text);
             }
-            self.ask("Input.dispatchKeyEvent", asked).await;
+            self.command("Input.dispatchKeyEvent", asked).await;
         }
     }
 
@@ -163,19 +163,19 @@ impl Chromium {
         let asked = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone,
         });
-        self.ask("Emulation.setDeviceMetricsOverride", asked).await;
+        self.command("Emulation.setDeviceMetricsOverride", asked).await;
     }
 
     pub async fn is_dark(&mut self, is_dark: bool) {
         let value = if is_dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": value }]);
-        self.ask("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+        self.command("Emulation.setEmulatedMedia", json!({ "features": features })).await;
     }
 
-    /// A picture of the page, in PNG.
+    /// A screenshot in PNG.
     pub async fn picture(&mut self) -> Vec<u8> {
         use base64ct::{Base64, Encoding};
-        let told = self.ask("Page.captureScreenshot", json!({})).await;
-        Base64::decode_vec(told["data"].as_str().unwrap()).unwrap()
+        let answer = self.command("Page.captureScreenshot", json!({})).await;
+        Base64::decode_vec(answer["data"].as_str().unwrap()).unwrap()
     }
 }

@@ -1,4 +1,4 @@
-//! What machines ask.
+//! Requests of machines.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use tailnet::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::world::{World, asked_by_machine, said_by_machine};
+use super::world::{World, machine_get, machine_request};
 
-/// A network of machines with these numbers.
+/// A network with machines of these numbers.
 async fn network(numbers: &[u8]) -> World {
     let world = World::new().await;
     world.command(Method::POST, "user", json!({ "name": "anna" })).await;
@@ -25,12 +25,12 @@ async fn network(numbers: &[u8]) -> World {
         let (key, disco) = (NodePublic([*number; 32]), DiscoPublic([*number; 32]));
         let told = json!({ "Version": 131, "NodeKey": key, "DiscoKey": disco, "OmitPeers": true });
         let mut machine = world.machine(*number).await;
-        machine.send_request(said_by_machine("map", &told)).await.unwrap();
+        machine.send_request(machine_request("map", &told)).await.unwrap();
     }
     world
 }
 
-/// The one map that a body has.
+/// The only map in a body.
 async fn map(body: Incoming) -> Value {
     let mut reader = FrameReader::default();
     reader.handle_bytes(&body.collect().await.unwrap().to_bytes());
@@ -40,19 +40,19 @@ async fn map(body: Incoming) -> Value {
 }
 
 #[tokio::test]
-async fn of_whole_maps_that_are_asked_for_once_a_connection_is_sent_one_at_a_time() {
+async fn one_shot_maps_are_sent_one_at_a_time_for_each_connection() {
     let world = network(&[1, 2]).await;
     let mut machine = world.machine(1).await;
     let body = json!({
         "Version": 131, "NodeKey": NodePublic([1; 32]), "Compress": "zstd", "ReadOnly": true,
     });
-    let mut ask = async || {
-        let response = machine.send_request(said_by_machine("map", &body)).await.unwrap();
+    let mut request = async || {
+        let response = machine.send_request(machine_request("map", &body)).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         response.into_body()
     };
-    let first = ask().await;
-    let mut second = ask().await;
+    let first = request().await;
+    let mut second = request().await;
     let early = timeout(Duration::from_millis(200), second.frame()).await;
     assert!(early.is_err(), "the first was not read");
     for body in [first, second] {
@@ -63,23 +63,23 @@ async fn of_whole_maps_that_are_asked_for_once_a_connection_is_sent_one_at_a_tim
 }
 
 #[tokio::test]
-async fn a_machine_asks_about_logins_at_itself_alone() {
+async fn a_machine_can_query_only_logins_to_itself() {
     let world = network(&[1, 2, 3]).await;
     for (number, status) in
         [(3, StatusCode::FORBIDDEN), (1, StatusCode::FORBIDDEN), (2, StatusCode::OK)]
     {
         let mut machine = world.machine(number).await;
-        let said = asked_by_machine(&mut machine, "ssh/action/1/to/2?local_user=root").await;
-        assert_eq!(said.status, status, "machine {number}: {}", said.body);
+        let answer = machine_get(&mut machine, "ssh/action/1/to/2?local_user=root").await;
+        assert_eq!(answer.status, status, "machine {number}: {}", answer.body);
     }
 }
 
 #[tokio::test]
-async fn a_machine_answers_its_own_questions_alone() {
+async fn a_machine_can_answer_only_its_own_pings() {
     let world = network(&[1, 2]).await;
     let mut machine = world.machine(1).await;
     let follow = json!({ "Version": 131, "NodeKey": NodePublic([1; 32]), "Stream": true, "Compress": "zstd" });
-    let response = machine.send_request(said_by_machine("map", &follow)).await.unwrap();
+    let response = machine.send_request(machine_request("map", &follow)).await.unwrap();
     let (mut body, mut reader) = (response.into_body(), FrameReader::default());
     let mut question = async || loop {
         while let Some(frame) = reader.poll_frame().unwrap() {
@@ -92,7 +92,7 @@ async fn a_machine_answers_its_own_questions_alone() {
         reader.handle_bytes(frame.data_ref().unwrap());
     };
     let asks = async {
-        // Until it has its first map, it is not connected.
+        // The machine is not connected before its first map.
         loop {
             world.try_command(Method::GET, "node/1/health").await;
             sleep(Duration::from_millis(10)).await;
@@ -102,8 +102,8 @@ async fn a_machine_answers_its_own_questions_alone() {
         let path = question().await;
         let mut other = world.machine(2).await;
         for (of, status) in [(&mut other, StatusCode::NOT_FOUND), (&mut machine, StatusCode::OK)] {
-            let said = of.send_request(said_by_machine(&path, &json!({}))).await.unwrap();
-            assert_eq!(said.status(), status);
+            let answer = of.send_request(machine_request(&path, &json!({}))).await.unwrap();
+            assert_eq!(answer.status(), status);
         }
     };
     tokio::select! {

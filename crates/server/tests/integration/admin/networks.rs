@@ -1,15 +1,14 @@
-//! Several networks on one server: whatever one is asked with, nothing of another comes out of it or
-//! changes.
+//! Several networks on one server: no request to one network reveals or changes anything of another.
 
 use hyper::{Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 use server::{
     api,
-    store::{Database, Store},
+    store::{DatabaseLocation, Store},
 };
 use tailnet::keys::NodePublic;
 
-use super::world::{Said, World, said_by_machine};
+use super::world::{Answer, World, machine_request};
 
 const OTHER: &str =
     "[networks.b]\nserver_url = \"http://b.test\"\nbase_domain = \"hidden-b.internal\"\n";
@@ -27,10 +26,10 @@ const PAGES: [&str; 12] = [
     "/admin/audit",
     "/admin/why",
 ];
-/// How many requests with a network's own key of what is the other's.
+/// Number of requests with a network's own key about objects of the other one.
 const REQUESTS: usize = 400;
 
-/// Numbers of xorshift64.
+/// A xorshift64 generator.
 struct Dice(u64);
 
 impl Dice {
@@ -46,10 +45,10 @@ impl Dice {
     }
 }
 
-/// A network with what opens it. What has `hidden` in it nobody says to the other network.
+/// A network with its credentials. Text with `hidden` in it must never be sent by the other network.
 struct Filled {
     world: World,
-    /// Where its store is.
+    /// File of its store.
     file: std::path::PathBuf,
     hidden: String,
     bearer: String,
@@ -59,7 +58,7 @@ struct Filled {
     link: String,
     /// Machines that have joined, and one that waits.
     machines: Vec<u8>,
-    /// What names objects: numbers, names, keys' prefixes, node keys, addresses.
+    /// Names of objects: IDs, names, prefixes of keys, node keys and addresses.
     names: Vec<String>,
 }
 
@@ -97,25 +96,25 @@ impl Filled {
         let policy = format!("// {hidden}\n{{\"acls\": [], \"hosts\": {{}}}}");
         world.command(Method::PUT, "policy", json!({ "policy": policy })).await;
         let (prefix, bearer) = world.api_key().await;
-        let cookie = world.enter().await;
-        let page = world.ask(Method::GET, "/admin/users", &[("cookie", &cookie)], "").await;
+        let cookie = world.log_in().await;
+        let page = world.request(Method::GET, "/admin/users", &[("cookie", &cookie)], "").await;
         let token = page.body.split(r#"X-CSRF-Token":""#).nth(1).unwrap();
         let token = token.split('"').next().unwrap().to_owned();
         let link = world.link().await;
         names.extend([prefix, auth_key.clone(), "100.64.0.1".into()]);
-        // Numbers are the same in both, and some are in one alone.
+        // Some IDs exist in both networks, and some in only one.
         names.extend((1..12).map(|number: i64| number.to_string()));
         Self { world, file, hidden, bearer, cookie, token, auth_key, link, machines, names }
     }
 
-    /// All that it keeps.
+    /// All objects in its store.
     async fn everything(&self) -> Vec<String> {
-        let store = Store::open(&Database::File(self.file.clone())).await.unwrap();
+        let store = Store::open(&DatabaseLocation::File(self.file.clone())).await.unwrap();
         let objects = store.everything().await.unwrap();
         objects.iter().map(|object| format!("{object:?}")).collect()
     }
 
-    /// A route's path with names of this network in it.
+    /// The path of a route, with names of this network.
     fn path(&self, route: &str, dice: &mut Dice) -> String {
         let parts = route.split('/').map(|part| match part.starts_with('{') {
             true => dice.one(&self.names).clone(),
@@ -133,10 +132,10 @@ impl Filled {
         }
     }
 
-    /// Something that a route may take, about this network.
+    /// A body for a route, with names of this network.
     fn body(&self, route: &str, dice: &mut Dice) -> Value {
         let name = dice.one(&self.names).clone();
-        let route = route.strip_prefix(api::ROOT).or(route.strip_prefix(api::HEADSCALES));
+        let route = route.strip_prefix(api::ROOT).or(route.strip_prefix(api::HEADSCALE_ROOT));
         match route.unwrap() {
             "user" => json!({ "name": name }),
             "preauthkey" => json!({ "user": name, "reusable": true }),
@@ -157,85 +156,85 @@ impl Filled {
     }
 }
 
-/// What a network says has nothing of another in it.
-fn check(said: &Said, other: &Filled, what: &str) {
-    let told = format!("{:?} {}", said.headers, said.body);
-    assert!(!told.contains(&other.hidden), "{what}: {told}");
+/// Checks that an answer contains nothing of the other network.
+fn check(answer: &Answer, other: &Filled, what: &str) {
+    let text = format!("{:?} {}", answer.headers, answer.body);
+    assert!(!text.contains(&other.hidden), "{what}: {text}");
 }
 
-/// Asks a network for everything with what opens the other.
-async fn ask_with_the_others_keys(at: &Filled, other: &Filled, dice: &mut Dice) {
+/// Sends requests to a network with the credentials of the other one.
+async fn request_with_foreign_credentials(at: &Filled, other: &Filled, dice: &mut Dice) {
     let bearer = [("authorization", &*other.bearer)];
     let session = [("cookie", &*other.cookie), ("x-csrf-token", &*other.token)];
-    for (number, (method, route)) in api::listed().into_iter().enumerate() {
+    for (number, (method, route)) in api::listed_routes().into_iter().enumerate() {
         for (with, headers) in [("key", &bearer[..]), ("session", &session[..])] {
             let (path, body) = (other.path(&route, dice), other.body(&route, dice).to_string());
-            let said = at.world.ask(method.clone(), &path, headers, &body).await;
+            let answer = at.world.request(method.clone(), &path, headers, &body).await;
             let what = format!("{method} {path} with the other's {with}");
-            check(&said, other, &what);
+            check(&answer, other, &what);
             let is_refused = match with {
-                // Behind 20 wrong keys all are told to wait.
-                "key" if number >= 20 => said.status.is_client_error(),
-                _ => said.status == StatusCode::UNAUTHORIZED,
+                // After 20 wrong keys, requests are throttled.
+                "key" if number >= 20 => answer.status.is_client_error(),
+                _ => answer.status == StatusCode::UNAUTHORIZED,
             };
-            assert!(is_refused, "{what}: {} {}", said.status, said.body);
+            assert!(is_refused, "{what}: {} {}", answer.status, answer.body);
         }
     }
     for page in PAGES {
-        let said = at.world.ask(Method::GET, page, &session, "").await;
-        check(&said, other, page);
-        assert!(page == "/admin/login" || said.status == StatusCode::SEE_OTHER, "{page}");
+        let answer = at.world.request(Method::GET, page, &session, "").await;
+        check(&answer, other, page);
+        assert!(page == "/admin/login" || answer.status == StatusCode::SEE_OTHER, "{page}");
     }
     for key in [&*other.link, other.bearer.strip_prefix("Bearer ").unwrap(), &*other.auth_key] {
-        let said = at.world.ask_to_enter(key).await;
-        check(&said, other, "a login");
-        assert!(said.status.is_client_error() && !said.headers.contains_key("set-cookie"));
+        let answer = at.world.submit_login(key).await;
+        check(&answer, other, "a login");
+        assert!(answer.status.is_client_error() && !answer.headers.contains_key("set-cookie"));
     }
     let form = [session[0], (CONTENT_TYPE.as_str(), "application/x-www-form-urlencoded")];
     let leave = format!("token={}", other.token);
-    at.world.ask(Method::POST, "/admin/logout", &form, &leave).await;
+    at.world.request(Method::POST, "/admin/logout", &form, &leave).await;
 }
 
-/// Asks a network, by its own key, about everything of the other's.
-async fn ask_about_the_other(at: &Filled, other: &Filled, dice: &mut Dice) {
-    let routes = api::listed();
+/// Sends requests with a network's own key about objects of the other one.
+async fn request_foreign_objects(at: &Filled, other: &Filled, dice: &mut Dice) {
+    let routes = api::listed_routes();
     let own = [("authorization", &*at.bearer)];
     for _ in 0..REQUESTS {
         let (method, route) = dice.one(&routes);
-        // What would end the own key is for another test.
+        // Requests that would expire the own key are not sent.
         if route.contains("apikey/") {
             continue;
         }
         let (path, body) = (other.path(route, dice), other.body(route, dice).to_string());
-        let said = at.world.ask(method.clone(), &path, &own, &body).await;
-        check(&said, other, &format!("{method} {path} {body}"));
-        assert_ne!(said.status, StatusCode::UNAUTHORIZED, "{path}");
+        let answer = at.world.request(method.clone(), &path, &own, &body).await;
+        check(&answer, other, &format!("{method} {path} {body}"));
+        assert_ne!(answer.status, StatusCode::UNAUTHORIZED, "{path}");
     }
     for page in PAGES {
         if page == "/admin/events" {
             continue;
         }
         let path = format!("{page}?q={}&from=1&to=2", dice.one(&other.names));
-        let said = at.world.ask(Method::GET, &path, &[("cookie", &at.cookie)], "").await;
-        check(&said, other, &path);
+        let answer = at.world.request(Method::GET, &path, &[("cookie", &at.cookie)], "").await;
+        check(&answer, other, &path);
     }
     for number in 0..9 {
         for what in ["machines", "users"] {
             let path = format!("/admin/{what}/{number}");
-            let said = at.world.ask(Method::GET, &path, &[("cookie", &at.cookie)], "").await;
-            check(&said, other, &path);
+            let answer = at.world.request(Method::GET, &path, &[("cookie", &at.cookie)], "").await;
+            check(&answer, other, &path);
         }
     }
 }
 
-/// The other's machines ask a network, by their own keys.
-async fn ask_as_the_others_machines(at: &Filled, other: &Filled) {
+/// Sends requests of the other network's machines, with their own keys.
+async fn request_as_foreign_machines(at: &Filled, other: &Filled) {
     for number in &other.machines {
         let key = NodePublic([*number; 32]);
         let verify = json!({ "NodePublic": key }).to_string();
         for (world, is_known) in [(&at.world, false), (&other.world, true)] {
-            let said = world.ask(Method::POST, "/verify", &[], &verify).await;
-            assert_eq!(said.json()["Allow"], is_known);
+            let answer = world.request(Method::POST, "/verify", &[], &verify).await;
+            assert_eq!(answer.json()["Allow"], is_known);
         }
         let hostinfo = json!({ "Hostname": "x" });
         let register = json!({
@@ -253,25 +252,25 @@ async fn ask_as_the_others_machines(at: &Filled, other: &Filled) {
         ];
         for (path, body) in paths {
             let mut machine = at.world.machine(*number).await;
-            let said = machine.send_request(said_by_machine(path, body)).await.unwrap();
-            let status = said.status();
-            let body = http_body_util::BodyExt::collect(said.into_body()).await.unwrap();
-            let told = String::from_utf8_lossy(&body.to_bytes()).into_owned();
-            assert!(!told.contains(&other.hidden), "{path}: {told}");
+            let answer = machine.send_request(machine_request(path, body)).await.unwrap();
+            let status = answer.status();
+            let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap();
+            let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+            assert!(!text.contains(&other.hidden), "{path}: {text}");
             match path {
                 "register" => {
-                    assert!(told.contains("\"MachineAuthorized\":false"), "{told}");
-                    let told: Value = serde_json::from_str(&told).unwrap();
-                    assert_ne!(told["Error"], "", "{told}");
+                    assert!(text.contains("\"MachineAuthorized\":false"), "{text}");
+                    let text: Value = serde_json::from_str(&text).unwrap();
+                    assert_ne!(text["Error"], "", "{text}");
                 }
-                _ => assert!(!status.is_success(), "{path}: {status} {told}"),
+                _ => assert!(!status.is_success(), "{path}: {status} {text}"),
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_a_network_is_told_or_changed_by_what_another_is_asked_with() {
+async fn requests_to_one_network_neither_reveal_nor_change_another() {
     for (seed, is_first_asked) in [(0x9e37_79b9_7f4a_7c15, true), (0x2545_f491_4f6c_dd1d, false)] {
         let mut dice = Dice(seed);
         let first = World::with(OTHER).await;
@@ -279,54 +278,54 @@ async fn nothing_of_a_network_is_told_or_changed_by_what_another_is_asked_with()
         let a = Filled::new(first, "a", 10, &mut dice).await;
         let b = Filled::new(second, "b", 60, &mut dice).await;
         let (at, other) = if is_first_asked { (&a, &b) } else { (&b, &a) };
-        // What is looked for can be found.
+        // The hidden text can be found with the right key.
         let own = [("authorization", &*other.bearer)];
         for path in ["user", "node", "policy", "audit"] {
             let path = format!("{}{path}", api::ROOT);
-            let said = other.world.ask(Method::GET, &path, &own, "").await;
-            assert!(said.body.contains(&other.hidden), "{path}: {}", said.body);
+            let answer = other.world.request(Method::GET, &path, &own, "").await;
+            assert!(answer.body.contains(&other.hidden), "{path}: {}", answer.body);
         }
         let before = other.everything().await;
         assert!(before.len() > 10, "{before:?}");
-        ask_with_the_others_keys(at, other, &mut dice).await;
-        ask_as_the_others_machines(at, other).await;
-        ask_about_the_other(at, other, &mut dice).await;
+        request_with_foreign_credentials(at, other, &mut dice).await;
+        request_as_foreign_machines(at, other).await;
+        request_foreign_objects(at, other, &mut dice).await;
         assert_eq!(other.everything().await, before, "seed {seed}");
-        // What is kept in memory alone is as it was, too.
+        // State that is only in memory is unchanged as well.
         let session = [("cookie", &*other.cookie)];
-        let page = other.world.ask(Method::GET, "/admin/users", &session, "").await;
+        let page = other.world.request(Method::GET, "/admin/users", &session, "").await;
         assert!(page.status == StatusCode::OK && page.body.contains(&other.hidden));
-        let entered = other.world.ask_to_enter(&other.link).await;
+        let entered = other.world.submit_login(&other.link).await;
         assert_eq!(entered.status, StatusCode::SEE_OTHER, "its link was not used");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_names_no_network_is_no_networks() {
+async fn a_request_for_an_unknown_host_is_refused() {
     let world = World::with(OTHER).await;
     for (host, status) in [("localhost", 200), ("b.test", 200), ("b.test:80", 200), ("c.test", 404)]
     {
         for path in ["/key?v=131", "/health", "/derp/probe"] {
-            let said = world.other("b", host).ask(Method::GET, path, &[], "").await;
-            assert_eq!(said.status.as_u16(), status, "{host} {path}: {}", said.body);
+            let answer = world.other("b", host).request(Method::GET, path, &[], "").await;
+            assert_eq!(answer.status.as_u16(), status, "{host} {path}: {}", answer.body);
         }
     }
-    let said = world.other("b", "").ask(Method::GET, "/key?v=131", &[], "").await;
-    assert_eq!(said.status, StatusCode::BAD_REQUEST, "{}", said.body);
+    let answer = world.other("b", "").request(Method::GET, "/key?v=131", &[], "").await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.body);
     let second = world.other("b", "b.test");
     let [one, other] = [world.server_key().await, second.server_key().await];
     assert_ne!(one, other);
 }
 
 #[tokio::test]
-async fn a_network_whose_database_is_away_holds_up_no_other() {
+async fn a_network_without_its_database_does_not_block_another() {
     let away = format!("{OTHER}database = \"postgres://u@127.0.0.1:1/net\"\n");
     let world = World::with(&away).await;
     world.command(Method::POST, "user", json!({ "name": "anna" })).await;
-    let said = world.ask(Method::GET, "/health", &[], "").await;
-    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-    let said = world.other("b", "b.test").ask(Method::GET, "/key?v=131", &[], "").await;
-    assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "{}", said.body);
-    let said = world.other("b", "b.test").try_command(Method::GET, "user").await;
-    assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "{}", said.body);
+    let answer = world.request(Method::GET, "/health", &[], "").await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = world.other("b", "b.test").request(Method::GET, "/key?v=131", &[], "").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.body);
+    let answer = world.other("b", "b.test").try_command(Method::GET, "user").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.body);
 }

@@ -1,4 +1,5 @@
-//! Logins at a provider. The test chooses the claims of the provider's tokens and the browser's cookies.
+//! Logins at a provider. The test controls the claims in the provider's tokens and the browser's
+//! cookies.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tailnet::keys::NodePublic;
 
-use super::world::{Said, World, asked_by_machine};
+use super::world::{Answer, World, machine_get};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
@@ -15,11 +16,11 @@ const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded")
 struct Rig {
     world: World,
     provider: Arc<Provider>,
-    /// The path of the link that the machine shows.
+    /// Path of the link that the machine shows.
     link: String,
 }
 
-/// A login that one browser has begun.
+/// A login that a browser has started.
 struct Login {
     state: String,
     nonce: String,
@@ -31,7 +32,7 @@ impl Rig {
         Self::with("").await
     }
 
-    /// One with more lines in the provider's table.
+    /// The same with further lines in the provider's table.
     async fn with(lines: &str) -> Self {
         let provider = Provider::start().await;
         let issuer = provider.url();
@@ -42,7 +43,7 @@ impl Rig {
         rig
     }
 
-    /// A machine with this number registers and shows a link.
+    /// Registers a machine with this number, and reads its link.
     async fn wait_for_login(&mut self, number: u8) {
         let body = json!({
             "Version": 131, "NodeKey": NodePublic([number; 32]),
@@ -53,25 +54,25 @@ impl Rig {
         self.link = format!("/register/{link}");
     }
 
-    /// A browser opens the link of the machine.
+    /// Opens the machine's link in a browser.
     async fn begin(&self) -> Login {
         self.open(&self.link).await
     }
 
     async fn open(&self, link: &str) -> Login {
-        let said = self.world.ask(Method::GET, link, &[], "").await;
-        assert_eq!(said.status, StatusCode::FOUND, "{}", said.body);
-        let location = said.headers["location"].to_str().unwrap();
+        let answer = self.world.request(Method::GET, link, &[], "").await;
+        assert_eq!(answer.status, StatusCode::FOUND, "{}", answer.body);
+        let location = answer.headers["location"].to_str().unwrap();
         let query = location.split_once('?').unwrap().1;
         let value = |name: &str| {
             let mut pairs = form_urlencoded::parse(query.as_bytes());
             pairs.find(|(own, _)| own == name).unwrap().1.into_owned()
         };
-        let cookie = said.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+        let cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
         Login { state: value("state"), nonce: value("nonce"), cookie: cookie.to_owned() }
     }
 
-    /// The claims of a valid token for anna.
+    /// Claims of a valid token for anna.
     fn honest(&self, login: &Login) -> Value {
         json!({
             "iss": self.provider.url(), "aud": "net", "sub": "1", "nonce": login.nonce,
@@ -79,17 +80,17 @@ impl Rig {
         })
     }
 
-    /// A browser comes back from the provider: with this cookie, and these further parameters.
-    async fn back(&self, login: &Login, cookie: &str, more: &str) -> Said {
+    /// Returns from the provider to the server, with this cookie and further parameters.
+    async fn back(&self, login: &Login, cookie: &str, more: &str) -> Answer {
         let path = format!("/oidc/callback?code=a&state={}{more}", login.state);
-        self.world.ask(Method::GET, &path, &[("cookie", cookie)], "").await
+        self.world.request(Method::GET, &path, &[("cookie", cookie)], "").await
     }
 
-    /// Its user says yes.
-    async fn confirm(&self, question: &Said, cookie: &str) -> Said {
+    /// Confirms the login.
+    async fn confirm(&self, question: &Answer, cookie: &str) -> Answer {
         let token = question.body.split("name=\"token\" value=\"").nth(1).unwrap();
         let form = format!("token={}", token.split('"').next().unwrap());
-        self.world.ask(Method::POST, "/oidc/confirm", &[FORM, ("cookie", cookie)], &form).await
+        self.world.request(Method::POST, "/oidc/confirm", &[FORM, ("cookie", cookie)], &form).await
     }
 
     async fn nodes(&self) -> usize {
@@ -101,7 +102,7 @@ impl Rig {
         self.world.command(Method::GET, of, json!(null)).await.as_array().unwrap().clone()
     }
 
-    /// A login from its beginning to its end, by an honest token.
+    /// Completes a login with a valid token.
     async fn log_in(&self) {
         let login = self.begin().await;
         self.provider.says(self.honest(&login));
@@ -112,7 +113,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_machine_comes_in_by_what_an_honest_provider_says_to_the_browser_that_asked() {
+async fn an_honest_login_in_the_same_browser_admits_the_machine() {
     let rig = Rig::new().await;
     let login = rig.begin().await;
     rig.provider.says(rig.honest(&login));
@@ -145,9 +146,9 @@ async fn a_token_for_another_login_client_or_time_or_of_another_provider_is_refu
             claims.as_object_mut().unwrap().remove(claim);
         }
         rig.provider.says(claims);
-        let said = rig.back(&login, &login.cookie, "").await;
-        assert_eq!(said.status, StatusCode::BAD_GATEWAY, "{claim} {value}: {}", said.body);
-        assert!(!said.body.contains("name=\"token\""), "{claim} {value}");
+        let answer = rig.back(&login, &login.cookie, "").await;
+        assert_eq!(answer.status, StatusCode::BAD_GATEWAY, "{claim} {value}: {}", answer.body);
+        assert!(!answer.body.contains("name=\"token\""), "{claim} {value}");
     }
 }
 
@@ -186,9 +187,9 @@ async fn unused_claims_of_any_type_stop_no_login() {
         claims[name] = value.clone();
         rig.provider.says(claims);
         rig.provider.informs(json!({ "sub": "1", name: value.clone() }));
-        let said = rig.back(&login, &login.cookie, "").await;
-        assert_eq!(said.status, StatusCode::OK, "{name} {value}: {}", said.body);
-        assert!(said.body.contains("anna"), "{name} {value}: {}", said.body);
+        let answer = rig.back(&login, &login.cookie, "").await;
+        assert_eq!(answer.status, StatusCode::OK, "{name} {value}: {}", answer.body);
+        assert!(answer.body.contains("anna"), "{name} {value}: {}", answer.body);
     }
 }
 
@@ -211,7 +212,7 @@ async fn unused_members_of_a_providers_answers_stop_no_login() {
 }
 
 #[tokio::test]
-async fn a_final_slash_of_the_issuer_makes_no_other_provider_and_no_other_user() {
+async fn an_issuer_with_a_final_slash_is_the_same_provider() {
     let mut rig = Rig::new().await;
     let url = rig.provider.url();
     for (number, issuer) in [(2, url.clone()), (3, format!("{url}/"))] {
@@ -234,9 +235,9 @@ async fn an_answer_that_names_another_provider_is_refused() {
     let rig = Rig::new().await;
     let login = rig.begin().await;
     rig.provider.says(rig.honest(&login));
-    let said = rig.back(&login, &login.cookie, "&iss=http://127.0.0.1:1").await;
-    assert_eq!(said.status, StatusCode::BAD_GATEWAY, "{}", said.body);
-    assert!(said.body.contains("another provider"), "{}", said.body);
+    let answer = rig.back(&login, &login.cookie, "&iss=http://127.0.0.1:1").await;
+    assert_eq!(answer.status, StatusCode::BAD_GATEWAY, "{}", answer.body);
+    assert!(answer.body.contains("another provider"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -248,22 +249,22 @@ async fn an_answer_in_another_browser_or_tab_is_refused() {
     let others = other.cookie.split_once('=').unwrap().1;
     let cookies = ["", &other.cookie, &format!("{name}={others}"), &format!("x={sealed}")];
     for cookie in cookies {
-        let said = rig.back(&login, cookie, "").await;
-        assert_eq!(said.status, StatusCode::GONE, "{cookie}: {}", said.body);
+        let answer = rig.back(&login, cookie, "").await;
+        assert_eq!(answer.status, StatusCode::GONE, "{cookie}: {}", answer.body);
     }
     for cookie in cookies {
         let question = rig.back(&login, &login.cookie, "").await;
         assert_eq!(question.status, StatusCode::OK, "{}", question.body);
-        let said = rig.confirm(&question, cookie).await;
-        assert_eq!(said.status, StatusCode::GONE, "{cookie}: {}", said.body);
+        let answer = rig.confirm(&question, cookie).await;
+        assert_eq!(answer.status, StatusCode::GONE, "{cookie}: {}", answer.body);
         let again = rig.confirm(&question, &login.cookie).await;
-        assert_eq!(again.status, StatusCode::GONE, "a question is asked once");
+        assert_eq!(again.status, StatusCode::GONE, "a confirmation can be used once");
     }
     assert_eq!(rig.nodes().await, 0);
 }
 
 #[tokio::test]
-async fn a_machine_that_came_in_by_a_login_expires_when_the_configuration_says() {
+async fn a_node_admitted_by_a_login_expires_as_configured() {
     for (lines, expires) in [("expiry = \"30d\"", true), ("", false)] {
         let rig = Rig::with(lines).await;
         rig.log_in().await;
@@ -272,7 +273,7 @@ async fn a_machine_that_came_in_by_a_login_expires_when_the_configuration_says()
 }
 
 #[tokio::test]
-async fn the_info_of_another_subject_describes_nobody() {
+async fn user_info_of_another_subject_is_ignored() {
     for (subject, name) in [("1", "boss"), ("2", "anna")] {
         let rig = Rig::new().await;
         rig.provider.informs(json!({ "sub": subject, "preferred_username": "boss" }));
@@ -283,7 +284,7 @@ async fn the_info_of_another_subject_describes_nobody() {
 }
 
 #[tokio::test]
-async fn a_user_without_a_machine_confirms_no_login_from_a_tagged_machine() {
+async fn a_user_without_machines_cannot_confirm_a_tagged_machines_login() {
     let rig = Rig::new().await;
     let policy = json!({
         "tagOwners": { "tag:a": [], "tag:b": [] },
@@ -296,9 +297,9 @@ async fn a_user_without_a_machine_confirms_no_login_from_a_tagged_machine() {
     }
     let mut machine = rig.world.machine(3).await;
     let path = "ssh/action/1/to/2?local_user=www";
-    let said = asked_by_machine(&mut machine, path).await;
-    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-    let message = said.json()["message"].as_str().unwrap().to_owned();
+    let answer = machine_get(&mut machine, path).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let message = answer.json()["message"].as_str().unwrap().to_owned();
     let number = message.split_once("/ssh/").unwrap().1.split_whitespace().next().unwrap();
     let login = rig.open(&format!("/ssh/{number}")).await;
     rig.provider.says(rig.honest(&login));

@@ -1,4 +1,4 @@
-//! The page's sessions.
+//! Sessions of the page.
 
 use hyper::{Method, StatusCode};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
@@ -9,18 +9,18 @@ use super::world::World;
 use crate::loopback::free;
 
 #[tokio::test]
-async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page() {
+async fn a_link_works_once_and_its_session_only_from_the_page() {
     let world = World::new().await;
     let link = world.link().await;
-    let entered = world.ask_to_enter(&link).await;
+    let entered = world.submit_login(&link).await;
     assert_eq!(entered.status, StatusCode::SEE_OTHER);
     let cookie = entered.headers["set-cookie"].to_str().unwrap();
     for wanted in ["__Host-", "; Secure", "; HttpOnly", "; SameSite=Strict", "; Path=/;"] {
         assert!(cookie.contains(wanted), "{cookie}");
     }
-    assert_eq!(world.ask_to_enter(&link).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(world.submit_login(&link).await.status, StatusCode::UNAUTHORIZED);
     let cookie = [("cookie", cookie.split(';').next().unwrap())];
-    let page = world.ask(Method::GET, "/admin/users", &cookie, "").await;
+    let page = world.request(Method::GET, "/admin/users", &cookie, "").await;
     assert_eq!(page.status, StatusCode::OK);
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
@@ -31,7 +31,7 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
         async move {
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
             world
-                .ask(Method::POST, "/api/linerate/v1/user", &headers, r#"{"name":"anna"}"#)
+                .request(Method::POST, "/api/linerate/v1/user", &headers, r#"{"name":"anna"}"#)
                 .await
                 .status
         }
@@ -60,8 +60,8 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
     let here = at(&format!("http://localhost:{port}"));
     assert_eq!(create(vec![own, shown, from("same-origin"), here]).await, StatusCode::OK);
     let left = [cookie[0], ("content-type", "application/x-www-form-urlencoded")];
-    world.ask(Method::POST, "/admin/logout", &left, &format!("token={token}")).await;
-    let late = world.ask(Method::GET, "/admin/users", &cookie, "").await;
+    world.request(Method::POST, "/admin/logout", &left, &format!("token={token}")).await;
+    let late = world.request(Method::GET, "/admin/users", &cookie, "").await;
     assert_eq!(
         (late.status, &late.headers["location"]),
         (StatusCode::SEE_OTHER, &"/admin/login".parse().unwrap())
@@ -69,18 +69,18 @@ async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page(
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_opens_no_session_and_one_at_the_named_host_does() {
+async fn only_a_page_of_the_same_origin_opens_a_session() {
     let world = World::new().await;
     let link = world.link().await;
     let body = format!("key={link}");
-    let enter = async |origin: &str| {
+    let log_in = async |origin: &str| {
         let form = [("content-type", "application/x-www-form-urlencoded"), ("origin", origin)];
-        world.ask(Method::POST, "/admin/login", &form, &body).await.status
+        world.request(Method::POST, "/admin/login", &form, &body).await.status
     };
-    assert_eq!(enter("https://elsewhere.example").await, StatusCode::FORBIDDEN);
-    assert_eq!(enter("http://localhost:1").await, StatusCode::FORBIDDEN, "the port counts");
-    // The request names the host `localhost` and no port.
-    assert_eq!(enter("https://localhost").await, StatusCode::SEE_OTHER);
+    assert_eq!(log_in("https://elsewhere.example").await, StatusCode::FORBIDDEN);
+    assert_eq!(log_in("http://localhost:1").await, StatusCode::FORBIDDEN, "the port counts");
+    // The request names the host `localhost` without a port.
+    assert_eq!(log_in("https://localhost").await, StatusCode::SEE_OTHER);
 }
 
 #[tokio::test]
@@ -103,44 +103,47 @@ async fn a_session_of_an_api_key_ends_with_the_key() {
     let world = World::new().await;
     for is_deleted in [true, false] {
         let (prefix, bearer) = world.api_key().await;
-        let entered = world.ask_to_enter(bearer.strip_prefix("Bearer ").unwrap()).await;
+        let entered = world.submit_login(bearer.strip_prefix("Bearer ").unwrap()).await;
         let cookie = entered.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
         let cookie = [("cookie", cookie)];
-        assert_eq!(world.ask(Method::GET, "/admin/keys", &cookie, "").await.status, StatusCode::OK);
+        assert_eq!(
+            world.request(Method::GET, "/admin/keys", &cookie, "").await.status,
+            StatusCode::OK
+        );
         let (method, path) = match is_deleted {
             true => (Method::DELETE, format!("apikey/{prefix}")),
             false => (Method::POST, format!("apikey/{prefix}/expire")),
         };
         world.command(method, &path, json!(null)).await;
-        let late = world.ask(Method::GET, "/admin/keys", &cookie, "").await;
+        let late = world.request(Method::GET, "/admin/keys", &cookie, "").await;
         assert_eq!(late.status, StatusCode::SEE_OTHER);
     }
 }
 
 #[tokio::test]
-async fn without_a_session_there_is_the_way_in_and_nothing_else() {
+async fn without_a_session_only_the_login_page_is_shown() {
     let world = World::new().await;
     let pages = [
         "", "machines", "users", "keys", "routes", "dns", "derp", "audit", "why", "events",
         "policy",
     ];
     for page in pages {
-        let said = world.ask(Method::GET, &format!("/admin/{page}"), &[], "").await;
-        let is_in = matches!(said.status, StatusCode::SEE_OTHER | StatusCode::NOT_FOUND);
-        assert!(is_in && !said.body.contains("html"), "{page}: {}", said.status);
+        let answer = world.request(Method::GET, &format!("/admin/{page}"), &[], "").await;
+        let is_in = matches!(answer.status, StatusCode::SEE_OTHER | StatusCode::NOT_FOUND);
+        assert!(is_in && !answer.body.contains("html"), "{page}: {}", answer.status);
     }
-    let login = world.ask(Method::GET, "/admin/login", &[], "").await;
+    let login = world.request(Method::GET, "/admin/login", &[], "").await;
     assert!(login.status == StatusCode::OK && login.body.contains("net.example.com"));
     let long = format!("key={}", "a".repeat(8 << 10));
     let form = [("content-type", "application/x-www-form-urlencoded")];
-    let said = world.ask(Method::POST, "/admin/login", &form, &long).await;
-    assert_eq!(said.status, StatusCode::PAYLOAD_TOO_LARGE);
+    let answer = world.request(Method::POST, "/admin/login", &form, &long).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]
-async fn what_machines_and_users_are_called_is_text() {
+async fn names_of_machines_and_users_are_escaped() {
     let world = World::new().await;
-    let cookie = world.enter().await;
+    let cookie = world.log_in().await;
     let evil = "<script>alert(1)</script>";
     let user = json!({ "name": "<b>x</b>", "display_name": evil, "email": "\"><img src=x>" });
     world.command(Method::POST, "user", user).await;
@@ -151,13 +154,13 @@ async fn what_machines_and_users_are_called_is_text() {
         ["machines", "machines/1", "users", "users/1", "keys", "audit", "machines?q=%3Cscript%3E"]
     {
         let path = format!("/admin/{page}");
-        let said = world.ask(Method::GET, &path, &[("cookie", &cookie)], "").await;
-        assert_eq!(said.status, StatusCode::OK, "{page}");
+        let answer = world.request(Method::GET, &path, &[("cookie", &cookie)], "").await;
+        assert_eq!(answer.status, StatusCode::OK, "{page}");
         for raw in ["<script>", "<b>", "<img"] {
-            assert!(!said.body.contains(raw), "{page} has {raw}: {}", said.body);
+            assert!(!answer.body.contains(raw), "{page} has {raw}: {}", answer.body);
         }
         assert!(
-            said.body.contains("&#60;script&#62;") || said.body.contains("&#60;b&#62;"),
+            answer.body.contains("&#60;script&#62;") || answer.body.contains("&#60;b&#62;"),
             "{page}"
         );
     }

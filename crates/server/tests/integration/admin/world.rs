@@ -1,4 +1,4 @@
-//! A server on loopback, its administrators and its machines.
+//! A server on loopback, with its administrators and machines.
 
 use std::{
     net::SocketAddr,
@@ -37,13 +37,13 @@ pub struct World {
     socket: PathBuf,
 }
 
-pub struct Said {
+pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: String,
 }
 
-impl Said {
+impl Answer {
     async fn of(response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -61,12 +61,12 @@ impl World {
         Self::with("").await
     }
 
-    /// The network of the top level, of a server with these further tables.
+    /// The network of the top level, on a server with these additional tables.
     pub async fn with(tables: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = free();
         let mut configuration = Configuration {
-            // A browser takes cookies that are for TLS alone from this name, too.
+            // Browsers accept cookies for TLS only from this name, even without TLS.
             server_url: Some(format!("http://localhost:{}", address.port()).parse().unwrap()),
             listen_plain: vec![address],
             state_dir: folder.path().to_owned(),
@@ -80,7 +80,7 @@ impl World {
         Self { address, folder: Arc::new(folder), host: "localhost".into(), socket }
     }
 
-    /// Another network of the same server: that of this name, at this host.
+    /// Another network of the same server, with this name and host.
     pub fn other(&self, name: &str, host: &str) -> Self {
         let (folder, host) = (Arc::clone(&self.folder), host.to_owned());
         Self {
@@ -95,19 +95,19 @@ impl World {
         self.folder.path()
     }
 
-    /// As the command line asks.
+    /// Sends a command over the local socket.
     pub async fn command(&self, method: Method, path: &str, body: Value) -> Value {
         let stream = self.commands().await;
         let path = format!("{}{path}", api::ROOT);
-        let said = ask(stream, "local", method, &path, &[], body.to_string()).await;
-        assert!(said.status.is_success(), "{path}: {}", said.body);
-        said.json()
+        let answer = request(stream, "local", method, &path, &[], body.to_string()).await;
+        assert!(answer.status.is_success(), "{path}: {}", answer.body);
+        answer.json()
     }
 
-    /// The same, which may be refused.
-    pub async fn try_command(&self, method: Method, path: &str) -> Said {
+    /// The same for a command that may be refused.
+    pub async fn try_command(&self, method: Method, path: &str) -> Answer {
         let stream = self.commands().await;
-        ask(stream, "local", method, &format!("{}{path}", api::ROOT), &[], String::new()).await
+        request(stream, "local", method, &format!("{}{path}", api::ROOT), &[], String::new()).await
     }
 
     async fn commands(&self) -> UnixStream {
@@ -119,45 +119,45 @@ impl World {
         }
     }
 
-    /// As anybody asks.
-    pub async fn ask(
+    /// Sends a request over the network.
+    pub async fn request(
         &self,
         method: Method,
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Said {
+    ) -> Answer {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        ask(stream, &self.host, method, path, headers, body.to_owned()).await
+        request(stream, &self.host, method, path, headers, body.to_owned()).await
     }
 
-    /// A key of the API, and what shows it.
+    /// Prefix of a new API key, and its authorization header.
     pub async fn api_key(&self) -> (String, String) {
         let key = self.command(Method::POST, "apikey", json!({})).await;
         let text = key["key"].as_str().unwrap().to_owned();
         (key["prefix"].as_str().unwrap().to_owned(), format!("Bearer {text}"))
     }
 
-    /// Opens the page with a link. What is returned is the cookie.
-    pub async fn enter(&self) -> String {
-        let said = self.ask_to_enter(&self.link().await).await;
-        assert_eq!(said.status, StatusCode::SEE_OTHER, "{}", said.body);
-        let cookie = said.headers["set-cookie"].to_str().unwrap();
+    /// Opens the page with a link, and returns the cookie.
+    pub async fn log_in(&self) -> String {
+        let answer = self.submit_login(&self.link().await).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.body);
+        let cookie = answer.headers["set-cookie"].to_str().unwrap();
         cookie.split(';').next().unwrap().to_owned()
     }
 
-    /// The token of a link.
+    /// Token of a new link.
     pub async fn link(&self) -> String {
         let link = self.command(Method::POST, "admin/link", json!(null)).await;
         link["link"].as_str().unwrap().split_once('#').unwrap().1.to_owned()
     }
 
-    pub async fn ask_to_enter(&self, key: &str) -> Said {
+    pub async fn submit_login(&self, key: &str) -> Answer {
         let form = [("content-type", "application/x-www-form-urlencoded")];
-        self.ask(Method::POST, "/admin/login", &form, &format!("key={key}")).await
+        self.request(Method::POST, "/admin/login", &form, &format!("key={key}")).await
     }
 
-    /// A machine joins, and says this of itself.
+    /// Joins a machine with this description.
     pub async fn join(&self, number: u8, auth_key: &str, hostinfo: Value) {
         let body = json!({
             "Version": 131, "NodeKey": NodePublic([number; 32]), "Auth": { "AuthKey": auth_key },
@@ -167,21 +167,21 @@ impl World {
         assert_eq!(answer["MachineAuthorized"], true, "{answer}");
     }
 
-    /// The answer to a machine's request to register.
+    /// The answer to a registration request.
     pub async fn register(&self, number: u8, body: &Value) -> Value {
         let mut machine = self.machine(number).await;
-        let response = machine.send_request(said_by_machine("register", body)).await.unwrap();
+        let response = machine.send_request(machine_request("register", body)).await.unwrap();
         let answer = response.into_body().collect().await.unwrap().to_bytes();
         serde_json::from_slice(&answer).unwrap()
     }
 
-    /// The key that machines know the network by.
+    /// The network's Noise key.
     pub async fn server_key(&self) -> MachinePublic {
-        let key = self.ask(Method::GET, "/key?v=131", &[], "").await.json();
+        let key = self.request(Method::GET, "/key?v=131", &[], "").await.json();
         serde_json::from_value(key["publicKey"].clone()).unwrap()
     }
 
-    /// The connection of a machine, inside Noise.
+    /// A machine's connection inside Noise.
     pub async fn machine(&self, number: u8) -> http2::SendRequest<Full<Bytes>> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let server = self.server_key().await;
@@ -190,7 +190,7 @@ impl World {
             Initiation::new(&machine, &server, 131, [number ^ 0x55; 32].into()).unwrap();
         let stream = upgraded(stream, &self.host, initiation, &message).await;
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        // No more of an answer is sent before it is read.
+        // Answers are not sent before they are read.
         builder.initial_stream_window_size(64);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
@@ -198,27 +198,27 @@ impl World {
     }
 }
 
-/// A request of a machine.
-pub fn said_by_machine(path: &str, body: &Value) -> Request<Full<Bytes>> {
+/// A POST request of a machine.
+pub fn machine_request(path: &str, body: &Value) -> Request<Full<Bytes>> {
     let request = Request::post(format!("https://a/machine/{path}"));
     request.body(Full::new(Bytes::from(body.to_string()))).unwrap()
 }
 
-/// The answer to a question of a machine.
-pub async fn asked_by_machine(machine: &mut http2::SendRequest<Full<Bytes>>, path: &str) -> Said {
+/// The answer to a GET request of a machine.
+pub async fn machine_get(machine: &mut http2::SendRequest<Full<Bytes>>, path: &str) -> Answer {
     let request = Request::get(format!("https://a/machine/{path}"));
     let response = machine.send_request(request.body(Full::default()).unwrap()).await.unwrap();
-    Said::of(response).await
+    Answer::of(response).await
 }
 
-async fn ask(
+async fn request(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
     body: String,
-) -> Said {
+) -> Answer {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let mut request = Request::builder().method(method).uri(path).header("host", host);
@@ -226,10 +226,10 @@ async fn ask(
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from(body))).unwrap();
-    Said::of(sender.send_request(request).await.unwrap()).await
+    Answer::of(sender.send_request(request).await.unwrap()).await
 }
 
-/// Noise, behind an upgrade by POST.
+/// Opens a Noise stream after an upgrade by POST.
 async fn upgraded(
     mut stream: TcpStream,
     host: &str,

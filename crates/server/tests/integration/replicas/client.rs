@@ -1,4 +1,4 @@
-//! A client of the control protocol, by its real words: Noise over an upgrade, HTTP/2, JSON in zstd.
+//! A client of the control protocol: Noise after an upgrade, HTTP/2, and JSON in zstd.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-/// A server that says nothing for so long is taken for dead.
+/// A server that is silent for this time is considered dead.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A machine.
@@ -33,7 +33,7 @@ pub struct Machine {
     number: u16,
     key: [u8; 32],
     server: MachinePublic,
-    /// The stream that it follows, and how far.
+    /// Name of the stream that it follows, and its position.
     pub position: Option<(String, i64)>,
 }
 
@@ -45,7 +45,7 @@ pub struct Maps {
     pub first: Value,
 }
 
-/// Where in the stream a map is.
+/// Position of a map in the stream.
 #[derive(Deserialize)]
 struct Head {
     #[serde(rename = "MapSessionHandle")]
@@ -59,37 +59,37 @@ type Sender = http2::SendRequest<Full<Bytes>>;
 impl Machine {
     pub fn new(number: u16, server: MachinePublic) -> Self {
         let mut key = [9; 32];
-        // Curve25519 passes over the lowest bits of the first.
+        // Curve25519 ignores the lowest bits of the first byte.
         key[4..6].copy_from_slice(&number.to_le_bytes());
         Self { number, key, server, position: None }
     }
 
-    /// The key of its node, as maps say it.
+    /// Its node key, as in maps.
     pub fn node_key(&self) -> Value {
         json!(NodePublic(self.key))
     }
 
-    /// Becomes a node; the error, if there is one.
+    /// Joins the network.
     pub async fn join(&self, at: SocketAddr, auth_key: &str) -> anyhow::Result<()> {
         let mut sender = self.connect(at).await?;
         let request = json!({
             "Version": 131, "NodeKey": NodePublic(self.key), "Auth": { "AuthKey": auth_key },
             "Hostinfo": { "OS": "linux", "Hostname": format!("host-{}", self.number) },
         });
-        let answer = ask(&mut sender, "/machine/register", &request).await?;
+        let answer = post(&mut sender, "/machine/register", &request).await?;
         let answer = answer.into_body().collect().await?.to_bytes();
         let answer: Value = serde_json::from_slice(&answer)?;
         ensure!(answer["Error"] == "", "{}", answer["Error"]);
-        self.tell(&mut sender).await
+        self.send_endpoints(&mut sender).await
     }
 
-    async fn tell(&self, sender: &mut Sender) -> anyhow::Result<()> {
+    async fn send_endpoints(&self, sender: &mut Sender) -> anyhow::Result<()> {
         let request = json!({
             "Version": 131, "NodeKey": NodePublic(self.key), "DiscoKey": DiscoPublic(self.key),
             "Hostinfo": { "OS": "linux", "Hostname": format!("host-{}", self.number) },
             "OmitPeers": true, "Endpoints": [format!("192.0.2.1:{}", self.number + 1)],
         });
-        let answer = ask(sender, "/machine/map", &request).await?;
+        let answer = post(sender, "/machine/map", &request).await?;
         answer.into_body().collect().await?;
         Ok(())
     }
@@ -102,12 +102,12 @@ impl Machine {
             "Hostinfo": { "OS": "linux", "Hostname": format!("host-{}", self.number) },
             "OmitPeers": true, "Endpoints": [format!("198.51.100.1:{port}")],
         });
-        let answer = ask(&mut sender, "/machine/map", &request).await?;
+        let answer = post(&mut sender, "/machine/map", &request).await?;
         answer.into_body().collect().await?;
         Ok(())
     }
 
-    /// Follows the network, and goes on where it was, if the server can.
+    /// Follows the network, and resumes its stream if the server can.
     pub async fn follow(&mut self, at: SocketAddr) -> anyhow::Result<Maps> {
         let mut sender = self.connect(at).await?;
         let mut request = json!({
@@ -117,7 +117,7 @@ impl Machine {
         if let Some((handle, seq)) = &self.position {
             (request["MapSessionHandle"], request["MapSessionSeq"]) = (json!(handle), json!(seq));
         }
-        let body = ask(&mut sender, "/machine/map", &request).await?.into_body();
+        let body = post(&mut sender, "/machine/map", &request).await?.into_body();
         let mut maps = Maps { body, reader: FrameReader::default(), first: Value::Null };
         maps.first = maps.next().await?;
         let handle = maps.first["MapSessionHandle"].as_str().context("a stream has a name")?;
@@ -173,9 +173,9 @@ impl Maps {
         }
     }
 
-    /// Takes all that comes until the stream ends, and notes how far a machine has followed it. What it
-    /// was told it does not keep: of thousands there is no memory for that.
-    pub async fn read_on(&mut self, machine: &mut Machine) {
+    /// Reads until the stream ends, and notes the position. Maps are not stored, because there
+    /// is no memory for those of thousands of clients.
+    pub async fn drain(&mut self, machine: &mut Machine) {
         self.first.take();
         while let Ok(frame) = self.frame().await {
             let Head { handle, seq } = serde_json::from_slice(&frame).expect("a frame is JSON");
@@ -198,13 +198,13 @@ impl Maps {
         }
     }
 
-    /// Whether the first map was all that there is.
-    pub fn began_anew(&self) -> bool {
+    /// Whether the first map was a full map.
+    pub fn is_full_map(&self) -> bool {
         self.first.get("Debug").is_some()
     }
 }
 
-async fn ask(
+async fn post(
     sender: &mut Sender,
     path: &str,
     request: &Value,
@@ -217,9 +217,9 @@ async fn ask(
     Ok(answer)
 }
 
-/// Does it until it succeeds, as clients do. (A function that takes an `AsyncFnMut` returns what no task
-/// of tokio's may have: whether its future is `Send` cannot be said.)
-macro_rules! again {
+/// Repeats an action until it succeeds, as clients do. This is a macro, because the future of a
+/// function that takes an `AsyncFnMut` cannot be shown to be `Send`.
+macro_rules! retry {
     ($attempt:pat => $act:expr) => {{
         let mut attempts = 0_usize;
         loop {
@@ -233,4 +233,4 @@ macro_rules! again {
         }
     }};
 }
-pub(crate) use again;
+pub(crate) use retry;

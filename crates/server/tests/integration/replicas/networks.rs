@@ -1,8 +1,8 @@
-//! Two networks in one database: by no number does one read, write, wake or end what is the other's.
+//! Isolation of two networks in one database.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use ::server::store::{Committed, Database, Lease, Shared, Store};
+use ::server::store::{Committed, Database, DatabaseLocation, Lease, Store};
 use coordinator::object::{Kind, Stored};
 use postgres_rig::Cluster;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use super::server::Server;
 
-/// Rounds of the model.
+/// Number of rounds.
 const ROUNDS: u64 = 300;
 
-/// A store, and what it is to have.
+/// A store with its expected content.
 struct Network {
     store: Store,
     version: i64,
@@ -25,7 +25,7 @@ struct Network {
 impl Network {
     async fn open(url: &str, number: u32) -> Self {
         let number = NonZeroU32::new(number).unwrap();
-        let database = Database::of_url(url, false).unwrap().numbered(number);
+        let database = DatabaseLocation::of_url(url, false).unwrap().numbered(number);
         let mut store = Store::open(&database).await.unwrap();
         let tail = store.load().await.unwrap();
         assert_eq!((tail.version, tail.objects.len()), (0, 0), "it is new");
@@ -33,7 +33,7 @@ impl Network {
         Self { store, version: 0, origin: tail.origin, objects, leases }
     }
 
-    /// Writes some objects, of numbers that the other network has as well.
+    /// Writes some objects, with IDs that the other network has as well.
     async fn write(&mut self, dice: &mut u64, letter: &str) {
         let writes = (0..1 + roll(dice, 4)).map(|_| {
             let kind = Kind::ALL[usize::try_from(roll(dice, 8)).unwrap()];
@@ -53,26 +53,26 @@ impl Network {
         self.objects.extend(writes);
     }
 
-    /// Says that another server of this network has these nodes, or is gone.
+    /// Renews or ends a lease of another server in this network.
     async fn lease(&mut self, dice: &mut u64, letter: &str) {
-        let watch = self.store.watch().unwrap();
+        let replicas = self.store.replicas().unwrap();
         let id = i64::try_from(1 + roll(dice, 3)).unwrap();
         match (self.leases.get(&id).cloned(), roll(dice, 2)) {
             (Some(lease), 0) => {
-                watch.end(&lease).await.unwrap();
+                replicas.end(&lease).await.unwrap();
                 self.leases.remove(&id);
             }
             (former, _) => {
                 let beat = former.map_or(1, |lease| lease.beat + 1);
                 let nodes = Some(format!("{letter}{beat}"));
                 let lease = Lease { id, beat, change: beat, nodes };
-                assert!(watch.poll(Some(lease.clone())).await.unwrap().is_there);
+                assert!(replicas.poll(Some(lease.clone())).await.unwrap().is_there);
                 self.leases.insert(id, lease);
             }
         }
     }
 
-    /// It has what it was given, and nothing else.
+    /// Checks that the store has exactly the expected content.
     async fn check(&mut self, round: u64) {
         let own: Vec<Stored> = self.objects.values().cloned().collect();
         let mut kept = self.store.everything().await.unwrap();
@@ -81,15 +81,16 @@ impl Network {
         let tail = self.store.tail(-1).await.unwrap();
         assert_eq!(tail.version, self.version, "round {round}");
         assert!(tail.objects.iter().all(|object| own.contains(object)), "round {round}");
-        let watch = self.store.watch().unwrap();
-        let polled = watch.poll(None).await.unwrap();
+        let replicas = self.store.replicas().unwrap();
+        let polled = replicas.poll(None).await.unwrap();
         assert_eq!(polled.version, self.version);
-        let told: Vec<(i64, i64)> = polled.leases.iter().map(|own| (own.id, own.beat)).collect();
+        let wait_for_map: Vec<(i64, i64)> =
+            polled.leases.iter().map(|own| (own.id, own.beat)).collect();
         let own: Vec<(i64, i64)> = self.leases.values().map(|own| (own.id, own.beat)).collect();
-        assert_eq!(told, own, "round {round}");
+        assert_eq!(wait_for_map, own, "round {round}");
         for id in 1..=3 {
             let nodes = self.leases.get(&id).and_then(|lease| lease.nodes.clone());
-            assert_eq!(watch.nodes(id).await.unwrap(), nodes, "round {round}");
+            assert_eq!(replicas.nodes(id).await.unwrap(), nodes, "round {round}");
         }
     }
 }
@@ -102,7 +103,7 @@ fn roll(dice: &mut u64, bound: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_networks_in_one_database_neither_has_anything_of_the_other() {
+async fn two_networks_in_one_database_are_isolated() {
     let Some(cluster) = Cluster::start() else { return };
     let url = cluster.database("two");
     let (mut one, mut other) = (Network::open(&url, 1).await, Network::open(&url, 2).await);
@@ -118,44 +119,47 @@ async fn of_two_networks_in_one_database_neither_has_anything_of_the_other() {
         one.check(round).await;
         other.check(round).await;
     }
-    // A turn of one network's is waited for by no writer of the other's.
+    // A turn in one network does not block writers of the other one.
     one.store.turn(one.version).await.unwrap();
     let write = timeout(Duration::from_secs(5), other.write(&mut dice, "other"));
-    write.await.expect("the other network is not waited for");
+    write.await.expect("the other network does not wait");
     one.store.leave().await;
 
     one.store.claim("first").await.unwrap();
     other.store.claim("second").await.unwrap();
     assert!(one.store.claim("second").await.is_err() && other.store.claim("first").await.is_err());
     let heard = |network: &Network| {
-        let watch = network.store.watch().unwrap();
-        async move { watch.listen().await.unwrap().unwrap() }
+        let replicas = network.store.replicas().unwrap();
+        async move { replicas.listen().await.unwrap().unwrap() }
     };
     let (mut by_one, mut by_other) = (heard(&one).await, heard(&other).await);
-    other.store.watch().unwrap().wake().await.unwrap();
-    timeout(Duration::from_secs(5), by_other.recv()).await.expect("its own hear it").unwrap();
+    other.store.replicas().unwrap().wake().await.unwrap();
+    timeout(Duration::from_secs(5), by_other.recv())
+        .await
+        .expect("its own servers are notified")
+        .unwrap();
     let early = timeout(Duration::from_millis(500), by_one.recv()).await;
     assert!(early.is_err(), "the other network's servers were woken");
 }
 
-/// The names of a network's users, as a server says.
+/// Names of a network's users at a server.
 fn users(server: &Server, network: &[&str]) -> Vec<String> {
-    let said = server.says(&[network, &["users", "list"]].concat());
+    let said = server.run(&[network, &["users", "list"]].concat());
     let users: Value = serde_json::from_str(&said).unwrap();
     let name = |user: &Value| user["name"].as_str().unwrap().to_owned();
     users.as_array().unwrap().iter().map(name).collect()
 }
 
 #[test]
-fn two_servers_have_both_networks_of_a_database_and_each_command_is_about_one() {
+fn two_servers_serve_both_networks_of_a_database() {
     let Some(cluster) = Cluster::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let url = cluster.database("shared");
     let servers = ["a", "b"].map(|name| Server::with_lab(folder.path(), name, &url));
     let lab = ["--network", "lab"];
-    servers[0].says(&["users", "create", "top"]);
-    servers[1].says(&[&lab[..], &["users", "create", "lab"]].concat());
-    // What one server wrote the other knows soon.
+    servers[0].run(&["users", "create", "top"]);
+    servers[1].run(&[&lab[..], &["users", "create", "lab"]].concat());
+    // Changes at one server soon appear at the other.
     let is_known = || users(&servers[1], &[]) == ["top"] && users(&servers[0], &lab) == ["lab"];
     for _ in 0..50 {
         if is_known() {
@@ -167,18 +171,18 @@ fn two_servers_have_both_networks_of_a_database_and_each_command_is_about_one() 
         assert_eq!(users(server, &[]), ["top"]);
         assert_eq!(users(server, &lab), ["lab"]);
     }
-    let list: Value = serde_json::from_str(&servers[0].says(&["networks", "list"])).unwrap();
+    let list: Value = serde_json::from_str(&servers[0].run(&["networks", "list"])).unwrap();
     assert_eq!((&list[0]["users"], &list[1]["users"]), (&1.into(), &1.into()), "{list}");
     assert_eq!((&list[0]["name"], &list[1]["name"]), (&Value::Null, &"lab".into()), "{list}");
-    // An export of one has nothing of the other, and begins another server.
+    // An export of one network contains nothing of the other one, and can start another server.
     let file = folder.path().join("lab.json");
     let name = file.to_str().unwrap();
-    servers[0].says(&[&lab[..], &["export", name]].concat());
+    servers[0].run(&[&lab[..], &["export", name]].concat());
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("create user lab") && !text.contains("create user top"), "{text}");
     let alone = Server::restored(folder.path(), "alone", None, &file);
     assert_eq!(users(&alone, &[]), ["lab"]);
-    let wrong = servers[0].try_says(&["--network", "other", "users", "list"]);
+    let wrong = servers[0].try_run(&["--network", "other", "users", "list"]);
     let words = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(!wrong.status.success() && words.contains("no network \"other\""), "{words}");
 }

@@ -1,4 +1,4 @@
-//! `linerate-server`, as a process of its own.
+//! A `linerate-server` process.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that has its network at this URL. All have the key of the first.
+    /// Starts a server with this database. All servers use the key of the first one.
     pub fn start(folder: &Path, name: &str, database: &str, pooled: bool) -> Self {
         let first = folder.join("a/state/noise.key");
         let (at, folder) = configure(&folder.join(name), Some(database), pooled);
@@ -32,7 +32,8 @@ impl Server {
         Self::begin(at, folder)
     }
 
-    /// The same, with a further network, `lab`, in the same database. All have the keys of the first.
+    /// The same with a second network, `lab`, in the same database. All servers use the keys of
+    /// the first one.
     pub fn with_lab(folder: &Path, name: &str, database: &str) -> Self {
         let key = |of: &str| folder.join(of).join("state/networks/lab/noise.key");
         let (at, own) = configure(&folder.join(name), Some(database), false);
@@ -49,13 +50,13 @@ impl Server {
         Self::begin(at, own)
     }
 
-    /// One that has its network in a file of its own.
+    /// Starts a server with its network in a file.
     pub fn alone(folder: &Path, name: &str) -> Self {
         let (at, folder) = configure(&folder.join(name), None, false);
         Self::begin(at, folder)
     }
 
-    /// One that begins with what is imported from this file.
+    /// Starts a server after an import of this file.
     pub fn restored(folder: &Path, name: &str, database: Option<&str>, from: &Path) -> Self {
         let (at, folder) = configure(&folder.join(name), database, false);
         let mut import = Command::new(PROGRAM);
@@ -91,27 +92,27 @@ impl Server {
         key.public()
     }
 
-    /// What a command prints.
-    pub fn says(&self, arguments: &[&str]) -> String {
-        let output = self.try_says(arguments);
+    /// Runs a command and returns its output.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {error}\n{}", self.log());
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    pub fn try_says(&self, arguments: &[&str]) -> Output {
+    pub fn try_run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(PROGRAM);
         command.arg("--config").arg(self.folder.join("server.toml"));
         command.args(["--output", "json"]).args(arguments).output().unwrap()
     }
 
-    /// Ends as if its machine had lost power.
+    /// Kills the process, as in a power failure.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Ends as a service manager has it end.
+    /// Stops the process, as a service manager does.
     pub fn stop(&mut self) {
         let stopped = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
         assert!(stopped.success() && self.process.wait().unwrap().success(), "{}", self.log());
@@ -128,7 +129,7 @@ impl Drop for Server {
     }
 }
 
-/// Writes the configuration of a server with a folder of its own.
+/// Writes the configuration of a server with a separate folder.
 fn configure(folder: &Path, database: Option<&str>, pooled: bool) -> (SocketAddr, PathBuf) {
     fs::create_dir_all(folder.join("state")).unwrap();
     let at = free();

@@ -1,4 +1,4 @@
-//! What clients ask beside their registration and their map, of what this server does and does not.
+//! Requests other than registrations and maps, both supported and unsupported ones.
 
 use bytes::Bytes;
 use hyper::{Method, Response, StatusCode};
@@ -9,23 +9,28 @@ use super::Client;
 use crate::{
     body::{Answer, json, text},
     pings,
-    serve::Server,
+    serve::Tenant,
 };
 
-/// Takes the answer to a question that the server put to a client.
-pub fn answered(server: &Server, client: Client, path: &str, said: Bytes) -> Response<Answer> {
+/// Receives a client's answer to a ping.
+pub fn receive_ping_answer(
+    tenant: &Tenant,
+    client: Client,
+    path: &str,
+    answer: Bytes,
+) -> Response<Answer> {
     let number = path.strip_prefix(pings::PATH).unwrap_or_default();
-    let asked = server.pings.asked(number);
-    let is_own = |id| server.network.read(|state| state.belongs_to_machine(id, &client.machine));
-    if !asked.is_some_and(is_own) {
-        return text(StatusCode::NOT_FOUND, "this machine was not asked\n");
+    let target = tenant.pings.target(number);
+    let is_own = |id| tenant.network.read(|state| state.belongs_to_machine(id, &client.machine));
+    if !target.is_some_and(is_own) {
+        return text(StatusCode::NOT_FOUND, "no ping to this machine has this ID\n");
     }
-    server.pings.answer(number, said);
+    tenant.pings.answer(number, answer);
     text(StatusCode::OK, "")
 }
 
-/// Answers what this server does not do: what it says is what the client's user reads.
-pub fn not_done(method: &Method, path: &str, body: &[u8]) -> Response<Answer> {
+/// Answers an unsupported request. The client shows the text to its user.
+pub fn unsupported(method: &Method, path: &str, body: &[u8]) -> Response<Answer> {
     let words = match (method, path) {
         (&Method::POST, "/machine/feature/query") => return feature(body),
         (&Method::POST, "/machine/set-dns") => {
@@ -33,13 +38,15 @@ pub fn not_done(method: &Method, path: &str, body: &[u8]) -> Response<Answer> {
         }
         (&Method::POST, "/machine/id-token") => "this server does not issue identity tokens\n",
         (&Method::PATCH, "/machine/set-device-attr") => {
-            "this server keeps no attributes of devices\n"
+            "this server does not store device attributes\n"
         }
-        (&Method::POST, "/machine/audit-log") => "this server keeps no audit log of clients\n",
+        (&Method::POST, "/machine/audit-log") => {
+            "this server does not store audit logs of clients\n"
+        }
         _ if path.starts_with("/machine/webclient/") => {
             "this server does not authenticate the web interface of clients\n"
         }
-        _ => "this server does not do that\n",
+        _ => "this server does not support this request\n",
     };
     text(StatusCode::NOT_IMPLEMENTED, words)
 }
@@ -50,18 +57,18 @@ struct Query {
     feature: String,
 }
 
-/// `tailcfg.QueryFeatureResponse`: what is said where a user asks for a feature that is off, and that
-/// it is no use to wait for it.
+/// The answer to a request for a disabled feature (`tailcfg.QueryFeatureResponse`), which tells the
+/// client not to wait.
 fn feature(body: &[u8]) -> Response<Answer> {
     let Ok(Query { feature }) = serde_json::from_slice(body) else {
-        return text(StatusCode::BAD_REQUEST, "not a question about a feature\n");
+        return text(StatusCode::BAD_REQUEST, "not a request for a feature\n");
     };
     let words = match feature.as_str() {
         "serve" => {
             "This network has no certificates for HTTPS. Serve by --http=80 or --tcp=PORT instead."
         }
         "funnel" => "This network cannot be reached from outside: it has no Funnel.",
-        _ => "This network does not have that.",
+        _ => "This network does not have this feature.",
     };
     json(
         StatusCode::OK,
@@ -74,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_not_done_is_answered_without_words() {
+    fn unsupported_requests_get_an_explanation() {
         for (method, path) in [
             (Method::POST, "/machine/set-dns"),
             (Method::POST, "/machine/id-token"),
@@ -84,12 +91,13 @@ mod tests {
             (Method::GET, "/machine/other"),
         ] {
             assert_eq!(
-                not_done(&method, path, b"").status(),
+                unsupported(&method, path, b"").status(),
                 StatusCode::NOT_IMPLEMENTED,
                 "{path}"
             );
         }
-        let query = |body: &[u8]| not_done(&Method::POST, "/machine/feature/query", body).status();
+        let query =
+            |body: &[u8]| unsupported(&Method::POST, "/machine/feature/query", body).status();
         assert_eq!(query(br#"{"Feature":"serve"}"#), StatusCode::OK);
         assert_eq!(query(b"7"), StatusCode::BAD_REQUEST);
     }

@@ -1,15 +1,15 @@
-//! Moments as people say them.
+//! Timestamps with relative descriptions.
 
 use coordinator::Time;
 
-/// A moment, for people and for programs.
-pub struct Moment {
+/// A timestamp in ISO 8601 and in words.
+pub struct Timestamp {
     pub iso: String,
     pub words: String,
 }
 
-impl Moment {
-    /// One that may be none, which has a word of its own.
+impl Timestamp {
+    /// An optional timestamp, with a text if it is absent.
     pub fn or(at: Option<Time>, none: &str, now: Time) -> Self {
         match at {
             Some(at) => Self { iso: at.text(), words: words(at, now) },
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_said_in_their_largest_unit() {
+    fn relative_times_use_the_largest_unit() {
         let now = Time(1_800_000_000_000);
         let later = |seconds| words(now.after(Duration::from_secs(seconds)), now);
         let ago = |seconds: u64| words(Time(now.0 - seconds * 1000), now);

@@ -1,4 +1,4 @@
-//! What commands print.
+//! Output of commands.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 /// Writes to standard output.
 ///
 /// # Errors
-/// It takes nothing. That its reader has read enough, as `head` does, is no error.
+/// The write failed. A closed pipe, as after `head`, is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text).context("standard output")
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_has_read_enough_is_no_error_and_a_full_disk_is() {
+    fn a_closed_pipe_is_not_an_error_and_a_full_disk_is_one() {
         let (reader, mut writer) = io::pipe().unwrap();
         drop(reader);
         let long = "line\n".repeat(100_000);

@@ -1,6 +1,6 @@
-//! Streams of maps: a task each, which sleeps until something changes, and reads from the network's
-//! log what its client is to be told. A slow client costs nothing: what it was not told waits in the
-//! log, and is told once, as it is by then.
+//! Streams of maps. Each stream is a task, which waits for changes and reads from the network's log
+//! what to send. A slow client costs nothing: unsent changes stay in the log, and are sent once, in
+//! their current form.
 
 use std::{
     cell::RefCell,
@@ -18,38 +18,39 @@ use tokio::{
 use crate::{
     body::{Next, Parts},
     clock::now,
-    serve::Server,
-    visitors::Visitor,
+    connections::Connection,
+    serve::Tenant,
 };
 
-/// Signs of life come between these two, as Tailscale's own and headscale's (clients wait 120 s).
+/// Range of the keepalive interval, in seconds, as in Tailscale and headscale. Clients time out
+/// after 120 s.
 const KEEP_ALIVE: [u64; 2] = [50, 59];
-/// A client that takes nothing for so long is not there.
+/// A client that reads nothing for this time is disconnected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between tries to write down that a stream has ended.
+/// Pause between attempts to store that a stream has ended.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Maps that are being sent whole at once: as many as keep the processors busy, and no more than fit in
-/// memory. Clients have signs of life while they wait for theirs.
+/// Maximum number of whole maps that are sent at the same time: enough to keep all cores busy, and
+/// few enough to fit in memory. Waiting clients receive keepalives.
 const WHOLE_MAPS: usize = 64;
-/// How long one may take of a client that reads slowly, until it is the next one's turn.
+/// How long a client that reads slowly can hold a permit.
 const TURN: Duration = Duration::from_secs(2);
-/// Frames that are kept packed for other clients that are to be told the same.
+/// Number of packed frames that are cached for other clients.
 const KEPT: usize = 64;
-/// The level of packing: the fastest of the usual ones.
+/// Compression level, the fastest of the usual ones.
 const LEVEL: i32 = 1;
 
-/// The same bytes each time: clients know them without unpacking.
+/// Always the same bytes, which clients recognize without unpacking.
 static SIGN_OF_LIFE: LazyLock<Bytes> = LazyLock::new(|| framed(br#"{"KeepAlive":true}"#));
 
 thread_local! {
     static PACKER: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Frames that several are told are packed once.
+/// Cache of packed frames that several clients receive.
 #[derive(Default)]
-pub struct Packed(Mutex<Cache<FrameKey, Parts, KEPT>>);
+pub struct PackedFrames(Mutex<Cache<FrameKey, Parts, KEPT>>);
 
-impl Packed {
+impl PackedFrames {
     fn encode(&self, frame: &Frame) -> Parts {
         let Some(key) = &frame.key else { return encode_frame(frame) };
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +64,8 @@ impl Packed {
     }
 }
 
-/// A frame as clients read it: the text for it alone, and blocks that are packed already, are a frame
-/// of zstd each, which clients unpack as one.
+/// Encodes a frame. Individual text and packed blocks are separate zstd frames, which clients
+/// decompress as one.
 pub fn encode_frame(frame: &Frame) -> Parts {
     let (mut parts, mut text) = (Parts::new(), String::new());
     for part in frame.parts.iter() {
@@ -86,7 +87,7 @@ pub fn encode_frame(frame: &Frame) -> Parts {
     parts
 }
 
-/// A frame of these words alone.
+/// Encodes a text as a frame.
 pub fn framed(text: &[u8]) -> Bytes {
     let packed = pack(text);
     [&length(packed.len())[..], &packed].concat().into()
@@ -104,54 +105,55 @@ fn pack(text: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Turns of the clients that are to be sent a whole map.
-pub struct Turns(Semaphore);
+/// Permits to send a whole map.
+pub struct MapPermits(Semaphore);
 
-impl Default for Turns {
+impl Default for MapPermits {
     fn default() -> Self {
         Self(Semaphore::new(WHOLE_MAPS))
     }
 }
 
-/// A stream of maps, and where it leads.
-pub struct Stream {
-    /// What it is to be told.
+/// A stream of maps to a client.
+pub struct MapStream {
+    /// The frames to send.
     pub session: Session,
-    /// The connection that it is told by.
-    pub visitor: Arc<Visitor>,
-    /// To the client.
+    /// The client's connection.
+    pub connection: Arc<Connection>,
+    /// The body of the answer.
     pub to: mpsc::Sender<Next>,
 }
 
-impl Stream {
-    /// Tells a client what changes, until either end has enough.
-    pub async fn follow(mut self, server: Arc<Server>) {
-        let (id, _held) = (self.session.node(), server.network.counted().streams.hold());
-        let Ok(stream) = server.network.run(move |state, now| state.connect(id, now)).await else {
+impl MapStream {
+    /// Sends changes to the client until either side ends the stream.
+    pub async fn follow(mut self, tenant: Arc<Tenant>) {
+        let (id, _held) = (self.session.node(), tenant.network.counters().streams.increment());
+        let Ok(stream) = tenant.network.run(move |state, now| state.connect(id, now)).await else {
             return;
         };
-        if self.begin(&server).await.is_some() {
-            self.tell(&server).await;
+        if self.begin(&tenant).await.is_some() {
+            self.send_changes(&tenant).await;
         }
-        let end = || server.network.run(move |state, now| state.disconnect(id, stream, now));
-        // A node is not connected for ever because the database was gone when its stream ended.
+        let end = || tenant.network.run(move |state, now| state.disconnect(id, stream, now));
+        // Retried, so that the node does not stay connected because the database was
+        // unavailable.
         while end().await.is_err() {
             sleep(AGAIN).await;
         }
     }
 
-    /// Tells a client the whole map, when it is its turn, and no more.
-    pub async fn once(mut self, server: Arc<Server>) {
+    /// Sends the whole map once, when a permit is available.
+    pub async fn once(mut self, tenant: Arc<Tenant>) {
         let turn = tokio::select! {
-            turn = turn(&self.visitor, &server) => turn,
+            turn = turn(&self.connection, &tenant) => turn,
             () = self.to.closed() => return,
         };
-        let polled = server.network.read(|state| self.session.poll(state, now()));
+        let polled = tenant.network.read(|state| self.session.poll(state, now()));
         let (PollResult::Frame(frame) | PollResult::End(Some(frame))) = polled else { return };
         let (taken, mut was_taken) = oneshot::channel();
-        if self.send(server.packed.encode(&frame), Some(taken)).await.is_some() {
+        if self.send(tenant.packed.encode(&frame), Some(taken)).await.is_some() {
             let (_own, of_all) = turn;
-            // A client that reads slowly is waited for by those of its own connection.
+            // A slow client delays only the other streams of its connection.
             if timeout(TURN, &mut was_taken).await.is_err() {
                 drop(of_all);
                 let _ = was_taken.await;
@@ -159,9 +161,9 @@ impl Stream {
         }
     }
 
-    /// Sends the first frame, when it is this stream's turn. `None`: that was all.
-    async fn begin(&mut self, server: &Server) -> Option<()> {
-        let mut turn = std::pin::pin!(turn(&self.visitor, server));
+    /// Sends the first frame, when a permit is available. `None` if the stream has ended.
+    async fn begin(&mut self, tenant: &Tenant) -> Option<()> {
+        let mut turn = std::pin::pin!(turn(&self.connection, tenant));
         let _turn = loop {
             tokio::select! {
                 turn = &mut turn => break turn,
@@ -169,40 +171,40 @@ impl Stream {
                 () = self.to.closed() => return None,
             }
         };
-        let polled = server.network.read(|state| self.session.poll(state, now()));
+        let polled = tenant.network.read(|state| self.session.poll(state, now()));
         let (taken, was_taken) = oneshot::channel();
         match polled {
             PollResult::Frame(frame) => {
-                self.send(server.packed.encode(&frame), Some(taken)).await?;
-                // Either way it is the next one's turn.
+                self.send(tenant.packed.encode(&frame), Some(taken)).await?;
+                // The permit is released in either case.
                 let _ = timeout(TURN, was_taken).await;
                 Some(())
             }
             PollResult::End(frame) => {
-                self.send(server.packed.encode(&frame?), None).await?;
+                self.send(tenant.packed.encode(&frame?), None).await?;
                 None
             }
             PollResult::Nothing => Some(()),
         }
     }
 
-    /// Tells what changes from then on, until either end has enough.
-    async fn tell(&mut self, server: &Server) -> Option<()> {
-        let mut changed = server.network.changed();
-        let mut questions = server.pings.follow(self.session.node());
+    /// Sends changes after the first frame, until either side ends the stream.
+    async fn send_changes(&mut self, tenant: &Tenant) -> Option<()> {
+        let mut changed = tenant.network.changed();
+        let mut questions = tenant.pings.subscribe(self.session.node());
         let mut alive_at = Instant::now() + next_sign();
         loop {
             let end = *changed.borrow_and_update();
-            let polled = server.network.read(|state| self.session.poll_until(state, end, now()));
-            server.network.note_read();
+            let polled = tenant.network.read(|state| self.session.poll_until(state, end, now()));
+            tenant.network.note_read();
             match polled {
                 PollResult::Nothing => {}
                 PollResult::Frame(frame) => {
-                    self.send(server.packed.encode(&frame), None).await?;
+                    self.send(tenant.packed.encode(&frame), None).await?;
                     alive_at = Instant::now() + next_sign();
                 }
                 PollResult::End(frame) => {
-                    return self.send(server.packed.encode(&frame?), None).await;
+                    return self.send(tenant.packed.encode(&frame?), None).await;
                 }
             }
             let words = tokio::select! {
@@ -225,21 +227,21 @@ impl Stream {
     }
 }
 
-/// Waits for leave to send a whole map. Of a connection's streams one at a time waits among those of
-/// all.
+/// Waits for a permit to send a whole map. Of each connection, only one stream at a time waits for
+/// it.
 async fn turn<'a>(
-    visitor: &'a Visitor,
-    server: &'a Server,
+    connection: &'a Connection,
+    tenant: &'a Tenant,
 ) -> (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>) {
-    let own = visitor.first_map().await;
-    (own, server.turns.0.acquire().await.ok())
+    let own = connection.first_map_permit().await;
+    (own, tenant.turns.0.acquire().await.ok())
 }
 
-/// When the next sign of life is due; not for all clients at once.
+/// Time until the next keepalive, randomized for each client.
 fn next_sign() -> Duration {
     let [least, most] = KEEP_ALIVE;
     let mut random = [0; 8];
-    // Without randomness they come at the same time.
+    // Without randomness, all clients use the same time.
     let _ = getrandom::fill(&mut random);
     let spread = u64::from_le_bytes(random) % ((most - least) * 1000);
     Duration::from_millis(least * 1000 + spread)
@@ -252,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_read_what_is_packed() {
+    fn members_can_decode_packed_frames() {
         let mut reader = FrameReader::default();
         let long = format!("{{\"x\":\"{}\"}}", "y".repeat(1 << 20));
         reader.handle_bytes(&SIGN_OF_LIFE);

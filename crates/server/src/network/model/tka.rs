@@ -1,5 +1,5 @@
-//! What is asked of tailnet lock: administrators let nodes, nodes turn it on and off, and send updates
-//! that were made of what some server said a while ago.
+//! Operations of tailnet lock: administrators allow nodes to enable it, and nodes enable it, disable
+//! it, and send updates based on an earlier state of some server.
 
 use std::sync::LazyLock;
 
@@ -11,12 +11,12 @@ use tailnet::{
     tka::{self, Authority, NewKey, TkaKey},
 };
 
-use super::said;
+use super::outcome_text;
 
 const SECRET: &[u8] = b"secret";
-/// To read it takes time, once.
+/// Parsing it is slow, so it is parsed once.
 static DISABLE: LazyLock<TkaRequest> =
-    LazyLock::new(|| asked("disable", json!({ "DisablementSecret": base64(SECRET) })));
+    LazyLock::new(|| tka_request("disable", json!({ "DisablementSecret": base64(SECRET) })));
 static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let keys = [1, 2].map(|number| NewKey::new(signer(number).id(), 1));
     let hash = tka::disablement_hash(SECRET).unwrap();
@@ -24,18 +24,19 @@ static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 #[derive(Clone, Debug)]
-pub enum LockAct {
+pub enum TkaAct {
     Allow(i64),
-    /// By a node that an administrator lets, with signatures of all.
+    /// Enables it by an allowed node, with signatures of all nodes.
     On(i64),
-    /// Updates, and the head that they follow where a person made them.
+    /// Sends updates, with the head that they follow if a person made them.
     Send(i64, TkaRequest),
     Sign(i64),
     Off(i64),
 }
 
-impl LockAct {
-    /// Of what a server says of it now, which others may have changed by then.
+impl TkaAct {
+    /// A random operation, based on the state of some server. Others may change it before the
+    /// operation runs.
     pub fn any(roll: u64, node: i64, seen: &State) -> Self {
         match roll {
             0 => Self::Allow(node),
@@ -48,32 +49,34 @@ impl LockAct {
         }
     }
 
-    /// Does it, and says how it went.
+    /// Runs the operation and describes its outcome.
     pub fn run(&self, state: &mut State, now: Time) -> String {
         match self {
-            Self::Allow(node) => said(state.allow_tka_init(NodeId(*node), now)),
+            Self::Allow(node) => outcome_text(state.allow_tka_init(NodeId(*node), now)),
             Self::On(node) => turn_on(state, NodeId(*node), now),
-            Self::Send(node, send) => said(state.handle_tka_request(NodeId(*node), send, now)),
+            Self::Send(node, send) => {
+                outcome_text(state.handle_tka_request(NodeId(*node), send, now))
+            }
             Self::Sign(node) => {
                 let Some(key) = state.node(NodeId(*node)).map(|view| view.node.key) else {
                     return "no node".into();
                 };
-                let sign = asked("sign", json!({ "Signature": base64(&signature(2, &key)) }));
-                said(state.handle_tka_request(NodeId(*node), &sign, now))
+                let sign = tka_request("sign", json!({ "Signature": base64(&signature(2, &key)) }));
+                outcome_text(state.handle_tka_request(NodeId(*node), &sign, now))
             }
-            Self::Off(node) => said(state.handle_tka_request(NodeId(*node), &DISABLE, now)),
+            Self::Off(node) => outcome_text(state.handle_tka_request(NodeId(*node), &DISABLE, now)),
         }
     }
 }
 
-/// All that is said of it.
+/// The whole state of tailnet lock.
 pub fn all(state: &State) -> String {
-    let first = said(state.answer_tka_query(&TkaRequest::Bootstrap));
+    let first = outcome_text(state.answer_tka_query(&TkaRequest::Bootstrap));
     format!("{} {first}", state.tka_status().verified())
 }
 
 fn turn_on(state: &mut State, node: NodeId, now: Time) -> String {
-    let begin = asked("init/begin", json!({ "GenesisAUM": base64(&CHECKPOINT) }));
+    let begin = tka_request("init/begin", json!({ "GenesisAUM": base64(&CHECKPOINT) }));
     if let Err(why) = state.allow_tka_init(node, now) {
         return why.to_string();
     }
@@ -83,20 +86,20 @@ fn turn_on(state: &mut State, node: NodeId, now: Time) -> String {
     let nodes = state.nodes().map(|view| view.node);
     let signatures: serde_json::Map<String, Value> =
         nodes.map(|node| (node.id.to_string(), base64(&signature(1, &node.key)))).collect();
-    let finish = asked("init/finish", json!({ "Signatures": signatures }));
-    said(state.handle_tka_request(node, &finish, now))
+    let finish = tka_request("init/finish", json!({ "Signatures": signatures }));
+    outcome_text(state.handle_tka_request(node, &finish, now))
 }
 
-/// A key more is trusted, or one less; made of what a server says.
+/// Adds or removes a trusted key, based on the state of a server.
 fn edit(seen: &State, roll: u64) -> Option<TkaRequest> {
-    let answer = |asked: &TkaRequest| -> Option<Value> {
-        serde_json::from_str(&seen.answer_tka_query(asked).ok()?).ok()
+    let answer = |request: &TkaRequest| -> Option<Value> {
+        serde_json::from_str(&seen.answer_tka_query(request).ok()?).ok()
     };
     let decoded = |text: &Value| Base64::decode_vec(text.as_str()?).ok();
     let first = decoded(&answer(&TkaRequest::Bootstrap)?["GenesisAUM"])?;
     let mut known = Authority::bootstrap(&first).unwrap();
     let offer = json!({ "Head": known.head().to_string() });
-    let missing = answer(&asked("sync/offer", offer))?["MissingAUMs"].clone();
+    let missing = answer(&tka_request("sync/offer", offer))?["MissingAUMs"].clone();
     let missing: Vec<Vec<u8>> = missing.as_array()?.iter().filter_map(decoded).collect();
     known.inform(&missing).unwrap();
     let other = signer(3 + u8::try_from(roll % 4).unwrap()).id();
@@ -108,10 +111,10 @@ fn edit(seen: &State, roll: u64) -> Option<TkaRequest> {
     let head = known.head().to_string();
     let send =
         json!({ "Head": head, "MissingAUMs": updates, "Interactive": roll.is_multiple_of(2) });
-    Some(asked("sync/send", send))
+    Some(tka_request("sync/send", send))
 }
 
-fn asked(path: &str, mut body: Value) -> TkaRequest {
+fn tka_request(path: &str, mut body: Value) -> TkaRequest {
     body["NodeKey"] = json!(NodePublic([1; 32]));
     TkaRequest::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
 }

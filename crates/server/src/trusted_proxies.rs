@@ -1,5 +1,5 @@
-//! Proxies before the server, which may say by `X-Forwarded-For` from where a request comes. What any
-//! other client says of that is no more than words.
+//! Trusted proxies, which name the client of a request in `X-Forwarded-For`. The header is ignored
+//! from all other clients.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,14 +8,14 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The most proxies in a row that are looked behind.
+/// Maximum number of proxies in a row.
 const MOST: usize = 16;
 
-/// The networks of proxies.
+/// Networks of trusted proxies.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Trusted(Vec<Proxy>);
+pub struct TrustedProxies(Vec<Proxy>);
 
-/// A network, or an address.
+/// A network or an address.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 struct Proxy(IpNet);
@@ -31,17 +31,17 @@ impl TryFrom<String> for Proxy {
     }
 }
 
-impl Trusted {
-    /// From where a request comes that arrived from this address: the last address that a trusted
-    /// proxy names and that is none's of them.
+impl TrustedProxies {
+    /// The client of a request that arrived from this address: the last address in the header
+    /// that is not a trusted proxy.
     pub fn client(&self, from: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = from.to_canonical();
         if !self.has(client) {
             return client;
         }
         let values = headers.get_all(FORWARDED_FOR).iter().rev();
-        // Each proxy adds at the end what it hears from; what stands before is of those before it,
-        // and may be any bytes.
+        // Each proxy appends the address that it received the request from. Earlier entries
+        // come from clients, and may be any bytes.
         let entries = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
         for entry in entries.take(MOST) {
             let Some(address) = address(String::from_utf8_lossy(entry).trim()) else { break };
@@ -58,7 +58,7 @@ impl Trusted {
     }
 }
 
-/// An address, as some write it with a port.
+/// Parses an address, with an optional port.
 fn address(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().ok().or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    fn trusted() -> Trusted {
+    fn trusted_proxies() -> TrustedProxies {
         serde_json::from_value(json!(["127.0.0.1", "10.0.0.0/8", "fd00::/8"])).unwrap()
     }
 
@@ -81,20 +81,20 @@ mod tests {
         for value in values {
             headers.append(FORWARDED_FOR, HeaderValue::from_bytes(value.as_ref()).unwrap());
         }
-        trusted().client(from.parse().unwrap(), &headers).to_string()
+        trusted_proxies().client(from.parse().unwrap(), &headers).to_string()
     }
 
     #[test]
-    fn a_trusted_proxy_is_believed_and_no_other_client() {
+    fn only_a_trusted_proxy_sets_the_client_address() {
         for (from, values, wanted) in [
             ("127.0.0.1", &["192.0.2.7"][..], "192.0.2.7"),
             ("::ffff:127.0.0.1", &["192.0.2.7"], "192.0.2.7"),
             ("192.0.2.1", &["192.0.2.7"], "192.0.2.1"),
             ("127.0.0.1", &[], "127.0.0.1"),
-            // What the client itself wrote stands before what the proxy added.
+            // The client's own entry is before the one that the proxy appended.
             ("127.0.0.1", &["198.51.100.1, 192.0.2.7"], "192.0.2.7"),
             ("127.0.0.1", &["198.51.100.1", "192.0.2.7"], "192.0.2.7"),
-            // Two proxies, one behind the other.
+            // Two proxies in a row.
             ("127.0.0.1", &["192.0.2.7, 10.1.1.1"], "192.0.2.7"),
             ("127.0.0.1", &["10.1.1.1"], "10.1.1.1"),
             ("127.0.0.1", &["192.0.2.7, nonsense"], "127.0.0.1"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_hide_nothing_that_a_proxy_added() {
+    fn invalid_bytes_do_not_hide_the_proxys_entry() {
         for (values, wanted) in [
             (&[&b"\xff, 192.0.2.7"[..]][..], "192.0.2.7"),
             (&[b"\xff", b"192.0.2.7"], "192.0.2.7"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_proxies_without_end_is_looked_behind_no_further() {
+    fn the_number_of_proxies_in_a_row_is_limited() {
         let row = vec!["10.0.0.1"; 5000].join(",");
         assert_eq!(client("127.0.0.1", &["192.0.2.7", row.as_str()]), "10.0.0.1");
     }

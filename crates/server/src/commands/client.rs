@@ -1,4 +1,4 @@
-//! One question to the running server.
+//! Client of the running server's API.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,35 @@ use tokio::net::UnixStream;
 use super::{Common, Output, print, yaml::yaml};
 use crate::api::ROOT;
 
-/// Where it is asked, and how the answer is printed.
-pub struct Ask {
+/// The server's socket, and the output format.
+pub struct Client {
     socket: PathBuf,
     output: Option<Output>,
 }
 
-impl Ask {
+impl Client {
     pub fn new(common: &Common) -> anyhow::Result<Self> {
         Ok(Self::at(common.configuration()?.socket, common))
     }
 
-    /// At this socket.
+    /// A client of this socket.
     pub fn at(socket: PathBuf, common: &Common) -> Self {
         Self { socket, output: common.output }
     }
 
-    /// Asks, and prints the answer: in a table, unless another form is wanted.
-    pub async fn says(
+    /// Sends a request, and prints the answer in the selected format, by default as a table.
+    pub async fn print_answer(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
         table: impl FnOnce(&Value) -> String,
     ) -> anyhow::Result<()> {
-        let answer = self.answer(method, path, body).await?;
+        let answer = self.send(method, path, body).await?;
         self.print(&answer, table)
     }
 
-    /// Prints this as an answer: in a table, unless another form is wanted.
+    /// Prints a value in the selected format, by default as a table.
     pub fn print(
         &self,
         answer: &Value,
@@ -55,8 +55,8 @@ impl Ask {
         })
     }
 
-    /// Asks.
-    pub async fn answer(
+    /// Sends a request and returns the answer.
+    pub async fn send(
         &self,
         method: Method,
         path: &str,
@@ -80,20 +80,20 @@ impl Ask {
         connection.await??;
         let answer: Value = serde_json::from_slice(&answer).context("the server's answer")?;
         if !status.is_success() {
-            bail!("{}", answer["message"].as_str().unwrap_or("the server refuses"));
+            bail!("{}", answer["message"].as_str().unwrap_or("the server refused the request"));
         }
         Ok(answer)
     }
 }
 
-/// A text as a part of a path.
+/// Encodes a text as a segment of a path.
 pub fn part(text: &str) -> String {
     let coded: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
-    // A form's space is no path's.
+    // Forms encode a space as `+`, paths as `%20`.
     coded.replace('+', "%20")
 }
 
-/// A path with those parameters that are there.
+/// A path with the parameters that have a value.
 pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (name, value) in parameters {

@@ -1,4 +1,5 @@
-//! Users, keys and nodes as administrators read them. Names of fields are headscale's, times RFC 3339.
+//! Views of users, keys and nodes for administrators. Names of fields are headscale's, and times are
+//! in RFC 3339.
 
 use coordinator::{
     AuditHash, NodeView, State,
@@ -7,7 +8,7 @@ use coordinator::{
 };
 use serde_json::{Value, json};
 
-/// A user, in a network that this user owns.
+/// A user. `owner` is the owner of the network.
 pub fn user(user: &User, owner: Option<UserId>) -> Value {
     let (provider, identifier) = match &user.identity {
         Some(identity) => ("oidc", identity.joined()),
@@ -26,7 +27,7 @@ fn owner(state: &State, id: Option<UserId>) -> Value {
     found.map_or(Value::Null, |found| user(found, state.owner()))
 }
 
-/// A pre-auth key; all of it only when it was just made.
+/// A pre-auth key. The text is given only right after its creation.
 pub fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
     let shown = match text {
         Some(text) => text.to_owned(),
@@ -63,7 +64,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
     })
 }
 
-/// An API key; all of it only when it was just made.
+/// An API key. The text is given only right after its creation.
 pub fn api_key(key: &ApiKey, text: Option<&str>) -> Value {
     json!({
         "id": key.id, "prefix": key.prefix, "key": text,

@@ -1,5 +1,5 @@
-//! A network begins: its keys, its store, its relay, and what looks after it. Where there are several, one
-//! that cannot begin is tried again, and holds up no other.
+//! Starts a network: its keys, its store, its relay, and its background tasks. If there are several
+//! networks, one that cannot start is retried and does not delay the others.
 
 use std::{
     convert::Infallible,
@@ -17,7 +17,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Server, welcome};
+use super::{Tenant, onboarding};
 use crate::{
     address::ServerUrl,
     configuration::Configuration,
@@ -25,106 +25,107 @@ use crate::{
     derp::{Admission, Relay, maps::Maps, mesh::Mesh},
     files,
     health::Health,
-    machine::{self, held::Held},
-    network::Network,
-    networks::Place,
+    machine::{self, waiting_requests::WaitingRequests},
+    map_stream::{MapPermits, PackedFrames},
+    network::NetworkState,
     oidc::Oidc,
     own_certificate::OwnCertificate,
     pings::Pings,
-    routers,
+    router_health,
     store::Store,
-    stream::{Packed, Turns},
+    tenants::TenantSlot,
 };
 
-/// The most streams of the page at once.
+/// Maximum number of event streams of the page.
 const STREAMS: usize = 64;
-/// How soon a network that could not begin is tried again.
+/// Pause before a network that could not start is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What a network begins with.
+/// Everything that is needed to start a network.
 #[derive(Clone)]
-pub struct Beginning {
-    /// Where it is put.
-    pub place: Arc<Place>,
+pub struct TenantStart {
+    /// Slot of the tenant.
+    pub slot: Arc<TenantSlot>,
     /// Its configuration.
     pub configuration: Configuration,
-    /// Its relay's own certificate, if it has one.
+    /// Self-signed certificate of its relay.
     pub certificate: Option<Arc<OwnCertificate>>,
-    /// Whether nothing said where it is.
-    pub picks: bool,
-    /// The threads of its relay.
+    /// Whether the server is not configured, so that its URL was chosen.
+    pub is_unconfigured: bool,
+    /// Runtime of its relay.
     pub data_plane: Handle,
 }
 
-impl Beginning {
-    /// Has the network begin. The task that is returned keeps it.
+impl TenantStart {
+    /// Starts the network. The returned task is its writer.
     ///
     /// # Errors
-    /// It cannot begin.
-    pub async fn begin(&self) -> anyhow::Result<JoinHandle<()>> {
-        let (server, maps, writer) = self.open().await?;
-        tokio::spawn(routers::watch(Arc::downgrade(&server)));
-        tokio::spawn(data_paths::watch(Arc::downgrade(&server)));
-        if let Some(relay) = &server.relay {
+    /// It cannot start.
+    pub async fn start(&self) -> anyhow::Result<JoinHandle<()>> {
+        let (tenant, maps, writer) = self.open().await?;
+        tokio::spawn(router_health::watch(Arc::downgrade(&tenant)));
+        tokio::spawn(data_paths::watch(Arc::downgrade(&tenant)));
+        if let Some(relay) = &tenant.relay {
             relay.mesh_with(&self.configuration.derp.mesh_with);
         }
-        let network = Arc::clone(&server.network);
+        let network = Arc::clone(&tenant.network);
         tokio::spawn(async move { maps.follow(&network).await });
-        let holding = Arc::clone(&server);
-        tokio::spawn(async move { holding.held.follow(&holding.network).await });
-        self.place.begun(server);
+        let holding = Arc::clone(&tenant);
+        tokio::spawn(async move { holding.waiting_requests.follow(&holding.network).await });
+        self.slot.set_started(tenant);
         Ok(writer)
     }
 
-    /// Has the network begin, tries again until it does, and keeps it. `tried` hears of the first time.
+    /// Starts the network, with retries, and runs it. `tried` is set after the first attempt.
     ///
     /// # Errors
-    /// It is kept no more.
-    pub async fn begin_and_keep(
+    /// The network has ended.
+    pub async fn start_and_run(
         self,
         tried: watch::Sender<bool>,
         listens: watch::Receiver<bool>,
     ) -> anyhow::Result<Infallible> {
         let mut last = String::new();
         let writer = loop {
-            let begun = self.begin().await;
+            let started = self.start().await;
             tried.send_replace(true);
-            match begun {
+            match started {
                 Ok(writer) => break writer,
                 Err(error) => {
-                    let words = format!("{} cannot begin: {error:#}", self.configuration.named());
+                    let words = format!("{} cannot start: {error:#}", self.configuration.named());
                     if words != last {
-                        tracing::error!("{words}; it is tried again every {AGAIN:?}");
+                        tracing::error!("{words}; retrying every {AGAIN:?}");
                     }
                     last = words;
                 }
             }
             sleep(AGAIN).await;
         };
-        self.keep(writer, listens).await
+        self.run(writer, listens).await
     }
 
-    /// Keeps the network, which has begun, and says how one gets in once the server listens.
+    /// Runs the started network, and prints how to join it once the server listens.
     ///
     /// # Errors
-    /// The task that keeps it has ended.
-    pub async fn keep(
+    /// Its writer has ended.
+    pub async fn run(
         self,
         writer: JoinHandle<()>,
         mut listens: watch::Receiver<bool>,
     ) -> anyhow::Result<Infallible> {
         listens.wait_for(|listens| *listens).await.context("the server is about to end")?;
-        if let Some(server) = self.place.server() {
-            tracing::info!(key = %server.noise.public(), "serving {}", server.url);
-            server.network.warn_of_names();
-            welcome::welcome(server, self.configuration.name.as_ref(), self.picks).await?;
+        if let Some(tenant) = self.slot.tenant() {
+            tracing::info!(key = %tenant.noise.public(), "serving {}", tenant.url);
+            tenant.network.warn_of_names();
+            onboarding::print(tenant, self.configuration.name.as_ref(), self.is_unconfigured)
+                .await?;
         }
-        let what = || format!("the task that keeps {}", self.configuration.named());
+        let what = || format!("the writer of {}", self.configuration.named());
         writer.await.with_context(what)?;
         Err(anyhow!("{} has ended", what()))
     }
 
-    async fn open(&self) -> anyhow::Result<(Arc<Server>, Maps, JoinHandle<()>)> {
+    async fn open(&self) -> anyhow::Result<(Arc<Tenant>, Maps, JoinHandle<()>)> {
         let configuration = &self.configuration;
         let url = configuration.check()?.clone();
         let folder = &configuration.state_dir;
@@ -140,18 +141,19 @@ impl Beginning {
         store.claim(&key).await?;
         let name = match store.is_shared() {
             true => base16ct::lower::encode_string(&Sha256::digest(&key)[..12]),
-            // Another server than the one before: who is connected is not kept.
+            // Names are not reused without a shared database, because connections do not
+            // survive a restart.
             false => machine::random_number()?,
         };
-        let (network, writer) = Network::open(store, settings).await?;
+        let (network, writer) = NetworkState::open(store, settings).await?;
         let relay = relay.map(|(key, mesh, admission)| {
-            let (counted, threads) = (&network.counted().relay, self.data_plane.clone());
-            Arc::new(Relay::new(key, mesh, admission, counted, threads))
+            let (counters, threads) = (&network.counters().relay, self.data_plane.clone());
+            Arc::new(Relay::new(key, mesh, admission, counters, threads))
         });
         let admin_origin = admin_origin(configuration, &url);
-        // The page is at the port of the relay, which signed its certificate itself.
+        // The page uses the relay's port with its self-signed certificate.
         let own = self.certificate.as_ref().filter(|_| admin_origin != url);
-        let server = Arc::new(Server {
+        let tenant = Arc::new(Tenant {
             admin_fingerprint: own.map(|own| own.fingerprint()),
             admin_origin,
             url,
@@ -159,22 +161,22 @@ impl Beginning {
             name,
             network,
             relay,
-            packed: Packed::default(),
+            packed: PackedFrames::default(),
             pings: Pings::default(),
             data_paths: DataPaths::default(),
-            held: Held::default(),
-            turns: Turns::default(),
+            waiting_requests: WaitingRequests::default(),
+            turns: MapPermits::default(),
             oidc,
             sessions: Arc::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             health: Health::default(),
             fronts: OnceLock::new(),
         });
-        Ok((server, maps, tokio::spawn(writer)))
+        Ok((tenant, maps, tokio::spawn(writer)))
     }
 }
 
-/// Where browsers find the page.
+/// Origin of the administrators' page.
 fn admin_origin(configuration: &Configuration, url: &ServerUrl) -> ServerUrl {
     match configuration.derp.listen.first() {
         Some(relay) if !url.is_https() => url.by_tls(relay.port()),
@@ -182,7 +184,7 @@ fn admin_origin(configuration: &Configuration, url: &ServerUrl) -> ServerUrl {
     }
 }
 
-/// What the relay is made of, as it is configured.
+/// Parts of the relay, as configured.
 fn relay_parts(
     configuration: &Configuration,
 ) -> anyhow::Result<(RelayKey, Option<Mesh>, Option<Admission>)> {

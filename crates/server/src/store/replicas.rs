@@ -1,39 +1,39 @@
-//! What the servers of a network say to each other by way of the database.
+//! Exchange between the servers of a network through their database.
 
 use sqlx::{AssertSqlSafe, postgres::PgListener};
 
-use super::{Engine, Lease, Open, PATIENCE, answered, postgres, sqlite, within};
+use super::{Engine, Lease, Open, PATIENCE, postgres, sqlite, with_timeout, within};
 
-/// What a look at the database saw.
+/// Result of a poll.
 #[derive(Debug)]
 pub struct Polled {
     /// The network's version.
     pub version: i64,
     /// As [`Tail::origin`].
     pub origin: i64,
-    /// Whether the own lease was there to be renewed.
+    /// Whether the own lease existed.
     pub is_there: bool,
-    /// Others' leases.
+    /// Leases of the other servers.
     pub leases: Vec<Lease>,
 }
 
-/// What the servers of a network say to each other by way of the database.
-pub struct Watch {
+/// Access to the other servers of a network through the database.
+pub struct Replicas {
     pub(super) engine: Engine,
     pub(super) own: i64,
 }
 
-impl Watch {
-    /// Which of all servers this is.
+impl Replicas {
+    /// ID of this server.
     pub fn own(&self) -> i64 {
         self.own
     }
 
-    /// Renews the own lease, which may not be there any more, and reads the network's version and
-    /// others' leases.
+    /// Renews the own lease, which may have been deleted, and reads the network's version and
+    /// the other leases.
     ///
     /// # Errors
-    /// The database does not answer, or takes no changes.
+    /// The database does not answer, or is read-only.
     pub async fn poll(&self, own: Option<Lease>) -> anyhow::Result<Polled> {
         let poll = async {
             let mut open = self.engine.open().await?;
@@ -46,7 +46,7 @@ impl Watch {
             open.commit().await?;
             Ok(Polled { version, origin, is_there, leases })
         };
-        answered(PATIENCE, poll).await
+        with_timeout(PATIENCE, poll).await
     }
 
     /// The nodes of another server.
@@ -60,24 +60,24 @@ impl Watch {
             open.commit().await?;
             Ok(nodes)
         };
-        answered(PATIENCE, nodes).await
+        with_timeout(PATIENCE, nodes).await
     }
 
-    /// Forgets a lease that was not renewed.
+    /// Deletes a lease that was not renewed.
     ///
     /// # Errors
-    /// The database does not answer, or takes no changes.
+    /// The database does not answer, or is read-only.
     pub async fn end(&self, lease: &Lease) -> anyhow::Result<()> {
         let end = async {
             let mut open = self.engine.open().await?;
             within!(&mut open, end_lease(lease.id, lease.beat))?;
             Ok(open.commit().await?)
         };
-        answered(PATIENCE, end).await
+        with_timeout(PATIENCE, end).await
     }
 
-    /// Wakes others that listen. It is in no transaction that writes: at the end of one with it every
-    /// other of the database would wait.
+    /// Notifies servers that listen. The notification is not part of a writing transaction,
+    /// because it would serialize the commits of the whole database.
     ///
     /// # Errors
     /// The database does not answer.
@@ -88,10 +88,11 @@ impl Watch {
             sqlx::raw_sql(AssertSqlSafe(words)).execute(pool).await?;
             Ok(())
         };
-        answered(PATIENCE, wake).await
+        with_timeout(PATIENCE, wake).await
     }
 
-    /// What hears that. Behind PgBouncer it hears nothing, and polling finds out.
+    /// Listens for these notifications. They do not work with PgBouncer, and polling is used
+    /// instead.
     ///
     /// # Errors
     /// The database does not answer.

@@ -1,15 +1,15 @@
-//! The life of the process around the server: what comes before its threads, what its service manager
-//! is told, and its end.
+//! The process around the server: preparation before its threads start, notifications of the service
+//! manager, and shutdown.
 //!
 //! ```text
-//!   signals blocked ── files confined ── threads, sockets, store ── calls confined ── ready
-//!                                                     a signal: SIGHUP ── certificates
-//!                                                               others ── the end
+//!   signals blocked ── files confined ── threads, sockets, store ── system calls confined ── ready
+//!                                                     on signal: SIGHUP ── certificates
+//!                                                                others ── shutdown
 //! ```
 //!
-//! At a signal the times are stored at which nodes were last seen, and the process ends. Acknowledged changes are
-//! on the disk already. A thread reads the signals. tokio's feature for signals is not used: cargo would enable it
-//! for `linerate` as well, and the sandbox of `linerate` does not allow its system calls.
+//! At shutdown, the last-seen times of connected nodes are stored. Acknowledged changes are on disk
+//! already. A thread reads the signals. tokio's `signal` feature is not used: cargo would enable it
+//! for `linerate` as well, whose sandbox does not allow its system calls.
 
 use std::{
     fs,
@@ -30,28 +30,28 @@ use tokio::{
 };
 
 use crate::{
-    certificates::Certificates, configuration::Configuration, files, networks::Networks,
-    sandbox::Sandbox, serve::serve_in,
+    certificates::Certificates, configuration::Configuration, files, sandbox::Sandbox,
+    serve::serve_in, tenants::Tenants,
 };
 
-/// The longest wait for the store's last writes.
+/// Maximum wait for the store's last writes.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
-/// What the process was started with.
+/// What the process provides to the server.
 #[derive(Default)]
-pub struct Surroundings {
+pub struct ProcessContext {
     sandbox: Option<Sandbox>,
     service: Option<Arc<Service>>,
     certificates: Arc<OnceLock<Arc<Certificates>>>,
-    networks: Arc<OnceLock<Arc<Networks>>>,
-    /// The threads of the data plane, if they are others than those of the control plane.
+    tenants: Arc<OnceLock<Arc<Tenants>>>,
+    /// Runtime of the data plane, if it is separate from the control plane's.
     data_plane: Option<Handle>,
 }
 
 /// Serves until the process ends.
 ///
 /// # Errors
-/// It cannot begin.
+/// The server cannot start.
 pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
     let signals = Signals::block().context("signals")?;
     harden().context("hardening the process")?;
@@ -73,103 +73,103 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
     let sandbox = is_confined.then(|| Sandbox::of(&whole));
     match &sandbox {
         Some(sandbox) => sandbox.confine_files()?,
-        None => tracing::info!("no sandbox: it is off"),
+        None => tracing::info!("sandbox: disabled"),
     }
     let certificates = Arc::default();
     let relaying = runtime()?;
     let data_plane = Some(relaying.handle().clone());
-    let networks = Arc::default();
-    let surroundings = Surroundings { sandbox, service, certificates, networks, data_plane };
-    let (service, certificates) = (surroundings.service.clone(), surroundings.certificates.clone());
+    let tenants = Arc::default();
+    let context = ProcessContext { sandbox, service, certificates, tenants, data_plane };
+    let (service, certificates) = (context.service.clone(), context.certificates.clone());
     let serving = runtime()?;
-    let end = End { networks: surroundings.networks.clone(), threads: serving.handle().clone() };
+    let end = Shutdown { tenants: context.tenants.clone(), threads: serving.handle().clone() };
     let thread = thread::Builder::new().name("signals".into());
-    let heed = move || heed(&signals, &certificates, service.as_deref(), &end);
-    thread.spawn(heed).context("threads")?;
-    serving.block_on(serve_in(configuration, surroundings))
+    let handle_signals = move || handle_signals(&signals, &certificates, service.as_deref(), &end);
+    thread.spawn(handle_signals).context("threads")?;
+    serving.block_on(serve_in(configuration, context))
 }
 
-/// As many threads as the machine has cores.
+/// Creates a runtime with one thread per core.
 ///
 /// # Errors
-/// The system starts none.
+/// The threads cannot be created.
 pub fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().context("threads")
 }
 
-impl Surroundings {
-    /// The threads that relay datagrams, answer STUN, and wait for all sockets of clients. The process
-    /// has some for this alone: a flood of handshakes, or a change of a large network, delays no datagram.
+impl ProcessContext {
+    /// Runtime for relaying datagrams, STUN, and waiting for all client sockets. It is separate,
+    /// so that a flood of handshakes or a change of a large network does not delay datagrams.
     pub fn data_plane(&self) -> Handle {
         self.data_plane.clone().unwrap_or_else(Handle::current)
     }
 
-    /// The server listens everywhere, and its stores are open, or are waited for.
+    /// Called when all listeners are open, and the stores are open or being opened.
     ///
     /// # Errors
     /// The kernel refuses the sandbox.
-    pub fn begun(
+    pub fn started(
         self,
-        networks: &Arc<Networks>,
+        tenants: &Arc<Tenants>,
         certificates: Option<Arc<Certificates>>,
     ) -> anyhow::Result<()> {
         if let Some(certificates) = certificates {
-            // It was empty: this is called once.
+            // It was empty, because this is called once.
             let _ = self.certificates.set(certificates);
         }
-        let _ = self.networks.set(Arc::clone(networks));
+        let _ = self.tenants.set(Arc::clone(tenants));
         if let Some(sandbox) = self.sandbox {
             sandbox.confine_calls()?;
         }
         if let Some(service) = self.service {
             service.ready();
             if let Some(limit) = service.watchdog() {
-                tokio::spawn(show_life(service, Arc::clone(networks), limit));
+                tokio::spawn(feed_watchdog(service, Arc::clone(tenants), limit));
             }
         }
         Ok(())
     }
 }
 
-/// The last work before the process ends.
-struct End {
-    networks: Arc<OnceLock<Arc<Networks>>>,
+/// Work at shutdown.
+struct Shutdown {
+    tenants: Arc<OnceLock<Arc<Tenants>>>,
     threads: Handle,
 }
 
-impl End {
-    /// Stores that the connected nodes were seen now.
-    fn come(&self) {
-        let Some(networks) = self.networks.get() else { return };
-        let all = networks.all().iter().filter_map(|place| place.server());
-        let written = all.map(|server| server.network.run(coordinator::State::record_all_seen));
+impl Shutdown {
+    /// Stores the current time as last-seen time of connected nodes.
+    fn run(&self) {
+        let Some(tenants) = self.tenants.get() else { return };
+        let all = tenants.all().iter().filter_map(|slot| slot.tenant());
+        let written = all.map(|tenant| tenant.network.run(coordinator::State::record_all_seen));
         let written = async { timeout(LAST_WRITES, join_all(written)).await };
         match self.threads.block_on(written) {
             Ok(written) => written.into_iter().filter_map(Result::err).for_each(|error| {
-                tracing::warn!("when nodes were last seen is not written: {error:#}");
+                tracing::warn!("last-seen times were not written: {error:#}");
             }),
-            Err(_) => tracing::warn!("when nodes were last seen is not written in time"),
+            Err(_) => tracing::warn!("last-seen times were not written in time"),
         }
     }
 }
 
-fn heed(
+fn handle_signals(
     signals: &Signals,
     certificates: &OnceLock<Arc<Certificates>>,
     service: Option<&Service>,
-    end: &End,
+    end: &Shutdown,
 ) {
     loop {
         match signals.wait() {
             Ok(Signal::HangUp) => match certificates.get() {
                 Some(certificates) => certificates.look_again(),
-                None => tracing::info!("SIGHUP: there is no certificate to be read again"),
+                None => tracing::info!("SIGHUP: there is no certificate to reload"),
             },
             Ok(Signal::Terminate | Signal::Interrupt) => {
                 if let Some(service) = service {
                     service.stopping();
                 }
-                end.come();
+                end.run();
                 std::process::exit(0);
             }
             Err(error) => return tracing::error!("signals: {error}"),
@@ -177,13 +177,13 @@ fn heed(
     }
 }
 
-/// Tells the service manager that commands are answered, for as long as they are: by every network that
-/// has begun. A database that is away is no reason for one not to answer.
-async fn show_life(service: Arc<Service>, networks: Arc<Networks>, limit: Duration) {
+/// Feeds the service manager's watchdog while every started network answers commands. A network
+/// whose database is unavailable still answers.
+async fn feed_watchdog(service: Arc<Service>, tenants: Arc<Tenants>, limit: Duration) {
     loop {
         sleep(limit / 3).await;
-        let all = networks.all().iter().filter_map(|place| place.server());
-        let answers = all.map(|server| server.network.run(|_, _| ()));
+        let all = tenants.all().iter().filter_map(|slot| slot.tenant());
+        let answers = all.map(|tenant| tenant.network.run(|_, _| ()));
         if let Ok(Ok(_)) = timeout(limit / 3, try_join_all(answers)).await {
             service.alive();
         }

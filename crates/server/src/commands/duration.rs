@@ -1,8 +1,8 @@
-//! Durations as Prometheus writes them, which headscale has taken over: numbers with units, the largest first.
+//! Durations in Prometheus's format, which headscale uses: numbers with units, the largest first.
 
 use std::time::Duration;
 
-/// The units, the largest first, in milliseconds.
+/// Units with their milliseconds, the largest first.
 const UNITS: [(&str, u64); 7] = [
     ("y", 365 * DAY),
     ("w", 7 * DAY),
@@ -14,8 +14,8 @@ const UNITS: [(&str, u64); 7] = [
 ];
 const DAY: u64 = 24 * 3_600_000;
 
-/// Reads a duration such as 24h, 7d or 90d12h. 0 needs no unit.
-pub fn lifetime(text: &str) -> Result<Duration, String> {
+/// Parses a duration such as 24h, 7d or 90d12h. 0 needs no unit.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || {
         format!(
             "{text:?} is not a duration such as 24h, 7d or 90d12h: units are y, w, d, h, m, s and ms, each \
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_headscale_reads_them() {
+    fn durations_are_parsed_as_headscale_parses_them() {
         let hours = |hours: u64| Ok(Duration::from_secs(hours * 3600));
         for (text, expected) in [
             ("0", hours(0)),
@@ -56,11 +56,11 @@ mod tests {
             ("90m", Ok(Duration::from_secs(5400))),
             ("1s500ms", Ok(Duration::from_millis(1500))),
         ] {
-            assert_eq!(lifetime(text), expected, "{text}");
+            assert_eq!(parse_duration(text), expected, "{text}");
         }
         let wrong = ["", "h", "24", "1é", "-1h", "1.5h", "1h1d", "1h1h", "1 h", "1h ", "1H"];
         for wrong in wrong.into_iter().chain(["99999999999999999999d", "9999999999999999y"]) {
-            assert!(lifetime(wrong).is_err(), "{wrong}");
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A network is backed up in each way that there is, lost, and brought back: its nodes go on without
-//! joining anew, and only what was done after the backup is gone.
+//! Restores a network from each kind of backup: its nodes reconnect without joining again, and only
+//! changes after the backup are lost.
 
 use std::path::Path;
 
@@ -7,20 +7,20 @@ use postgres_rig::Cluster;
 
 use super::{
     Server,
-    client::{Machine, again},
+    client::{Machine, retry},
     nodes, reusable,
 };
 
-/// What there was when it was backed up.
+/// State at the time of the backup.
 #[derive(Clone)]
 struct Before {
     machines: Vec<Machine>,
     nodes: Vec<(String, String, bool)>,
-    /// Files of its audit: of before, and of what is lost.
+    /// Exports of the audit log: before the backup, and with entries that are lost.
     audits: [String; 2],
 }
 
-/// Two nodes join, it is backed up, and what is done then is lost with the server.
+/// Creates a network with two nodes, backs it up, makes further changes, and kills the server.
 async fn lose(mut server: Server, folder: &Path, back_up: impl FnOnce(&Server)) -> Before {
     let auth_key = reusable(&server);
     let mut machines: Vec<Machine> =
@@ -31,10 +31,10 @@ async fn lose(mut server: Server, folder: &Path, back_up: impl FnOnce(&Server)) 
     }
     let nodes = nodes(&server);
     let audits = ["before", "late"].map(|name| folder.join(name).to_str().unwrap().to_owned());
-    server.says(&["audit", "export", &audits[0]]);
+    server.run(&["audit", "export", &audits[0]]);
     back_up(&server);
-    server.says(&["users", "create", "late"]);
-    server.says(&["audit", "export", &audits[1]]);
+    server.run(&["users", "create", "late"]);
+    server.run(&["audit", "export", &audits[1]]);
     server.kill();
     Before { machines, nodes, audits }
 }
@@ -44,36 +44,36 @@ async fn check(server: &Server, before: Before) {
         nodes.iter().map(|(name, address, _)| (name.clone(), address.clone())).collect()
     };
     assert_eq!(names(&nodes(server)), names(&before.nodes));
-    let users = server.says(&["users", "list"]);
+    let users = server.run(&["users", "list"]);
     assert!(users.contains("anna") && !users.contains("late"), "{users}");
-    // Each knows the server by its key, and the other node by what it said.
+    // Each machine recognizes the server by its key, and the other node is unchanged.
     for machine in before.machines {
         let mut machine = machine;
-        let maps = again!(_ => machine.follow(server.at));
-        assert!(maps.began_anew() && maps.first["Peers"].as_array().unwrap().len() == 1);
+        let maps = retry!(_ => machine.follow(server.at));
+        assert!(maps.is_full_map() && maps.first["Peers"].as_array().unwrap().len() == 1);
         machine.move_to(server.at, 4242).await.unwrap();
     }
-    server.says(&["users", "create", "bert"]);
-    server.says(&["audit", "verify", &before.audits[0]]);
-    let late = server.try_says(&["audit", "verify", &before.audits[1]]);
-    assert!(!late.status.success(), "an entry that is lost is missed");
+    server.run(&["users", "create", "bert"]);
+    server.run(&["audit", "verify", &before.audits[0]]);
+    let late = server.try_run(&["audit", "verify", &before.audits[1]]);
+    assert!(!late.status.success(), "a lost entry is detected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_in_a_file_comes_back_from_a_backup() {
+async fn a_network_in_a_file_is_restored_from_a_backup() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let copy = folder.join("copy");
     let server = Server::alone(folder, "a");
     let before = lose(server, folder, |server| {
-        server.says(&["backup", copy.to_str().unwrap()]);
+        server.run(&["backup", copy.to_str().unwrap()]);
     });
     let before = before.await;
     check(&Server::restored(folder, "b", None, &copy), before).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_of_postgresql_comes_back_from_an_export_and_from_a_dump() {
+async fn a_network_in_postgresql_is_restored_from_an_export_and_a_dump() {
     let Some(mut cluster) = Cluster::start() else { return };
     let Some(another) = Cluster::start() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ async fn a_network_of_postgresql_comes_back_from_an_export_and_from_a_dump() {
     let (export, dump) = (folder.join("export"), folder.join("dump"));
     let server = Server::start(folder, "a", &cluster.database("net"), false);
     let before = lose(server, folder, |server| {
-        server.says(&["export", export.to_str().unwrap()]);
+        server.run(&["export", export.to_str().unwrap()]);
         cluster.dump("net", &dump);
     });
     let before = before.await;
@@ -90,6 +90,6 @@ async fn a_network_of_postgresql_comes_back_from_an_export_and_from_a_dump() {
     check(&Server::restored(folder, "b", Some(&url), &export), before.clone()).await;
     let url = another.database("dumped");
     another.restore("dumped", &dump);
-    // The key of Noise is a file beside the database.
+    // The Noise key is a file in the state folder.
     check(&Server::start(folder, "c", &url, false), before).await;
 }

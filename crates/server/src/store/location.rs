@@ -1,4 +1,4 @@
-//! Where a network is kept, as the configuration says it.
+//! Location of a network's database, from the configuration.
 
 use std::{
     fs,
@@ -10,42 +10,42 @@ use anyhow::{Context, bail};
 use sqlx::postgres::PgConnectOptions;
 use zeroize::Zeroizing;
 
-/// Settings of a URL that name files.
+/// URL parameters that name files.
 const FILES: [&str; 6] =
     ["sslrootcert", "ssl-root-cert", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
 
-/// Where a network is kept.
+/// Location of a network's database.
 #[derive(Clone, Debug)]
-pub enum Database {
-    /// In a file of SQLite.
+pub enum DatabaseLocation {
+    /// An SQLite file.
     File(PathBuf),
-    /// By PostgreSQL.
+    /// A PostgreSQL server.
     Server {
-        /// How it is reached.
+        /// Connection options.
         options: Box<PgConnectOptions>,
-        /// Whether each transaction may have another connection, as by PgBouncer.
+        /// Whether each transaction may get another connection, as with PgBouncer.
         pooled: bool,
-        /// Certificates and keys that TLS to it takes.
+        /// Certificates and keys for TLS.
         files: Vec<PathBuf>,
-        /// Which of the networks there it is.
+        /// Number of the network in the database.
         network: NonZeroU32,
     },
 }
 
-impl Database {
-    /// Of a URL.
+impl DatabaseLocation {
+    /// Parses a URL.
     ///
     /// # Errors
-    /// It is none of PostgreSQL's.
+    /// It is not a PostgreSQL URL.
     pub fn of_url(url: &str, pooled: bool) -> anyhow::Result<Self> {
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-            bail!("the database's URL begins with postgres://");
+            bail!("the database's URL must begin with postgres://");
         }
-        // What is wrong with it may have the password in it.
+        // The error is dropped, because it may contain the password.
         let options: PgConnectOptions =
-            url.parse().ok().context("the database's URL cannot be read")?;
+            url.parse().ok().context("the database's URL is invalid")?;
         let options = options.application_name("linerate-server");
-        // PgBouncer refuses what it does not know of, and no number here has a fraction.
+        // PgBouncer refuses unknown parameters, and no number here has a fraction.
         let options = Box::new(options.extra_float_digits(None));
         let settings = url.split_once('?').map_or("", |(_, settings)| settings).split('&');
         let of_tls = settings.filter_map(|setting| setting.split_once('='));
@@ -54,7 +54,7 @@ impl Database {
         Ok(Self::Server { options, pooled, files, network: NonZeroU32::MIN })
     }
 
-    /// The network of another number of the same database. A file has one.
+    /// Selects another network in the same database. A file has only one.
     #[must_use]
     pub fn numbered(mut self, number: NonZeroU32) -> Self {
         if let Self::Server { network, .. } = &mut self {
@@ -63,7 +63,7 @@ impl Database {
         self
     }
 
-    /// Whether both are one network of one place.
+    /// Whether both are the same network in the same database.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(one), Self::File(other)) => one == other,
@@ -75,7 +75,7 @@ impl Database {
         }
     }
 
-    /// Whether it is reached by a Unix socket.
+    /// Whether it is reached over a Unix socket.
     pub fn is_local(&self) -> bool {
         match self {
             Self::File(_) => false,
@@ -85,12 +85,12 @@ impl Database {
         }
     }
 
-    /// Whether it is reached by TCP.
+    /// Whether it is reached over TCP.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Server { .. }) && !self.is_local()
     }
 
-    /// The files that are read when it is connected to.
+    /// Files that are read when connecting.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::File(_) => Vec::new(),
@@ -98,10 +98,10 @@ impl Database {
         }
     }
 
-    /// Of a file that has the URL.
+    /// Reads the URL from a file.
     ///
     /// # Errors
-    /// It cannot be read, or has none.
+    /// The file cannot be read, or contains no URL.
     pub fn of_url_file(file: &Path, pooled: bool) -> anyhow::Result<Self> {
         let name = || file.display().to_string();
         let text = Zeroizing::new(fs::read_to_string(file).with_context(name)?);
@@ -109,7 +109,7 @@ impl Database {
     }
 }
 
-/// Whether a database's URL has a password in it.
+/// Whether a database URL contains a password.
 pub fn has_password(url: &str) -> bool {
     let (place, settings) = url.split_once('?').unwrap_or((url, ""));
     let user =
@@ -122,7 +122,7 @@ pub fn has_password(url: &str) -> bool {
         .is_some_and(|password| !password.is_empty())
 }
 
-/// Where a database is; by which of its names its host is asked for is not known.
+/// Host, port and name of a database. Different names of the same host are not recognized.
 fn place(options: &PgConnectOptions) -> (String, u16, String) {
     let host = match options.get_socket() {
         Some(socket) => socket.display().to_string(),
