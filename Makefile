@@ -220,7 +220,7 @@ replicas: deps server
 	@$(STAGES); ulimit -n $$(ulimit -H -n); \
 	stage 'a model of three servers' env LINERATE_SEEDS=2000 cargo test -p linerate-server --lib model; \
 	stage 'one of three servers killed, with 3,000 clients' env LINERATE_CLIENTS=4000 \
-	  cargo test --release -p linerate-server --test integration -- --nocapture of_three_servers; \
+	  cargo test --release -p linerate-server --test integration -- --nocapture clients_of_a_killed_server; \
 	stage 'changes a second' cargo run --release -p linerate-server --example changes; \
 	stage 'a full disk' unshare -m tests/postgres/full-disk $(TARGET)/release/linerate-server; \
 	stage 'a failover' unshare -npf --kill-child --mount-proc \
