@@ -105,7 +105,7 @@ fn a_login_lets_a_machine_in_and_a_further_one_leaves_it_the_same_node() {
         netns::ping(&other.host, format!("-c 1 -W 1 {v4}")).is_complete()
     });
     let gone = Provider::open(&one.host, &first_link);
-    assert!(gone.status == 404 && gone.text.contains("No machine waits"), "{gone:?}");
+    assert!(gone.status == 404 && gone.text.contains("the machine was admitted"), "{gone:?}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_login_by_ssh_is_confirmed_by_a_login_of_the_users_own() {
     let login = Login::start(&one, &v4);
     let link = login.link();
     let strange = provider.log_in(&one.host, &link, "dora");
-    assert!(strange.status == 403 && strange.text.contains("not this account"), "{strange:?}");
+    assert!(strange.status == 403 && strange.text.contains("a machine of another user"), "{strange:?}");
     let question = provider.log_in(&one.host, &link, "clara");
     assert!(question.text.contains("root") && question.text.contains("other"), "{question:?}");
     assert_eq!(provider.confirm(&one.host, &question).status, 200);

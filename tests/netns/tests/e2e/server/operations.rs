@@ -141,14 +141,14 @@ fn a_certificate_is_replaced_and_no_connection_ends() {
     assert!(!trusts(&authority) && trusts("/run/rig/ca.pem"));
     host.write("tls.pem", &new.chain);
     host.write_secret("tls.key", &new.key);
-    eventually("the new certificate is in force", PATIENCE, || trusts(&authority));
-    assert!(tailnet.coordinator.log().contains("the new certificate is in force"));
+    eventually("the new certificate is in use", PATIENCE, || trusts(&authority));
+    assert!(tailnet.coordinator.log().contains("the new certificate is in use"));
 
     // Another's key.
     host.write_secret("tls.key", &Certificate::new(Switch::coordinator()).key);
     eventually("a bad pair is refused", PATIENCE, || {
         let log = tailnet.coordinator.log();
-        log.contains("the new certificate is refused, and the old one stays")
+        log.contains("the new certificate is invalid, the old one stays in use")
     });
     assert!(trusts(&authority));
     host.write_secret("tls.key", &new.key);
