@@ -143,7 +143,10 @@ fn a_login_by_ssh_is_confirmed_by_a_login_of_the_users_own() {
     let login = Login::start(&one, &v4);
     let link = login.link();
     let strange = provider.log_in(&one.host, &link, "dora");
-    assert!(strange.status == 403 && strange.text.contains("a machine of another user"), "{strange:?}");
+    assert!(
+        strange.status == 403 && strange.text.contains("a machine of another user"),
+        "{strange:?}"
+    );
     let question = provider.log_in(&one.host, &link, "clara");
     assert!(question.text.contains("root") && question.text.contains("other"), "{question:?}");
     assert_eq!(provider.confirm(&one.host, &question).status, 200);
