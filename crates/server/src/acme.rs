@@ -155,7 +155,7 @@ fn own_domain(host: &str) -> anyhow::Result<Domain> {
 pub fn answer(resolver: &ResolvesServerCertAcme, path: &str) -> Response<Answer> {
     match path.strip_prefix(ROOT).and_then(|token| resolver.get_http_01_key_auth(token)) {
         Some(proof) => text(StatusCode::OK, &proof),
-        None => text(StatusCode::NOT_FOUND, "there is no such challenge\n"),
+        None => text(StatusCode::NOT_FOUND, "unknown challenge\n"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The administrators' API: JSON over HTTP. It is served on a local socket, whose file permissions
-//! decide who has access, and on the server's address, with an API key or a session of the page.
+//! The administrators' API: JSON over HTTP. It is served on a local socket, with access by file
+//! permissions, and on the server's address, with an API key or a session of the page.
 //!
 //! ```text
 //!   socket of commands ──┐

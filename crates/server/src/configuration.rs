@@ -155,7 +155,7 @@ pub struct Derp {
     pub region_code: String,
     /// The name of its region.
     pub region_name: String,
-    /// Addresses to listen at with TLS and a self-signed certificate, whose hash is sent to
+    /// Addresses to listen at with TLS and a self-signed certificate. Its hash is sent to
     /// clients. For a server without another certificate.
     pub listen: Vec<SocketAddr>,
     /// Addresses to listen at for STUN.

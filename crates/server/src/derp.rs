@@ -61,7 +61,7 @@ use crate::{
 
 /// Maximum time for a client to log in (tailscale `derp/derpserver`).
 const LOGIN: Duration = Duration::from_secs(10);
-/// A client whose connection does not accept data for this time is disconnected.
+/// A client is disconnected if its connection does not accept data for this time.
 const WRITE: Duration = Duration::from_secs(10);
 /// Interval of keepalives, and of checks with another server whether a client is still admitted.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);

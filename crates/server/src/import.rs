@@ -139,7 +139,7 @@ async fn read(
     match Backup::open(&arguments.file).await.with_context(name)? {
         Some(backup) => {
             let (noise, relay) = (backup.text(files::NOISE), backup.text(files::RELAY));
-            let noise = noise.context("the backup has no Noise key")?;
+            let noise = noise.context("the backup lacks a Noise key")?;
             let (noise, relay) = (noise.parse()?, relay.map(str::parse).transpose()?);
             Ok(Incoming::whole(backup.objects, noise, relay))
         }
@@ -261,7 +261,7 @@ async fn open_existing(
         bail!("{}: no network exists yet", file.display());
     }
     let noise = files::read_key(&folder.join(files::NOISE))?;
-    let noise = noise.with_context(|| format!("{} has no Noise key", folder.display()))?;
+    let noise = noise.with_context(|| format!("{} lacks a Noise key", folder.display()))?;
     let relay = files::read_key(&folder.join(files::RELAY))?;
     Ok((Store::open(&database).await?, noise, relay))
 }

@@ -186,7 +186,7 @@ async fn map(
         // Without a map, the client would repeat its request for ever. It understands a map
         // that ends its login.
         if request.omit_peers {
-            return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
+            return Ok(text(StatusCode::NOT_FOUND, "this machine does not own this node\n"));
         }
         return Ok(pieces(encode_frame(&Session::refusal_frame(key))));
     };

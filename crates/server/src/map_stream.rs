@@ -1,5 +1,5 @@
 //! Streams of maps. Each stream is a task, which waits for changes and reads from the network's log
-//! what to send. A slow client costs nothing: unsent changes stay in the log, and are sent once, in
+//! the frames to send. A slow client costs nothing: unsent changes stay in the log, and are sent once, in
 //! their current form.
 
 use std::{

@@ -14,7 +14,7 @@
 //!     └── is a node ◄── State::sign_in, admit ◄── POST /oidc/confirm
 //! ```
 //!
-//! A user who opens a forwarded link sees the name of the machine on the confirmation page before
+//! The user of a forwarded link sees the name of the machine on the confirmation page before
 //! admitting it. A login in progress is bound to the browser by a cookie, and to a tab by its state.
 //! Checked SSH logins are confirmed in the same way.
 
@@ -248,7 +248,7 @@ async fn identify(
     if parameter(query, "iss").is_some_and(is_other) {
         return Err(LoginError::Untrusted("it comes from another provider"));
     }
-    let code = parameter(query, "code").ok_or(LoginError::Untrusted("there is no code"))?;
+    let code = parameter(query, "code").ok_or(LoginError::Untrusted("the code is missing"))?;
     let claims = oidc.provider.identify(code, verifier, &nonce).await?;
     let token_expires = claims.expires;
     let subject = claims.subject.clone();

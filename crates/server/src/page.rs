@@ -112,7 +112,7 @@ async fn guard(request: Request, next: Next) -> Response {
 }
 
 fn not_found() -> Response {
-    (StatusCode::NOT_FOUND, "there is nothing here\n").into_response()
+    (StatusCode::NOT_FOUND, "not found\n").into_response()
 }
 
 fn render(template: &impl Template) -> Response {

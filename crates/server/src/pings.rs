@@ -115,7 +115,7 @@ impl Pings {
         }
         let Some(streams) = table.streams.get(&id) else { bail!("the node is not connected") };
         for stream in streams.values() {
-            // A stream whose queue is full is not read.
+            // A stream with a full queue is not read.
             let _ = stream.try_send(vec![frame.clone()]);
         }
         let (sender, answer) = oneshot::channel();

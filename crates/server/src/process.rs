@@ -163,7 +163,7 @@ fn handle_signals(
         match signals.wait() {
             Ok(Signal::HangUp) => match certificates.get() {
                 Some(certificates) => certificates.look_again(),
-                None => tracing::info!("SIGHUP: there is no certificate to reload"),
+                None => tracing::info!("SIGHUP: no certificate to reload"),
             },
             Ok(Signal::Terminate | Signal::Interrupt) => {
                 if let Some(service) = service {

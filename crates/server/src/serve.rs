@@ -199,7 +199,7 @@ async fn start(
     };
     let _ = timeout(PATIENCE, all).await;
     Ok(async move {
-        let ended = tasks.join_next().await.context("there is no network")?;
+        let ended = tasks.join_next().await.context("no network is configured")?;
         ended.context("a network")?
     })
 }

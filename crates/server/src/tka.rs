@@ -46,7 +46,7 @@ pub async fn answer(
     // The node may have joined, or learned of a change, at another server a moment ago.
     tenant.network.refresh().await;
     let Some(id) = tenant.network.read(|state| state.find_machine_node(&machine, &key)) else {
-        return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
+        return Ok(text(StatusCode::NOT_FOUND, "this machine does not own this node\n"));
     };
     // Costly requests need a permit. A secret is hashed only for a node of the network, and while
     // tailnet lock is enabled.

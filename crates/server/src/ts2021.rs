@@ -68,7 +68,7 @@ fn by_post(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer>
     }
     let message = request.headers().get(HANDSHAKE_HEADER).map(HeaderValue::as_bytes);
     let Some(message) = message.and_then(decode) else {
-        return text(StatusCode::BAD_REQUEST, "the request has no Noise handshake message\n");
+        return text(StatusCode::BAD_REQUEST, "the request lacks a Noise handshake message\n");
     };
     let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
     tokio::spawn(async move {
@@ -96,7 +96,7 @@ fn by_web_socket(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<A
     let mut pairs = form_urlencoded::parse(query);
     let message = pairs.find(|(name, _)| name.eq_ignore_ascii_case(HANDSHAKE_HEADER));
     let Some(message) = message.and_then(|(_, message)| decode(message.as_bytes())) else {
-        return text(StatusCode::BAD_REQUEST, "the request has no Noise handshake message\n");
+        return text(StatusCode::BAD_REQUEST, "the request lacks a Noise handshake message\n");
     };
     let Some(response) = web_socket::accept(&request, UPGRADE_PROTOCOL) else {
         return text(StatusCode::UPGRADE_REQUIRED, "this is ts2021: use POST or a WebSocket\n");

@@ -38,7 +38,7 @@ pub async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
 /// Parses the warnings in an HTTP/1.1 answer whose body extends to its end.
 fn warnings(answer: &[u8]) -> anyhow::Result<Value> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let (head, body) = answer.split_at(end.context("the node's answer has no HTTP header")?);
+    let (head, body) = answer.split_at(end.context("the node's answer lacks an HTTP header")?);
     let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     ensure!(status == b"200", "the client does not report its health: it may be too old");
     let answer: Option<Health> = serde_json::from_slice(body).context("the node's answer")?;

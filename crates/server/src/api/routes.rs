@@ -113,7 +113,7 @@ pub fn all() -> Vec<Route> {
         Route::get("audit/head", "ID and hash of the last entry.", "AuditHead")
             .by(get(audit::head)),
         Route::get("lock", "The state of tailnet lock.", "Lock").by(get(tka::show)),
-        Route::post("lock/allow", "Allow a node to enable tailnet lock, for an hour.", "Lock")
+        Route::post("lock/allow", "Allow a node to enable tailnet lock within an hour.", "Lock")
             .with(&[("node", "The node's ID.")])
             .by(post(tka::allow)),
         Route::get("why", "Whether one node reaches another, and the reason if not.", "Why")

@@ -15,7 +15,7 @@ pub async fn policy_in_force(common: &Common, id: Option<i64>) -> anyhow::Result
     let path = id.map_or_else(|| "policy".to_owned(), |id| format!("policy/history/{id}"));
     let text = |saved: &Value| match saved["policy"].as_str() {
         Some(text) if !text.is_empty() => text.to_owned(),
-        _ => "// There is no policy: every node can reach every other node.\n{}".into(),
+        _ => "// Without a policy, every node can reach every other node.\n{}".into(),
     };
     Client::new(common)?.print_answer(Method::GET, &path, None, text).await
 }

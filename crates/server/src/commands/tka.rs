@@ -14,7 +14,7 @@ use super::{
 pub enum TailnetLock {
     /// Show whether it is enabled, its signing keys, and the nodes that are locked out.
     Status,
-    /// Allow a node to enable it, for an hour.
+    /// Allow a node to enable it within an hour.
     Allow {
         /// The node's ID.
         #[arg(short, long)]

@@ -72,7 +72,9 @@ impl Configuration {
             return fault(format!("is {domain:?}, a domain for reverse lookups: {example}"));
         }
         if NOT_IN_DNS.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
-            return fault(format!("is {domain:?}: DNS has no names below {top:?}: {example}"));
+            return fault(format!(
+                "is {domain:?}: DNS does not contain names below {top:?}: {example}"
+            ));
         }
         let host = address::host(url.host()).unwrap_or_default();
         let is_below = host.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.'));
@@ -161,7 +163,7 @@ impl Configuration {
         let is_base = |name: &&String| name.trim_matches('.').eq_ignore_ascii_case(base);
         if let Some(name) = self.dns.split.keys().find(is_base).filter(|_| self.dns.magic_dns) {
             let why =
-                format!("contains {name}, the `base_domain`, whose names nodes resolve themselves");
+                format!("contains {name}, the `base_domain`: nodes resolve its names themselves");
             bail!(self.source.fault(&["dns.split"], why));
         }
         Ok(())

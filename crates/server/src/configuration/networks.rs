@@ -153,7 +153,7 @@ impl Configuration {
         let Some(name) = name else { return Ok(Self { networks: BTreeMap::new(), ..self }) };
         let found = self.networks.iter().find(|(own, _)| own.text() == name);
         let (name, table) = found.with_context(|| {
-            format!("there is no network {name:?}: the configuration has no [networks.{name}]")
+            format!("unknown network {name:?}: the configuration lacks [networks.{name}]")
         })?;
         Ok(self.of_table(name, table))
     }

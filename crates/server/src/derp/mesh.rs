@@ -118,7 +118,7 @@ impl Relay {
     }
 
     async fn link(&self, other: &RemoteUrl) -> anyhow::Result<IsItself> {
-        let mesh = self.mesh.as_ref().context("there is no mesh key")?;
+        let mesh = self.mesh.as_ref().context("the mesh key is missing")?;
         let connected = timeout(LOGIN, connect(other, &mesh.tls)).await;
         self.follow(other, mesh, connected.context("no answer in time")??).await
     }

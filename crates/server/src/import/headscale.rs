@@ -239,7 +239,7 @@ impl Reader {
                     && node.user.is_none()
                     && node.tags.is_empty()
                 {
-                    row.note(format!("it belongs to user {user}, whose key it joined with"));
+                    row.note(format!("it belongs to user {user}, the owner of its auth key"));
                     node.user = Some(user);
                 }
                 if !self.schema.has_requested_tags() && !node.hostinfo.tags.is_empty() {

@@ -34,7 +34,7 @@ pub fn unsupported(method: &Method, path: &str, body: &[u8]) -> Response<Answer>
     let words = match (method, path) {
         (&Method::POST, "/machine/feature/query") => return feature(body),
         (&Method::POST, "/machine/set-dns") => {
-            "this network has no certificates: the server has no DNS provider\n"
+            "this network does not support certificates: the server lacks a DNS provider\n"
         }
         (&Method::POST, "/machine/id-token") => "this server does not issue identity tokens\n",
         (&Method::PATCH, "/machine/set-device-attr") => {
@@ -65,9 +65,9 @@ fn feature(body: &[u8]) -> Response<Answer> {
     };
     let words = match feature.as_str() {
         "serve" => {
-            "This network has no certificates for HTTPS. Serve by --http=80 or --tcp=PORT instead."
+            "This network does not support certificates for HTTPS. Serve by --http=80 or --tcp=PORT instead."
         }
-        "funnel" => "This network cannot be reached from outside: it has no Funnel.",
+        "funnel" => "This network cannot be reached from outside: it does not support Funnel.",
         _ => "This network does not have this feature.",
     };
     json(

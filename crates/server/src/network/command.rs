@@ -11,7 +11,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 
 type Run = Box<dyn FnMut(&mut State, Time) -> Done + Send>;
 
-/// A command, which runs on the state and returns what to do after the commit. It runs again if a
+/// A command, which runs on the state and returns an action for after the commit. It runs again if a
 /// conflict occurred. Only the last run counts.
 pub struct Command {
     run: Run,

@@ -27,7 +27,7 @@ pub async fn notify_followers(network: Weak<NetworkState>) {
         let followers = network.changed.receiver_count();
         sleep(REST).await;
         let mut before = 0;
-        // Followers whose clients read nothing do not read the log, and must not delay the
+        // Followers of clients that read nothing do not read the log, and must not delay the
         // others.
         loop {
             let read = network.follower_reads.load(Relaxed);

@@ -361,7 +361,7 @@ impl World {
                 assert_eq!(
                     all(state, true),
                     all(&committed, true),
-                    "seed {seed}: not what the store has"
+                    "seed {seed}: different from the store"
                 );
                 let here: BTreeSet<NodeId> = state.connected_here().collect();
                 assert_eq!(here, streams, "seed {seed}: streams");

@@ -204,7 +204,7 @@ impl Provider {
             .and_then(|answer| Members::read(&answer).map_err(AnswerError::Json));
         let tokens = answer.map_err(|error| LoginError::broken("it refused the code", error))?;
         let id_token =
-            tokens.text("id_token").ok_or(LoginError::Untrusted("there is no ID token"))?;
+            tokens.text("id_token").ok_or(LoginError::Untrusted("the ID token is missing"))?;
         let claims = match signed(&id_token, &client) {
             Err(TokenError::NoKey) => signed(&id_token, &*self.client_with_fresh_keys().await?),
             claims => claims,

@@ -55,7 +55,7 @@ impl fmt::Display for TokenError {
             Self::Form => f.write_str("not a signed token"),
             Self::Header(name) => write!(f, "header parameter {name:?} is not supported"),
             Self::Algorithm(name) => write!(f, "algorithm {name:?} is not accepted"),
-            Self::NoKey => f.write_str("the provider has no such key"),
+            Self::NoKey => f.write_str("the key is not one of the provider's"),
             Self::Signature => f.write_str("the signature is wrong"),
             Self::Issuer(issuer) => write!(f, "iss: it was issued by another provider, {issuer:?}"),
             Self::Audience => f.write_str("aud: it is for another client"),

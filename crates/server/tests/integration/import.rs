@@ -378,7 +378,7 @@ async fn a_node_without_a_user_gets_the_user_of_its_auth_key() {
     let (status, text) = rig.import(&["--no-policy"]);
     assert_eq!(status, Some(3), "{text}");
     assert!(
-        text.contains("note: node 1: it belongs to user 1, whose key it joined with"),
+        text.contains("note: node 1: it belongs to user 1, the owner of its auth key"),
         "{text}"
     );
     let nodes = rig.objects("node");

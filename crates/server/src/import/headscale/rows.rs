@@ -275,7 +275,7 @@ pub fn api_key(row: &mut Row) -> anyhow::Result<ApiKey> {
     let created = row.time("created_at");
     Ok(ApiKey {
         id: ApiKeyId(row.number("id")?.unwrap_or_default()),
-        prefix: prefix.context("it has no prefix")?.to_owned(),
+        prefix: prefix.context("it lacks a prefix")?.to_owned(),
         hash: bcrypt(row)?,
         expires: row.time("expiration")?,
         created: row.or_dropped(created).unwrap_or_else(now),

@@ -184,5 +184,5 @@ fn two_servers_serve_both_networks_of_a_database() {
     assert_eq!(users(&alone, &[]), ["lab"]);
     let wrong = servers[0].try_run(&["--network", "other", "users", "list"]);
     let words = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(!wrong.status.success() && words.contains("no network \"other\""), "{words}");
+    assert!(!wrong.status.success() && words.contains("unknown network \"other\""), "{words}");
 }
