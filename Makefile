@@ -261,7 +261,7 @@ test-clients: build-tests
 memcheck: DEPS += $(VALGRIND)
 memcheck: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := valgrind -q
 memcheck: deps
-	cargo test --release -p linerate-aead -p linerate-blake2s -p linerate-x25519 -p linerate-wg --lib -- \
+	cargo test --release -p linerate-crypto -p linerate-wg --lib -- \
 	  --ignored $(ONE_BY_ONE) memcheck
 
 # Faults of tests/mutants in a copy of the last commit, one after the other.
@@ -277,7 +277,7 @@ kernel-test: build-tests
 # rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
 # seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.
 ARM_TARGET := aarch64-unknown-linux-gnu
-ARM_TESTED := packet aead wg netstack engine sim
+ARM_TESTED := packet crypto wg netstack engine sim
 ARM_TESTS := idle inverse scenarios stacks tunnel
 arm-test: DEPS += $(ARM)
 arm-test: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc

@@ -60,13 +60,13 @@ use std::{
 
 pub use self::netstack::netstack;
 pub use self::policy::policy;
-use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
 use config::{
     conf::{self, Conf},
     uapi::{DeviceState, Request},
 };
 pub use coordinator_requests::coordinator_requests;
+use crypto::aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use delivery::delivery;
 pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -148,7 +148,7 @@ fn batch(variant: Option<Variant>, packets: &[Sealed]) {
     }
     match variant {
         Some(variant) => variant.seal(&mut seals),
-        None => aead::seal(&mut seals),
+        None => crypto::aead::seal(&mut seals),
     }
     for ((key, counter, text, forged), data) in packets.iter().zip(&mut data) {
         assert!(*data == rfc8439::seal(key, &rfc8439::nonce(*counter), &[], text), "{variant:?}");
@@ -161,7 +161,7 @@ fn batch(variant: Option<Variant>, packets: &[Sealed]) {
     }
     match variant {
         Some(variant) => variant.open(&mut opens),
-        None => aead::open(&mut opens),
+        None => crypto::aead::open(&mut opens),
     }
     for ((_, _, text, forged), open) in packets.iter().zip(&opens) {
         assert_eq!(open.authentic, *forged == 0, "{variant:?}");

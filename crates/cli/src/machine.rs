@@ -2,9 +2,9 @@
 
 use std::{num::NonZero, thread};
 
-use aead::Variant;
 use anyhow::Context;
 use clap::Args;
+use crypto::aead::Variant;
 use process::{Resources, metrics::Address};
 use wg::{Crypto, PostQuantum};
 
@@ -45,9 +45,9 @@ impl Machine {
     /// The processor does not support the chosen code.
     pub fn resources(&self) -> anyhow::Result<Resources> {
         if let Some(variant) = self.aead {
-            aead::force(variant).context("--aead")?;
+            crypto::aead::force(variant).context("--aead")?;
         }
-        if !aead::IS_SECURE {
+        if !crypto::aead::IS_SECURE {
             tracing::error!("this build is for benchmarks alone: packets are not encrypted");
         }
         let cores = self.cores.or(thread::available_parallelism().ok());

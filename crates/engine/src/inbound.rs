@@ -16,6 +16,7 @@ mod flood;
 use std::{io, mem, sync::Arc, time::Duration};
 
 use arrayvec::ArrayVec;
+use crypto::aead;
 use delivery::{Delivery, InboundBatch, Job};
 use fair_share::{Contention, cost, share};
 use flood::FloodShedder;

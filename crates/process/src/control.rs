@@ -218,7 +218,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
         Request::Stats => {
             let mut stats = Stats {
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-                aead: Some(aead::variant().to_string()),
+                aead: Some(crypto::aead::variant().to_string()),
                 ..node.stats()
             };
             sandbox::describe(&mut stats);

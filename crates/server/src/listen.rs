@@ -74,7 +74,8 @@ pub fn acceptor(
 }
 
 fn builder() -> anyhow::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
-    Ok(ServerConfig::builder_with_provider(kx::provider()).with_safe_default_protocol_versions()?)
+    Ok(ServerConfig::builder_with_provider(crypto::tls::provider())
+        .with_safe_default_protocol_versions()?)
 }
 
 /// Listens at an address.

@@ -8,7 +8,7 @@ use rustls::{ClientConfig, RootCertStore};
 static CLIENT: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let config = ClientConfig::builder_with_provider(kx::provider())
+    let config = ClientConfig::builder_with_provider(crypto::tls::provider())
         .with_safe_default_protocol_versions()
         .expect("ring has the default versions")
         .with_root_certificates(roots)

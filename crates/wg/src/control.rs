@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use crypto::noise::Identity;
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
@@ -31,7 +32,6 @@ use crate::{
     cookie::CookieChecker,
     device::{ControlNotice, Device, OutboundNotice},
     message::Handshake,
-    noise::Identity,
     path_mtu::SearchLimit,
     peer::Peer,
     post_quantum::PostQuantum,

@@ -84,7 +84,7 @@ impl CookieChecker {
         }
         let mut nonce = [0; 24];
         rng.fill_bytes(&mut nonce);
-        let mut sealed = [0; COOKIE_LEN + aead::TAG_LEN];
+        let mut sealed = [0; COOKIE_LEN + crypto::aead::TAG_LEN];
         let (text, tag) = sealed.split_at_mut(COOKIE_LEN);
         text.copy_from_slice(&self.cookie(source.into()));
         let computed = XChaCha20Poly1305::new(&self.cookie_key.into())

@@ -5,9 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use crypto::noise::TransportKeys;
+
 use crate::{
-    constants::REJECT_AFTER_MESSAGES, noise::TransportKeys, post_quantum::PostQuantum,
-    replay::ReplayFilter, time::Time,
+    constants::REJECT_AFTER_MESSAGES, post_quantum::PostQuantum, replay::ReplayFilter, time::Time,
 };
 
 /// Role of a side in the handshake.
@@ -47,12 +48,12 @@ impl Keypair {
     ) -> Self {
         Self {
             send: SendKey {
-                key: aead::Key::new(&keys.send),
+                key: crypto::aead::Key::new(&keys.send),
                 remote_index,
                 counter: AtomicU64::new(0),
             },
             recv: RecvKey {
-                key: aead::Key::new(&keys.recv),
+                key: crypto::aead::Key::new(&keys.recv),
                 filter: Mutex::new(ReplayFilter::default()),
             },
             local_index,
@@ -75,8 +76,8 @@ impl Keypair {
 /// The sending half.
 #[derive(Debug)]
 pub struct SendKey {
-    /// The key, for [`aead::seal`].
-    pub key: aead::Key,
+    /// The key, for [`crypto::aead::seal`].
+    pub key: crypto::aead::Key,
     /// The peer's index for this session.
     pub remote_index: u32,
     counter: AtomicU64,
@@ -103,8 +104,8 @@ impl SendKey {
 /// The receiving half.
 #[derive(Debug)]
 pub struct RecvKey {
-    /// The key, for [`aead::open`].
-    pub key: aead::Key,
+    /// The key, for [`crypto::aead::open`].
+    pub key: crypto::aead::Key,
     filter: Mutex<ReplayFilter>,
 }
 

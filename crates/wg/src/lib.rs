@@ -18,28 +18,24 @@ pub mod config;
 pub mod constants;
 mod control;
 mod cookie;
-mod crypto;
 mod device;
 mod drops;
 mod events;
 mod index_table;
-mod key;
 mod keypair;
 pub mod message;
-mod noise;
 mod path_mtu;
 mod peer;
 mod post_quantum;
 mod ratelimiter;
 mod replay;
-pub mod stack;
 mod staged;
 mod tai64n;
 mod time;
 
 pub use allowed_ips::AllowedIps;
 pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
-pub use crypto::Crypto;
+pub use crypto::{Crypto, KeyError, PresharedKey, PrivateKey, PublicKey, stack};
 pub use device::{
     ControlNotice, Device, HandshakeCounts, KeyUser, OutboundNotice, ReceiveError,
     ReceivedMessages, Reservation, ReserveError, Routes, SentDatagrams, StackWipes,
@@ -47,7 +43,6 @@ pub use device::{
 pub use drops::{DropReason, Drops};
 pub use events::{Event, Events};
 pub use index_table::Session;
-pub use key::{KeyError, PresharedKey, PrivateKey, PublicKey};
 pub use keypair::{Keypair, RecvKey, SendKey};
 pub use path_mtu::{PROBE_FIRST_BYTE, PROBE_LEN, PathLimit, Probe, ProbeKind};
 pub use peer::Peer;

@@ -4,7 +4,7 @@ use crate::{cookie::COOKIE_LEN, tai64n::TAI64N_LEN};
 
 /// Bytes of a MAC.
 pub const MAC_LEN: usize = 16;
-const TAG: usize = aead::TAG_LEN;
+const TAG: usize = crypto::aead::TAG_LEN;
 const KEY: usize = 32;
 
 /// Bytes of a handshake initiation.

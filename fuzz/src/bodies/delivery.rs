@@ -140,7 +140,11 @@ impl Tunnel {
         let becomes = self.expected(&bytes[DATA_HEADER_LEN..], ecn);
         bytes.extend([0; DATA_OVERHEAD - DATA_HEADER_LEN]);
         let data = &mut bytes[DATA_HEADER_LEN..];
-        aead::seal(&mut [aead::Seal { key: &keypair.key, counter: self.counter, data }]);
+        crypto::aead::seal(&mut [crypto::aead::Seal {
+            key: &keypair.key,
+            counter: self.counter,
+            data,
+        }]);
         self.counter += 1;
         self.sent.push(Sent { bytes, ecn, becomes });
     }

@@ -3,6 +3,7 @@
 use std::{mem, sync::Arc};
 
 use arrayvec::ArrayVec;
+use crypto::aead;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 use wg::{Device, DropReason, SentDatagrams, Time, message::DATA_HEADER_LEN, stack};
 

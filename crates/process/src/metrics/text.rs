@@ -11,7 +11,7 @@ use node::Node;
 /// Every counter of a node.
 pub(super) fn write(node: &Node) -> String {
     let mut text = Text { text: String::new(), interface: node.info().name.clone() };
-    text.build(env!("CARGO_PKG_VERSION"), &aead::variant());
+    text.build(env!("CARGO_PKG_VERSION"), &crypto::aead::variant());
     text.drops(DropReason::ALL.iter().map(|&reason| (reason.name(), node.drops(reason))));
     let socket = node.socket();
     text.single("socket_overflow_total", "counter", SOCKET_OVERFLOW, socket.overflow);

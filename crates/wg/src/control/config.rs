@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crypto::noise::Identity;
 use ipnet::IpNet;
 use packet::Endpoint;
 use rand_core::CryptoRng;
@@ -12,7 +13,6 @@ use crate::{
     config::{AllowedIpChange, DeviceChange, PeerChange, PeerState, PeerTraffic},
     constants::MAX_PEERS,
     cookie::CookieChecker,
-    noise::Identity,
     peer::Peer,
     stack,
 };

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crypto::noise::{Identity, Initiator, Secret};
+
 use super::{nets::Nets, timers::Timers};
 use crate::{
     PresharedKey,
@@ -10,7 +12,6 @@ use crate::{
     device::{Device, OutboundNotice},
     drops::DropReason,
     events::PeerEvent,
-    noise::{Identity, Initiator, Secret},
     path_mtu::PathSearch,
     peer::Peer,
     post_quantum::Agreement,

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use crypto::noise::{Initiator, Statics};
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
@@ -26,14 +27,13 @@ use crate::{
     index_table::{self, Session},
     keypair::{Keypair, Role},
     message::{CookieReply, Handshake, Initiation, Kind, Response},
-    noise::{Initiator, Statics},
     peer::Peer,
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},
 };
 
-const TAG: usize = aead::TAG_LEN;
+const TAG: usize = crypto::aead::TAG_LEN;
 
 impl<R: CryptoRng> Control<R> {
     /// Handles a datagram other than transport data. Refused datagrams are counted.

@@ -13,6 +13,9 @@
 
 use std::time::Duration;
 
+use crypto::noise::{
+    Claim, Ephemeral, OpenedInitiation, Responder, ResponseRequest, SealedResponse, Secret,
+};
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
@@ -23,9 +26,6 @@ use crate::{
     drops::DropReason,
     keypair::{Keypair, Role},
     message::{Initiation, Response},
-    noise::{
-        Claim, Ephemeral, OpenedInitiation, Responder, ResponseRequest, SealedResponse, Secret,
-    },
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},

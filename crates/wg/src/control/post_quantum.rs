@@ -1,5 +1,6 @@
 //! The exchange of post-quantum secrets, and the handshakes that use them.
 
+use crypto::noise::{OpenedResponse, TransportKeys};
 use rand_core::CryptoRng;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
 use crate::{
     PresharedKey, PublicKey,
     device::OutboundNotice,
-    noise::{OpenedResponse, TransportKeys},
     post_quantum::{Agreement, PostQuantum, Step, Tools, UNREADABLE_RETRY_DELAY},
     time::{Now, Time},
 };

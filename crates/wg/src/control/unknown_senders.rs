@@ -14,6 +14,7 @@
 
 use std::{mem, time::Duration};
 
+use crypto::noise::{Claim, OpenedInitiation};
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
@@ -24,7 +25,6 @@ use crate::{
     drops::DropReason,
     events::{LookupState, Lookups},
     message::{Handshake, Initiation},
-    noise::{Claim, OpenedInitiation},
     tai64n::Tai64N,
     time::{Now, Time},
 };

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use blake2s::{Job, derive};
+use crypto::blake2s::{Job, derive};
 use zeroize::Zeroizing;
 
 use super::{

@@ -202,7 +202,7 @@ impl Dialer {
 /// A TLS configuration with these certificates. Without any, each certificate has an unknown
 /// issuer.
 pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
-    let provider = kx::provider();
+    let provider = crypto::tls::provider();
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has what TLS 1.2 and 1.3 need")

@@ -30,7 +30,7 @@ pub fn config(
     usual: &Arc<ClientConfig>,
     roots: impl FnOnce() -> RootCertStore,
 ) -> anyhow::Result<Arc<ClientConfig>> {
-    let provider = kx::provider();
+    let provider = crypto::tls::provider();
     let check = if let Some(hash) = node.cert_name.strip_prefix(HASH) {
         Check::Hash(read_hash(hash).ok_or_else(|| anyhow::anyhow!("{HASH}{hash} is no hash"))?)
     } else if node.cert_name.is_empty() || node.cert_name == node.host_name {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     PrivateKey,
-    stack::tests::{depth, left},
+    stack::measure::{depth, left},
 };
 
 /// One side: its state of the peer, and its randomness.

@@ -236,9 +236,13 @@ impl Host {
             .map_err(|reason: ReceiveError| DropReason::from(reason))?;
         let mut data = datagram[DATA_HEADER_LEN..].to_vec();
         let key = &session.keypair.recv.key;
-        let mut open =
-            [aead::Open { key, counter: header.counter, data: &mut data, authentic: false }];
-        aead::open(&mut open);
+        let mut open = [crypto::aead::Open {
+            key,
+            counter: header.counter,
+            data: &mut data,
+            authentic: false,
+        }];
+        crypto::aead::open(&mut open);
         if !open[0].authentic {
             return Err(DropReason::InForged);
         }
@@ -289,7 +293,7 @@ fn seal_exactly(reservation: &Reservation, counter: u64, plaintext: &[u8]) -> Ve
     datagram.extend_from_slice(plaintext);
     datagram.resize(DATA_OVERHEAD + plaintext.len(), 0);
     let data = &mut datagram[DATA_HEADER_LEN..];
-    aead::seal(&mut [aead::Seal { key: &send.key, counter, data }]);
+    crypto::aead::seal(&mut [crypto::aead::Seal { key: &send.key, counter, data }]);
     datagram
 }
 
