@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The agent is one thread. Slow work runs in separate tasks that report to [`core`]. The loop is
-//! [`run`](mod@run); [`core`] has no sockets.
+//! [`run`](mod@run); [`core`] works without sockets.
 
 mod apply;
 mod commands;
@@ -68,11 +68,11 @@ pub struct Options {
     pub roots: Roots,
     /// The mark of its sockets; 0 without a mark.
     pub mark: u32,
-    /// Networks whose addresses the user accepts, in addition to tailnet addresses.
+    /// Networks of addresses that the user accepts, in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
     /// Whether there is an interface, which the steward configures.
     pub has_interface: bool,
-    /// Whether it runs as a user of its own, who may not change settings.
+    /// Whether it runs as a separate user without permission to change settings.
     pub has_own_user: bool,
 }
 

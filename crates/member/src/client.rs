@@ -41,7 +41,7 @@ impl std::fmt::Display for ClientError {
             Self::Absent(error) => write!(f, "no member of a tailnet answers: {error}"),
             Self::Refused { text, status } if text.is_empty() => write!(f, "refused: {status}"),
             Self::Refused { text, .. } => f.write_str(text),
-            Self::Broken(what) => write!(f, "the answer is broken: {what}"),
+            Self::Broken(what) => write!(f, "no valid answer: {what}"),
         }
     }
 }
@@ -138,10 +138,10 @@ impl Client {
             collect(body).await
         };
         let (limit, hint) = match path.starts_with("tka/") {
-            true => (TKA_TIMEOUT, ", and it may have been done: look by `linerate lock status`"),
+            true => (TKA_TIMEOUT, ", and it may have been done: check with `linerate lock status`"),
             false => (ANSWER_TIMEOUT, ""),
         };
-        let late = |_| ClientError::Broken(format!("none came within {} s{hint}", limit.as_secs()));
+        let late = |_| ClientError::Broken(format!("timed out after {} s{hint}", limit.as_secs()));
         let text = timeout(limit, answered).await.map_err(late)??;
         // Some answers are plain text or empty.
         let as_text = || Value::String(String::from_utf8_lossy(&text).into_owned());
@@ -191,7 +191,7 @@ impl Notifications {
                 return serde_json::from_slice(&line).map(plain).map(Some).map_err(broken);
             }
             if self.rest.len() > MAX_ANSWER {
-                return Err(ClientError::Broken("a line has no end".into()));
+                return Err(ClientError::Broken("a line is too long".into()));
             }
             match self.body.frame().await {
                 None => return Ok(None),
@@ -217,7 +217,7 @@ async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
             text.extend_from_slice(&data);
         }
         if text.len() > MAX_ANSWER {
-            return Err(ClientError::Broken("it has no end".into()));
+            return Err(ClientError::Broken("it is too long".into()));
         }
     }
     Ok(text)

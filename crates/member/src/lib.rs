@@ -1,4 +1,4 @@
-//! Floor 4: a machine in a tailnet. An agent, which has no WireGuard key, joins and follows the
+//! Floor 4: a machine in a tailnet. An agent without WireGuard keys joins and follows the
 //! network. The data plane transports the packets and carries out the agent's commands.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //!   plane         runs with a `Node`: carries out the agent's commands and reports events
 //! ```
 #![forbid(unsafe_code)]
-// A program that contains the agent needs no socket.
+// A program that contains the agent works without a socket.
 #![cfg_attr(not(feature = "local-api"), allow(dead_code))]
 
 pub mod agent;

@@ -53,7 +53,7 @@ use self::{
 };
 pub use self::{keys::KeyFile, port::open_socket};
 
-/// The wait of a thread that has no deadline.
+/// The wait of a thread without a deadline.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// The most disco and STUN datagrams in one message.
 const MAX_DATAGRAMS: usize = 32;
@@ -104,7 +104,7 @@ struct Plane {
     sockets: AuxiliarySockets,
     line: LineSender,
     pings: Pings,
-    /// Receives this node's identity, if it has no interface.
+    /// Receives this node's identity, if it runs without an interface.
     on_identity: OnIdentity,
 }
 
@@ -219,7 +219,7 @@ impl Plane {
             match reader.handle_part(&buffer[..len]) {
                 Ok(Some(message)) => self.handle(message),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "the agent sent"),
+                Err(error) => tracing::warn!(%error, "invalid message from the agent"),
             }
         }
     }
@@ -247,7 +247,7 @@ impl Plane {
                 }
             }
             ToDataPlane::Path { peer, path } => self.set_path(peer, path),
-            // A peer that was removed, or has no path yet, needs no handshake.
+            // Ignores peers that were removed or are without a path.
             ToDataPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
             ToDataPlane::Datagrams(datagrams) => {
                 datagrams.iter().for_each(|one| self.send_datagram(one));
@@ -279,7 +279,7 @@ impl Plane {
             }
             ToDataPlane::UseCandidate(key) => match self.keys.use_candidate(key, &self.node) {
                 Ok(()) => {}
-                Err(error) => tracing::error!("the node key could not be kept: {error:#}"),
+                Err(error) => tracing::error!("the node key could not be saved: {error:#}"),
             },
             ToDataPlane::Reset => {
                 let changed = self.peers.change(true, &[], &[]);
@@ -306,7 +306,7 @@ impl Plane {
 
     fn apply(&self, change: config::uapi::Change) {
         if let Err(error) = self.node.apply(change) {
-            tracing::error!(%error, "a change of the tailnet was refused");
+            tracing::error!(%error, "a change of the peers was refused");
         }
     }
 
@@ -319,7 +319,7 @@ impl Plane {
             Path::Auxiliary { number, .. } => self.sockets.endpoint(peer, number),
             Path::Relay(region) => self.peers.relay_endpoint(peer, region, &self.tables),
         };
-        // A peer that was removed needs no path.
+        // Ignores removed peers.
         if let Some(endpoint) = endpoint {
             let _ = self.node.set_endpoint(&public(peer), endpoint);
             self.sockets.handle_path(peer, path);

@@ -106,7 +106,7 @@ impl Service {
             if ended {
                 return Ok(());
             }
-            anyhow::ensure!(!forwarder_ended(), "the socket is gone");
+            anyhow::ensure!(!forwarder_ended(), "the socket failed");
             lock(&self.table).handle_timeout(now());
             if !has_message {
                 continue;
@@ -116,7 +116,7 @@ impl Service {
                 Ok(len) => match reader.handle_part(&buffer[..len]) {
                     Ok(Some(message)) => self.handle(message),
                     Ok(None) => {}
-                    Err(error) => tracing::error!(%error, "the agent sent"),
+                    Err(error) => tracing::error!(%error, "invalid message from the agent"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error).context("line"),
@@ -155,7 +155,7 @@ impl Service {
 /// Sends a message, without waiting for an agent that does not read.
 fn send_to_agent(line: &Channel, message: &FromRelayServer) {
     if let Err(error) = ipc::write(message, |part| line.send(part)) {
-        tracing::debug!(%error, "the agent was not told");
+        tracing::debug!(%error, "a message to the agent was dropped");
     }
 }
 

@@ -121,7 +121,7 @@ impl std::fmt::Display for ApplyError {
         match self {
             Self::Bind(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
-            Self::NoSuchOffload(name) => write!(f, "there is no offload {name}"),
+            Self::NoSuchOffload(name) => write!(f, "unknown offload: {name}"),
         }
     }
 }
@@ -193,7 +193,7 @@ impl Node {
         self.udp.helper()
     }
 
-    /// Applies a change: first to the socket, where the kernel may refuse it, then to the device.
+    /// Applies a change: first to the socket, because the kernel may refuse it, then to the device.
     ///
     /// # Errors
     /// The change was refused.
@@ -292,7 +292,7 @@ impl Node {
         }
     }
 
-    /// The peer whose allowed IPs contain an address.
+    /// The peer with an address in its allowed IPs.
     pub fn peer_of(&self, ip: IpAddr) -> Option<PublicKey> {
         self.device.routes().lookup(ip).map(|peer| *peer.public_key())
     }

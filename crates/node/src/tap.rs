@@ -124,7 +124,7 @@ impl Observer for Tap {
             if capture.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
                 continue;
             }
-            // A capture of one peer needs no comment.
+            // A capture of one peer needs only packets.
             let reported = peer.filter(|_| capture.options.peer.is_none());
             let comment =
                 reported.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();

@@ -5,7 +5,7 @@
 //!   at sending time                             at arrival time
 //! ```
 //!
-//! Traffic behind one box takes no time; the link is on the Internet. Each box decrements the TTL
+//! Traffic behind one box is instantaneous; the link is on the Internet. Each box decrements the TTL
 //! by one, and the Internet by its number of routers.
 
 use std::{
@@ -74,7 +74,7 @@ enum Hop {
 }
 
 impl Network {
-    /// A network whose behaviour depends only on the seed.
+    /// A network that behaves the same with the same seed.
     pub fn new(seed: u64, link: Link) -> Self {
         Self(Arc::new(Mutex::new(State {
             rng: ChaCha20Rng::seed_from_u64(seed),

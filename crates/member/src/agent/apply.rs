@@ -35,7 +35,7 @@ impl Agent {
             if runs { settings(&self.map, &self.prefs, &around) } else { Settings::default() };
         self.expiry = self.map.next_expiry(wall).map(|wait| self.clock.now + wait);
         let old = std::mem::replace(&mut self.settings, new);
-        // Without settings of its own, the agent does not replace those of the previous agent.
+        // Until the agent has settings, it does not replace those of the previous agent.
         let has_settings = self.has_hello && (!runs || self.map.node().is_some());
         // A saved map may be older than the settings of the previous agent, so it removes no peer.
         let is_current = !runs || self.login.has_map;
@@ -108,7 +108,7 @@ impl Agent {
         let own: HashSet<_> = self.settings.host.addresses.iter().map(ipnet::IpNet::addr).collect();
         let (names, skipped) = tailnet::dns::Names::new(names);
         for one in skipped {
-            tracing::debug!(?one, "left out of names");
+            tracing::debug!(?one, "a name was skipped");
         }
         let served = Served { names, own: own.clone() };
         let names_config = self.settings.host.names.as_ref();
@@ -135,7 +135,7 @@ impl Agent {
             }
             Err(error) => {
                 self.problems
-                    .insert("names", format!("names cannot be answered at {address}: {error}"));
+                    .insert("names", format!("the DNS server cannot start at {address}: {error}"));
             }
         }
     }

@@ -51,7 +51,7 @@ impl RelayCommands {
     /// Sends a command that is not a state. Waits for capacity, which is short: the relays' task
     /// only distributes commands.
     pub async fn send(&self, command: derp::Command) {
-        // If that task has ended, the agent ends as well.
+        // If that task has ended, the agent has ended as well.
         let _ = self.commands.send(command).await;
     }
 
@@ -109,7 +109,7 @@ impl SessionCommands {
             reconnect.then_some(control::Command::Reconnect),
         ];
         for command in commands.into_iter().flatten() {
-            // An ended session gets nothing, and the next one gets all states.
+            // Fails for an ended session. The next one gets all states.
             let _ = self.commands.send(command).await;
         }
     }

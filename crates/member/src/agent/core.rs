@@ -63,7 +63,7 @@ const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 /// The state of the agent.
 pub(super) struct Agent {
     pub has_interface: bool,
-    /// Networks whose addresses the user accepts, in addition to tailnet addresses.
+    /// Networks of addresses that the user accepts, in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
     pub state: StateFolder,
     pub machine_key: MachineKey,
@@ -395,8 +395,8 @@ impl Agent {
     /// No new steward can be started, because its privileges ended with it. Everything that needs
     /// no privileges continues.
     fn handle_steward_ended(&mut self) {
-        const GONE: &str = "the process that sets routes and names was killed: both stay as they \
-                            are until this node is started again";
+        const GONE: &str = "the process that configures routes and names was killed: they remain \
+                            unchanged until this node is restarted";
         tracing::error!("{GONE}");
         self.steward = None;
         self.problems.insert("host", GONE.to_owned());
@@ -433,11 +433,11 @@ impl Agent {
                 self.mesh.handle_peer_gone(region, peer, self.clock.now);
             }
             derp::Event::Health { region, text } if text.is_empty() => {
-                tracing::debug!(region, "the relay is well");
+                tracing::debug!(region, "the relay has recovered");
                 self.problems.remove("relay health");
             }
             derp::Event::Health { text, .. } => {
-                self.problems.insert("relay health", format!("the relay says: {text}"));
+                self.problems.insert("relay health", format!("the relay reports: {text}"));
             }
             derp::Event::Login { server, reply, .. } => {
                 let id = self.mesh.begin_relay_login(reply);
@@ -453,10 +453,10 @@ impl Agent {
         let changes =
             if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };
         for bad in &changes.bad {
-            tracing::warn!("the coordinator sent a bad record: {bad}");
+            tracing::warn!("the coordinator sent an invalid record: {bad}");
         }
         match changes.bad.first() {
-            Some(bad) => drop(self.problems.insert("map", format!("left out: {bad}"))),
+            Some(bad) => drop(self.problems.insert("map", format!("ignored: {bad}"))),
             None => drop(self.problems.remove("map")),
         }
         if is_page(&changes.page) {
@@ -510,7 +510,7 @@ impl Agent {
         self.writers.set_operator(number);
         match number.is_none() && !name.is_empty() {
             true => {
-                let problem = format!("the operator {name:?} is no user of this machine");
+                let problem = format!("the operator {name:?} is not a user of this machine");
                 self.problems.insert("operator", problem);
             }
             false => drop(self.problems.remove("operator")),

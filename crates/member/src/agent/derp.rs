@@ -37,7 +37,7 @@ use tokio::{
 use self::{queue::Chunk, region::Handle};
 use super::control::dial::{Dialer, SocketHook};
 
-/// The limit of unsent bytes in the kernel. More bytes wait in the queue, where they can be
+/// The limit of unsent bytes in the kernel. More bytes wait in the queue, from which they can be
 /// dropped.
 const UNSENT: u32 = 64 << 10;
 
@@ -129,7 +129,7 @@ pub enum Event {
         region: u16,
         /// The relay's key.
         server: [u8; 32],
-        /// The contents; empty if there is no node key.
+        /// The contents; empty without a node key.
         reply: oneshot::Sender<Bytes>,
     },
 }

@@ -59,7 +59,7 @@ pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
         .filter(|address| is_reachable(*address))
         .map(|address| (address, port).into())
         .collect();
-    // IPv6 first, because it needs no NAT.
+    // IPv6 first, because it works without NAT.
     found.sort_by_key(|at| (at.is_ipv4(), *at));
     found.truncate(MAX_ENDPOINTS);
     found
@@ -84,7 +84,7 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
         Ok::<_, sys::netlink::NetlinkError>(all)
     };
     read().unwrap_or_else(|error| {
-        tracing::error!(%error, "own addresses");
+        tracing::error!(%error, "cannot read the machine's addresses");
         Vec::new()
     })
 }
@@ -93,7 +93,7 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
 pub(super) fn default_routes() -> [DefaultRoute; 2] {
     let read = || Netlink::open()?.default_routes();
     read().unwrap_or_else(|error: sys::netlink::NetlinkError| {
-        tracing::error!(%error, "default routes");
+        tracing::error!(%error, "cannot read default routes");
         <[DefaultRoute; 2]>::default()
     })
 }

@@ -45,7 +45,7 @@ pub(super) struct Login {
     /// The auth key for the case that the coordinator rejects the node key: it may have deleted
     /// this node since the last map.
     fallback_key: Option<Zeroizing<String>>,
-    /// The login page; empty if there is none.
+    /// The login page, or empty.
     pub page: String,
     /// Whether the user must log in.
     needs_login: bool,
@@ -82,7 +82,7 @@ struct PendingLogin {
 }
 
 /// The message about an expired or revoked node key.
-pub(super) const EXPIRED: &str = "this node's key has expired, or was taken back: log in again";
+pub(super) const EXPIRED: &str = "this node's key has expired or was revoked: log in again";
 
 impl Login {
     pub async fn flush(&mut self) {
@@ -290,7 +290,7 @@ impl Agent {
                 }
             }
             Event::AuthUrl(page) if !is_page(&page) => {
-                let problem = "the coordinator names no page to log in at".to_owned();
+                let problem = "the coordinator sent an invalid login page".to_owned();
                 self.problems.insert("control", problem);
             }
             Event::AuthUrl(page) => {
@@ -375,7 +375,7 @@ impl Agent {
             return;
         }
         if self.login.session.is_none() && !self.start_session() {
-            let _ = reply.send(Err(ApiError::failed("the coordinator cannot be told")));
+            let _ = reply.send(Err(ApiError::failed("the coordinator cannot be notified")));
             return self.handle_logged_out();
         }
         self.login.logouts.push(reply);

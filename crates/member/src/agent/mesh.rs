@@ -340,8 +340,8 @@ impl Mesh {
         match self.report.public_endpoint(&self.local, &self.seen_by_peers) {
             _ if !self.birthday_probing => "off",
             None => "not known yet",
-            Some(place) if place.varies => "opens many ports for peers whose NAT is not symmetric",
-            Some(_) => "calls ports of peers whose NAT is symmetric",
+            Some(place) if place.varies => "opens many ports for peers without a symmetric NAT",
+            Some(_) => "probes ports of peers with a symmetric NAT",
         }
     }
 
@@ -493,7 +493,7 @@ impl Mesh {
 
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
-        // Without path timers there is no traffic, so no check is needed.
+        // Without path timers there is no traffic, so checks are not needed.
         let due = paths.map(|_| self.netcheck.due());
         let previous = self.previous_paths.poll_timeout();
         let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };

@@ -108,7 +108,7 @@ impl PortMapping {
                 format!("{external} by {protocol}, for {left} s")
             }
             (None, Some(false), Some(false), Some(false)) => {
-                "none: the router speaks neither PCP, NAT-PMP nor UPnP".to_owned()
+                "none: the router supports neither PCP, NAT-PMP nor UPnP".to_owned()
             }
             (None, Some(_), Some(_), Some(_)) => "none: the router refuses".to_owned(),
             (None, ..) => "none".to_owned(),
@@ -212,7 +212,7 @@ async fn follow_gateway(
 fn gateway() -> Option<Ipv4Addr> {
     let found = Netlink::open().and_then(|netlink| netlink.default_gateway());
     found.unwrap_or_else(|error| {
-        tracing::error!(%error, "the gateway");
+        tracing::error!(%error, "cannot read the gateway");
         None
     })
 }

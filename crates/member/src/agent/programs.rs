@@ -21,7 +21,7 @@ const MAX_PINGS: usize = 64;
 pub(super) struct Programs {
     watchers: Vec<Watcher>,
     pings: HashMap<u32, PendingPing>,
-    /// Pings to peers that have no path yet.
+    /// Pings to peers without a path.
     unsent: Vec<(NodePublic, PendingPing)>,
     state: Option<State>,
 }
@@ -154,7 +154,7 @@ impl Programs {
         }
         let is_late = |(_, waiting): &mut (NodePublic, PendingPing)| waiting.until <= now;
         for (_, PendingPing { mut result, reply, .. }) in self.unsent.extract_if(.., is_late) {
-            result.err = "there is no path to it".to_owned();
+            result.err = "no path to the peer".to_owned();
             let _ = reply.send(Ok(result));
         }
     }

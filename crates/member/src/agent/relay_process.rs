@@ -168,14 +168,14 @@ impl Agent {
         match message {
             FromRelayServer::Ready { key, port } => {
                 if self.settings.host.relay_server.is_some() {
-                    tracing::info!(port, %key, "peers may be relayed");
+                    tracing::info!(port, %key, "ready to relay for peers");
                     self.relay_process.port = Some(port);
                     self.problems.remove("peer relay");
                 }
             }
             FromRelayServer::Failed(why) => {
-                tracing::error!(why, "no peer is relayed");
-                self.problems.insert("peer relay", format!("no peer is relayed: {why}"));
+                tracing::error!(why, "relaying for peers failed");
+                self.problems.insert("peer relay", format!("relaying for peers failed: {why}"));
             }
             FromRelayServer::Allocated { id, endpoint } => {
                 let Some(request) = self.relay_process.pending.remove(&id) else { return };
@@ -221,7 +221,7 @@ impl Agent {
         {
             self.relay_process.request_endpoint(request);
         } else {
-            tracing::debug!(peer = %request.peer, "a peer asked for what it may not have: a relay");
+            tracing::debug!(peer = %request.peer, "a peer requested a relay endpoint without permission");
         }
     }
 }

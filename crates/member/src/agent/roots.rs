@@ -104,7 +104,7 @@ fn problem(path: &Path, read: &CertificateResult, is_file: bool) -> Option<Strin
         Some(ErrorKind::Pem(error)) => Some(format!("{}: {error}", path.display())),
         Some(error) => Some(format!("{}: {error:?}", path.display())),
         None if is_file && read.certs.is_empty() => {
-            Some(format!("{}: it has no certificate", path.display()))
+            Some(format!("{}: it does not contain a certificate", path.display()))
         }
         None => None,
     }
@@ -134,7 +134,9 @@ mod tests {
         assert_eq!((good.store().len(), good.problem()), (1, None));
         let expected = format!("SSL_CERT_FILE={}", folder.join("good").display());
         assert_eq!(good.source(), Some(expected));
-        for (name, reason) in [("empty", "it has no certificate"), ("absent", "No such file")] {
+        for (name, reason) in
+            [("empty", "it does not contain a certificate"), ("absent", "No such file")]
+        {
             let bad = Roots::named([Some(path(name)), None]);
             let problem = bad.problem().expect("a problem");
             let start = format!("SSL_CERT_FILE: {}: ", folder.join(name).display());

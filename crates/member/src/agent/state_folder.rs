@@ -113,7 +113,7 @@ impl StateFolder {
     pub fn save_error(&self, name: &str, error: &io::Error) -> String {
         let file = self.folder.display.join(name);
         format!(
-            "{}: {error}; until it can be written, a restart begins with the former one",
+            "{}: {error}; until it can be written, a restart uses the previous version",
             file.display()
         )
     }

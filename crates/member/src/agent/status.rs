@@ -31,7 +31,7 @@ const ACTIVE_TIME: std::time::Duration = std::time::Duration::from_secs(120);
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-linerate");
 
 impl Agent {
-    /// Handles a request. A program that is gone needs no answer.
+    /// Handles a request. Programs may be gone.
     pub fn answer(&mut self, request: Request) {
         match request {
             Request::Status { peers, reply } => {
@@ -135,20 +135,20 @@ impl Agent {
             prefs.exit_node_ip = None;
         }
         let is_other = prefs.control_url != self.prefs.control_url;
-        // Preferences from Tailscale's programs have no server key.
+        // Preferences from Tailscale's programs lack the server key.
         if !is_other && prefs.server_key.is_zero() {
             prefs.server_key = self.prefs.server_key;
         }
         if is_other && !self.own.key.is_zero() && !self.prefs.control_url.is_empty() {
             return Err(ApiError::bad(format!(
-                "this node is in the network of {}: `linerate leave` ends that",
+                "this node belongs to the network of {}: leave it with `linerate leave`",
                 self.prefs.control_url
             )));
         }
         let previous = std::mem::replace(&mut self.prefs, prefs);
         if let Err(error) = self.save_prefs() {
             self.prefs = previous;
-            return Err(ApiError::failed(format!("settings cannot be kept: {error}")));
+            return Err(ApiError::failed(format!("settings cannot be saved: {error}")));
         }
         self.set_operator();
         self.apply_settings();
@@ -408,7 +408,7 @@ impl Agent {
             "UDP": if self.mesh.udp_works() { "works" } else { "no answer" },
             "own addresses": of(Local).join(", "),
             "seen from outside": of(Stun).join(", "),
-            "NAT": self.mesh.nat().map_or("not known: no server answers in IPv4".into(), |nat| nat.to_string()),
+            "NAT": self.mesh.nat().map_or("unknown: no STUN server answers over IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.port_mapping.text(self.clock.now),
             "port guessing": self.mesh.birthday_probing_text(),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),

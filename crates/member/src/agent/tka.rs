@@ -207,7 +207,7 @@ impl Agent {
             None if matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged) => {
                 let problem = format!(
                     "tailnet lock: {FILE} in the state folder cannot be read, so no peer is \
-                     believed; log out and join again"
+                     trusted; log out and join again"
                 );
                 self.problems.insert("lock", problem);
             }
@@ -237,7 +237,7 @@ impl Agent {
         self.save_tka();
     }
 
-    /// Switches to another coordinator, for which the present keys have no meaning.
+    /// Switches to another coordinator, for which the present keys do not count.
     pub fn set_tka_coordinator(&mut self, control_url: &str) {
         if self.tka.control_url != control_url {
             control_url.clone_into(&mut self.tka.control_url);
@@ -256,7 +256,7 @@ impl Agent {
                 })
             }
             (LocalAuthority::Unknown, None) => None,
-            _ => Some((false, "tailnet lock: its keys are not known here".to_owned())),
+            _ => Some((false, "tailnet lock: this node does not have its keys".to_owned())),
         }
     }
 

@@ -43,7 +43,7 @@ struct PendingPing {
 /// The receiver of the result.
 pub(super) enum PingRequester {
     Program(Reply<PingResult>),
-    /// The coordinator, which gets nothing if there is no answer.
+    /// The coordinator, which gets only successful results.
     Coordinator {
         url: String,
         over_noise: bool,
@@ -89,7 +89,7 @@ impl PendingPing {
 }
 
 impl Agent {
-    /// Pings a peer, whose name is in `result`.
+    /// Pings the peer that `result` names.
     pub fn ping_through_tunnel(
         &mut self,
         to: IpAddr,
@@ -98,7 +98,7 @@ impl Agent {
     ) {
         let own = self.map.node().into_iter().flat_map(|own| &own.addresses).map(|net| net.addr());
         let Some(from) = own.into_iter().find(|own| own.is_ipv4() == to.is_ipv4()) else {
-            let err = "this node has no address of that family".to_owned();
+            let err = "this node does not have an address of that family".to_owned();
             self.send_ping_result(requester, PingResult { err, ..result });
             return;
         };
@@ -119,7 +119,7 @@ impl Agent {
     pub fn handle_ping_request(&mut self, ping: PingRequest) {
         let PingRequest { url, over_noise, types, ip } = ping;
         let (true, Ok(to)) = (types.split(',').any(|kind| kind == KIND), ip.parse()) else {
-            tracing::debug!(types, ip, "a ping that is not answered");
+            tracing::debug!(types, ip, "an unsupported ping request");
             return;
         };
         let requester = PingRequester::Coordinator { url, over_noise };

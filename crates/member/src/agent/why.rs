@@ -36,17 +36,22 @@ impl Agent {
         step(state == State::Running, format!("this node: {state}"))?;
         let control = match self.login.connected {
             true => "the coordinator is connected".to_owned(),
-            false => "the coordinator is not connected: the last map serves".to_owned(),
+            false => "the coordinator is not connected: the last map is used".to_owned(),
         };
         step(true, control)?;
         let Some(node) = self.find_node(target) else {
-            step(false, format!("the map has no node {target}: does it exist, may it be seen?"))?;
+            step(
+                false,
+                format!(
+                    "node {target} is not in the map: does it exist, and may this node see it?"
+                ),
+            )?;
             return None;
         };
         let online = match node.online {
             Some(true) => "connected to the coordinator",
             Some(false) => "not connected to the coordinator",
-            None => "nobody knows whether it is connected",
+            None => "its connection to the coordinator is unknown",
         };
         let addresses: Vec<String> =
             node.addresses.iter().map(|net| net.addr().to_string()).collect();
@@ -69,7 +74,7 @@ impl Agent {
         step: &mut impl FnMut(bool, String) -> Option<()>,
     ) -> Option<()> {
         let Some(path) = self.mesh.path(node.key) else {
-            return step(false, "no path is looked for".to_owned());
+            return step(false, "no path is probed".to_owned());
         };
         for candidate in &path.candidates {
             let fate = match candidate.outcome {
@@ -88,7 +93,7 @@ impl Agent {
         match path.path {
             Some(Path::Direct(at)) => step(true, format!("the path: direct, {at}"))?,
             Some(Path::Auxiliary { at, .. }) => {
-                step(true, format!("the path: direct, {at}, from a port that it met by chance"))?;
+                step(true, format!("the path: direct, {at}, found by port guessing"))?;
             }
             Some(Path::PeerRelay { at, vni }) => {
                 step(
@@ -102,7 +107,9 @@ impl Agent {
                     .is_some_and(|at| self.clock.now.saturating_sub(at) < SESSION_LIFETIME);
                 let code = self.region_code(region);
                 let text = match gone {
-                    true => format!("the path: relay {code}, which says that it is not there"),
+                    true => format!(
+                        "the path: relay {code}, which reports that the node is not connected there"
+                    ),
                     false => format!("the path: relay {code}"),
                 };
                 step(!gone, text)?;
@@ -111,7 +118,7 @@ impl Agent {
                     step(true, text)?;
                 }
             }
-            None => step(false, "the path: none, it has no home relay".to_owned())?,
+            None => step(false, "the path: none, because its home relay is unknown".to_owned())?,
         }
         let last = self.mesh.activity(&node.key).and_then(|activity| activity.last_handshake);
         let text = match last.map(|at| self.clock.wall.saturating_sub(at)) {
@@ -122,7 +129,7 @@ impl Agent {
             None => "WireGuard: no handshake yet: nothing was sent, or it does not answer".into(),
         };
         step(true, text)?;
-        step(true, "what it admits is its own filter's business".to_owned())
+        step(true, "its own filter may still refuse the packet".to_owned())
     }
 
     /// The reason why a peer is not reached directly, as far as it is known here.
@@ -134,19 +141,20 @@ impl Agent {
         if !self.mesh.udp_works() {
             "no STUN server answers: UDP seems to be blocked here".to_owned()
         } else if path.candidates.is_empty() {
-            "it has told no address of its own".to_owned()
+            "it has announced no endpoints".to_owned()
         } else if path.candidates.iter().any(|candidate| answers(&candidate)) {
-            "an address answered, and does not now or carried no data; it is tried again".to_owned()
+            "an endpoint answered before, but not now, or carried no data; it is retried".to_owned()
         } else if is_idle {
-            "nothing is sent to it, so no direct path is looked for".to_owned()
+            "nothing is sent to it, so no direct path is probed".to_owned()
         } else if path.called.is_none() {
-            "it has not called back through its relay: it is away, or cannot be asked".to_owned()
+            "it has not replied through its relay: it is offline or does not support disco"
+                .to_owned()
         } else if nat == Some(Mapping::EndpointDependent) {
-            "none of its addresses answers; the NAT here is symmetric, so it cannot know where to \
-             answer"
+            "none of its endpoints answers; the NAT here is symmetric, so it cannot know where to \
+             reply"
                 .to_owned()
         } else {
-            "none of its addresses answers: its NAT is symmetric, or a firewall is between"
+            "none of its endpoints answers: its NAT is symmetric, or a firewall blocks them"
                 .to_owned()
         }
     }
@@ -158,11 +166,13 @@ impl Agent {
             BirthdayOutcome::NotTried | BirthdayOutcome::Succeeded(_) => return None,
             BirthdayOutcome::NotAnswered(at) => {
                 let ago = ago(at);
-                format!("guessing ports: it did not agree {ago} s ago, as only a linerate can")
+                format!(
+                    "port guessing: it did not take part {ago} s ago; only linerate supports it"
+                )
             }
-            BirthdayOutcome::Failed(at) => format!("guessing ports: in vain, {} s ago", ago(at)),
+            BirthdayOutcome::Failed(at) => format!("port guessing: failed {} s ago", ago(at)),
             BirthdayOutcome::Lost(at) => {
-                format!("guessing ports: the path was lost {} s ago", ago(at))
+                format!("port guessing: the path was lost {} s ago", ago(at))
             }
         })
     }
@@ -185,8 +195,11 @@ impl Agent {
 
 /// The origins of a candidate.
 fn origin_text(origins: Origins) -> String {
-    let all =
-        [(origins.map, "of the map"), (origins.call, "of its call"), (origins.received, "heard")];
+    let all = [
+        (origins.map, "from the map"),
+        (origins.call, "from its disco message"),
+        (origins.received, "from received packets"),
+    ];
     let words: Vec<_> = all.into_iter().filter_map(|(is, word)| is.then_some(word)).collect();
     words.join(" and ")
 }

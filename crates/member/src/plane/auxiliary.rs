@@ -109,7 +109,7 @@ impl AuxiliarySockets {
         let (number, peer, to) = (open.number, open.peer, open.to);
         let stop = Arc::<Stop>::default();
         let (node, line, stops) = (self.node.clone(), self.line.clone(), stop.clone());
-        let thread = spawn("tailnet chance", move || probe(&node, open, &stops, &line));
+        let thread = spawn("tailnet probes", move || probe(&node, open, &stops, &line));
         match thread {
             Ok(thread) => {
                 let stage = Stage::Probing(thread);
@@ -117,7 +117,7 @@ impl AuxiliarySockets {
                     .insert(number, Group { peer, to, is_from_previous_agent: false, stop, stage });
             }
             Err(error) => {
-                tracing::warn!(%error, "no peer is met by chance");
+                tracing::warn!(%error, "birthday probing cannot start");
                 let _ = self.line.send(&ToAgent::SocketsOpened { number, count: 0 });
             }
         }
@@ -137,7 +137,7 @@ impl AuxiliarySockets {
             return;
         };
         let Some(endpoint) = self.tables.auxiliaries.add(to, Box::new(udp.sender())) else {
-            tracing::warn!("too many peers are met by chance");
+            tracing::warn!("too many peers use auxiliary sockets");
             return;
         };
         let stop = Arc::<Stop>::default();
@@ -146,7 +146,7 @@ impl AuxiliarySockets {
         let thread =
             spawn("tailnet socket", move || receive(receiver, &relay, (&endpoint, to), &stops));
         if let Err(error) = thread {
-            tracing::warn!(%error, "a peer that was met by chance is left");
+            tracing::warn!(%error, "an auxiliary socket cannot be used");
             self.tables.auxiliaries.remove(&endpoint);
             return;
         }
@@ -235,7 +235,7 @@ fn probe(node: &Node, open: OpenSockets, stop: &Stop, line: &LineSender) -> Opti
     let flows = match node.open_flows(count.clamp(1, MAX_SOCKETS)) {
         Ok(flows) => flows,
         Err(error) => {
-            tracing::warn!(%error, "no socket to meet a peer by chance");
+            tracing::warn!(%error, "no sockets for birthday probing");
             let _ = line.send(&ToAgent::SocketsOpened { number, count: 0 });
             return None;
         }
@@ -288,7 +288,7 @@ fn receive(
     while !stop.is_set() {
         if let Err(error) = receiver.recv(&mut batch, false, true) {
             // The path times out.
-            tracing::warn!(%error, "an auxiliary socket");
+            tracing::warn!(%error, "an auxiliary socket failed");
             return;
         }
         relay.inject_batch(from, at, &batch);

@@ -107,7 +107,7 @@ impl Peers {
         }
         for peer in changed {
             if !self.contains(&peer.key) && self.0.len() >= MAX_PEERS {
-                tracing::warn!("a peer is left out: there are {MAX_PEERS}");
+                tracing::warn!("a peer is ignored: the limit is {MAX_PEERS}");
                 continue;
             }
             let nets: Box<[IpNet]> = peer.allowed_ips.iter().map(IpNet::trunc).collect();

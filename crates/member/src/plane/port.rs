@@ -30,7 +30,7 @@ pub fn open_socket(node: &Node, state: &Path) -> anyhow::Result<()> {
     if saved != Some(port)
         && let Err(error) = atomic_file::replace(&file, &format!("{port}\n"))
     {
-        tracing::error!(%error, "the port could not be kept");
+        tracing::error!(%error, "the port could not be saved");
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ struct ReportTimer {
 }
 
 impl ReportTimer {
-    /// While there is no traffic, an event is the first sign of some.
+    /// Without traffic, an event is the first sign of some.
     fn is_due(&self, now: Duration, event: bool) -> bool {
         now >= self.at || event && !self.busy
     }
@@ -129,7 +129,7 @@ impl Reporter {
     fn active(&mut self) -> Vec<Activity> {
         let bytes = |one: &PeerTraffic| (one.rx_bytes, one.tx_bytes);
         let mut all = self.node.traffic();
-        // In a large network, most peers have no traffic.
+        // In a large network, most peers are idle.
         all.retain(|one| bytes(one) != (0, 0));
         let now = all.iter().map(|one| (one.public_key, bytes(one))).collect();
         let last = std::mem::replace(&mut self.last, now);

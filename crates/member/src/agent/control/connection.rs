@@ -44,7 +44,7 @@ const MAX_ANSWER: usize = 256 << 10;
 /// The time limit of an answer except maps.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time without received data after which HTTP/2 sends a ping. It is longer than the interval
-/// of a coordinator's own keepalives (50 to 60 s), so a healthy stream needs no ping.
+/// of a coordinator's own keepalives (50 to 60 s), so a healthy stream never needs a ping.
 const PING_AFTER: Duration = Duration::from_secs(70);
 /// The time limit of the answer to that ping.
 const PONG_TIMEOUT: Duration = Duration::from_secs(20);
@@ -112,8 +112,7 @@ impl Connection {
                 Err(error) => failure = Some(error.or(failure)),
             }
         }
-        Err(failure
-            .unwrap_or_else(|| ControlError::ConnectionEnded("there was nothing to try".into())))
+        Err(failure.unwrap_or_else(|| ControlError::ConnectionEnded("no addresses to try".into())))
     }
 
     async fn over(
@@ -261,7 +260,7 @@ impl<C: Transport> ConnectAttempt<C> {
             }
             Ok(Keys { public }) => Ok(public),
             Err(_) => {
-                Err(ControlError::NotACoordinator(url, format!("it says: {}", printable(&body))))
+                Err(ControlError::NotACoordinator(url, format!("it answers: {}", printable(&body))))
             }
         }
     }

@@ -56,7 +56,7 @@ pub struct Target {
 
 impl Target {
     /// The address, if it is known without a look-up.
-    fn known_address(&self) -> Option<IpAddr> {
+    fn literal_address(&self) -> Option<IpAddr> {
         self.address.or_else(|| self.host.parse().ok())
     }
 }
@@ -146,7 +146,7 @@ impl Dialer {
         target: &Target,
     ) -> Result<Box<dyn Stream>, ControlError> {
         // The proxy resolves names.
-        if let Some(address) = target.known_address() {
+        if let Some(address) = target.literal_address() {
             self.admit(&target.host, vec![(address, target.port).into()])?;
         }
         let tcp = self.connect(resolve(&proxy.host, proxy.port).await?).await?;
@@ -368,6 +368,5 @@ where
             }
         }
     }
-    Err(failure
-        .unwrap_or_else(|| ControlError::ConnectionEnded("there was no address to try".into())))
+    Err(failure.unwrap_or_else(|| ControlError::ConnectionEnded("no addresses to try".into())))
 }

@@ -46,7 +46,7 @@ pub enum ControlError {
         /// The key of the server.
         offered: MachinePublic,
     },
-    /// The server at this URL has no key for the protocol.
+    /// The server at this URL does not support the protocol.
     CoordinatorTooOld(String),
     /// The coordinator does not support this version of the client. Its message.
     ClientTooOld(String),
@@ -135,10 +135,10 @@ impl fmt::Display for ControlError {
                  set IFACE --server-key {offered}`"
             ),
             Self::CoordinatorTooOld(url) => {
-                write!(f, "{url} is too old: it has no key for the ts2021 protocol")
+                write!(f, "{url} is too old: it does not support the ts2021 protocol")
             }
             Self::ClientTooOld(text) => {
-                write!(f, "the coordinator wants a newer version of this program: {text}")
+                write!(f, "the coordinator requires a newer version of this program: {text}")
             }
             Self::Handshake(error) => error.fmt(f),
             Self::HandshakeRefused(text) => {
@@ -158,7 +158,7 @@ impl fmt::Display for ControlError {
                 write!(f, "the coordinator's answer to the {what} request is unreadable: {why}")
             }
             Self::StreamTimedOut(time) => {
-                write!(f, "nothing came from the coordinator for {} s", time.as_secs())
+                write!(f, "the coordinator sent nothing for {} s", time.as_secs())
             }
         }
     }
@@ -170,7 +170,7 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
     let rustls::Error::InvalidCertificate(certificate) = error else {
         return match error {
             rustls::Error::InvalidMessage(_) => {
-                write!(f, "{host}: what answers does not speak TLS; is it an http:// URL?")
+                write!(f, "{host}: the server does not use TLS; is it an http:// URL?")
             }
             error => write!(f, "{host}: TLS failed: {error}"),
         };

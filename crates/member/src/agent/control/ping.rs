@@ -58,12 +58,12 @@ impl<C: Transport> Pings<'_, C> {
 
     async fn send(&self, answer: Answer) -> Result<(), ControlError> {
         let bad = |why: &str| ControlError::BadResponse("ping", why.into());
-        let uri: Uri = answer.url.parse().map_err(|_| bad("its URL is none"))?;
+        let uri: Uri = answer.url.parse().map_err(|_| bad("its URL is invalid"))?;
         let method = if answer.body.is_some() { Method::POST } else { Method::HEAD };
         let request = Request::builder().method(method);
         let body = Full::from(answer.body.unwrap_or_default());
         if answer.over_noise {
-            let request = request.uri(uri).body(body).map_err(|_| bad("its URL is none"))?;
+            let request = request.uri(uri).body(body).map_err(|_| bad("its URL is invalid"))?;
             return self.connection.send(request).await.map(drop);
         }
         self.send_plain(request, &uri, body).await
@@ -81,7 +81,7 @@ impl<C: Transport> Pings<'_, C> {
         let tls = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         if host != self.url.host {
-            return Err(bad("its URL is of another host"));
+            return Err(bad("its URL names another host"));
         }
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -90,7 +90,7 @@ impl<C: Transport> Pings<'_, C> {
             .uri(path)
             .header(HOST, authority)
             .body(body)
-            .map_err(|_| bad("its URL is none"))?;
+            .map_err(|_| bad("its URL is invalid"))?;
         let stream = self.transport.open(Target { host, port, tls, address: None }).await?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(ControlError::connection_ended)?;

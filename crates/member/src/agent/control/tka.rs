@@ -33,7 +33,7 @@ pub(super) async fn forward_all(
     requests: &mut TkaRequests,
     events: &mpsc::Sender<Event>,
 ) {
-    // A request of a previous connection gets no response.
+    // A request of a previous connection is lost.
     requests.mark_unchanged();
     while requests.changed().await.is_ok() {
         let Some(question) = requests.borrow_and_update().clone() else { continue };

@@ -76,7 +76,7 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
             Err(error) => first_error = first_error.or(Some(error.context(node.host_name.clone()))),
         }
     }
-    Err(first_error.unwrap_or_else(|| anyhow::anyhow!("the region has no relays")))
+    Err(first_error.unwrap_or_else(|| anyhow::anyhow!("no relays in this region")))
 }
 
 /// Measures the latency of a region by an HTTP request.
@@ -85,7 +85,7 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
 /// No relay of it can be reached.
 pub async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Duration> {
     let nodes = region.nodes.iter().filter(|node| !node.stun_only);
-    let mut first_error = anyhow::anyhow!("the region has no relays");
+    let mut first_error = anyhow::anyhow!("no relays in this region");
     for node in nodes {
         let request_sent = async {
             let (mut stream, _) = reach(dialer, node).await?;
@@ -161,7 +161,7 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
 
 fn server_name(node: &DerpNode) -> anyhow::Result<ServerName<'static>> {
     let name = ServerName::try_from(node.host_name.clone());
-    name.with_context(|| format!("{:?} is no name of a host", node.host_name))
+    name.with_context(|| format!("{:?} is not a host name", node.host_name))
 }
 
 /// The `Host` header for a relay. Its name is valid for TLS.
@@ -207,7 +207,7 @@ async fn upgrade(
     loop {
         if let Some((kind, contents)) = decoder.poll_frame(&mut buffer)? {
             let Some(FromRelay::ServerKey(server)) = FromRelay::read(kind, contents)? else {
-                bail!("the relay does not begin with its key");
+                bail!("the relay's first frame is not its key");
             };
             return Ok(Connection { stream, buffer, decoder, local, server, latency });
         }

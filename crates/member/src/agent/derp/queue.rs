@@ -80,7 +80,7 @@ impl Queue {
         self.urgent.chunks.is_empty() && self.data.chunks.is_empty()
     }
 
-    /// Drops expired chunks while there is no connection.
+    /// Drops expired chunks before a connection is opened.
     pub fn expire(&mut self, now: Instant) {
         self.drop_old(MAX_URGENT_WAIT, now);
     }

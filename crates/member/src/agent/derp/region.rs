@@ -39,7 +39,7 @@ const BACKOFF: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-/// The age of a connection whose end does not count as a failure.
+/// The age after which the end of a connection does not count as a failure.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// The longest delay that a restarting relay may request.
 const MAX_RESTART_WAIT: Duration = Duration::from_secs(5);
@@ -278,10 +278,10 @@ impl Region {
         }
         let mut connection = connect::connect(&self.dialer, &self.relays).await?;
         let login = self.seal(connection.server).await?;
-        ensure!(!login.is_empty(), "there is no node key to log in with");
+        ensure!(!login.is_empty(), "no node key to log in with");
         let login_sent = Instant::now();
         let written = self.log_in(&mut connection, &login);
-        timeout(LOGIN_TIMEOUT, written).await.context("no login in time")??;
+        timeout(LOGIN_TIMEOUT, written).await.context("the login timed out")??;
         self.shared.state().begin(Instant::now());
         serve::serve(connection, login_sent, self.id, &self.shared, &self.events).await
     }
@@ -290,7 +290,7 @@ impl Region {
     async fn seal(&self, server: [u8; 32]) -> anyhow::Result<Bytes> {
         let (reply, sealed) = oneshot::channel();
         let event = Event::Login { region: self.id, server, reply };
-        self.events.send(event).await.context("the agent ends")?;
+        self.events.send(event).await.context("the agent has ended")?;
         let sealed =
             timeout(SEAL_TIMEOUT, sealed).await.context("the login was not sealed in time")?;
         sealed.context("the login was not sealed")

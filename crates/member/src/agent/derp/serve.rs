@@ -47,7 +47,7 @@ const MAX_READ: usize = 64 << 10;
 /// The reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// There was no traffic.
+    /// It was idle.
     Idle,
     /// Another connection is needed.
     Reconnect,
@@ -151,7 +151,7 @@ impl Reader<'_> {
     }
 
     async fn emit(&self, event: Event) -> anyhow::Result<()> {
-        self.events.send(event).await.context("the agent ends")
+        self.events.send(event).await.context("the agent has ended")
     }
 }
 
@@ -189,7 +189,7 @@ async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::
             // Data left in the TLS buffers would be older than any in the queue.
             output.flush().await
         };
-        timeout(WRITE_TIMEOUT, written).await.context("the relay takes nothing")??;
+        timeout(WRITE_TIMEOUT, written).await.context("the relay does not read")??;
         out.clear();
     }
 }
@@ -223,7 +223,7 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
                 shared.to_write.notify_one();
             }
             if now >= state.last_received + SILENCE_TIMEOUT {
-                bail!("nothing was heard for {} s", SILENCE_TIMEOUT.as_secs());
+                bail!("no data for {} s", SILENCE_TIMEOUT.as_secs());
             }
             if !state.is_home && now >= state.last_datagram + IDLE_TIMEOUT {
                 return Ok(End::Idle);

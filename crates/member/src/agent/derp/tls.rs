@@ -32,7 +32,9 @@ pub fn config(
 ) -> anyhow::Result<Arc<ClientConfig>> {
     let provider = crypto::tls::provider();
     let check = if let Some(hash) = node.cert_name.strip_prefix(HASH) {
-        Check::Hash(read_hash(hash).ok_or_else(|| anyhow::anyhow!("{HASH}{hash} is no hash"))?)
+        Check::Hash(
+            read_hash(hash).ok_or_else(|| anyhow::anyhow!("{HASH}{hash} is not a valid hash"))?,
+        )
     } else if node.cert_name.is_empty() || node.cert_name == node.host_name {
         if !node.insecure_for_tests {
             return Ok(Arc::clone(usual));

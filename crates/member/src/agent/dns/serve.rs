@@ -148,7 +148,7 @@ impl Shared {
                 reply
             }
             Err(error) => {
-                tracing::debug!(%error, "a query stays without an answer");
+                tracing::debug!(%error, "a query was not answered");
                 self.counters.failed.fetch_add(1, Relaxed);
                 forward.failed()
             }
@@ -159,7 +159,7 @@ impl Shared {
 /// Waits after an error, unless it concerns one client only.
 async fn pause(error: &io::Error) {
     if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted) {
-        tracing::debug!(%error, "the resolver's socket");
+        tracing::debug!(%error, "socket of the DNS server");
         sleep(ACCEPT_PAUSE).await;
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn answer(
     let headers = response.headers_mut();
     headers.insert("Content-Security-Policy", HeaderValue::from_static("default-src 'none'"));
     headers.insert("X-Content-Type-Options", HeaderValue::from_static("nosniff"));
-    // There is no `Tailscale-Version`, because the command would warn about a different version.
+    // `Tailscale-Version` is absent, because the command would warn about a different version.
     response
 }
 
@@ -68,7 +68,7 @@ async fn route(
     let Some(name) = path.strip_prefix(PREFIX) else {
         return match path {
             "/" => Ok(body::text("linerate\n")),
-            _ => Err(ApiError::absent(format_args!("there is no {path}"))),
+            _ => Err(ApiError::absent(format_args!("not found: {path}"))),
         };
     };
     let call = Call {
@@ -109,7 +109,7 @@ impl Call<'_> {
         if self.may_write {
             Ok(())
         } else {
-            Err(ApiError::denied("only root and the operator may"))
+            Err(ApiError::denied("only root and the operator may do this"))
         }
     }
 
@@ -128,7 +128,7 @@ impl Call<'_> {
 
     pub(super) async fn bytes(self) -> Result<Bytes, ApiError> {
         let body = timeout(BODY_TIMEOUT, Limited::new(self.body, MAX_BODY).collect()).await;
-        let body = body.map_err(|_| ApiError::bad("the body did not come"))?;
+        let body = body.map_err(|_| ApiError::bad("the body did not arrive in time"))?;
         Ok(body.map_err(ApiError::bad)?.to_bytes())
     }
 

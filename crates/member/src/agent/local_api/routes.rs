@@ -116,7 +116,7 @@ async fn read(name: &str, call: Call<'_>) -> Answer {
             let mask: WatchMask =
                 call.parameter("mask").unwrap_or_default().parse().map_err(ApiError::bad)?;
             let (watcher, response) =
-                watch(&call.api.watchers).ok_or_else(|| ApiError::not_now("too many watch"))?;
+                watch(&call.api.watchers).ok_or_else(|| ApiError::not_now("too many watchers"))?;
             let request = Request::Watch { mask, watcher };
             let ended = |_| ApiError::not_now("the node is ending");
             call.api.requests.send(request).await.map_err(ended)?;
@@ -195,7 +195,7 @@ async fn own(name: &str, call: Call<'_>) -> Answer {
             call.check_read(&Method::GET)?;
             json(&call.request(|reply| Request::Netcheck { reply }).await?)
         }
-        _ => Err(ApiError::absent(format_args!("there is no {name}"))),
+        _ => Err(ApiError::absent(format_args!("not found: {name}"))),
     }
 }
 
@@ -278,6 +278,8 @@ pub(super) fn absent(name: &str) -> ApiError {
         | "reload-config"
         | "shutdown"
         | "set-udp-gro-forwarding" => first,
-        _ => return ApiError::absent(format_args!("there is no /localapi/v0/{name} in linerate")),
+        _ => {
+            return ApiError::absent(format_args!("linerate does not support /localapi/v0/{name}"));
+        }
     })
 }

@@ -113,13 +113,13 @@ async fn all_users_read_preferences_and_only_writers_change_them() {
     assert_eq!((code, &prefs["Hostname"]), (200, &json!("")));
     assert_eq!(prefs["Config"]["UserProfile"]["LoginName"], "ann@example.com");
     let refused = reader.request(Method::PATCH, "prefs", Some(&edits)).await;
-    assert_eq!(error_of(&refused), (403, "only root and the operator may"));
+    assert_eq!(error_of(&refused), (403, "only root and the operator may do this"));
     for user in [ROOT, OWN, OPERATOR] {
         let mut writer = Program::new(&api, user).await;
         let (code, prefs) = writer.request(Method::PATCH, "prefs", Some(&edits)).await;
         assert_eq!((code, &prefs["Hostname"]), (200, &json!("new")));
     }
-    // A node that root started has no other writers.
+    // Only root writes to a node that root started.
     assert!(!Writers::new(None).has(OWN) && Writers::new(None).has(ROOT));
     api.writers.set_operator(None);
     let mut previous = Program::new(&api, OPERATOR).await;
@@ -322,7 +322,7 @@ async fn unsupported_requests_have_clear_errors() {
         assert_eq!(answer.0, 501, "{name}");
     }
     let nothing = root.get("nothing").await;
-    assert_eq!(error_of(&nothing), (404, "there is no /localapi/v0/nothing in linerate"));
+    assert_eq!(error_of(&nothing), (404, "linerate does not support /localapi/v0/nothing"));
 }
 
 #[tokio::test]

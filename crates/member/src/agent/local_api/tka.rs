@@ -119,7 +119,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
 fn init_order(init: Init) -> Result<TkaCommand, ApiError> {
     if init.support_disablement.is_some_and(|secret| !secret.is_empty()) {
         return Err(ApiError::bad(
-            "linerate gives no coordinator a secret that turns tailnet lock off: leave out \
+            "linerate does not send a disablement secret to the coordinator: omit \
              --gen-disablement-for-support",
         ));
     }

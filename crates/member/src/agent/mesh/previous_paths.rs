@@ -48,7 +48,7 @@ impl PreviousPaths {
         true
     }
 
-    /// The time until which the saved map has no effect on the data plane.
+    /// The time until which the saved map does not affect the data plane.
     pub fn agent_until(&self) -> Duration {
         if self.has_report { self.agent_until } else { Duration::MAX }
     }

@@ -141,7 +141,7 @@ enum UpnpError {
 impl fmt::Display for UpnpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoAnswer => f.write_str("nobody answers"),
+            Self::NoAnswer => f.write_str("no answer"),
             Self::Failed(why) => f.write_str(why),
         }
     }
@@ -219,8 +219,9 @@ impl Router {
         let service = self.describe(&found).await?;
         self.service = Some((found, service.clone()));
         let (_, answer) = self.call(&service, &upnp::Request::Address).await?;
-        let address = upnp::read_address(&answer)
-            .ok_or_else(|| UpnpError::Failed("it has no address outside".into()))?;
+        let address = upnp::read_address(&answer).ok_or_else(|| {
+            UpnpError::Failed("the router did not report its external address".into())
+        })?;
         let mut lifetime = LIFETIME;
         let previous = self.mapping.map(|(external, ..)| external.port());
         let mut external = previous.unwrap_or(self.place.port);
@@ -243,7 +244,7 @@ impl Router {
                 }
             }
         }
-        Err(UpnpError::Failed("the ports outside are taken".into()))
+        Err(UpnpError::Failed("the external ports are in use".into()))
     }
 
     async fn release(&mut self) {
@@ -293,9 +294,8 @@ impl Router {
         }
         let request = Request::get(&found.description.path);
         let (_, text) = self.send(found.description.port, request, String::new()).await?;
-        Service::read(&text, &found.description, self.place.gateway).ok_or_else(|| {
-            UpnpError::Failed("its description names nothing that maps ports".into())
-        })
+        Service::read(&text, &found.description, self.place.gateway)
+            .ok_or_else(|| UpnpError::Failed("its description lacks a port mapping service".into()))
     }
 
     async fn call(

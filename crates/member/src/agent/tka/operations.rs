@@ -61,7 +61,7 @@ impl Operations {
             return Some("the coordinator is not connected");
         }
         let is_full = needs_coordinator && self.running.len() >= MAX_OPERATIONS;
-        is_full.then_some("the coordinator has not answered earlier orders yet: try again")
+        is_full.then_some("too many operations are pending: try again later")
     }
 
     pub fn handle_connected(&mut self) {
@@ -80,7 +80,7 @@ impl Operations {
         self.waiting.clear();
         for (_, _, reply) in self.running.drain(..) {
             let _ = reply.send(Err(ApiError::not_now(
-                "the connection to the coordinator ended meanwhile: look whether it was done",
+                "the connection to the coordinator ended: check whether the operation succeeded",
             )));
         }
     }
@@ -95,12 +95,12 @@ impl Agent {
         }
         let mut random = zeroize::Zeroizing::new([0; 32]);
         if getrandom::fill(&mut *random).is_err() {
-            let _ = reply.send(Err(ApiError::failed("there is no randomness")));
+            let _ = reply.send(Err(ApiError::failed("no randomness available")));
             return;
         }
         let next = match self.tka.follower.local_authority() {
             LocalAuthority::Damaged => {
-                Err(ApiError::failed("what was kept of tailnet lock is damaged"))
+                Err(ApiError::failed("the stored state of tailnet lock is damaged"))
             }
             _ => order.begin(self.signer(), &random).map_err(ApiError::failed),
         };

@@ -84,7 +84,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
     for (nats, [one, other]) in &pairs {
         let is_hard = |nat| matches!(nat, Nat::Symmetric | Nat::WithIpv6);
         let [hard, easy] = if is_hard(nats[0]) { [one, other] } else { [other, one] };
-        assert!(why(hard, easy).contains("from a port that it met by chance"), "{nats:?}");
+        assert!(why(hard, easy).contains("found by port guessing"), "{nats:?}");
         for (from, to) in [(one, other), (other, one)] {
             // A relay may drop a datagram on a busy machine, so both directions have to be direct.
             from.becomes_direct(to);

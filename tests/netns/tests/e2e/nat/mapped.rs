@@ -54,7 +54,7 @@ fn without_a_mapped_port_symmetric_boxes_leave_the_relay() {
         assert!(matches!(path, Path::Relay(_)), "{path:?}");
     }
     assert_eq!(mapping_of(&one), Value::Null);
-    let known = "none: the router speaks neither PCP, NAT-PMP nor UPnP";
+    let known = "none: the router supports neither PCP, NAT-PMP nor UPnP";
     eventually("the router is known", PATIENCE, || one.attempt("netcheck").stdout.contains(known));
 }
 

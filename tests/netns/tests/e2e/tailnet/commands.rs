@@ -171,6 +171,9 @@ fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do(
     let unknown = linerate(&node.host, &format!("set {} --operator=nosuchuser", Member::INTERFACE));
     assert!(unknown.ok, "{unknown:?}");
     let status = says(&node.host, "status");
-    assert!(status.contains("the operator \"nosuchuser\" is no user of this machine"), "{status}");
+    assert!(
+        status.contains("the operator \"nosuchuser\" is not a user of this machine"),
+        "{status}"
+    );
     assert!(!set(NOBODY, "stolen").ok);
 }

@@ -95,7 +95,7 @@ fn without_its_steward_a_node_goes_on_and_says_so() {
     one.host.run(format!("kill -KILL {steward}"));
     eventually("status says so", PATIENCE, || {
         let health = one.status()["Health"].to_string();
-        health.contains("the process that sets routes and names was killed")
+        health.contains("the process that configures routes and names was killed")
     });
     pinging.goes_on(100, PATIENCE);
     let pings = pinging.finish();

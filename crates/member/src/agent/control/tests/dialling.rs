@@ -123,7 +123,7 @@ async fn closed_port_and_host_without_tls_have_clear_errors() {
     });
     let dialer = dialer(&authority, &[]);
     let error = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
-    assert!(error.contains("does not speak TLS"), "{error}");
+    assert!(error.contains("does not use TLS"), "{error}");
     speaking.await.unwrap();
     let error = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
     assert!(error.contains("connection refused: nothing listens there"), "{error}");

@@ -33,8 +33,8 @@ async fn wrong_protocols_have_clear_errors() {
         Manner::Says(page.into_bytes())
     };
     for (manner, expected) in [
-        (Manner::TooOld, "is too old: it has no key for the ts2021 protocol"),
-        (page("200 OK", "Content-Length: 22"), "it says: <html>[2Jhello</html>"),
+        (Manner::TooOld, "is too old: it does not support the ts2021 protocol"),
+        (page("200 OK", "Content-Length: 22"), "it answers: <html>[2Jhello</html>"),
         (page("404 Not Found", "Content-Length: 0"), "404 Not Found: nothing"),
         (
             page("301 Moved", "Location: https://other.example/key\r\nContent-Length: 0"),

@@ -36,7 +36,7 @@ async fn no_connection_before_the_first_update_command() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn login_by_page_retains_its_key_and_has_no_time_limit() {
+async fn login_by_page_retains_its_key_and_never_times_out() {
     let (mut member, mut coordinator) = begun().await;
     member.command(Command::Login(Login::new(KEY))).await;
     let first = "https://control.example/register/1";
@@ -132,7 +132,7 @@ async fn outdated_client_gets_a_clear_error() {
     let (mut member, mut coordinator) = begun().await;
     member.command(Command::Login(with_auth_key())).await;
     coordinator.registers().await.status(400, "unsupported client version: v1.80 (119)");
-    assert!(member.disconnected().await.contains("wants a newer version of this program"));
+    assert!(member.disconnected().await.contains("requires a newer version of this program"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +206,7 @@ async fn server_key_of_first_connection_is_reported_and_pinned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn coordinator_with_wrong_key_gets_no_auth_key() {
+async fn auth_key_is_not_sent_to_a_coordinator_with_a_wrong_key() {
     let mut coordinator = Coordinator::new(Manner::Impostor);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Login(with_auth_key())).await;

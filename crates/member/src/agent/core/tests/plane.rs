@@ -144,7 +144,7 @@ async fn server_key_is_stored_and_only_the_user_can_change_it() {
     assert_eq!(expected(&rig), key(1));
     rig.set("ServerKey", key(2).to_string()).await;
     assert_eq!((expected(&rig), count(&rig)), (key(2), 2), "another session");
-    // Preferences from Tailscale's programs have no server key.
+    // Preferences from Tailscale's programs lack the server key.
     let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.prefs.clone() });
     let options = StartOptions { update_prefs: Some(prefs), ..StartOptions::default() };
     rig.request(|reply| Request::Start { options, reply }).await.unwrap().unwrap();

@@ -350,7 +350,7 @@ async fn damaged_tka_file_admits_no_peer() {
         let damage = damage.replace(r#""control_url":"""#, &format!(r#""control_url":"{URL}""#));
         std::fs::write(rig.folder.0.join("lock.json"), &damage).unwrap();
         let mut rig = rig.restarted().await;
-        assert_eq!(rig.health("no peer is believed").await.len(), 1, "{damage}");
+        assert_eq!(rig.health("no peer is trusted").await.len(), 1, "{damage}");
         rig.stream(chain.map(Value::Null)).await;
         assert_eq!(peers(&rig.plane_messages()), [], "{damage}");
     }

@@ -162,7 +162,7 @@ async fn relay_is_reached_through_a_proxy() {
     let url = format!("http://{}", proxy.local_addr().unwrap());
     let proxies = Proxies::new(|name| (name == "HTTPS_PROXY").then(|| url.clone()));
     let mut member = Node::by(1, &relay, proxies);
-    // The proxy resolves the name, so the relay needs no address.
+    // The proxy resolves the name, so the relay works without an address.
     let named = DerpNode { ipv4: String::new(), ..node(relay.at) };
     member.command(map([(1, vec![named])])).await;
     member.command(Command::Home(Some(1))).await;
@@ -190,7 +190,7 @@ async fn region_is_measured_without_a_login() {
     member.command(map([(1, vec![node(relay.at)]), (2, vec![dead])])).await;
     let (reply, measured) = oneshot::channel();
     member.command(Command::Measure { region: 1, reply }).await;
-    let mut client = relay.asked().await;
+    let mut client = relay.upgrade_request().await;
     assert!(client.request.starts_with("GET /derp/latency-check HTTP/1.1\r\n"));
     client.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     assert!(measured.await.unwrap().is_some());
@@ -232,7 +232,7 @@ async fn idle_region_is_closed_after_60_s_and_silent_home_is_lost_after_120_s() 
     let (ended, after) = watched(|_| {}).await;
     assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));
     let (ended, after) = watched(|state| state.is_home = true).await;
-    assert!(ended.unwrap_err().to_string().contains("nothing was heard"));
+    assert!(ended.unwrap_err().to_string().contains("no data for"));
     assert_eq!(after, 120);
 }
 

@@ -9,7 +9,7 @@ async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> Stri
     member.command(map([(1, vec![node(relay.at)])])).await;
     member.command(Command::Home(Some(1))).await;
     let behaves = async {
-        let mut client = relay.asked().await;
+        let mut client = relay.upgrade_request().await;
         behave(&mut client).await;
         client
     };
@@ -42,7 +42,7 @@ async fn wrong_greetings_are_rejected() {
         client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
         client.frame(kind::PING, b"12345678").await;
     });
-    assert!(why.await.contains("does not begin with its key"));
+    assert!(why.await.contains("first frame is not its key"));
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn login_without_a_node_key_fails() {
     let mut member = Node::new(1, &relay);
     member.command(map([(1, vec![node(relay.at)])])).await;
     member.command(Command::Home(Some(1))).await;
-    let mut client = relay.asked().await;
+    let mut client = relay.upgrade_request().await;
     client.greet().await;
     let Some(Event::Login { reply, region: 1, .. }) = member.events.recv().await else { panic!() };
     reply.send(Bytes::new()).unwrap();
@@ -170,13 +170,13 @@ async fn relay_at_a_local_address_is_rejected_for_a_remote_coordinator() {
         member.command(Command::Home(Some(1))).await;
         let why = tokio::select! {
             why = member.disconnected() => why,
-            _ = relay.asked() => panic!("it connects: {about:?}"),
+            _ = relay.upgrade_request() => panic!("it connects: {about:?}"),
         };
         assert!(why.contains("an address of this machine"), "{why}");
         // A map of a coordinator on this machine permits the relay.
         if about.ipv4 == "127.0.0.1" {
             member.command(map([(1, vec![about])])).await;
-            relay.asked().await;
+            relay.upgrade_request().await;
         }
     }
 }

@@ -57,7 +57,7 @@ impl Relay {
     }
 
     /// Accepts a connection with TLS and reads the upgrade request.
-    pub async fn asked(&self) -> Client {
+    pub async fn upgrade_request(&self) -> Client {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
             let Ok(stream) = self.tls.accept(stream).await else { continue };
@@ -67,7 +67,7 @@ impl Relay {
 
     /// Accepts a client and its login.
     pub async fn client(&self) -> Client {
-        let mut client = self.asked().await;
+        let mut client = self.upgrade_request().await;
         client.greet().await;
         client.log_in().await;
         client

@@ -39,7 +39,7 @@ async fn relay_needs_a_trusted_certificate_for_its_name() {
 }
 
 #[tokio::test]
-async fn relay_marked_insecure_needs_no_trusted_certificate() {
+async fn relay_marked_insecure_is_accepted_without_a_trusted_certificate() {
     let (relay, other) = (Relay::new().await, Relay::new().await);
     let insecure = DerpNode { insecure_for_tests: true, ..node(relay.at) };
     assert!(log_in(&relay, &other, insecure).await.is_ok());
@@ -85,7 +85,7 @@ async fn certificate_can_be_for_another_name_than_the_host() {
         };
         tokio::select! {
             connected = connecting => assert_eq!(connected.is_ok(), is_trusted),
-            _ = relay.asked() => unreachable!("nothing is asked"),
+            _ = relay.upgrade_request() => unreachable!("nothing is asked"),
         }
     }
 }

@@ -27,7 +27,7 @@ fn a_relay_that_speaks_no_such_protocol_is_told_and_harms_nothing() {
         (RelayManner::Says(Words::once(forged)), "403 Go"),
         (RelayManner::Says(Words::once(vec![b'x'; 20_000])), "too long"),
         (upgraded(frame(kind::SERVER_KEY, &[7; 40])), "greeting"),
-        (upgraded(frame(kind::PING, &[0; 8])), "does not begin with its key"),
+        (upgraded(frame(kind::PING, &[0; 8])), "first frame is not its key"),
         (upgraded(vec![kind::SERVER_KEY, 0xff, 0xff, 0xff, 0xff]), "4294967295"),
         (RelayManner::Then(Words::once([kind::RECV_PACKET, 0xff, 0xff, 0xff, 0xff])), "4294967295"),
         (RelayManner::Then(Words::cut_off([kind::RECV_PACKET, 0, 0, 1, 0, 7])), "relay"),
