@@ -5,6 +5,7 @@
 //!   x25519    Diffie-Hellman, up to eight at once    ┐
 //!   blake2s   hashes and HKDF, up to sixteen at once ├─ noise   handshakes of WireGuard and ts2021
 //!   key       the keys of a user                     ┘
+//!   nacl      NaCl's crypto_box                              disco, DERP
 //!   tls       the key exchanges of TLS connections (feature `tls`)
 //!   stack     wipes secrets that a computation leaves on the stack
 //! ```
@@ -14,6 +15,7 @@ pub mod aead;
 pub mod blake2s;
 mod implementation;
 mod key;
+pub mod nacl;
 pub mod noise;
 pub mod stack;
 #[cfg(feature = "tls")]

@@ -17,6 +17,8 @@
 //! The control half handles peers, replay protection and time. It also wipes the stack afterwards,
 //! because functions here return secrets by value.
 
+pub mod ik;
+
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
@@ -48,7 +50,7 @@ impl Identity {
 
     fn with_prologue(prologue: &[u8], private: PrivateKey) -> Self {
         let public = private.public_key();
-        Self { private, public, start: Symmetric::new(prologue, &public) }
+        Self { private, public, start: Symmetric::new(CONSTRUCTION, prologue, &public) }
     }
 }
 
@@ -98,7 +100,7 @@ impl Initiator {
         payload: &[u8],
         sealed: &mut [u8],
     ) -> Option<(Self, InitiationParts)> {
-        let mut symmetric = Symmetric::new(prologue, remote);
+        let mut symmetric = Symmetric::new(CONSTRUCTION, prologue, remote);
         let public = ephemeral.public_key();
         symmetric.mix_ephemeral(&public);
         let key = symmetric.mix_key(&ephemeral.diffie_hellman(remote)?);
@@ -312,8 +314,8 @@ struct Symmetric {
 }
 
 impl Symmetric {
-    fn new(prologue: &[u8], responder: &PublicKey) -> Self {
-        let construction = blake2s::hash(&[CONSTRUCTION]);
+    fn new(construction: &[u8], prologue: &[u8], responder: &PublicKey) -> Self {
+        let construction = blake2s::hash(&[construction]);
         let mut state = Self { chaining_key: Zeroizing::new(construction), hash: construction };
         state.mix_hash(prologue);
         state.mix_hash(responder.as_bytes());
