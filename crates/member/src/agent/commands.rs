@@ -23,7 +23,7 @@ pub(super) struct SessionCommands {
     announced: Option<Box<Announcement>>,
     /// The latest goal; a new one replaces it.
     goal: Option<control::Command>,
-    question: Option<SyncRequest>,
+    tka_request: Option<SyncRequest>,
     reconnect: bool,
 }
 
@@ -71,7 +71,7 @@ impl RelayCommands {
 
 impl SessionCommands {
     pub fn new(commands: mpsc::Sender<control::Command>) -> Self {
-        Self { commands, announced: None, goal: None, question: None, reconnect: false }
+        Self { commands, announced: None, goal: None, tka_request: None, reconnect: false }
     }
 
     pub fn set_announced(&mut self, announced: Announcement) {
@@ -84,8 +84,8 @@ impl SessionCommands {
     }
 
     /// Sets the request about tailnet lock.
-    pub fn request_tka(&mut self, question: SyncRequest) {
-        self.question = Some(question);
+    pub fn request_tka(&mut self, tka_request: SyncRequest) {
+        self.tka_request = Some(tka_request);
     }
 
     pub fn reconnect(&mut self) {
@@ -105,7 +105,7 @@ impl SessionCommands {
             // First, since a registration needs it.
             self.announced.take().map(control::Command::Update),
             self.goal.take(),
-            self.question.take().map(control::Command::TkaRequest),
+            self.tka_request.take().map(control::Command::TkaRequest),
             reconnect.then_some(control::Command::Reconnect),
         ];
         for command in commands.into_iter().flatten() {

@@ -148,8 +148,8 @@ pub enum Request {
     },
     /// Changes or queries tailnet lock. It is answered afterwards.
     Tka {
-        /// The operation.
-        order: Box<TkaCommand>,
+        /// The command.
+        command: Box<TkaCommand>,
         /// The answer.
         reply: Reply<Value>,
     },

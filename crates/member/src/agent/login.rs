@@ -236,9 +236,9 @@ impl Agent {
     }
 
     /// Sends a request about tailnet lock to the coordinator.
-    pub fn request_tka(&mut self, question: SyncRequest) {
+    pub fn request_tka(&mut self, tka_request: SyncRequest) {
         if let Some(session) = &mut self.login.session {
-            session.commands.request_tka(question);
+            session.commands.request_tka(tka_request);
         }
     }
 

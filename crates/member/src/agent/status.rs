@@ -98,7 +98,7 @@ impl Agent {
             Request::TkaStatus { reply } => {
                 let _ = reply.send(Ok(self.tka_status()));
             }
-            Request::Tka { order, reply } => self.begin_operation(*order, reply),
+            Request::Tka { command, reply } => self.begin_command(*command, reply),
             Request::Forwarding { reply } => {
                 let _ = reply.send(Ok(String::new()));
             }

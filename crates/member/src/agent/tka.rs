@@ -6,7 +6,7 @@
 //!                                                                     `──► lock.json, settings
 //! ```
 
-mod operations;
+mod pending_commands;
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use tailnet::{
 };
 use zeroize::Zeroizing;
 
-use self::operations::Operations;
+use self::pending_commands::PendingCommands;
 use super::{control, core::Agent, state_folder::StateFolder};
 
 const FILE: &str = "lock.json";
@@ -52,7 +52,7 @@ pub(super) struct Tka {
     /// The coordinator of the state.
     control_url: String,
     follower: Follower,
-    operations: Operations,
+    commands: PendingCommands,
 }
 
 impl SavedChain {
@@ -92,7 +92,7 @@ impl Tka {
             own,
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
-            operations: Operations::default(),
+            commands: PendingCommands::default(),
         })
     }
 
@@ -119,12 +119,12 @@ impl Tka {
     }
 
     pub fn handle_connected(&mut self) {
-        self.operations.handle_connected();
+        self.commands.handle_connected();
         self.follower.handle_connected();
     }
 
     pub fn handle_disconnected(&mut self) {
-        self.operations.handle_disconnected();
+        self.commands.handle_disconnected();
         self.follower.handle_disconnected();
     }
 
@@ -161,9 +161,9 @@ impl Agent {
     /// Requests missing updates from the coordinator.
     pub fn sync_tka(&mut self) {
         let (asking, now) = (self.requester(), self.clock.now);
-        let said = SyncInput { tka: self.map.tka(), requester: asking, now };
-        let question = self.tka.follower.poll_request(said);
-        self.send_tka_request(question);
+        let input = SyncInput { tka: self.map.tka(), requester: asking, now };
+        let request = self.tka.follower.poll_request(input);
+        self.send_tka_request(request);
     }
 
     /// Handles a response of the coordinator, or its absence.
@@ -173,32 +173,31 @@ impl Agent {
         answer: Result<&[u8], &control::error::ControlError>,
     ) {
         let answer = answer.map_err(ToString::to_string);
-        if let Some(question) = self.tka.operations.handle_answered(number) {
-            self.request_tka(question);
+        if let Some(request) = self.tka.commands.handle_answered(number) {
+            self.request_tka(request);
         }
-        if Operations::owns(number) {
-            return self.handle_operation_response(number, answer);
+        if PendingCommands::owns(number) {
+            return self.handle_command_response(number, answer);
         }
         let (asking, now) = (self.requester(), self.clock.now);
-        let said = SyncInput { tka: self.map.tka(), requester: asking, now };
-        let (changed, question) =
-            self.tka.follower.handle_answer(number, answer, said, control::random());
+        let input = SyncInput { tka: self.map.tka(), requester: asking, now };
+        let (changed, request) =
+            self.tka.follower.handle_answer(number, answer, input, control::random());
         if changed {
             self.save_tka();
             self.apply_settings();
         }
-        self.send_tka_request(question);
+        self.send_tka_request(request);
     }
 
     fn requester(&self) -> Requester {
         Requester { version: CAPABILITY_VERSION, node_key: self.own.key }
     }
 
-    fn send_tka_request(&mut self, question: Option<SyncRequest>) {
-        if let Some(question) =
-            question.and_then(|question| self.tka.operations.send_or_queue(question))
+    fn send_tka_request(&mut self, request: Option<SyncRequest>) {
+        if let Some(request) = request.and_then(|request| self.tka.commands.send_or_queue(request))
         {
-            self.request_tka(question);
+            self.request_tka(request);
         }
         match self.tka.follower.failure() {
             Some(failure) => {

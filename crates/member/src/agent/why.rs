@@ -160,9 +160,9 @@ impl Agent {
     }
 
     /// The result of birthday probing.
-    fn birthday_probing_result(&self, chance: BirthdayOutcome) -> Option<String> {
+    fn birthday_probing_result(&self, outcome: BirthdayOutcome) -> Option<String> {
         let ago = |at: Duration| self.clock.now.saturating_sub(at).as_secs();
-        Some(match chance {
+        Some(match outcome {
             BirthdayOutcome::NotTried | BirthdayOutcome::Succeeded(_) => return None,
             BirthdayOutcome::NotAnswered(at) => {
                 let ago = ago(at);

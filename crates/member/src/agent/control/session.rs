@@ -105,7 +105,7 @@ impl<C: Transport> Session<C> {
                                 // Answers beyond the limit would be late.
                                 let _ = answers.try_send(answer);
                             }
-                            Some(Command::TkaRequest(question)) => drop(send_tka_request.send_replace(Some(question))),
+                            Some(Command::TkaRequest(tka_request)) => drop(send_tka_request.send_replace(Some(tka_request))),
                             command => break command,
                         },
                         () = &mut pursued => return,

@@ -36,9 +36,9 @@ pub(super) async fn forward_all(
     // A request of a previous connection is lost.
     requests.mark_unchanged();
     while requests.changed().await.is_ok() {
-        let Some(question) = requests.borrow_and_update().clone() else { continue };
-        let number = question.number;
-        let answer = match timeout(ANSWER_TIMEOUT, send(connection, node_key, question)).await {
+        let Some(request) = requests.borrow_and_update().clone() else { continue };
+        let number = request.number;
+        let answer = match timeout(ANSWER_TIMEOUT, send(connection, node_key, request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ControlError::NoAnswer("the coordinator".into(), WHAT)),
         };
@@ -53,9 +53,9 @@ pub(super) async fn forward_all(
 async fn send(
     connection: &Connection,
     node_key: NodePublic,
-    question: SyncRequest,
+    request: SyncRequest,
 ) -> Result<Bytes, ControlError> {
-    let SyncRequest { path, body, .. } = question;
+    let SyncRequest { path, body, .. } = request;
     let response = connection.request(Method::GET, WHAT, path, &node_key, body).await?;
     collect_up_to(MAX_ANSWER, WHAT, response.into_body()).await
 }

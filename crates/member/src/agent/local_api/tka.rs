@@ -70,8 +70,11 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
             let api = call.api;
             let body = call.bytes().await?;
             let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| ApiError::bad("not a key"))?;
-            let order = TkaCommand::Affected(key);
-            json(&request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?)
+            let command = TkaCommand::Affected(key);
+            json(
+                &request_agent(api, |reply| Request::Tka { command: Box::new(command), reply })
+                    .await?,
+            )
         }
         _ => change(name, call).await,
     }
@@ -84,8 +87,8 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
     }
     call.check_write(&Method::POST)?;
     let api = call.api;
-    let order = match name {
-        "tka/init" => init_order(call.body().await?)?,
+    let command = match name {
+        "tka/init" => init_command(call.body().await?)?,
         "tka/sign" => {
             let Sign { node_key: node, rotation_public } = call.body().await?;
             let wrapping = bytes(&rotation_public.unwrap_or_default())?;
@@ -103,7 +106,8 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             TkaCommand::Wrap { auth_key, by }
         }
     };
-    let answer = request_agent(api, |reply| Request::Tka { order: Box::new(order), reply }).await?;
+    let answer =
+        request_agent(api, |reply| Request::Tka { command: Box::new(command), reply }).await?;
     match name {
         "tka/init" => json(&request_agent(api, |reply| Request::TkaStatus { reply }).await?),
         "tka/modify" => {
@@ -116,7 +120,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-fn init_order(init: Init) -> Result<TkaCommand, ApiError> {
+fn init_command(init: Init) -> Result<TkaCommand, ApiError> {
     if init.support_disablement.is_some_and(|secret| !secret.is_empty()) {
         return Err(ApiError::bad(
             "linerate does not send a disablement secret to the coordinator: omit \
@@ -135,6 +139,6 @@ fn bytes(base64: &str) -> Result<Vec<u8>, ApiError> {
     Base64::decode_vec(base64).map_err(|_| ApiError::bad("not base64"))
 }
 
-async fn run(call: &Call<'_>, order: TkaCommand) -> Result<Value, ApiError> {
-    call.request(|reply| Request::Tka { order: Box::new(order), reply }).await
+async fn run(call: &Call<'_>, command: TkaCommand) -> Result<Value, ApiError> {
+    call.request(|reply| Request::Tka { command: Box::new(command), reply }).await
 }

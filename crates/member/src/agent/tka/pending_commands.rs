@@ -1,0 +1,230 @@
+//! Commands of users for tailnet lock, and the queue of requests. A session stores only the latest
+//! request, so one is sent at a time.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+use tailnet::tka::{
+    command::{CommandContext, CommandStep, PendingCommand, TkaCommand},
+    follow::{LocalAuthority, SyncRequest},
+};
+
+use super::super::{
+    core::Agent,
+    local_api::{ApiError, Reply},
+};
+
+/// This bit is set in the numbers of requests for commands; it is clear in those of the follower.
+const COMMAND_BIT: u32 = 1 << 31;
+/// The most commands at once.
+const MAX_COMMANDS: usize = 16;
+
+/// Commands and requests that wait for the coordinator.
+#[derive(Default)]
+pub(super) struct PendingCommands {
+    is_connected: bool,
+    last: u32,
+    /// The number of the sent request.
+    in_flight: Option<u32>,
+    /// Requests that are sent afterwards.
+    waiting: VecDeque<SyncRequest>,
+    running: Vec<(u32, PendingCommand, Reply<Value>)>,
+}
+
+impl PendingCommands {
+    /// Whether the request with this number belongs to a command.
+    pub fn owns(number: u32) -> bool {
+        number & COMMAND_BIT != 0
+    }
+
+    /// Returns the request if it can be sent now, or queues it.
+    pub fn send_or_queue(&mut self, request: SyncRequest) -> Option<SyncRequest> {
+        if self.in_flight.is_some() {
+            self.waiting.push_back(request);
+            return None;
+        }
+        self.in_flight = Some(request.number);
+        Some(request)
+    }
+
+    /// A request was answered. Returns the next one to send.
+    pub fn handle_answered(&mut self, number: u32) -> Option<SyncRequest> {
+        self.in_flight.take_if(|in_flight| *in_flight == number)?;
+        let next = self.waiting.pop_front()?;
+        self.send_or_queue(next)
+    }
+
+    /// The reason why a command cannot start now.
+    fn refusal(&self, command: &TkaCommand) -> Option<&'static str> {
+        let needs_coordinator = !matches!(command, TkaCommand::Log(_) | TkaCommand::Wrap { .. });
+        if needs_coordinator && !self.is_connected {
+            return Some("the coordinator is not connected");
+        }
+        let is_full = needs_coordinator && self.running.len() >= MAX_COMMANDS;
+        is_full.then_some("too many commands are pending: try again later")
+    }
+
+    pub fn handle_connected(&mut self) {
+        self.fail_all();
+        self.is_connected = true;
+    }
+
+    pub fn handle_disconnected(&mut self) {
+        self.fail_all();
+        self.is_connected = false;
+    }
+
+    /// Fails all commands, because their responses cannot arrive.
+    fn fail_all(&mut self) {
+        self.in_flight = None;
+        self.waiting.clear();
+        for (_, _, reply) in self.running.drain(..) {
+            let _ = reply.send(Err(ApiError::not_now(
+                "the connection to the coordinator ended: check whether the command succeeded",
+            )));
+        }
+    }
+}
+
+impl Agent {
+    /// Starts a command of a user.
+    pub fn begin_command(&mut self, command: TkaCommand, reply: Reply<Value>) {
+        if let Some(why) = self.tka.commands.refusal(&command) {
+            let _ = reply.send(Err(ApiError::not_now(why)));
+            return;
+        }
+        let mut random = zeroize::Zeroizing::new([0; 32]);
+        if getrandom::fill(&mut *random).is_err() {
+            let _ = reply.send(Err(ApiError::failed("no randomness available")));
+            return;
+        }
+        let next = match self.tka.follower.local_authority() {
+            LocalAuthority::Damaged => {
+                Err(ApiError::failed("the stored state of tailnet lock is damaged"))
+            }
+            _ => command.begin(self.context(), &random).map_err(ApiError::failed),
+        };
+        self.continue_command(next, reply);
+    }
+
+    /// Handles the response to a request of a command, or its absence.
+    pub(super) fn handle_command_response(&mut self, number: u32, answer: Result<&[u8], String>) {
+        let running = &mut self.tka.commands.running;
+        let Some(at) = running.iter().position(|(own, ..)| *own == number) else { return };
+        let (_, pending, reply) = running.swap_remove(at);
+        let next = answer
+            .map_err(ApiError::failed)
+            .and_then(|text| pending.handle_answer(self.context(), text).map_err(ApiError::failed));
+        self.continue_command(next, reply);
+    }
+
+    fn continue_command(&mut self, next: Result<CommandStep, ApiError>, reply: Reply<Value>) {
+        match next {
+            Ok(CommandStep::Request(path, body, pending)) => {
+                let commands = &mut self.tka.commands;
+                commands.last = commands.last.wrapping_add(1);
+                let number = commands.last | COMMAND_BIT;
+                commands.running.push((number, pending, reply));
+                if let Some(request) = commands.send_or_queue(SyncRequest { number, path, body }) {
+                    self.request_tka(request);
+                }
+            }
+            Ok(CommandStep::Done(answer)) => drop(reply.send(Ok(answer))),
+            Err(refusal) => drop(reply.send(Err(refusal))),
+        }
+    }
+
+    fn context(&self) -> CommandContext<'_> {
+        CommandContext {
+            own: &self.tka.own,
+            known: self.tka.follower.local_authority().authority(),
+            requester: self.requester(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailnet::{
+        keys::NodePublic,
+        tka::{NewKey, TkaKey, sync::Requester},
+    };
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn request(number: u32) -> SyncRequest {
+        SyncRequest { number, path: "/", body: Vec::new() }
+    }
+
+    #[test]
+    fn one_request_is_in_flight_and_the_others_follow_in_order() {
+        let mut commands = PendingCommands::default();
+        assert_eq!(commands.send_or_queue(request(1)), Some(request(1)));
+        for number in [COMMAND_BIT | 1, 2] {
+            assert_eq!(commands.send_or_queue(request(number)), None);
+        }
+        assert_eq!(commands.handle_answered(7), None, "it was not asked");
+        assert_eq!(commands.handle_answered(1), Some(request(COMMAND_BIT | 1)));
+        assert!(PendingCommands::owns(COMMAND_BIT | 1) && !PendingCommands::owns(2));
+        assert_eq!(commands.handle_answered(COMMAND_BIT | 1), Some(request(2)));
+        assert_eq!(commands.handle_answered(2), None);
+        assert_eq!(commands.send_or_queue(request(3)), Some(request(3)));
+    }
+
+    #[test]
+    fn command_without_connection_is_refused_unless_it_is_local() {
+        let mut commands = PendingCommands::default();
+        let key = || TkaKey::new(&[1; 32]);
+        let wrap = TkaCommand::Wrap { auth_key: String::from("tskey-auth-x").into(), by: key() };
+        let needs_coordinator = TkaCommand::Affected([1; 32]);
+        assert_eq!(
+            [&TkaCommand::Log(1), &wrap].map(|command| commands.refusal(command)),
+            [None; 2]
+        );
+        assert_eq!(commands.refusal(&needs_coordinator), Some("the coordinator is not connected"));
+        commands.handle_connected();
+        assert_eq!(commands.refusal(&needs_coordinator), None);
+        for number in 0..MAX_COMMANDS as u32 {
+            let asking = Requester { version: 119, node_key: NodePublic([1; 32]) };
+            let keys = vec![NewKey::new(key().id(), 1)];
+            let command = TkaCommand::Init { keys, disablement_hashes: vec![[1; 32]] };
+            let begun = command
+                .begin(CommandContext { own: &key(), known: None, requester: asking }, &[1; 32]);
+            let Ok(CommandStep::Request(_, _, pending)) = begun else {
+                panic!("a request, not {begun:?}")
+            };
+            commands.running.push((COMMAND_BIT | number, pending, oneshot::channel().0));
+        }
+        assert!(commands.refusal(&needs_coordinator).is_some_and(|why| !why.contains("connected")));
+        assert_eq!(commands.refusal(&wrap), None);
+    }
+
+    #[test]
+    fn lost_connection_fails_commands_and_the_next_request_is_sent_at_once() {
+        let own = TkaKey::new(&[1; 32]);
+        let asking = Requester { version: 119, node_key: NodePublic([1; 32]) };
+        let command = TkaCommand::Init {
+            keys: vec![NewKey::new(own.id(), 1)],
+            disablement_hashes: vec![[1; 32]],
+        };
+        let begun =
+            command.begin(CommandContext { own: &own, known: None, requester: asking }, &[1; 32]);
+        let Ok(CommandStep::Request(path, body, pending)) = begun else {
+            panic!("a request, not {begun:?}")
+        };
+        let mut commands = PendingCommands::default();
+        commands.handle_connected();
+        let (reply, mut answer) = oneshot::channel();
+        commands.running.push((COMMAND_BIT | 1, pending, reply));
+        assert!(
+            commands.send_or_queue(SyncRequest { number: COMMAND_BIT | 1, path, body }).is_some()
+        );
+        assert_eq!(commands.send_or_queue(request(2)), None);
+        commands.handle_disconnected();
+        assert!(answer.try_recv().unwrap().is_err() && commands.running.is_empty());
+        commands.handle_connected();
+        assert_eq!(commands.send_or_queue(request(3)), Some(request(3)));
+        assert_eq!(commands.handle_answered(3), None, "what waited is forgotten");
+    }
+}
