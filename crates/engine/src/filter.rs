@@ -34,7 +34,7 @@ pub struct Filter {
     epoch: AtomicU64,
     set: Mutex<Set>,
     /// `None` while the filter is off.
-    begun: Mutex<Option<OpenedFlows>>,
+    opened: Mutex<Option<OpenedFlows>>,
     judged: AtomicU64,
 }
 
@@ -53,11 +53,11 @@ impl Filter {
         let rules = Arc::new(Rules::new(policy));
         let mut set = lock(&self.set);
         let were_up = set.rules.as_ref().is_some_and(|rules| rules.shields_up());
-        let mut begun = lock(&self.begun);
-        if begun.is_none() || (rules.shields_up() && !were_up) {
-            *begun = Some(OpenedFlows::new(seed()));
+        let mut opened = lock(&self.opened);
+        if opened.is_none() || (rules.shields_up() && !were_up) {
+            *opened = Some(OpenedFlows::new(seed()));
         }
-        drop(begun);
+        drop(opened);
         set.rules = Some(rules);
         set.last += 1;
         self.epoch.store(set.last, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Filter {
         let mut set = lock(&self.set);
         set.rules = None;
         self.epoch.store(0, Ordering::Relaxed);
-        *lock(&self.begun) = None;
+        *lock(&self.opened) = None;
     }
 
     /// Number of verdicts. Consecutive packets of one flow in a batch share one.
@@ -79,17 +79,17 @@ impl Filter {
     /// Records the flows that `packets` of this host open, if a filter is set.
     pub(crate) fn note<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
         if self.epoch.load(Ordering::Relaxed) != 0 {
-            self.note_begun(packets);
+            self.note_opened(packets);
         }
     }
 
-    fn note_begun<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
-        let (mut begun, mut last) = (None, None);
+    fn note_opened<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
+        let (mut opened, mut last) = (None, None);
         for flow in packets.filter_map(OpenedFlows::read) {
             if last.replace(flow) != Some(flow)
-                && let Some(begun) = begun.get_or_insert_with(|| lock(&self.begun)).as_mut()
+                && let Some(opened) = opened.get_or_insert_with(|| lock(&self.opened)).as_mut()
             {
-                begun.note(flow);
+                opened.note(flow);
             }
         }
     }
@@ -116,7 +116,7 @@ impl InboundFilter {
         }
         let judge = self.judge.as_mut()?;
         judge.begin();
-        Some(BatchFilter { judged: judge.judged(), judge, filter: &self.filter, begun: None })
+        Some(BatchFilter { judged: judge.judged(), judge, filter: &self.filter, opened: None })
     }
 
     /// Loads the present policy.
@@ -137,17 +137,17 @@ pub(crate) struct BatchFilter<'a> {
     judge: &'a mut Judge,
     filter: &'a Filter,
     /// Locked when the first packet needs it.
-    begun: Option<MutexGuard<'a, Option<OpenedFlows>>>,
+    opened: Option<MutexGuard<'a, Option<OpenedFlows>>>,
     /// Number of verdicts before this batch.
     judged: u64,
 }
 
 impl BatchFilter<'_> {
     pub fn verdict(&mut self, header: &IpHeader, packet: &[u8]) -> Verdict {
-        let Self { judge, filter, begun, .. } = self;
+        let Self { judge, filter, opened, .. } = self;
         let is_reply = |flow: &Flow| {
-            let begun = begun.get_or_insert_with(|| lock(&filter.begun)).as_mut();
-            begun.is_some_and(|begun| begun.has(flow))
+            let opened = opened.get_or_insert_with(|| lock(&filter.opened)).as_mut();
+            opened.is_some_and(|opened| opened.has(flow))
         };
         judge.verdict(header, packet, is_reply)
     }

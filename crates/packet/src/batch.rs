@@ -227,13 +227,13 @@ impl SendBatch {
         self.relayed = runs.iter().any(|run| run.endpoint.remote.is_relayed());
     }
 
-    /// Grows the buffer to `self.used` bytes. The first `kept` bytes are copied.
+    /// Grows the buffer to `self.used` bytes. The first `copied` bytes are copied.
     #[cold]
-    fn grow(&mut self, kept: usize) {
+    fn grow(&mut self, copied: usize) {
         // Fresh zeroed memory is not backed by pages until it is written.
         let room = self.used.max(2 * self.buf.len());
         let mut grown = vec![0; room.next_multiple_of(MAX_PACKET + 1)];
-        grown[..kept].copy_from_slice(&self.buf[..kept]);
+        grown[..copied].copy_from_slice(&self.buf[..copied]);
         self.buf = grown;
     }
 

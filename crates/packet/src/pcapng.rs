@@ -96,11 +96,11 @@ pub enum Block {
 /// Starts a section with the name of the `application`.
 pub fn section(out: &mut Vec<u8>, application: &str) {
     block_of(out, SECTION, |out| {
-        word(out, BYTE_ORDER);
-        half(out, 1);
-        half(out, 0);
+        put_u32(out, BYTE_ORDER);
+        put_u16(out, 1);
+        put_u16(out, 0);
         // The length of the section is not known yet.
-        double(out, u64::MAX);
+        put_u64(out, u64::MAX);
         option(out, SECTION_APPLICATION, application.as_bytes());
         end_options(out);
     });
@@ -109,9 +109,9 @@ pub fn section(out: &mut Vec<u8>, application: &str) {
 /// Writes the interface. Packets are truncated to `snaplen` bytes; 0 means unlimited.
 pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snaplen: u32) {
     block_of(out, INTERFACE, |out| {
-        half(out, LINK_TYPE);
-        half(out, 0);
-        word(out, snaplen);
+        put_u16(out, LINK_TYPE);
+        put_u16(out, 0);
+        put_u32(out, snaplen);
         option(out, INTERFACE_NAME, name.as_bytes());
         option(out, INTERFACE_DESCRIPTION, description.as_bytes());
         option(out, INTERFACE_RESOLUTION, &[RESOLUTION]);
@@ -128,15 +128,15 @@ pub fn max_packet_block_len(kept: usize, comment: usize) -> usize {
 }
 
 /// Writes a packet, truncated to `snaplen` bytes.
-pub fn packet(out: &mut Vec<u8>, seen: CapturedPacket<'_>, snaplen: usize) {
-    let CapturedPacket { at, direction, packet, dropped, comment } = seen;
+pub fn packet(out: &mut Vec<u8>, captured: CapturedPacket<'_>, snaplen: usize) {
+    let CapturedPacket { at, direction, packet, dropped, comment } = captured;
     let kept = &packet[..packet.len().min(snaplen)];
     block_of(out, PACKET, |out| {
         // The only interface of the section.
-        word(out, 0);
+        put_u32(out, 0);
         time(out, at);
-        word(out, kept.len() as u32);
-        word(out, packet.len() as u32);
+        put_u32(out, kept.len() as u32);
+        put_u32(out, packet.len() as u32);
         out.extend_from_slice(kept);
         pad(out);
         let flags: u32 = match direction {
@@ -159,11 +159,11 @@ pub fn packet(out: &mut Vec<u8>, seen: CapturedPacket<'_>, snaplen: usize) {
 pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
     let Statistics { started, finished, received, dropped } = statistics;
     block_of(out, STATISTICS, |out| {
-        word(out, 0);
+        put_u32(out, 0);
         time(out, finished);
         for (code, at) in [(STATISTICS_START, started), (STATISTICS_END, finished)] {
-            half(out, code);
-            half(out, 8);
+            put_u16(out, code);
+            put_u16(out, 8);
             time(out, at);
         }
         option(out, STATISTICS_RECEIVED, &received.to_le_bytes());
@@ -211,23 +211,23 @@ impl Statistics {
 
 fn block_of(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    word(out, kind);
-    word(out, 0);
+    put_u32(out, kind);
+    put_u32(out, 0);
     body(out);
     let len = (out.len() + 4 - start) as u32;
-    word(out, len);
+    put_u32(out, len);
     out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
 }
 
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
-    half(out, code);
-    half(out, value.len() as u16);
+    put_u16(out, code);
+    put_u16(out, value.len() as u16);
     out.extend_from_slice(value);
     pad(out);
 }
 
 fn end_options(out: &mut Vec<u8>) {
-    word(out, 0);
+    put_u32(out, 0);
 }
 
 /// Blocks and their fields are aligned to four bytes.
@@ -235,11 +235,11 @@ fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// The upper half comes first, whatever the byte order.
+/// The upper put_u16 comes first, whatever the byte order.
 fn time(out: &mut Vec<u8>, at: Duration) {
     let nanos = at.as_nanos() as u64;
-    word(out, (nanos >> 32) as u32);
-    word(out, nanos as u32);
+    put_u32(out, (nanos >> 32) as u32);
+    put_u32(out, nanos as u32);
 }
 
 fn time_of(value: &[u8]) -> Option<Duration> {
@@ -247,15 +247,15 @@ fn time_of(value: &[u8]) -> Option<Duration> {
     Some(Duration::from_nanos(u64::from(high) << 32 | u64::from(low)))
 }
 
-fn half(out: &mut Vec<u8>, value: u16) {
+fn put_u16(out: &mut Vec<u8>, value: u16) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn word(out: &mut Vec<u8>, value: u32) {
+fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn double(out: &mut Vec<u8>, value: u64) {
+fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
@@ -271,7 +271,7 @@ mod tests {
 
     const AT: Duration = Duration::new(1_700_000_000, 123_456_789);
 
-    fn seen(packet: &[u8]) -> CapturedPacket<'_> {
+    fn captured(packet: &[u8]) -> CapturedPacket<'_> {
         CapturedPacket { at: AT, direction: Direction::Inbound, packet, dropped: 0, comment: "" }
     }
 
@@ -306,12 +306,12 @@ mod tests {
     #[test]
     fn a_packet_is_truncated_to_the_snaplen_and_has_all_options() {
         let mut out = Vec::new();
-        packet(&mut out, seen(b"12345"), 100);
+        packet(&mut out, captured(b"12345"), 100);
         let cut = CapturedPacket {
             direction: Direction::Outbound,
             dropped: 7,
             comment: "peer a",
-            ..seen(b"12345")
+            ..captured(b"12345")
         };
         packet(&mut out, cut, 2);
         let [(PACKET, whole), (PACKET, cut)] = &blocks(&out)[..] else { panic!("{out:?}") };
@@ -348,9 +348,9 @@ mod tests {
             len in 0usize..300, snaplen in 0usize..300, dropped: bool, comment in ".{0,40}",
         ) {
             let bytes = vec![1; len];
-            let seen = CapturedPacket { dropped: dropped.into(), comment: &comment, ..seen(&bytes) };
+            let captured = CapturedPacket { dropped: dropped.into(), comment: &comment, ..captured(&bytes) };
             let mut out = Vec::new();
-            packet(&mut out, seen, snaplen);
+            packet(&mut out, captured, snaplen);
             prop_assert!(out.len() <= max_packet_block_len(len.min(snaplen), comment.len()));
             prop_assert_eq!(parse_block_header(&out), Some(Block::Packet(out.len())));
         }
@@ -360,7 +360,7 @@ mod tests {
             let bytes = vec![1; crate::MAX_PACKET];
             let comment = "ä".repeat(extra);
             let mut out = Vec::new();
-            packet(&mut out, CapturedPacket { comment: &comment, dropped: 1, ..seen(&bytes) }, usize::MAX);
+            packet(&mut out, CapturedPacket { comment: &comment, dropped: 1, ..captured(&bytes) }, usize::MAX);
             prop_assert_eq!(parse_block_header(&out), Some(Block::Packet(out.len())));
             prop_assert!(out.len() <= max_packet_block_len(bytes.len(), comment.len()));
         }

@@ -97,6 +97,6 @@ mod tests {
         assert!(!contention.is_contended(at(20)), "nothing is lost any more");
         contention.note(true, false, at(9_995));
         assert!(contention.is_contended(at(10_009)));
-        assert!(!contention.is_contended(at(10_010)), "the others are gone");
+        assert!(!contention.is_contended(at(10_010)), "the other peers have expired");
     }
 }

@@ -40,13 +40,13 @@ struct FloodDetector {
 
 impl FloodDetector {
     /// Takes the number of datagrams so far.
-    fn handle(&mut self, came: u64, now: Time) {
+    fn handle(&mut self, arrived: u64, now: Time) {
         let elapsed = now.since(*self.since.get_or_insert(now));
         if elapsed < if self.share.is_some() { MEASURE_DURING } else { MEASURE_BEFORE } {
             return;
         }
-        let rate = (came - self.counted) as f64 / elapsed.as_secs_f64();
-        (self.since, self.counted) = (Some(now), came);
+        let rate = (arrived - self.counted) as f64 / elapsed.as_secs_f64();
+        (self.since, self.counted) = (Some(now), arrived);
         let is_flood = rate >= if self.share.is_some() { END_RATE } else { START_RATE };
         let share = is_flood.then(|| (RECEIVED_RATE / rate * ALL_DATAGRAMS) as u32);
         let alike = |before: u32, share: u32| {
@@ -129,13 +129,13 @@ mod tests {
         fn second(&mut self, number: u64, rate: f64) -> usize {
             let before = self.sets;
             for step in 0..1000 {
-                let came = rate / 1000.0;
-                let thinned = self.has.as_ref().map_or(came, |flood| {
-                    let leaks = (self.leaks / 1000.0).min(came);
-                    leaks + (came - leaks) * f64::from(flood.share) / ALL_DATAGRAMS
+                let arrived = rate / 1000.0;
+                let thinned = self.has.as_ref().map_or(arrived, |flood| {
+                    let leaks = (self.leaks / 1000.0).min(arrived);
+                    leaks + (arrived - leaks) * f64::from(flood.share) / ALL_DATAGRAMS
                 });
                 self.received += thinned;
-                self.left_out += came - thinned;
+                self.left_out += arrived - thinned;
                 let counted = self.left_out as u64;
                 self.left_out -= counted as f64;
                 self.take(counted, Time::from_nanos((number * 1000 + step) * 1_000_000));

@@ -97,7 +97,7 @@ fn memory_is_bounded_and_reused() {
 fn only_a_standing_queue_is_signalled_with_a_mark_if_it_supports_ecn() {
     for (tos, dropped) in [(0, true), (2, false)] {
         let mut queue = Queue::new();
-        let mut told = Vec::new();
+        let mut signals = Vec::new();
         let mut number = 0;
         // A round every four milliseconds: a slow machine.
         for ms in (1..150).map(|n| millis(4 * n)) {
@@ -108,12 +108,12 @@ fn only_a_standing_queue_is_signalled_with_a_mark_if_it_supports_ecn() {
                 let marked = packet[1] == 3;
                 assert!(!(marked && dropped));
                 if marked || dropped {
-                    told.push((port_and_number(&packet).0, dropped));
+                    signals.push((port_and_number(&packet).0, dropped));
                 }
             }
         }
-        assert!((2..20).contains(&told.len()), "{told:?}");
-        assert!(told.iter().all(|it| *it == (1, dropped)), "{told:?}");
+        assert!((2..20).contains(&signals.len()), "{signals:?}");
+        assert!(signals.iter().all(|it| *it == (1, dropped)), "{signals:?}");
     }
 }
 

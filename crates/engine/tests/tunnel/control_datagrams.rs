@@ -38,13 +38,13 @@ fn control_datagrams_arrive_with_source_and_time() {
     by_b.send_control(b"TS", to_a, Some(4)).unwrap();
     run(&network, &mut [&mut a, &mut b], SECOND);
     for expected in [&hello[..], &STUN] {
-        let came = from_b.try_recv().unwrap();
-        assert_eq!((&came.bytes[..], came.from.remote), (expected, b.address.into()));
+        let received = from_b.try_recv().unwrap();
+        assert_eq!((&received.bytes[..], received.from.remote), (expected, b.address.into()));
         let local = Local { addr: a.address.ip(), interface: 1 };
-        assert_eq!(came.from.local, Some(local));
-        assert_eq!(came.at, sent + Link::CLEAN.delay);
-        // It is answered to the endpoint from which it came.
-        by_a.send_control(&came.bytes, came.from, None).unwrap();
+        assert_eq!(received.from.local, Some(local));
+        assert_eq!(received.at, sent + Link::CLEAN.delay);
+        // It is answered to the endpoint from which it received.
+        by_a.send_control(&received.bytes, received.from, None).unwrap();
     }
     assert!(from_b.try_recv().is_err());
     run(&network, &mut [&mut a, &mut b], SECOND);

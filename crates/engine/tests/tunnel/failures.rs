@@ -110,7 +110,7 @@ fn a_stale_source_is_cleared_and_nothing_is_lost() {
     *rig.error.lock().unwrap() = None;
     assert_eq!(rig.send(2), 2);
     let sources = rig.sources.lock().unwrap();
-    assert!(sources[0].is_some(), "the peer was heard, so the source is sticky");
+    assert!(sources[0].is_some(), "a datagram of the peer was received, so the source is sticky");
     assert!(sources[1..].iter().all(Option::is_none), "then the routing table chooses");
     assert_eq!(rig.a.all_drops(), []);
 }

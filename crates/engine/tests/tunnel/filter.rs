@@ -82,12 +82,12 @@ fn a_new_policy_takes_effect_at_once_also_for_existing_flows() {
 fn replies_to_opened_flows_are_accepted_until_shields_go_up() {
     let (network, mut a, mut b, filter) = filtered(3);
     filter.set(&policy(80));
-    let (asked, reply) = (udp((B, 5000), (A, 53), 1), udp((A, 53), (B, 5000), 2));
+    let (query, reply) = (udp((B, 5000), (A, 53), 1), udp((A, 53), (B, 5000), 2));
     let one = std::slice::from_ref(&reply);
-    assert!(carried(&network, &mut a, &mut b, one).is_empty(), "nobody asked");
-    b.port.push(asked.clone());
+    assert!(carried(&network, &mut a, &mut b, one).is_empty(), "the flow is not open");
+    b.port.push(query.clone());
     run(&network, &mut [&mut a, &mut b], Duration::from_millis(20));
-    assert_eq!(a.port.take(), std::slice::from_ref(&asked));
+    assert_eq!(a.port.take(), std::slice::from_ref(&query));
     assert_eq!(carried(&network, &mut a, &mut b, one), one);
     filter.set(&policy(81));
     assert_eq!(carried(&network, &mut a, &mut b, one), one, "whatever the rules");
@@ -95,7 +95,7 @@ fn replies_to_opened_flows_are_accepted_until_shields_go_up() {
     let shields_up = Policy { shields_up: true, ..policy(5000) };
     filter.set(&shields_up);
     assert!(carried(&network, &mut a, &mut b, one).is_empty());
-    b.port.push(asked);
+    b.port.push(query);
     run(&network, &mut [&mut a, &mut b], Duration::from_millis(20));
     assert_eq!(carried(&network, &mut a, &mut b, one), one);
     filter.set(&shields_up);

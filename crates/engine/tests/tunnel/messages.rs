@@ -35,14 +35,14 @@ fn packets_between_programs_do_not_reach_the_hosts() {
     let network = Network::new(1, Link::CLEAN);
     let ((mut a, to_a, by_a), (mut b, to_b, by_b)) = (host(&network, 1), host(&network, 2));
     make_peers(&a, &b);
-    let asked = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")]
+    let requests = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")]
         .map(|(from, to)| packet(from, to, 0, 1, 50));
     // Without a session, the packets are staged in order.
-    for question in &asked {
-        assert!(by_a.push(question.clone()));
+    for request in &requests {
+        assert!(by_a.push(request.clone()));
     }
     run(&network, &mut [&mut a, &mut b], SECOND);
-    assert_eq!(all(&to_b), asked);
+    assert_eq!(all(&to_b), requests);
     let answer = packet("10.0.0.2", "10.0.0.1", 0, 2, 50);
     by_b.push(answer.clone());
     run(&network, &mut [&mut a, &mut b], SECOND);

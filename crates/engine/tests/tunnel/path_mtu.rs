@@ -172,7 +172,7 @@ fn path_probes_and_their_answers_do_not_cause_keepalives() {
     run(&network, &mut [&mut a, &mut b], 5 * SECOND);
     assert_eq!(a.path_mtu(), Some(1340), "the search is over");
     // B's probe answers replace the keepalive to A's data. A received only probe answers.
-    let said = [&a, &b].map(Host::sent_bytes);
+    let before = [&a, &b].map(Host::sent_bytes);
     run(&network, &mut [&mut a, &mut b], 60 * SECOND);
-    assert_eq!([&a, &b].map(Host::sent_bytes), said);
+    assert_eq!([&a, &b].map(Host::sent_bytes), before);
 }

@@ -48,8 +48,8 @@ mod tests {
     #[test]
     fn a_path_mtu_only_decreases_until_it_expires() {
         let (mut paths, now) = (Paths::default(), Time::default());
-        for (said, known) in [(1400, 1400), (1300, 1300), (1350, 1300)] {
-            paths.lower(address(1), said, now);
+        for (reported, known) in [(1400, 1400), (1300, 1300), (1350, 1300)] {
+            paths.lower(address(1), reported, now);
             assert_eq!(paths.mtu(address(1), now), Some(known));
         }
         let end = now + AGE;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(paths.0.len(), MAX_PATHS);
         assert_eq!(paths.mtu(address(MAX_PATHS), now), None);
         paths.lower(address(0), 1300, now);
-        assert_eq!(paths.mtu(address(0), now), Some(1300), "a known one is still heard of");
+        assert_eq!(paths.mtu(address(0), now), Some(1300), "an existing entry is still updated");
         let later = now + AGE;
         paths.lower(address(MAX_PATHS), 1400, later);
         assert_eq!(paths.mtu(address(MAX_PATHS), later), Some(1400));

@@ -171,7 +171,7 @@ fn time_wait_connections_are_evicted_without_limit() {
 
 /// A connection in TIME-WAIT. The peer's last sequence number is 2, and its last timestamp is
 /// `stamp`.
-fn parted(state: &mut State, stamp: Option<u32>) -> usize {
+fn time_wait_connection(state: &mut State, stamp: Option<u32>) -> usize {
     let stamped = |mut header: Header| {
         header.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
         header
@@ -206,7 +206,7 @@ fn a_newer_syn_replaces_a_connection_in_time_wait() {
         (Some(STAMP), None, 3, true),
     ] {
         let mut state = listening(1 << 20);
-        let id = parted(&mut state, before);
+        let id = time_wait_connection(&mut state, before);
         let mut syn = segment(9, flags::SYN, (Seq(seq), Seq(0)), 9);
         syn.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
         arrive(&mut state, &syn, &[], now());
@@ -220,7 +220,7 @@ fn a_newer_syn_replaces_a_connection_in_time_wait() {
 #[test]
 fn without_a_listener_a_syn_does_not_end_time_wait() {
     let mut state = listening(1 << 20);
-    parted(&mut state, None);
+    time_wait_connection(&mut state, None);
     state.stop_listening((US, PORT).into());
     arrive(&mut state, &segment(9, flags::SYN, (Seq(1000), Seq(0)), 9), &[], now());
     assert_eq!(state.sockets[state.flows[&flow(9)]].tcp.state(), tcp::State::TimeWait);

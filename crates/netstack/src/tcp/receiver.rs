@@ -261,9 +261,10 @@ impl Receiver {
         let end = self.out_of_order_end();
         let with_end = |(first, last): Block| (first, last + u32::from(end == Some(last)));
         blocks.extend(latest.map(|latest| with_end(self.out_of_order[latest])));
-        let lone = end.filter(|end| self.out_of_order.last().is_none_or(|(_, last)| last != end));
+        let fin_only =
+            end.filter(|end| self.out_of_order.last().is_none_or(|(_, last)| last != end));
         let rest = self.out_of_order.iter().enumerate().filter(|(index, _)| Some(*index) != latest);
-        let rest = lone.map(|end| (end, end)).into_iter().chain(rest.map(|(_, block)| *block));
+        let rest = fin_only.map(|end| (end, end)).into_iter().chain(rest.map(|(_, block)| *block));
         let left = BLOCKS_SENT - blocks.len();
         blocks.extend(rest.map(with_end).take(left));
         blocks

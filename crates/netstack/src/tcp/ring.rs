@@ -86,8 +86,8 @@ impl Ring {
         if size >= wanted {
             return size;
         }
-        let lone = self.chunks.len() == 1;
-        let wanted = if lone { wanted.next_power_of_two().max(FIRST) } else { CHUNK };
+        let is_single = self.chunks.len() == 1;
+        let wanted = if is_single { wanted.next_power_of_two().max(FIRST) } else { CHUNK };
         let most = within(size + self.budget.allowance(self.held) - self.held);
         let grown = wanted.min(most);
         if grown <= size {

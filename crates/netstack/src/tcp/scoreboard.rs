@@ -178,20 +178,20 @@ impl Scoreboard {
         while let Some(first) = self.ranges.front_mut()
             && first.start.before(una)
         {
-            let mut gone = *first;
+            let mut acknowledged = *first;
             if first.end.after(una) {
-                gone.end = una;
+                acknowledged.end = una;
                 first.start = una;
             } else {
                 self.ranges.pop_front();
             }
-            match gone.state {
-                RangeState::Sacked => self.sacked -= gone.len(),
-                RangeState::Lost => self.lost -= gone.len(),
+            match acknowledged.state {
+                RangeState::Sacked => self.sacked -= acknowledged.len(),
+                RangeState::Lost => self.lost -= acknowledged.len(),
                 RangeState::InFlight => {}
             }
-            if gone.state != RangeState::Sacked {
-                delivered.note(&gone, highest);
+            if acknowledged.state != RangeState::Sacked {
+                delivered.note(&acknowledged, highest);
             }
         }
         if self.highest.is_some_and(|highest| !highest.after(una)) {

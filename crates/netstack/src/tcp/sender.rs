@@ -355,8 +355,8 @@ impl Sender {
         let smoothed = self.flight.rtt.smoothed().filter(|_| probes);
         self.timer = Some(match smoothed {
             Some(smoothed) => {
-                let lone = self.flight.board.in_flight() <= self.flight.mss();
-                let slack = if lone { MAX_ACK_DELAY } else { PROBE_SLACK };
+                let is_single = self.flight.board.in_flight() <= self.flight.mss();
+                let slack = if is_single { MAX_ACK_DELAY } else { PROBE_SLACK };
                 let wait = (2 * smoothed + slack).min(timeout);
                 (now + wait, Timer::TailProbe)
             }

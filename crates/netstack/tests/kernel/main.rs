@@ -23,7 +23,7 @@ fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-fn speech(len: usize) -> Vec<u8> {
+fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }
 
@@ -44,28 +44,28 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
 fn exchange_kernel(stream: TcpStream, len: usize) -> Vec<u8> {
     let mut writer = stream.try_clone().unwrap();
     let writing = spawn(move || {
-        writer.write_all(&speech(len)).unwrap();
+        writer.write_all(&data(len)).unwrap();
         writer.shutdown(Shutdown::Write).unwrap();
     });
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut reader = stream;
-    reader.read_to_end(&mut heard).unwrap();
+    reader.read_to_end(&mut received).unwrap();
     writing.join().unwrap();
-    heard
+    received
 }
 
 /// The stack's end.
 async fn exchange_stack(mut stream: netstack::TcpStream, len: usize) -> Vec<u8> {
     let (mut read, mut write) = tokio::io::split(&mut stream);
-    let mut heard = Vec::new();
-    let said = speech(len);
-    let say = async {
-        write.write_all(&said).await.unwrap();
+    let mut received = Vec::new();
+    let sent = data(len);
+    let write_all = async {
+        write.write_all(&sent).await.unwrap();
         write.shutdown().await.unwrap();
     };
-    let (got, ()) = tokio::join!(read.read_to_end(&mut heard), say);
+    let (got, ()) = tokio::join!(read.read_to_end(&mut received), write_all);
     got.unwrap();
-    heard
+    received
 }
 
 #[test]
@@ -80,17 +80,18 @@ fn bytes_are_exchanged_for_either_client_with_and_without_offloads() {
             let listener = TcpListener::bind(at(KERNEL[family], port)).unwrap();
             let kernel = spawn(move || exchange_kernel(listener.accept().unwrap().0, LEN));
             let dial = rig.stack.connect(at(KERNEL[family], port));
-            let heard = runtime.block_on(async { exchange_stack(dial.await.unwrap(), LEN).await });
-            assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
+            let received =
+                runtime.block_on(async { exchange_stack(dial.await.unwrap(), LEN).await });
+            assert!(received == data(LEN) && kernel.join().unwrap() == data(LEN));
 
             let to = at(STACK[family], port + 1);
             let listener = rig.stack.listen(to).unwrap();
             let kernel = spawn(move || exchange_kernel(TcpStream::connect(to).unwrap(), LEN));
-            let heard = runtime.block_on(async {
+            let received = runtime.block_on(async {
                 let (stream, _) = listener.accept().await.unwrap();
                 exchange_stack(stream, LEN).await
             });
-            assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
+            assert!(received == data(LEN) && kernel.join().unwrap() == data(LEN));
         }
     }
     assert_eq!(rig.stack.memory_used(), 0);
@@ -133,14 +134,14 @@ fn a_kernel_that_pauses_reading_stops_the_stack_and_resumes() {
     let (mut kernel, _) = listener.accept().unwrap();
     const LEN: usize = 40_000_000;
     let writing = runtime.spawn(async move {
-        dialled.write_all(&speech(LEN)).await.unwrap();
+        dialled.write_all(&data(LEN)).await.unwrap();
         dialled.shutdown().await.unwrap();
     });
     thread::sleep(Duration::from_secs(2));
     assert!(!writing.is_finished());
-    let mut heard = Vec::new();
-    kernel.read_to_end(&mut heard).unwrap();
-    assert!(heard == speech(LEN));
+    let mut received = Vec::new();
+    kernel.read_to_end(&mut received).unwrap();
+    assert!(received == data(LEN));
 }
 
 #[test]

@@ -81,18 +81,18 @@ async fn echoes_are_answered_and_closed_ports_are_reported() {
         assert!(took < Duration::from_secs(5));
     }
     let mut unreachable = 0;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reports) = std::sync::mpsc::channel();
     wire.filter(move |packet| {
         let (protocol, kind) = (packet[9], packet[20]);
         unreachable += i32::from(packet[0] == 0x45 && protocol == 1 && kind == 3);
-        tell.send(unreachable).unwrap();
+        report.send(unreachable).unwrap();
         true
     });
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     near.send_to(b"?", at(B[0], 54)).await.unwrap();
     arrived(&wire.a, B[0]).await;
     arrived(&wire.b, A[0]).await;
-    assert_eq!(told.try_iter().last(), Some(1));
+    assert_eq!(reports.try_iter().last(), Some(1));
     assert_eq!(wire.b.counters().datagrams, 1);
 }
 

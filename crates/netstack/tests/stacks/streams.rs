@@ -17,22 +17,22 @@ fn at(address: &str, port: u16) -> SocketAddr {
 async fn exchange(wire: &Wire, to: SocketAddr, len: usize) {
     let listener = wire.b.listen(to).unwrap();
     let bytes = Arc::new(data(len));
-    let said = bytes.clone();
+    let sent = bytes.clone();
     let far = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut heard = vec![0; said.len()];
+        let mut received = vec![0; sent.len()];
         let (mut read, mut write) = tokio::io::split(&mut stream);
-        let (a, b) = tokio::join!(read.read_exact(&mut heard), write.write_all(&said));
-        assert!(a.is_ok() && b.is_ok() && heard == *said);
+        let (a, b) = tokio::join!(read.read_exact(&mut received), write.write_all(&sent));
+        assert!(a.is_ok() && b.is_ok() && received == *sent);
         stream.shutdown().await.unwrap();
         assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0);
     });
     let mut stream = wire.a.connect(to).await.unwrap();
     assert_eq!(stream.peer_addr().unwrap(), to);
-    let mut heard = vec![0; bytes.len()];
+    let mut received = vec![0; bytes.len()];
     let (mut read, mut write) = tokio::io::split(&mut stream);
-    let (a, b) = tokio::join!(read.read_exact(&mut heard), write.write_all(&bytes));
-    assert!(a.is_ok() && b.is_ok() && heard == *bytes);
+    let (a, b) = tokio::join!(read.read_exact(&mut received), write.write_all(&bytes));
+    assert!(a.is_ok() && b.is_ok() && received == *bytes);
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0, "the peer has sent FIN");
     far.await.unwrap();
@@ -157,9 +157,9 @@ async fn dropping_a_stream_ends_it_and_dropping_it_unread_resets_it() {
         } else {
             near.write_all(b"last words").await.unwrap();
             drop(near);
-            let mut heard = Vec::new();
-            soon(far.read_to_end(&mut heard)).await.unwrap();
-            assert_eq!(heard, b"last words");
+            let mut received = Vec::new();
+            soon(far.read_to_end(&mut received)).await.unwrap();
+            assert_eq!(received, b"last words");
         }
     }
 }
@@ -188,9 +188,9 @@ async fn a_pausing_reader_stops_the_writer_and_limits_memory() {
         assert!(written < 30_000_000, "the writer never waits");
     }
     assert!(wire.a.memory_used() + wire.b.memory_used() < 2_000_000);
-    let mut heard = vec![0; 200_000];
-    soon(far.read_exact(&mut heard)).await.unwrap();
-    assert_eq!(heard, bytes[..200_000]);
+    let mut received = vec![0; 200_000];
+    soon(far.read_exact(&mut received)).await.unwrap();
+    assert_eq!(received, bytes[..200_000]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,9 +253,9 @@ async fn a_stack_is_drained_when_the_peers_have_all_data() {
     wire.filter(|_| true);
     soon(wire.a.drained()).await;
     wire.a.close();
-    let mut heard = [0; 10];
-    soon(far.read_exact(&mut heard)).await.unwrap();
-    assert_eq!(&heard, b"last words");
+    let mut received = [0; 10];
+    soon(far.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, b"last words");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -273,14 +273,14 @@ async fn halves_close_separately_and_can_be_reunited() {
     let parts = [&b"as "[..], b"", b"one"].map(std::io::IoSlice::new);
     assert_eq!(write.write_vectored(&parts).await.unwrap(), 6);
     drop(write);
-    let mut heard = String::new();
-    soon(far.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "as one");
+    let mut received = String::new();
+    soon(far.read_to_string(&mut received)).await.unwrap();
+    assert_eq!(received, "as one");
     far.write_all(b"and back").await.unwrap();
     drop(far);
-    heard.clear();
-    soon(read.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "and back");
+    received.clear();
+    soon(read.read_to_string(&mut received)).await.unwrap();
+    assert_eq!(received, "and back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,10 +291,10 @@ async fn a_stream_with_zero_linger_works_and_ends_with_a_reset() {
     let (mut far, _) = soon(listener.accept()).await.unwrap();
     near.set_zero_linger().unwrap();
     near.write_all(b"still here").await.unwrap();
-    let mut heard = [0; 10];
-    soon(far.read_exact(&mut heard)).await.unwrap();
+    let mut received = [0; 10];
+    soon(far.read_exact(&mut received)).await.unwrap();
     drop(near);
-    let reset = soon(far.read(&mut heard)).await.unwrap_err();
+    let reset = soon(far.read(&mut received)).await.unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
 }
 
@@ -316,8 +316,8 @@ async fn a_smaller_path_mtu_than_at_both_ends_is_adopted() {
     const NARROW: u16 = 1300;
     let wire = Wire::new();
     for (family, to) in [at(B[0], 80), at(B[1], 81)].into_iter().enumerate() {
-        let (stack, told) = (wire.inject_a(), Arc::new(std::sync::atomic::AtomicU64::new(0)));
-        let count = told.clone();
+        let (stack, too_long) = (wire.inject_a(), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+        let count = too_long.clone();
         wire.filter(move |packet| {
             let long = packet.len() > usize::from(NARROW);
             let from_a = packet.get([15, 23][family]) == Some(&1);
@@ -328,8 +328,8 @@ async fn a_smaller_path_mtu_than_at_both_ends_is_adopted() {
             !(long && from_a)
         });
         soon(exchange(&wire, to, 2_000_000)).await;
-        let told = told.load(Ordering::Relaxed);
-        assert!((1..200).contains(&told), "{told} packets were too long");
+        let too_long = too_long.load(Ordering::Relaxed);
+        assert!((1..200).contains(&too_long), "{too_long} packets were too long");
     }
 }
 
@@ -378,9 +378,9 @@ async fn data_before_a_reset_is_read_and_a_reset_after_fin_is_not_an_error() {
         near.set_zero_linger().unwrap();
         drop(near);
         arrived(&wire.a, B[0]).await;
-        let mut said = Vec::new();
-        let read = soon(far.read_to_end(&mut said)).await.map_err(|error| error.kind());
-        assert_eq!(said, b"tail");
+        let mut sent = Vec::new();
+        let read = soon(far.read_to_end(&mut sent)).await.map_err(|error| error.kind());
+        assert_eq!(sent, b"tail");
         let written = soon(far.write_all(b"?")).await.map_err(|error| error.kind());
         if ends_first {
             assert_eq!((read, written), (Ok(4), Err(ErrorKind::BrokenPipe)));

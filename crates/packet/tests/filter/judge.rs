@@ -14,24 +14,24 @@ use crate::{
 /// A judge, and the flows that this host opened.
 struct Host {
     judge: Judge,
-    begun: RefCell<OpenedFlows>,
+    opened: RefCell<OpenedFlows>,
 }
 
 impl Host {
     fn new(policy: &Policy) -> Self {
         let judge = Judge::new(Arc::new(Rules::new(policy)), 1);
-        Self { judge, begun: RefCell::new(OpenedFlows::new(2)) }
+        Self { judge, opened: RefCell::new(OpenedFlows::new(2)) }
     }
 
     fn send(&self, packet: &Packet) {
         if let Some(flow) = OpenedFlows::read(&packet.bytes()) {
-            self.begun.borrow_mut().note(flow);
+            self.opened.borrow_mut().note(flow);
         }
     }
 
     fn accepts(&mut self, packet: &[u8]) -> bool {
-        let begun = &self.begun;
-        self.judge.accepts(packet, |flow| begun.borrow_mut().has(flow))
+        let opened = &self.opened;
+        self.judge.accepts(packet, |flow| opened.borrow_mut().has(flow))
     }
 }
 
@@ -83,7 +83,7 @@ proptest! {
         steps in vec(step(), 1..120),
     ) {
         let (mut host, mut policy) = (Host::new(&first), first);
-        let mut begun = Vec::new();
+        let mut opened = Vec::new();
         for step in steps {
             match step {
                 Step::Policy(next) => {
@@ -92,7 +92,7 @@ proptest! {
                 }
                 Step::Send(packet) => {
                     host.send(&packet);
-                    begun.extend(begins(&packet).filter(|packet| {
+                    opened.extend(begins(&packet).filter(|packet| {
                         // Flows to addresses that may not send are not recorded.
                         !matches!(Flow::read(&packet.bytes()), Reading::Refused)
                     }));
@@ -100,7 +100,7 @@ proptest! {
                 }
                 Step::Receive(at, times) => {
                     let packet = at.get(&packets);
-                    let expected = oracle::accepts(&policy, &begun, packet);
+                    let expected = oracle::accepts(&policy, &opened, packet);
                     for _ in 0..times {
                         prop_assert_eq!(host.accepts(&packet.bytes()), expected, "{:?}", packet);
                     }

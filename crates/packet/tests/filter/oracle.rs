@@ -6,10 +6,10 @@ use packet::filter::{AddressRange, Policy, Rule};
 
 use crate::bytes::{ACK, Packet, SYN, Transport};
 
-/// Whether a packet enters after this host has sent the packets `begun`.
-pub fn accepts(policy: &Policy, begun: &[Packet], packet: &Packet) -> bool {
+/// Whether a packet enters after this host has sent the packets `opened`.
+pub fn accepts(policy: &Policy, opened: &[Packet], packet: &Packet) -> bool {
     if matches!(packet.protocol(), 0 | 255) && packet.fragment.is_none_or(|f| f.offset == 0)
-        || is_nobodys(packet.to)
+        || is_refused_destination(packet.to)
     {
         return false;
     }
@@ -33,8 +33,8 @@ pub fn accepts(policy: &Policy, begun: &[Packet], packet: &Packet) -> bool {
                 Transport::Udp { .. } => Transport::Udp { ports: (ports.1, ports.0) },
                 _ => Transport::Sctp { ports: (ports.1, ports.0) },
             };
-            let asked = Packet { transport, fragment: None, ..reply };
-            begun.contains(&asked) || by_rule(&|rule| matches_ports(rule, packet, ports.1))
+            let query = Packet { transport, fragment: None, ..reply };
+            opened.contains(&query) || by_rule(&|rule| matches_ports(rule, packet, ports.1))
         }
         Transport::Icmp { kind, code } => {
             let answers = match packet.to {
@@ -69,7 +69,7 @@ fn contains(range: AddressRange, address: IpAddr) -> bool {
         && address <= range.last()
 }
 
-fn is_nobodys(address: IpAddr) -> bool {
+fn is_refused_destination(address: IpAddr) -> bool {
     if address == IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)) {
         return false;
     }

@@ -39,22 +39,25 @@ fn only_the_first_segment_of_a_connection_needs_a_rule() {
     assert!(!to(79, SYN) && !to(91, SYN));
     assert!(to(22, ACK) && to(22, SYN | ACK) && to(22, 0x04));
     assert!(!accepts(&policy(), &tcp("100.64.0.2", SELF, (4000, 80), SYN)));
-    assert!(!accepts(&policy(), &tcp(PEER, "100.64.0.8", (4000, 80), ACK)), "it is not ours");
+    assert!(
+        !accepts(&policy(), &tcp(PEER, "100.64.0.8", (4000, 80), ACK)),
+        "the address is not local"
+    );
 }
 
 #[test]
 fn replies_to_opened_flows_are_accepted_also_with_shields_up() {
     let shielded = Policy { shields_up: true, ..policy() };
-    let (asked, reply) = (udp(SELF, PEER, (5000, 53)), udp(PEER, SELF, (53, 5000)));
-    let mut begun = OpenedFlows::new(1);
+    let (query, reply) = (udp(SELF, PEER, (5000, 53)), udp(PEER, SELF, (53, 5000)));
+    let mut opened = OpenedFlows::new(1);
     let mut judge = judge(&shielded);
-    assert!(!judge.accepts(&reply.bytes(), |flow| begun.has(flow)));
-    begun.note(OpenedFlows::read(&asked.bytes()).unwrap());
+    assert!(!judge.accepts(&reply.bytes(), |flow| opened.has(flow)));
+    opened.note(OpenedFlows::read(&query.bytes()).unwrap());
     judge.begin();
-    assert!(judge.accepts(&reply.bytes(), |flow| begun.has(flow)), "the refusal is not kept");
+    assert!(judge.accepts(&reply.bytes(), |flow| opened.has(flow)), "the refusal is not cached");
     let other = udp(PEER, SELF, (53, 5001));
-    assert!(!judge.accepts(&other.bytes(), |flow| begun.has(flow)));
-    assert!(!judge.accepts(&udp(PEER, SELF, (4000, 80)).bytes(), |flow| begun.has(flow)));
+    assert!(!judge.accepts(&other.bytes(), |flow| opened.has(flow)));
+    assert!(!judge.accepts(&udp(PEER, SELF, (4000, 80)).bytes(), |flow| opened.has(flow)));
     assert_eq!(OpenedFlows::read(&tcp(SELF, PEER, (5000, 53), SYN).bytes()), None);
 }
 
@@ -130,10 +133,10 @@ fn other_protocols_need_a_rule_for_every_port_or_are_open() {
 #[test]
 fn consecutive_packets_of_one_flow_are_judged_once() {
     let mut judge = judge(&policy());
-    let asked = Cell::new(0);
+    let query = Cell::new(0);
     let mut accepts = |packet: &Packet| {
         judge.accepts(&packet.bytes(), |_| {
-            asked.set(asked.get() + 1);
+            query.set(query.get() + 1);
             false
         })
     };
@@ -142,7 +145,7 @@ fn consecutive_packets_of_one_flow_are_judged_once() {
     assert!((0..40).all(|_| !accepts(&bad)));
     assert!(accepts(&good));
     assert_eq!(judge.judged(), 3);
-    assert_eq!(asked.get(), 1, "called only if no rule accepts the flow");
+    assert_eq!(query.get(), 1, "called only if no rule accepts the flow");
 }
 
 #[test]

@@ -14,7 +14,7 @@ type Out = (Vec<u8>, bool);
 /// Compares the bytes written to a TUN device, each with its number of packets, with the packets
 /// that were sent.
 pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
-    let mut came: Vec<Out> = Vec::new();
+    let mut received: Vec<Out> = Vec::new();
     for (written, count) in written {
         let (header, packet) = written.split_at(24);
         let vnet = Vnet::read(header);
@@ -23,29 +23,33 @@ pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
         if vnet.flags != 0 {
             check_header(vnet, packet, *count);
         }
-        came.extend(packets.into_iter().map(|packet| (packet, *count > 1)));
+        received.extend(packets.into_iter().map(|packet| (packet, *count > 1)));
     }
-    assert_eq!(came.len(), sent.len(), "as many packets come out as go in");
+    assert_eq!(received.len(), sent.len(), "as many packets come out as go in");
     let conversations: [Vec<_>; 2] = [
         sent.iter().map(|packet| Conversation::of(packet)).collect(),
-        came.iter().map(|(packet, _)| Conversation::of(packet)).collect(),
+        received.iter().map(|(packet, _)| Conversation::of(packet)).collect(),
     ];
     let mut done = HashSet::new();
     for flow in conversations[0].iter().filter(|flow| flow.ports.is_some() && done.insert(*flow)) {
         let [sent_by, came_by] = conversations.each_ref().map(|all| flow.among(all));
         assert_eq!(came_by.len(), sent_by.len(), "of {flow:?}");
-        for (sent_at, came_at) in sent_by.into_iter().zip(came_by) {
-            assert_eq!(came[came_at].0, expected(&sent[sent_at], &came[came_at]), "of {flow:?}");
+        for (sent_at, received_at) in sent_by.into_iter().zip(came_by) {
+            assert_eq!(
+                received[received_at].0,
+                expected(&sent[sent_at], &received[received_at]),
+                "of {flow:?}"
+            );
         }
     }
     // Packets without a flow stay in order among each other.
     let alone = |packets: &[Conversation]| -> Vec<usize> {
         (0..packets.len()).filter(|at| packets[*at].ports.is_none()).collect()
     };
-    let [sent_alone, came_alone] = conversations.each_ref().map(|all| alone(all));
+    let [sent_alone, received_alone] = conversations.each_ref().map(|all| alone(all));
     let sent_alone: Vec<_> = sent_alone.into_iter().map(|at| &sent[at]).collect();
-    let came_alone: Vec<_> = came_alone.into_iter().map(|at| &came[at].0).collect();
-    assert_eq!(came_alone, sent_alone, "of no flow");
+    let received_alone: Vec<_> = received_alone.into_iter().map(|at| &received[at].0).collect();
+    assert_eq!(received_alone, sent_alone, "of no flow");
 }
 
 /// The kernel's requirements for a packet with an offload.
@@ -134,7 +138,7 @@ pub fn plain(packet: &[u8]) -> Option<(usize, bool)> {
 /// The expected output for a packet. Transport checksums are correct. UDP without a checksum gets
 /// one if it was coalesced. Without fragmentation the identification is meaningless (RFC 6864
 /// section 4.1).
-fn expected(sent: &[u8], (came, merged): &Out) -> Vec<u8> {
+fn expected(sent: &[u8], (received, merged): &Out) -> Vec<u8> {
     let Some((start, udp)) = plain(sent) else { return sent.to_vec() };
     if udp && !merged && sent[start + 6..start + 8] == [0, 0] {
         return sent.to_vec();
@@ -142,7 +146,7 @@ fn expected(sent: &[u8], (came, merged): &Out) -> Vec<u8> {
     let mut packet = repaired(sent, start, udp);
     let atomic = packet[0] >> 4 == 4 && packet[6] & 0x40 != 0;
     if *merged && atomic {
-        packet[4..6].copy_from_slice(&came[4..6]);
+        packet[4..6].copy_from_slice(&received[4..6]);
         packet[10..12].fill(0);
         let checksum = slow_checksum(&packet[..20]);
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());

@@ -114,7 +114,7 @@ fn narrowed(written: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
 }
 
 /// A packet without an offload, or with a checksum offload.
-fn lone(spec: &Spec, finished: bool) -> Vec<u8> {
+fn single(spec: &Spec, finished: bool) -> Vec<u8> {
     let mut written = super_packet(spec, u16::MAX);
     written[1] = 0;
     if finished {
@@ -128,7 +128,7 @@ fn lone(spec: &Spec, finished: bool) -> Vec<u8> {
 #[test]
 fn signed_urgent_and_connection_segments_are_not_narrowed() {
     let tcp = Spec::new(true, false, vec![7; 1_300]);
-    assert_eq!(narrowed(&lone(&tcp, true), 1_000).map(|segments| segments.len()), Some(2));
+    assert_eq!(narrowed(&single(&tcp, true), 1_000).map(|segments| segments.len()), Some(2));
     let others = [
         Spec { flags: ACK | SYN, ..tcp.clone() },
         Spec { flags: ACK | RST, ..tcp.clone() },
@@ -141,11 +141,11 @@ fn signed_urgent_and_connection_segments_are_not_narrowed() {
         Spec::new(false, true, vec![7; 1_300]),
     ];
     for spec in others {
-        assert_eq!(narrowed(&lone(&spec, true), 1_000), None, "{spec:?}");
+        assert_eq!(narrowed(&single(&spec, true), 1_000), None, "{spec:?}");
     }
     let udp = super_packet(&Spec::new(false, false, vec![7; 9_000]), 1_300);
     assert_eq!(narrowed(&udp, 1_000), None, "datagrams have the length they have");
-    assert_eq!(narrowed(&lone(&tcp, true), tcp.headers()), None, "no room for a byte");
+    assert_eq!(narrowed(&single(&tcp, true), tcp.headers()), None, "no room for a byte");
 }
 
 proptest! {
@@ -161,7 +161,7 @@ proptest! {
         let ip_options = ip_options && (super_sized || !ipv6);
         let spec = Spec { flags, ip_options, ..Spec::new(true, ipv6, payload) };
         let written =
-            if super_sized { super_packet(&spec, size as u16) } else { lone(&spec, finished) };
+            if super_sized { super_packet(&spec, size as u16) } else { single(&spec, finished) };
         let fits = most - spec.headers();
         let size = if super_sized { size.min(fits) } else { fits };
         let expected = segment(&super_packet(&spec, size as u16));

@@ -273,14 +273,14 @@ fn an_established_connection_survives_errors_and_adopts_the_path_mtu() {
     for family in FAMILIES {
         let (mut state, id, syn) = dialed(&family);
         let start = ip::header_len(family.us);
-        let (asked, _) = Header::parse(&syn[start..]).unwrap();
+        let (syn_header, _) = Header::parse(&syn[start..]).unwrap();
         let flow = state.sockets[id].flow;
-        let options = asked.options;
+        let options = syn_header.options;
         let answer = Header {
             source: PORT,
             destination: flow.local.port(),
             seq: Seq(1),
-            ack: asked.seq + 1,
+            ack: syn_header.seq + 1,
             flags: flags::SYN | flags::ACK,
             window: 60_000,
             options,

@@ -15,7 +15,7 @@ fn both() -> State {
 }
 
 /// Delivers a packet or a fragment to the stack.
-fn come(state: &mut State, bytes: &[u8], now: Time) {
+fn deliver(state: &mut State, bytes: &[u8], now: Time) {
     let header = IpHeader::parse(bytes).unwrap();
     match Packet::whole(bytes, &header) {
         Ok(packet) => state.handle(&packet, now),
@@ -80,7 +80,7 @@ fn a_fragmented_datagram_is_complete_and_has_a_correct_checksum() {
             // The other end reassembles them.
             let mut other = State::new(Config { addresses: vec![them], ..config(16 << 20) });
             let there = other.bind((them, 9).into()).unwrap();
-            packets.iter().rev().for_each(|packet| come(&mut other, packet, now()));
+            packets.iter().rev().for_each(|packet| deliver(&mut other, packet, now()));
             assert_eq!(received(&mut other, there).as_ref(), Some(&bytes), "{len} bytes");
             assert_eq!(other.counters(), Counters::default());
         }
@@ -116,11 +116,11 @@ fn a_fragmented_datagram_is_received_after_its_last_fragment() {
             let payload = speech(len);
             let packets = cut((them, us), ip::UDP, len as u32, &datagram((them, us), &payload));
             for packet in &packets[1..] {
-                come(&mut state, packet, now());
+                deliver(&mut state, packet, now());
             }
             assert_eq!(received(&mut state, at), None);
             assert!(state.budget.used() > len - 1400);
-            come(&mut state, &packets[0], now());
+            deliver(&mut state, &packets[0], now());
             assert_eq!(received(&mut state, at), Some(payload));
             assert_eq!(state.budget.used(), 0);
         }
@@ -136,8 +136,8 @@ fn fragments_of_two_datagrams_with_equal_ids_fail_the_checksum() {
         let at = state.bind((us, 53).into()).unwrap();
         let [one, two] =
             [1, 2].map(|fill| cut((them, us), ip::UDP, 7, &datagram((them, us), &[fill; 2000])));
-        come(&mut state, &one[0], now());
-        come(&mut state, &two[1], now());
+        deliver(&mut state, &one[0], now());
+        deliver(&mut state, &two[1], now());
         assert_eq!(received(&mut state, at), None);
         assert_eq!(state.counters(), Counters { fragments_checksum: 1, ..Counters::default() });
     }
@@ -149,34 +149,34 @@ fn dropped_fragments_are_counted_by_reason() {
         let mut state = both();
         let parts = |id| cut((them, us), ip::UDP, id, &datagram((them, us), &speech(4000)));
         let overlap = parts(1);
-        come(&mut state, &overlap[0], now());
+        deliver(&mut state, &overlap[0], now());
         let mut other = overlap[0].clone();
         *other.last_mut().unwrap() ^= 1;
-        come(&mut state, &other, now());
-        come(&mut state, &overlap[1], now());
+        deliver(&mut state, &other, now());
+        deliver(&mut state, &overlap[1], now());
         assert_eq!(state.counters(), Counters { fragments_overlap: 1, ..Counters::default() });
         // A first fragment with only a part of its header, a fragment with a length that is not a
         // multiple of eight bytes, and one that exceeds the longest packet.
         let mut tiny = vec![0; 200];
         let position = (0, 8, false);
         let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::TCP, 2), position);
-        come(&mut state, &tiny[..header + 8], now());
+        deliver(&mut state, &tiny[..header + 8], now());
         let header = ip::write_fragment_header(&mut tiny, (them, us), (ip::UDP, 3), (8, 9, false));
-        come(&mut state, &tiny[..header + 9], now());
+        deliver(&mut state, &tiny[..header + 9], now());
         let header =
             ip::write_fragment_header(&mut tiny, (them, us), (ip::UDP, 3), (65_528, 64, true));
-        come(&mut state, &tiny[..header + 64], now());
+        deliver(&mut state, &tiny[..header + 64], now());
         assert_eq!(state.counters().malformed, 3);
         // A fragment to another address.
         let elsewhere = if us.is_ipv4() { THEM } else { THEM_V6 };
         let stray = cut((them, elsewhere), ip::UDP, 4, &datagram((them, elsewhere), &[0; 2000]));
-        come(&mut state, &stray[0], now());
+        deliver(&mut state, &stray[0], now());
         assert_eq!(state.counters().not_ours, 1);
         // Memory becomes short.
         let left = state.budget.left();
         state.budget.charge(left);
         for part in parts(5) {
-            come(&mut state, &part, now());
+            deliver(&mut state, &part, now());
         }
         state.budget.refund(left);
         assert_eq!(state.counters().fragments_full, 1, "one packet");
@@ -193,7 +193,7 @@ fn an_incomplete_packet_is_reported_to_its_sender_after_a_minute() {
     for (us, them) in FAMILIES {
         let mut state = both();
         let packets = cut((them, us), ip::UDP, 7, &datagram((them, us), &speech(2000)));
-        come(&mut state, &packets[0], now());
+        deliver(&mut state, &packets[0], now());
         let due = now() + Duration::from_secs(60);
         assert_eq!(state.due(), Some(due));
         state.handle_timeouts(due + Duration::from_millis(1));
@@ -206,7 +206,7 @@ fn an_incomplete_packet_is_reported_to_its_sender_after_a_minute() {
         let quoted = &answer[start + 8 + start..];
         assert_eq!(quoted[..4], [0, 9, 0, 53], "the ports");
         // Without the first fragment the ports are unknown.
-        come(&mut state, &packets[1], due);
+        deliver(&mut state, &packets[1], due);
         state.handle_timeouts(due + Duration::from_secs(61));
         assert!(state.next_answer().is_none());
     }
@@ -223,7 +223,7 @@ fn reassembly_timeouts_of_errors_are_not_reported_but_those_of_echoes_are() {
         {
             let mut state = both();
             let message = [&[kind][..], &[0; 2000]].concat();
-            come(&mut state, &cut((them, us), protocol, 7, &message)[0], now());
+            deliver(&mut state, &cut((them, us), protocol, 7, &message)[0], now());
             state.handle_timeouts(now() + Duration::from_secs(61));
             assert_eq!(state.counters().fragments_late, 1);
             assert_eq!(state.next_answer().is_some(), is_reported, "{protocol}, {kind}");
@@ -238,12 +238,12 @@ fn an_atomic_fragment_is_a_whole_packet() {
     let at = state.bind((US_V6, 53).into()).unwrap();
     let addresses = (THEM_V6, US_V6);
     let other = cut(addresses, ip::UDP, 7, &datagram(addresses, &speech(2000)));
-    come(&mut state, &other[0], now());
+    deliver(&mut state, &other[0], now());
     for packet in cut(addresses, ip::UDP, 7, &datagram(addresses, b"whole")) {
-        come(&mut state, &packet, now());
+        deliver(&mut state, &packet, now());
     }
     assert_eq!(received(&mut state, at), Some(b"whole".to_vec()));
-    come(&mut state, &other[1], now());
+    deliver(&mut state, &other[1], now());
     assert_eq!(received(&mut state, at), Some(speech(2000)));
 }
 
@@ -260,7 +260,7 @@ fn a_fragmented_echo_is_answered_completely() {
             let sum = !checksum::add(sum, checksum::sum(&message));
             message[2..4].copy_from_slice(&sum.to_be_bytes());
             for packet in cut((them, us), protocol, 7, &message) {
-                come(&mut state, &packet, now());
+                deliver(&mut state, &packet, now());
             }
             let mut fragments = super::super::fragments::Fragments::default();
             let mut answer = Vec::new();

@@ -99,7 +99,7 @@ fn the_first_fin_determines_the_end_unless_later_data_has_arrived() {
     out_of_order.take(100, 10);
     out_of_order.rx.finish(out_of_order.first + 50);
     out_of_order.take(0, 50);
-    assert!(!out_of_order.rx.has_ended(), "bytes behind it have come");
+    assert!(!out_of_order.rx.has_ended(), "later bytes have arrived");
 
     let mut twice = stream();
     for end in [50, 80] {
@@ -129,7 +129,7 @@ fn out_of_order_data_is_dropped_for_missing_bytes_if_memory_is_used_up() {
         assert!(receiver.read(&mut to, now) > 0);
         read.extend(to);
     }
-    assert!(!receiver.has_blocks(), "what was given up is not told of");
+    assert!(!receiver.has_blocks(), "dropped data is not acknowledged");
     assert_eq!(read, bytes[..read.len()]);
     assert!(read.len() > CHUNK);
     assert_eq!(budget.used(), LIMIT);

@@ -77,6 +77,6 @@ mod tests {
         tuning.read(1 << 19, 1000, now + 10 * MS);
         assert_eq!(tuning.limit(), 440_000, "there is no room");
         tuning.read(1 << 19, u32::MAX, now + 20 * MS);
-        assert_eq!(tuning.limit(), 1 << 20, "no more than was asked for");
+        assert_eq!(tuning.limit(), 1 << 20, "not more than the maximum");
     }
 }

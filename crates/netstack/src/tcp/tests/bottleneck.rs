@@ -38,7 +38,7 @@ pub struct Flow {
     ends: [Option<Connection>; 2],
     /// Bytes that the sender has not written yet.
     pub left: u64,
-    said: u64,
+    written: u64,
     pub received: u64,
     /// Segments that the sender has sent.
     pub sent: u64,
@@ -98,7 +98,7 @@ impl Bottleneck {
         let settings = settings(&self.budget, control, self.rng.next_u32(), MSS);
         let sender = Connection::connect(settings, ports(0), self.now);
         let ends = [Some(sender), None];
-        let flow = Flow { ends, left: u64::MAX / 2, said: 0, received: 0, sent: 0 };
+        let flow = Flow { ends, left: u64::MAX / 2, written: 0, received: 0, sent: 0 };
         self.flows.push(flow);
         self.pump(self.flows.len() - 1);
     }
@@ -252,18 +252,18 @@ impl Flow {
         if end == 0 {
             while self.left > 0 && tcp.is_connected() && tcp.write_room() > 0 {
                 let len = self.left.min(tcp.write_room().min(PIECE) as u64);
-                let piece = &data[(self.said % PERIOD) as usize..][..len as usize];
-                let said = tcp.write(piece).unwrap() as u64;
-                self.said += said;
-                self.left -= said;
+                let piece = &data[(self.written % PERIOD) as usize..][..len as usize];
+                let written = tcp.write(piece).unwrap() as u64;
+                self.written += written;
+                self.left -= written;
             }
             return;
         }
         let mut to = [0; PIECE];
         while tcp.readable() > 0 {
             let len = tcp.read(&mut to, now);
-            let said = &data[(self.received % PERIOD) as usize..][..len];
-            assert!(to[..len] == *said, "received data was not sent");
+            let expected = &data[(self.received % PERIOD) as usize..][..len];
+            assert!(to[..len] == *expected, "received data was not sent");
             self.received += len as u64;
         }
     }

@@ -77,8 +77,8 @@ fn data_written_before_dropping_a_stream_arrives() {
     world.queue_data(0, 200_000);
     world.pump();
     let now = world.now;
-    let said = world.tcp(0).tx.next().since(world.tcp(0).tx.una());
-    assert!(said > 0);
+    let in_flight = world.tcp(0).tx.next().since(world.tcp(0).tx.una());
+    assert!(in_flight > 0);
     world.tcp(0).close(now);
     world.run_until(|world| world.ends[1].tcp.as_ref().unwrap().is_at_end());
     assert_eq!(world.ends[1].failure, None);

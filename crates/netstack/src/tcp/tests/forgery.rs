@@ -40,7 +40,7 @@ fn in_state(state: State) -> World {
         return world;
     }
     let mut world = World::connected(1, CLEAN);
-    let [ours, theirs] = match state {
+    let [second_ends, first_ends] = match state {
         State::FinWait1 | State::FinWait2 => [true, false],
         State::CloseWait => [false, true],
         State::LastAck | State::Closing | State::TimeWait => [true, true],
@@ -49,14 +49,14 @@ fn in_state(state: State) -> World {
     // Acknowledgements that would change the state are lost.
     let stays = matches!(state, State::FinWait1 | State::LastAck | State::Closing);
     if state == State::LastAck {
-        world.ends[0].ends = theirs;
+        world.ends[0].ends = first_ends;
         world.run_until(|world| world.state(1) == State::CloseWait);
     }
     if stays {
         world.filter = Box::new(|from, _, bytes| from == 1 || bytes[13] & flags::FIN != 0);
     }
-    world.ends[1].ends = ours;
-    world.ends[0].ends = theirs && state != State::TimeWait;
+    world.ends[1].ends = second_ends;
+    world.ends[0].ends = first_ends && state != State::TimeWait;
     world.run_until(|world| world.state(1) == state || state == State::TimeWait);
     if state == State::TimeWait {
         world.run_until(|world| world.state(1) == State::FinWait2);

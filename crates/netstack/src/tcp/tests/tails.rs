@@ -8,7 +8,7 @@ const FULL: usize = 1368;
 const SEGMENTS: usize = 10;
 
 /// A connection with a measured path, which then sends ten segments.
-fn speaking(control: CongestionControl) -> World {
+fn sending(control: CongestionControl) -> World {
     let mut world = World::with(control, 1, CLEAN);
     world.queue_data(0, 300_000);
     world.run_until(World::all_received);
@@ -23,7 +23,7 @@ fn speaking(control: CongestionControl) -> World {
 fn the_loss_of_a_tail_of_any_length_costs_no_time_out() {
     let tails = (1..=SEGMENTS).flat_map(|lost| [Bbr, Cubic].map(|control| (lost, control)));
     for (lost, control) in tails {
-        let mut world = speaking(control);
+        let mut world = sending(control);
         let (begin, first) = (world.now, world.ends[0].sent);
         let before = world.tcp(0).tx.flight.window();
         let tail = first + SEGMENTS - lost..first + SEGMENTS;
@@ -41,7 +41,7 @@ fn the_loss_of_a_tail_of_any_length_costs_no_time_out() {
 
 #[test]
 fn a_probe_that_repairs_a_loss_counts_as_congestion_once() {
-    let mut world = speaking(Cubic);
+    let mut world = sending(Cubic);
     let (before, first) = (world.tcp(0).tx.flight.window(), world.ends[0].sent);
     world.filter = Box::new(move |_, number, _| number != first + SEGMENTS - 1);
     world.run_until(World::all_received);
@@ -56,7 +56,7 @@ fn a_probe_that_repairs_a_loss_counts_as_congestion_once() {
 /// The acknowledgements were late, and no data was lost.
 #[test]
 fn a_needless_probe_does_not_reduce_the_window() {
-    let mut world = speaking(Cubic);
+    let mut world = sending(Cubic);
     let (before, first) = (world.tcp(0).tx.flight.window(), world.ends[0].sent);
     world.filter = Box::new(|from, _, _| from == 0);
     world.run_for(35 * MS);

@@ -45,7 +45,7 @@ pub struct End {
     pub tcp: Option<Connection>,
     /// Data to write.
     pub data: Vec<u8>,
-    said: usize,
+    written: usize,
     /// Whether it closes after all data.
     pub ends: bool,
     /// Whether it reads received data.
@@ -109,7 +109,7 @@ impl World {
         let end = || End {
             tcp: None,
             data: Vec::new(),
-            said: 0,
+            written: 0,
             ends: false,
             reads: true,
             received: Vec::new(),
@@ -327,11 +327,11 @@ impl End {
         if self.failure.is_none() {
             self.failure = tcp.take_failure();
         }
-        if let Some(said) = tcp.write(&self.data[self.said..]) {
-            self.said += said;
+        if let Some(written) = tcp.write(&self.data[self.written..]) {
+            self.written += written;
         }
         let open = matches!(tcp.state(), State::Established | State::CloseWait);
-        if self.ends && self.said == self.data.len() && open {
+        if self.ends && self.written == self.data.len() && open {
             tcp.shutdown(now);
         }
         while self.reads && tcp.readable() > 0 {
