@@ -1,4 +1,4 @@
-//! The checks: each looks at the facts and tells what it found. None asks the system.
+//! The checks. Each examines the facts and returns its findings. None queries the system.
 
 mod clock;
 mod forwarding;
@@ -13,10 +13,10 @@ mod socket;
 
 use super::{Facts, Finding};
 
-/// All checks.
+/// All checks, in the order in which they run.
 pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
-    kernel::known_bad,
-    hardware::known,
+    kernel::faults,
+    hardware::reported_faults,
     kernel::refused_offloads,
     interfaces::receive_offload,
     interfaces::checksum,

@@ -1,4 +1,4 @@
-//! What the checks look at. Nothing here asks the system.
+//! The input of the checks. Nothing here queries the system.
 
 use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -7,49 +7,49 @@ use sys::{BufferSizes, ethtool::Feature};
 
 use host::LostChange;
 
-/// All that is known of a host.
+/// The state of a host, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The kernel that runs.
+    /// The running kernel.
     pub kernel: Kernel,
-    /// Offloads that were tried, and the kernel's error if it refused.
+    /// The probed offloads, each with the kernel's error if it refused.
     pub offloads: Vec<(&'static str, Result<(), String>)>,
-    /// What a UDP socket of ours is granted.
+    /// The buffer sizes of a test socket.
     pub buffers: Option<BufferSizes>,
     /// Kernel settings.
     pub sysctls: Sysctls,
-    /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
+    /// Chains of packet filters that drop forwarded packets by default.
     pub forward_drops: Vec<DroppingChain>,
-    /// Devices that tunnels go out by, or that forwarded packets come in by.
+    /// Devices that carry the datagrams of tunnels or receive packets to forward.
     pub interfaces: Vec<Interface>,
     /// The wall clock.
     pub clock: Clock,
-    /// Interfaces that run.
+    /// The running tunnels.
     pub tunnels: Vec<Tunnel>,
-    /// What could not be looked at, and why, a sentence each.
+    /// Checks that were not possible, each as a sentence with the reason.
     pub unknown: Vec<String>,
 }
 
-/// A chain that drops what is forwarded, but for what its rules accept.
+/// A chain that drops forwarded packets unless one of its rules accepts them.
 #[derive(Clone, Debug)]
 pub enum DroppingChain {
-    /// Of nftables: family, table and name.
+    /// An nftables chain: family, table and name.
     Nft(String),
-    /// FORWARD of iptables' own tables; the program that lists them.
+    /// FORWARD in legacy iptables tables: the program that lists them.
     Legacy(&'static str),
 }
 
 /// The kernel's release, `6.18.4-arch1`, and its first three numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// As `uname -r` tells it.
+    /// The output of `uname -r`.
     pub release: String,
-    /// Major, minor and patch; what is missing is 0.
+    /// Major, minor and patch; absent numbers are 0.
     pub version: [u32; 3],
 }
 
 impl Kernel {
-    /// Reads a release.
+    /// Parses a release.
     pub fn parse(release: &str) -> Self {
         let mut version = [0; 3];
         let numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -70,12 +70,12 @@ impl Kernel {
 pub struct Sysctls(pub BTreeMap<String, String>);
 
 impl Sysctls {
-    /// A setting's number; `None` where this kernel has no such setting.
+    /// A setting as a number; `None` if this kernel does not have the setting.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.0.get(key)?.parse().ok()
     }
 
-    /// Whether a setting is there and not 0.
+    /// Whether a setting exists and is not 0.
     pub fn is_on(&self, key: &str) -> bool {
         self.number(key).is_some_and(|number| number != 0)
     }
@@ -91,18 +91,18 @@ impl Sysctls {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its driver; empty where it does not tell.
+    /// The name of its driver; empty if it is unknown.
     pub driver: String,
-    /// What it does for packets, by the kernel's names.
+    /// Its features, by the kernel's names.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the datagrams of a tunnel leave and come by it.
+    /// Whether it carries the datagrams of a tunnel.
     pub outer: bool,
-    /// Whether packets come in by it that this host forwards.
+    /// Whether it receives packets that this host forwards.
     pub forwards: bool,
 }
 
 impl Interface {
-    /// Whether it has a feature, switched on.
+    /// Whether this feature is on.
     pub fn has(&self, feature: &str) -> bool {
         self.features.get(feature).is_some_and(|feature| feature.active)
     }
@@ -111,11 +111,11 @@ impl Interface {
 /// The wall clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
-    /// What it shows, since the Unix epoch.
+    /// The wall-clock time since the Unix epoch.
     pub wall: Duration,
-    /// When this program was put on the disk: it is later now.
+    /// The time when this program was installed, a lower bound of the actual time.
     pub installed: Option<Duration>,
-    /// Whether something keeps it right, as far as the kernel knows.
+    /// Whether the clock is synchronised; `None` if the kernel does not know.
     pub synchronised: Option<bool>,
 }
 
@@ -124,44 +124,44 @@ pub struct Clock {
 pub struct Tunnel {
     /// Its name.
     pub name: String,
-    /// Its MTU; `None` where it is no interface of this host, as of a proxy.
+    /// Its MTU; `None` without an interface on this host, as for a proxy.
     pub mtu: Option<u32>,
     /// The UDP port, while one is bound.
     pub listen_port: Option<u16>,
-    /// The mark of its datagrams; 0 is none.
+    /// The mark of its datagrams; 0 means no mark.
     pub fwmark: u32,
     /// Networks behind this host that its peers may reach (`OfferRoutes`, `--advertise-routes`).
     pub offers: Vec<IpNet>,
-    /// What `linerate up` did for it, and somebody has undone since.
+    /// Changes by `linerate up` that another program has undone since.
     pub lost: Vec<LostChange>,
-    /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
+    /// Bytes of the socket's receive buffer, if the daemon is linerate and has a socket.
     pub receive_buffer: Option<u64>,
-    /// Bytes of its send buffer, likewise.
+    /// Bytes of the socket's send buffer, under the same conditions.
     pub send_buffer: Option<u64>,
     /// Datagrams lost because that buffer was full.
     pub overflow: u64,
-    /// Datagrams of its own that came back to it as packets.
+    /// Number of the tunnel's datagrams that were routed back into it.
     pub looped: u64,
-    /// How often the kernel refused each offload, where it did.
+    /// Offloads that the kernel refused, with the number of refusals.
     pub demotions: Vec<(String, u64)>,
     /// Its peers.
     pub peers: Vec<TunnelPeer>,
-    /// What it says as a node of a tailnet, where it is one.
+    /// Its state as a tailnet node, if it is one.
     pub member: Option<Member>,
 }
 
-/// What a node of a tailnet says of itself.
+/// The reported state of a tailnet node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Member {
-    /// The agent does not answer, and why.
+    /// The agent does not answer; contains the reason.
     NoAnswer(String),
-    /// It answers.
+    /// The agent answers.
     Answers {
-        /// `Running`, or what keeps it from that (tailscale's `ipn/backend.go`).
+        /// `Running` or another state of tailscale's `ipn/backend.go`.
         state: String,
-        /// What it says is wrong.
+        /// The problems that it reports.
         health: Vec<String>,
-        /// Peers that packets go to now, by a relay.
+        /// Peers to which packets are currently relayed.
         relayed: Vec<String>,
     },
 }
@@ -171,16 +171,17 @@ pub enum Member {
 pub struct TunnelPeer {
     /// Its public key.
     pub key: String,
-    /// Where it is.
+    /// Its address and port.
     pub endpoint: Option<SocketAddr>,
     /// Its networks in the tunnel.
     pub allowed_ips: Vec<IpNet>,
-    /// Whether the way there leads into the tunnel and by it to the peer itself.
+    /// Whether the endpoint is routed into the tunnel and to the peer itself.
     pub is_looped: bool,
-    /// The largest packet that goes there whole, as far as this host knows.
+    /// MTU of the route to the endpoint, as far as this host knows.
     pub path_mtu: Option<u32>,
-    /// The largest packet inside the tunnel that arrives there, where the daemon has searched
-    /// for it; never more than the tunnel's MTU.
+    /// The largest packet inside the tunnel that arrives at the peer, if the daemon has searched
+    /// for it;
+    /// at most the tunnel's MTU.
     pub found_mtu: Option<u32>,
     /// The time of the last handshake since the Unix epoch.
     pub last_handshake: Option<Duration>,
@@ -188,7 +189,7 @@ pub struct TunnelPeer {
     pub tx_bytes: u64,
 }
 
-/// A host with nothing to find.
+/// A host without findings.
 #[cfg(test)]
 pub(super) fn healthy() -> Facts {
     let on = Feature { active: true, changeable: true };
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_of_all_kinds_are_read() {
+    fn releases_of_all_forms_are_parsed() {
         for (release, version) in [
             ("6.18.44-fc-v595\n", [6, 18, 44]),
             ("7.0-rc3", [7, 0, 0]),

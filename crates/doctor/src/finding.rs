@@ -1,20 +1,20 @@
-//! What a check says.
+//! The results of the checks.
 
 use super::Setting;
 
-/// How bad it is; the worst first.
+/// How severe a finding is; the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Something does not work.
     Broken,
-    /// It works, and costs more than it has to.
+    /// It works, but is slower than necessary.
     Slow,
-    /// Good to know; nothing is wrong.
+    /// Information; nothing is wrong.
     Note,
 }
 
 impl Severity {
-    /// A name that stays the same from version to version.
+    /// A stable name, part of the JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Broken => "broken",
@@ -24,58 +24,58 @@ impl Severity {
     }
 }
 
-/// Something that was found.
+/// A result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which check found it; stays the same from version to version.
+    /// The name of the check, which is stable.
     pub check: &'static str,
-    /// What it is about: a tunnel, an interface, `kernel`, `host`.
+    /// The subject: a tunnel, an interface, `kernel` or `host`.
     pub on: String,
-    /// How bad it is.
+    /// How severe it is.
     pub severity: Severity,
-    /// What was seen.
+    /// The observation.
     pub what: String,
-    /// Why that matters.
+    /// The reason why it matters.
     pub why: String,
-    /// What it costs, and where that is from: a measurement, a thread, a document.
+    /// The cost, and its source: a measurement, a thread or a document.
     pub cost: &'static str,
-    /// What mends it.
+    /// How to fix it.
     pub fix: Fix,
 }
 
-/// What mends a finding.
+/// How to fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// These settings, which can be applied and taken back.
+    /// By these settings, which can be applied and undone.
     Change(Vec<Setting>),
-    /// Something that a person has to decide or do: a command, or words.
+    /// By a person: a command or advice.
     Manual(String),
-    /// Nothing is to be mended.
+    /// No fix is needed.
     None,
 }
 
 /// All findings about a host.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The worst first.
+    /// The most severe first.
     pub findings: Vec<Finding>,
-    /// What could not be looked at, and why.
+    /// Checks that were not possible, with the reasons.
     pub unknown: Vec<String>,
 }
 
-/// The short of it, as the exit status says it.
+/// The summary, which is also the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is wrong: 0.
+    /// Status 0: nothing is wrong.
     Fine,
-    /// Something is: 1.
+    /// Status 1: something is wrong.
     Found,
-    /// Nothing was found, but not everything could be looked at: 2.
+    /// Status 2: nothing was found, but not all checks were possible.
     Incomplete,
 }
 
 impl Report {
-    /// The short of it. Notes are no findings.
+    /// The summary. Notes do not count.
     pub fn verdict(&self) -> Verdict {
         if self.findings.iter().any(|finding| finding.severity != Severity::Note) {
             Verdict::Found
@@ -86,7 +86,7 @@ impl Report {
         }
     }
 
-    /// All settings that would fix something.
+    /// The settings that fix findings.
     pub fn settings(&self) -> impl Iterator<Item = &Setting> {
         self.findings.iter().flat_map(|finding| match &finding.fix {
             Fix::Change(settings) => settings.as_slice(),

@@ -1,4 +1,4 @@
-//! The one place that asks the system.
+//! Collects the facts. This is the only module that queries the system, except for `remedy`.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ const ANYWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Kernel settings of the whole host; one that this kernel does not have is left out.
+/// Kernel settings of the whole host. Settings that this kernel lacks are skipped.
 const HOST_SYSCTLS: [&str; 8] = [
     "net/core/rmem_max",
     "net/core/wmem_max",
@@ -42,11 +42,11 @@ const HOST_SYSCTLS: [&str; 8] = [
 /// Kernel settings of an interface.
 const DEVICE_SYSCTLS: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
 
-/// Looks at this host and at what lies around these tunnels, of which the MTU and the
-/// ways to peers are filled in. Call it before any thread is started.
+/// Collects the facts about this host and these tunnels, and adds the MTU and the paths to peers to
+/// the tunnels. Call it before any thread is started.
 ///
 /// # Errors
-/// Not even the host's interfaces can be told.
+/// The interfaces of the host cannot be listed.
 pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     let mut unknown = Vec::new();
     let offloads = probe_offloads(&mut unknown);
@@ -58,16 +58,16 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
         let own = interface.map(|interface| interface.index);
         if own.is_some() {
             let (lost, errors) = lost_changes(&tunnel.name, &netlink);
-            let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
+            let what = |error| format!("the changes by `up` for {}: {error:#}", tunnel.name);
             unknown.extend(errors.into_iter().map(what));
             tunnel.lost = lost;
         }
         for index in 0..tunnel.peers.len() {
             let Some(endpoint) = tunnel.peers[index].endpoint else { continue };
-            let way = device_to(&netlink, endpoint, tunnel.fwmark)?;
-            // Of a way through the tunnel the tunnel's own MTU would be told.
-            if own.is_some() && way == own {
-                // A peer may well be reached through another one.
+            let device = device_to(&netlink, endpoint, tunnel.fwmark)?;
+            // For a route through the tunnel, the kernel would return the MTU of the tunnel.
+            if own.is_some() && device == own {
+                // An endpoint inside the networks of another peer is not a loop.
                 let is_looped = peer_for(&tunnel.peers, endpoint.ip()) == Some(index);
                 tunnel.peers[index].is_looped = is_looped;
             } else {
@@ -97,7 +97,7 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     })
 }
 
-/// The value, or a note that it is not known.
+/// Returns the value, or adds the error to `unknown`.
 fn note<T, E: std::fmt::Display>(
     unknown: &mut Vec<String>,
     what: &str,
@@ -106,7 +106,7 @@ fn note<T, E: std::fmt::Display>(
     result.map_err(|error| unknown.push(format!("{what}: {error}"))).ok()
 }
 
-/// Each offload, tried.
+/// Probes all offloads.
 fn probe_offloads(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
     let tun = note(unknown, "the TUN's offloads", probe::tun());
     let udp = note(unknown, "the UDP socket's offloads", probe::udp());
@@ -114,7 +114,7 @@ fn probe_offloads(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), St
     all.map(|(name, result)| (name, result.map_err(|error| error.to_string()))).collect()
 }
 
-/// What a socket like the daemon's is granted to us.
+/// The buffer sizes of a socket like those of the daemons.
 fn buffers() -> anyhow::Result<Option<BufferSizes>> {
     let (socket, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default()))?;
     socket.bind(0, 0)?;
@@ -136,7 +136,7 @@ fn sysctls<'a>(interfaces: impl Iterator<Item = &'a str>, unknown: &mut Vec<Stri
     sysctls
 }
 
-/// Which peer packets in the tunnel go to: that of the most specific network.
+/// The peer that receives packets to this address: the one with the most specific network.
 fn peer_for(peers: &[TunnelPeer], to: IpAddr) -> Option<usize> {
     let nets = peers.iter().enumerate().flat_map(|(index, peer)| {
         let nets = peer.allowed_ips.iter().filter(move |net| net.contains(&to));
@@ -145,7 +145,7 @@ fn peer_for(peers: &[TunnelPeer], to: IpAddr) -> Option<usize> {
     nets.max().map(|(_, index)| index)
 }
 
-/// The interface by which datagrams to an endpoint leave.
+/// The interface that sends datagrams to an endpoint.
 fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<Option<u32>> {
     match scope(to) {
         Some(interface) => Ok(Some(interface)),
@@ -165,8 +165,8 @@ fn mtu_to(
     }
 }
 
-/// The interface that an endpoint names: each has a route to the link-local addresses, so
-/// that routes do not tell.
+/// The interface that a link-local endpoint names. Routes cannot determine it, because each
+/// interface has a route to link-local addresses.
 fn scope(endpoint: SocketAddr) -> Option<u32> {
     match endpoint {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
@@ -174,18 +174,19 @@ fn scope(endpoint: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The interfaces by which tunnels go out, or, without peers, whatever goes anywhere.
+/// The interfaces that carry the datagrams of tunnels, or, without peers, those of the default
+/// routes.
 fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
     let endpoints = tunnels.iter().flat_map(|tunnel| {
         let peers = tunnel.peers.iter().filter(|peer| !peer.is_looped);
         peers.filter_map(|peer| Some((peer.endpoint?, tunnel.fwmark)))
     });
-    let mut ways: Vec<(SocketAddr, u32)> = endpoints.collect();
-    if ways.is_empty() {
-        ways.extend(ANYWHERE.map(|address| ((address, 0).into(), 0)));
+    let mut destinations: Vec<(SocketAddr, u32)> = endpoints.collect();
+    if destinations.is_empty() {
+        destinations.extend(ANYWHERE.map(|address| ((address, 0).into(), 0)));
     }
     let mut interfaces = BTreeSet::new();
-    for (to, fwmark) in ways {
+    for (to, fwmark) in destinations {
         interfaces.extend(device_to(netlink, to, fwmark)?);
     }
     Ok(interfaces)
@@ -202,10 +203,10 @@ fn interfaces(
         let name = &interface.name;
         let outer = outer.contains(&interface.index);
         if outer && interface.bridged {
-            unknown.push(format!("{name} is part of a bridge, whose ports were not looked at"));
+            unknown.push(format!("{name} is part of a bridge, whose ports were not checked"));
         }
         let forwards = forwards && interface.ethernet && interface.up && !interface.bridged;
-        // Loopback's features are nobody's to change.
+        // The features of loopback are irrelevant.
         if interface.bridged || name == "lo" || !(outer || forwards) {
             continue;
         }
@@ -217,7 +218,7 @@ fn interfaces(
     interfaces
 }
 
-/// What of the packet filter is in the way of a router; it is asked on no other host.
+/// The packet filter chains that may block forwarded packets. Checked only on routers.
 fn forward_drops(
     tunnels: &[Tunnel],
     forwards: bool,
@@ -231,14 +232,14 @@ fn forward_drops(
         legacy_filter::dropping().into_iter().map(DroppingChain::Legacy).collect();
     match dropping_chains() {
         Ok(chains) => drops.extend(chains.into_iter().map(DroppingChain::Nft)),
-        // A host without nft may have no packet filter at all.
+        // A host without nft may lack a packet filter.
         Err(error) if offers => unknown.push(format!("the packet filter: {error:#}")),
         Err(_) => {}
     }
     drops
 }
 
-/// When this program was put on the disk. `None` where that is not known.
+/// The modification time of this program's file; `None` if it is unknown.
 fn installed() -> Option<Duration> {
     let changed = fs::metadata("/proc/self/exe").and_then(|file| file.modified()).ok()?;
     changed.duration_since(UNIX_EPOCH).ok()
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_for_the_peer_of_the_most_specific_network() {
+    fn peer_with_the_most_specific_network_is_selected() {
         let peer = |nets: &[&str]| TunnelPeer {
             allowed_ips: nets.iter().map(|net| net.parse().unwrap()).collect(),
             ..TunnelPeer::default()
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_endpoint_with_a_scope_names_its_device() {
+    fn only_an_endpoint_with_a_scope_determines_its_device() {
         for (endpoint, interface) in
             [("[fe80::1%7]:1", Some(7)), ("[2001:db8::1]:1", None), ("192.0.2.1:1", None)]
         {

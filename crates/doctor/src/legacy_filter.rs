@@ -1,15 +1,16 @@
-//! The packet filter of iptables' own tables, of which nft(8) knows nothing.
+//! The legacy tables of iptables, which nft(8) does not show.
 
 use std::{fs, io, process::Command};
 
-/// The programs that list them, and where the kernel names the tables in use: a table comes into
-/// being where it is listed, and to look is to change nothing.
+/// The programs that list the tables, and the files in which the kernel names the tables in use.
+/// These
+/// files are read first, because listing a table creates it.
 const FAMILIES: [(&str, &str); 2] = [
     ("iptables-legacy", "/proc/net/ip_tables_names"),
     ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
 ];
 
-/// The programs of the families whose chain FORWARD drops what none of its rules accepts.
+/// The programs of the families in which chain FORWARD drops packets by default.
 pub(super) fn dropping() -> Vec<&'static str> {
     let drops = |(program, names): &(&str, &str)| {
         let in_use = fs::read_to_string(names).unwrap_or_default();
@@ -18,10 +19,10 @@ pub(super) fn dropping() -> Vec<&'static str> {
     FAMILIES.into_iter().filter(drops).map(|(program, _)| program).collect()
 }
 
-/// The rules of FORWARD; none where the program is not installed, which then has set none.
+/// The rules of FORWARD; empty if the program is not installed.
 fn forward_rules(program: &str) -> String {
     let list = |program: &str| Command::new(program).args(["-S", "FORWARD"]).output();
-    // It has its plain name where it is the only one.
+    // On hosts without nftables the program has its plain name.
     let plain = program.trim_end_matches("-legacy");
     let listed = match list(program) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => list(plain),
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_drops_and_a_rule_does_not() {
+    fn chain_drops_by_its_policy_not_by_a_rule() {
         assert!(is_dropping("-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n"));
         assert!(!is_dropping("-P FORWARD ACCEPT\n-A FORWARD -i eth9 -j DROP\n"));
         assert!(!is_dropping(""));

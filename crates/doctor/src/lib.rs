@@ -1,5 +1,4 @@
-//! Floor 3: `linerate doctor`: finds settings of this host that keep a tunnel from working or from
-//! being fast.
+//! Floor 3: `linerate doctor`, which finds settings of this host that break or slow down a tunnel.
 //!
 //! ```text
 //!   host, running daemons -- gather --> Facts -- checks, pure --> Findings --> Report
@@ -42,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_and_what_was_not_checked_is_reported() {
+    fn findings_are_sorted_by_severity_and_skipped_checks_are_reported() {
         let mut facts = facts::healthy();
         assert_eq!(examine(&facts).verdict(), Verdict::Fine);
         facts.unknown.push("the clock".into());
         assert_eq!(examine(&facts).verdict(), Verdict::Incomplete);
         facts.interfaces[0].features.get_mut("rx-gro").unwrap().active = false;
-        assert_eq!(examine(&facts).verdict(), Verdict::Found, "what is slow is a finding");
+        assert_eq!(examine(&facts).verdict(), Verdict::Found, "slow counts as a finding");
         facts.clock.wall = std::time::Duration::ZERO;
         let report = examine(&facts);
         assert_eq!(report.verdict(), Verdict::Found);

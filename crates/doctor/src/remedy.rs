@@ -1,5 +1,5 @@
-//! Settings applied, and taken back. What was before is written down first, in
-//! `/run/linerate/doctor`: settings and the file both end with the system.
+//! Applies settings and undoes them. The previous values are first recorded in
+//! `/run/linerate/doctor`. Neither the settings nor the file survive a reboot.
 //!
 //! ```text
 //!   NAMESPACE <tab> TARGET <tab> BEFORE <tab> AFTER
@@ -15,53 +15,53 @@ use std::{
 use super::{Setting, Settings, Target};
 use sys::atomic_file;
 
-/// Where it is written down.
+/// The folder of the record.
 const FOLDER: &str = "/run/linerate";
-/// In which file.
+/// The file of the record.
 const FILE: &str = "doctor";
 
-/// One setting that was changed.
+/// A changed setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// The inode of the network namespace it was changed in.
+    /// Inode of the network namespace in which it was changed.
     namespace: u64,
     target: Target,
     before: String,
     after: String,
 }
 
-/// What became of a setting that was to be applied.
+/// A setting, and the result of applying it.
 pub type Applied = (Setting, io::Result<()>);
 
-/// What became of a setting that was to be taken back.
+/// The result of undoing a setting.
 #[derive(Debug)]
 pub enum UndoOutcome {
-    /// It is as it was.
+    /// It has its previous value.
     Restored,
-    /// Somebody changed it since, to this; it stays so.
+    /// Another program has set this value since. It is not changed.
     Changed(String),
-    /// There is no such thing any more.
+    /// The target no longer exists.
     Gone,
-    /// It could not be taken back; another try may.
+    /// It could not be undone. A later attempt may succeed.
     Failed(io::Error),
 }
 
-/// Applies and takes back. Others who would, wait.
+/// Applies and undoes settings. Other processes wait until this is dropped.
 #[derive(Debug)]
 pub struct Remedy<S> {
     settings: S,
     namespace: u64,
     path: PathBuf,
     entries: Vec<Entry>,
-    /// The folder, locked.
-    _turn: File,
+    /// The locked folder.
+    _lock: File,
 }
 
 impl<S: Settings> Remedy<S> {
-    /// With what was written down for this thread's network namespace.
+    /// Opens the record for the network namespace of this thread.
     ///
     /// # Errors
-    /// The file cannot be had: it takes root.
+    /// The file cannot be opened, which requires root.
     pub fn open(settings: S) -> io::Result<Self> {
         let namespace = fs::metadata("/proc/self/ns/net")?.ino();
         Self::open_in(Path::new(FOLDER), settings, namespace)
@@ -69,22 +69,21 @@ impl<S: Settings> Remedy<S> {
 
     fn open_in(folder: &Path, settings: S, namespace: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let turn = File::open(folder)?;
-        turn.lock()?;
+        let lock = File::open(folder)?;
+        lock.lock()?;
         let path = folder.join(FILE);
         let entries = match fs::read_to_string(&path) {
             Ok(text) => text.lines().filter_map(Entry::parse).collect(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok(Self { settings, namespace, path, entries, _turn: turn })
+        Ok(Self { settings, namespace, path, entries, _lock: lock })
     }
 
-    /// Applies settings, each by itself: one that is refused leaves the others.
+    /// Applies settings. If one is refused, the others are applied nevertheless.
     ///
     /// # Errors
-    /// What was before cannot be written down; that setting and those after it are not
-    /// applied.
+    /// A previous value cannot be recorded. That setting and those after it are not applied.
     pub fn apply<'a>(
         &mut self,
         wanted: impl Iterator<Item = &'a Setting>,
@@ -106,10 +105,10 @@ impl<S: Settings> Remedy<S> {
         if before == setting.value {
             return Ok(Ok(()));
         }
-        let kept = self.entries.clone();
+        let previous = self.entries.clone();
         let known = self.ours().position(|entry| entry.target == setting.target);
         match known {
-            // It was applied and somebody changed it: what was first is what to go back to.
+            // It was applied before and then changed: the first recorded value is restored later.
             Some(index) => self.nth_of_ours(index).after.clone_from(&setting.value),
             None => self.entries.push(Entry {
                 namespace: self.namespace,
@@ -121,29 +120,30 @@ impl<S: Settings> Remedy<S> {
         self.save()?;
         let written = self.settings.write(&setting.target, &setting.value);
         if written.is_err() {
-            self.entries = kept;
+            self.entries = previous;
             self.save()?;
         }
         Ok(written)
     }
 
-    /// Takes back what was applied in this namespace, the last first, and tells of each
-    /// what it is now to be.
+    /// Undoes the settings that were applied in this namespace, the last first. Returns each with
+    /// its
+    /// restored value.
     ///
     /// # Errors
-    /// What is left cannot be written down.
+    /// The remaining entries cannot be recorded.
     pub fn undo(&mut self) -> io::Result<Vec<(Setting, UndoOutcome)>> {
         let mut all = Vec::new();
-        let (ours, mut kept): (Vec<_>, Vec<_>) =
+        let (ours, mut remaining): (Vec<_>, Vec<_>) =
             self.entries.drain(..).partition(|entry| entry.namespace == self.namespace);
         for entry in ours.into_iter().rev() {
             let undone = undo_one(&self.settings, &entry);
             if matches!(undone, UndoOutcome::Failed(_)) {
-                kept.push(entry.clone());
+                remaining.push(entry.clone());
             }
             all.push((Setting { target: entry.target, value: entry.before }, undone));
         }
-        self.entries = kept;
+        self.entries = remaining;
         self.save()?;
         Ok(all)
     }

@@ -1,10 +1,10 @@
-//! Settings of the host that a finding may ask to change.
+//! Settings of the host that fix findings.
 
 use std::{fmt, fs, io, str::FromStr};
 
 use sys::{Errno, ethtool, netlink::Netlink};
 
-/// One thing of the host that has a value.
+/// A part of the host that has a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A kernel setting, by its path under `/proc/sys`.
@@ -20,12 +20,12 @@ pub enum Target {
     Mtu(String),
 }
 
-/// A value that a target is to have.
+/// A target and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// What is set.
     pub target: Target,
-    /// To what.
+    /// The value.
     pub value: String,
 }
 
@@ -47,11 +47,11 @@ impl Setting {
         Self { target: Target::Mtu(interface.to_owned()), value: mtu.to_string() }
     }
 
-    /// The command that does it, for a shell.
+    /// The shell command that sets the value.
     pub fn command(&self) -> String {
         let value = &self.value;
         match &self.target {
-            // A dot is part of the names of some interfaces.
+            // Some interface names contain a dot.
             Target::Sysctl(key) if key.contains('.') => format!("sysctl -w {key}={value}"),
             Target::Sysctl(key) => format!("sysctl -w {}={value}", key.replace('/', ".")),
             Target::Feature { interface, feature } => {
@@ -76,7 +76,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// It is not what [`Target`] writes.
+/// The text is not a [`Target`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParseTargetError;
 
@@ -86,7 +86,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, ParseTargetError> {
         let words: Vec<&str> = text.split(' ').collect();
         match words[..] {
-            // Never a path out of /proc/sys.
+            // The path must not leave /proc/sys.
             ["sysctl", key]
                 if !key.starts_with('/') && !key.split('/').any(|part| part == "..") =>
             {
@@ -101,9 +101,9 @@ impl FromStr for Target {
     }
 }
 
-/// Where settings are read and written.
+/// Access to the settings of a host.
 pub trait Settings {
-    /// The value; `None` where the target is gone.
+    /// The value; `None` if the target does not exist.
     ///
     /// # Errors
     /// It could not be read.
@@ -158,7 +158,7 @@ impl Settings for Host {
     }
 }
 
-/// A kernel setting, its numbers with single spaces between.
+/// Reads a kernel setting. Its words are separated by single spaces.
 pub(super) fn sysctl(key: &str) -> io::Result<String> {
     let text = fs::read_to_string(format!("/proc/sys/{key}"))?;
     Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_tells_its_command_and_a_target_reads_back() {
+    fn setting_has_a_command_and_its_target_parses_back() {
         let settings = [
             (
                 Setting::sysctl("net/ipv4/conf/all/rp_filter", 2),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn invalid_targets_are_rejected() {
         for text in ["", "sysctl", "sysctl /etc/passwd", "sysctl net/../../etc", "mtu a b", "x y"] {
             assert_eq!(text.parse::<Target>(), Err(ParseTargetError), "{text}");
         }

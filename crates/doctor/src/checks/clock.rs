@@ -4,29 +4,32 @@ use std::time::Duration;
 
 use crate::{Facts, Finding, Fix, Severity};
 
-/// A handshake may be told in the same second that it happens in.
+/// The time of a handshake may be up to one second ahead, because the UAPI reports whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// A clock that stands in the past, or that nothing keeps right.
+/// Finds a clock that is in the past or not synchronised.
 pub(crate) fn wrong(facts: &Facts) -> Vec<Finding> {
     let clock = facts.clock;
     let last = facts.tunnels.iter().flat_map(|tunnel| &tunnel.peers);
     let last = last.filter_map(|peer| peer.last_handshake).max();
     let passed = [
-        (clock.installed, "this program was put on the disk after that"),
+        (clock.installed, "this program was written to the disk after that"),
         (last, "a peer's last handshake was after that"),
     ];
     let past = passed.iter().find(|(time, _)| time.is_some_and(|time| time > clock.wall + SLACK));
-    let finding = |severity, what: String| Finding {
+    let finding = |severity, what: String| {
+        Finding {
         check: "clock",
         on: "host".into(),
         severity,
         what,
-        why: "a handshake carries the time, and a peer takes none that is not later than the last"
+        why: "a handshake carries the time, and a peer accepts only a later time than that of the last \
+        handshake"
             .into(),
-        cost: "a daemon that starts with an earlier clock has its handshakes refused until the \
-               clock has caught up (WireGuard paper, section 5.4.2)",
+        cost: "peers refuse the handshakes of a daemon that starts with an earlier clock, until the \
+        clock has caught up (WireGuard paper, section 5.4.2)",
         fix: Fix::Manual("timedatectl set-ntp true, or chronyd, or the hypervisor's clock".into()),
+    }
     };
     if let Some((_, evidence)) = past {
         let seconds = clock.wall.as_secs();
@@ -35,7 +38,7 @@ pub(crate) fn wrong(facts: &Facts) -> Vec<Finding> {
     }
     match clock.synchronised {
         Some(false) => {
-            let what = "nothing has told the kernel that the clock is kept right";
+            let what = "the kernel does not know whether the clock is synchronised";
             vec![finding(Severity::Note, what.into())]
         }
         _ => Vec::new(),
@@ -48,7 +51,7 @@ mod tests {
     use crate::facts::healthy;
 
     #[test]
-    fn a_clock_before_what_has_happened_already_is_found() {
+    fn clock_before_a_handshake_or_the_installation_is_found() {
         let mut facts = healthy();
         assert!(wrong(&facts).is_empty());
         facts.clock.wall -= Duration::from_secs(90);
@@ -60,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nothing_keeps_right_is_noted_and_an_unknown_one_not() {
+    fn unsynchronised_clock_is_noted_and_unknown_state_is_not() {
         let mut facts = healthy();
         facts.clock.synchronised = Some(false);
         assert_eq!(wrong(&facts)[0].severity, Severity::Note);

@@ -1,20 +1,20 @@
-//! Forwarding, and what the kernel drops on the way.
+//! Forwarding, and causes for which the kernel drops forwarded packets.
 
 use crate::{DroppingChain, Facts, Finding, Fix, Setting, Severity, Tunnel};
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
-/// Each family, and the switch by which a host forwards it.
+/// The families, each with the setting that enables its forwarding.
 const FORWARD: [(&str, &str); 2] =
     [("IPv4", "net/ipv4/ip_forward"), ("IPv6", "net/ipv6/conf/all/forwarding")];
 const MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
-/// A tunnel with a mark has another way to its peers than the routing table's first: a
-/// strict reverse-path filter that does not know the mark drops what they answer.
+/// Finds strict reverse-path filters that ignore marks. Datagrams of a tunnel with a mark leave by
+/// another route than the filter finds, so the filter drops the peers' answers.
 pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
     let sysctl = |key: String| facts.sysctls.number(&key).unwrap_or(0);
     let strict = |interface: &str| {
-        // The larger of both counts (ip-sysctl.rst).
+        // The kernel uses the larger of the two (ip-sysctl.rst).
         let own = sysctl(format!("net/ipv4/conf/{interface}/rp_filter"));
         own.max(sysctl("net/ipv4/conf/all/rp_filter".into())) == 1
             && sysctl(format!("net/ipv4/conf/{interface}/src_valid_mark")) == 0
@@ -25,31 +25,33 @@ pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
     }
     let interfaces =
         facts.interfaces.iter().filter(|interface| interface.outer && strict(&interface.name));
-    let finding = |interface: &crate::Interface| Finding {
+    let finding = |interface: &crate::Interface| {
+        Finding {
         check: "reverse-path",
         on: interface.name.clone(),
         severity: Severity::Broken,
         what: format!(
-            "{} filters strictly by reverse path, and marks do not count",
+            "{} has a strict reverse-path filter that ignores marks",
             interface.name
         ),
-        why: "datagrams of a tunnel that everything is routed into leave by a mark; the filter \
-              looks for the way back without it, finds the tunnel, and drops what peers answer"
+        why: "all traffic is routed into the tunnel except for marked datagrams; the filter looks up \
+        the route back without the mark, finds the tunnel, and drops the answers of peers"
             .into(),
         cost: "no handshake completes (kernel Documentation/networking/ip-sysctl.rst, rp_filter \
                and src_valid_mark; wg-quick(8) sets the latter)",
         fix: Fix::Change(vec![Setting::sysctl(MARK, 1)]),
+    }
     };
     interfaces.map(finding).collect()
 }
 
-/// A host that forwards, but not by each of its interfaces, or of one family alone.
+/// Finds a host that forwards, but not on all interfaces or only one family.
 pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
     let on = FORWARD.map(|(_, key)| facts.sysctls.is_on(key));
     let mut findings = Vec::new();
     let names = facts.interfaces.iter().map(|interface| interface.name.as_str());
     let names: Vec<&str> = names.chain(facts.tunnels.iter().map(|t| t.name.as_str())).collect();
-    // IPv6 forwards by the switch of all interfaces alone (ip-sysctl.rst).
+    // IPv6 is forwarded if the setting for all interfaces is on (ip-sysctl.rst).
     for name in names.iter().filter(|_| on[0]) {
         let key = format!("net/ipv4/conf/{name}/forwarding");
         if facts.sysctls.number(&key) == Some(0) {
@@ -57,25 +59,25 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
                 check: "forwarding",
                 on: (*name).to_owned(),
                 severity: Severity::Broken,
-                what: format!("the host forwards IPv4, but not what comes in by {name}"),
-                why: "the interface's own switch is off".into(),
-                cost: "such packets are dropped (kernel Documentation/networking/ip-sysctl.rst, \
+                what: format!("the host forwards IPv4, but not packets that arrive on {name}"),
+                why: "the setting of this interface is off".into(),
+                cost: "the kernel drops such packets (kernel Documentation/networking/ip-sysctl.rst, \
                        forwarding)",
                 fix: Fix::Change(vec![Setting::sysctl(key, 1)]),
             });
         }
     }
     let missing = usize::from(on[0]);
-    // Where it is offered to peers, that it is missing is no question.
+    // If networks of the family are offered to peers, `offered` reports it.
     if on[0] != on[1] && !facts.tunnels.iter().any(|tunnel| offers(tunnel, missing == 0)) {
         let missing = FORWARD[missing].0;
         findings.push(Finding {
             check: "forwarding-family",
             on: "host".into(),
             severity: Severity::Note,
-            what: format!("the host forwards, but no {missing}"),
-            why: "that may be meant so; a router for both families needs both switches".into(),
-            cost: "none where it is meant so",
+            what: format!("the host forwards one family, but not {missing}"),
+            why: "this may be intended; a router for both families needs both settings".into(),
+            cost: "none if this is intended",
             fix: Fix::None,
         });
     }
@@ -86,12 +88,12 @@ fn offers(tunnel: &Tunnel, ipv4: bool) -> bool {
     tunnel.offers.iter().any(|net| net.addr().is_ipv4() == ipv4)
 }
 
-/// Whether [`offered`] tells where this switch is off.
+/// Whether [`offered`] reports this setting if it is off.
 pub(super) fn is_reported(tunnel: &Tunnel, switch: &str) -> bool {
     FORWARD.iter().any(|(family, key)| *key == switch && offers(tunnel, *family == "IPv4"))
 }
 
-/// Networks that are offered to peers, of a family that the kernel does not forward.
+/// Finds networks that are offered to peers although the kernel does not forward their family.
 pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
     let of_tunnel = |tunnel: &Tunnel| {
         let dead = FORWARD
@@ -102,21 +104,21 @@ pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
             on: tunnel.name.clone(),
             severity: Severity::Broken,
             what: format!(
-                "networks of {family} are offered to peers, and the kernel forwards none"
+                "{family} networks are offered to peers, but the kernel does not forward {family}"
             ),
             why: format!(
-                "{key} is off; with IpForward = true `linerate up` sets it, and whatever sets it \
-                 back later (a file of sysctl.d, another service) wins"
+                "{key} is off; `linerate up` enables it if the file has IpForward = true, but a \
+                file in sysctl.d or another service may disable it later"
             ),
-            cost: "peers reach nothing behind this host (kernel \
+            cost: "peers cannot reach networks behind this host (kernel \
                    Documentation/networking/ip-sysctl.rst, ip_forward and forwarding)",
             fix: match family {
                 "IPv4" => Fix::Change(vec![Setting::sysctl(key, 1)]),
-                // The default route of an advertisement would be forgotten.
+                // Enabling it directly would remove default routes from router advertisements.
                 _ => Fix::Manual(format!(
-                    "set {} down and up, with IpForward = true in its file, which keeps the \
-                     routes that came by router advertisement; without such routes: sysctl -w \
-                     {}=1",
+                    "set IpForward = true in the file and run `linerate down` and `linerate up` \
+                    for {}, which preserves routes from router advertisements; without such \
+                    routes: sysctl -w {}=1",
                     tunnel.name,
                     key.replace('/', ".")
                 )),
@@ -127,14 +129,14 @@ pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
     facts.tunnels.iter().flat_map(of_tunnel).collect()
 }
 
-/// Packet filters of others that let nothing through but what they know.
+/// Finds packet filters of other programs that drop forwarded packets by default.
 pub(crate) fn filtered(facts: &Facts) -> Vec<Finding> {
     let named = |chain: &DroppingChain| match chain {
         DroppingChain::Nft(chain) => (
             format!("the nftables chain {chain}"),
             format!(
                 "nft insert rule {chain} iifname IFACE accept, and the same with oifname, or the \
-                 words of the program whose chain it is"
+                corresponding settings of the program that owns the chain"
             ),
         ),
         DroppingChain::Legacy(program) => (
@@ -146,21 +148,21 @@ pub(crate) fn filtered(facts: &Facts) -> Vec<Finding> {
         check: "forward-filter",
         on: "host".into(),
         severity: Severity::Note,
-        what: format!("{chain} drops what is forwarded, but for what it accepts"),
-        why: "a packet passes where every table lets it; linerate's accepts nothing on behalf of \
-              others, as those of Docker, ufw and firewalld do not for it"
+        what: format!("{chain} drops forwarded packets unless one of its rules accepts them"),
+        why: "a packet passes only if all tables accept it; linerate's table cannot accept it for \
+        those of Docker, ufw or firewalld"
             .into(),
-        cost: "none where the tunnel is accepted there",
-        fix: Fix::Manual(format!("where peers get no further than this host: {accept}")),
+        cost: "none if that chain accepts the tunnel",
+        fix: Fix::Manual(format!("if peers cannot reach networks behind this host: {accept}")),
     };
     facts.forward_drops.iter().map(named).map(finding).collect()
 }
 
-/// A table of connections that is nearly full.
+/// Finds a connection table that is nearly full.
 pub(crate) fn conntrack(facts: &Facts) -> Vec<Finding> {
     let numbers = [CONNTRACK_COUNT, CONNTRACK_MAX].map(|key| facts.sysctls.number(key));
     let [Some(count), Some(max)] = numbers else { return Vec::new() };
-    // A tenth is left: enough of a warning, and no false one from a busy minute.
+    // 90 % is early enough for a warning, and a short burst does not reach it.
     if max == 0 || count < max / 10 * 9 {
         return Vec::new();
     }
@@ -168,9 +170,10 @@ pub(crate) fn conntrack(facts: &Facts) -> Vec<Finding> {
         check: "conntrack",
         on: "host".into(),
         severity: Severity::Broken,
-        what: format!("{count} of {max} entries of the connection table are taken"),
-        why: "packets of new connections are dropped while it is full, those of the tunnel, too"
-            .into(),
+        what: format!("{count} of {max} entries of the connection table are in use"),
+        why:
+            "while it is full, the kernel drops packets of new connections, including the tunnel's"
+                .into(),
         cost: "new connections fail (kernel Documentation/networking/nf_conntrack-sysctl.rst)",
         fix: Fix::Change(vec![Setting::sysctl(CONNTRACK_MAX, max * 2)]),
     }]
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_filter_is_found_only_where_marks_are_used_and_do_not_count() {
+    fn strict_filter_is_found_only_if_marks_are_used_and_ignored() {
         for (all, own, mark, fwmark, found) in [
             ("0", "1", "0", 7, true),
             ("1", "0", "0", 7, true),
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_forward_on_a_host_that_does_is_found() {
+    fn non_forwarding_device_on_a_forwarding_host_is_found() {
         let eth0 = "net/ipv4/conf/eth0/forwarding";
         let both = [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")];
         assert!(half_forwarding(&with(&both)).is_empty());
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn one_family_alone_is_noted() {
+    fn forwarding_of_one_family_only_is_noted() {
         for (key, missing) in
             [("net/ipv4/ip_forward", "IPv6"), ("net/ipv6/conf/all/forwarding", "IPv4")]
         {
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_and_not_forwarded_is_found_by_family() {
+    fn offered_networks_without_forwarding_are_found_by_family() {
         for (nets, on, found) in [
             (&["0.0.0.0/0", "::/0"][..], &[][..], &["IPv4", "IPv6"][..]),
             (&["0.0.0.0/0", "::/0"], &[FORWARD[0].1], &["IPv6"]),
@@ -260,12 +263,12 @@ mod tests {
             }
             let noted = half_forwarding(&facts).len();
             let one_alone = on.len() == 1 && nets.len() == 1;
-            assert_eq!(noted, usize::from(one_alone), "it is told once: {nets:?} {on:?}");
+            assert_eq!(noted, usize::from(one_alone), "it is reported once: {nets:?} {on:?}");
         }
     }
 
     #[test]
-    fn a_filter_of_others_that_drops_is_noted() {
+    fn dropping_filter_of_another_program_is_noted() {
         let mut facts = healthy();
         assert!(filtered(&facts).is_empty());
         facts.forward_drops = vec![
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_nine_tenths_full_is_to_be_doubled() {
+    fn doubling_is_suggested_for_a_table_that_is_90_percent_full() {
         for (count, found) in [("89", false), ("90", true), ("100", true)] {
             let facts = with(&[(CONNTRACK_COUNT, count), (CONNTRACK_MAX, "100")]);
             assert_eq!(conntrack(&facts).len(), usize::from(found), "{count}");
@@ -292,6 +295,6 @@ mod tests {
                 assert_eq!(conntrack(&facts)[0].fix, Fix::Change(vec![doubled]));
             }
         }
-        assert!(conntrack(&healthy()).is_empty(), "there is no table");
+        assert!(conntrack(&healthy()).is_empty(), "the host has no table");
     }
 }

@@ -1,4 +1,4 @@
-//! What the interfaces around a tunnel do for packets.
+//! Offloads of the interfaces that carry a tunnel's datagrams or forwarded packets.
 
 use sys::ethtool::UDP_FORWARDING;
 
@@ -8,33 +8,35 @@ const GRO: &str = "rx-gro";
 const LIST: &str = "rx-gro-list";
 const UDP_SEGMENTS: &str = "tx-udp-segmentation";
 const TCP_SEGMENTS: &str = "tx-tcp-segmentation";
-/// One of these is on where an interface fills checksums in.
+/// One of these is on if an interface computes checksums.
 const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 
-/// Generic receive offload, which `UDP_GRO` and coalesced forwarding stand on.
+/// Finds interfaces without generic receive offload, which `UDP_GRO` and coalesced forwarding need.
 pub(crate) fn receive_offload(facts: &Facts) -> Vec<Finding> {
     let without = facts.interfaces.iter().filter(|interface| !interface.has(GRO));
-    let finding = |interface: &Interface| Finding {
+    let finding = |interface: &Interface| {
+        Finding {
         check: "gro",
         on: interface.name.clone(),
         severity: Severity::Slow,
-        what: format!("{} does not coalesce what it receives", interface.name),
+        what: format!("{} does not coalesce received packets", interface.name),
         why: if interface.outer {
-            "without generic receive offload each encrypted datagram goes up through the kernel by \
-             itself, and UDP_GRO has nothing to hand over"
+            "without generic receive offload each encrypted datagram passes through the kernel \
+            separately, and UDP_GRO has no effect"
         } else {
-            "without generic receive offload what is forwarded into the tunnel goes up through the \
-             kernel, the TUN and the encryption's batches packet by packet"
+            "without generic receive offload packets that are forwarded into the tunnel pass through \
+            the kernel, the TUN and the encryption one by one"
         }
         .into(),
-        cost: "5.4 against 7.3 Gbit/s of TCP in wireguard-go without and with UDP_GRO and \
-               UDP_SEGMENT (Tailscale, 2023, c6i.8xlarge)",
+        cost: "5.4 instead of 7.3 Gbit/s of TCP in wireguard-go without UDP_GRO and UDP_SEGMENT \
+        (Tailscale, 2023, c6i.8xlarge)",
         fix: switch(interface, &[(GRO, true)]),
+    }
     };
     without.map(finding).collect()
 }
 
-/// Transmit checksums, without which `UDP_SEGMENT` is refused.
+/// Finds interfaces without transmit checksums. The kernel refuses `UDP_SEGMENT` on them.
 pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
     let lacks = |interface: &&Interface| {
         interface.outer && !CHECKSUMS.iter().any(|name| interface.has(name))
@@ -48,14 +50,14 @@ pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
             check: "checksum",
             on: interface.name.clone(),
             severity: Severity::Slow,
-            what: format!("{} does not fill in checksums of what it sends", interface.name),
+            what: format!("{} does not compute checksums of sent packets", interface.name),
             why:
                 "the kernel refuses UDP_SEGMENT with EIO on such an interface, and datagrams are sent \
                   one by one"
                     .into(),
-            cost: "5.4 against 7.3 Gbit/s as for GRO; the refusal: tailscale/tailscale#7791",
+            cost: "5.4 instead of 7.3 Gbit/s as for GRO; the refusal: tailscale/tailscale#7791",
             fix: match known.is_empty() {
-                true => cannot(interface, CHECKSUMS[0]),
+                true => fixed_feature(interface, CHECKSUMS[0]),
                 false => switch(interface, &known),
             },
         }
@@ -63,7 +65,7 @@ pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
     facts.interfaces.iter().filter(lacks).map(finding).collect()
 }
 
-/// Where this host forwards: whether UDP is coalesced that is not for the host itself.
+/// Finds interfaces of a forwarding host that do not coalesce forwarded UDP.
 pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
     let lacks = |interface: &&Interface| {
         interface.forwards && (!interface.has(UDP_FORWARDING) || interface.has(LIST))
@@ -79,19 +81,17 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
         let newer = if facts.kernel.is_from(6, 2) {
             ""
         } else {
-            "; this kernel's TUN takes no UDP super-packets (Linux 6.2), so it will help in part"
+            "; the TUN of this kernel accepts no UDP super-packets (Linux 6.2), so the setting helps \
+            only in part"
         };
         Finding {
             check: "udp-forwarding",
             on: interface.name.clone(),
             severity: Severity::Slow,
-            what: format!(
-                "UDP that {} receives is not coalesced when it is forwarded",
-                interface.name
-            ),
+            what: format!("{} does not coalesce UDP packets that are forwarded", interface.name),
             why: format!(
-                "QUIC from behind this host enters the tunnel datagram by datagram, unless \
-                 {UDP_FORWARDING} is on and {LIST} off on the interface where it comes in{newer}"
+                "forwarded QUIC enters the tunnel datagram by datagram unless {UDP_FORWARDING} is \
+                on and {LIST} is off on the interface where it arrives{newer}"
             ),
             cost: "QUIC through a TUN: 2.9 Gbit/s datagram by datagram, 12.5 coalesced \
                    (WireGuard/wireguard-go#97, i5-12400, no encryption); the setting: \
@@ -102,29 +102,31 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
     facts.interfaces.iter().filter(lacks).map(finding).collect()
 }
 
-/// Whether an interface cuts up what is handed to it whole. Where it does not, the kernel does
-/// that in front of it, whatever `tx-generic-segmentation` is (seen on Linux 6.18, and
-/// `validate_xmit_skb` of net/core/dev.c): that feature is for the TCP of sockets, and none of
-/// a tunnel's. What an interface cannot at all is not told.
+/// Finds interfaces that can segment super-packets but do not. The kernel segments for them,
+/// regardless of `tx-generic-segmentation` (observed on Linux 6.18; `validate_xmit_skb` in
+/// net/core/dev.c): that feature concerns TCP of sockets, not of tunnels. An interface without the
+/// feature is not reported.
 pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
     let off = |interface: &Interface, name: &str| {
         interface.features.get(name).is_some_and(|feature| feature.is_switched_off())
     };
     let of_interface = |interface: &Interface| {
-        let finding = |feature: &str, what: &str| Finding {
+        let finding = |feature: &str, what: &str| {
+            Finding {
             check: "segmentation",
             on: interface.name.clone(),
             severity: Severity::Note,
-            what: format!("{} could cut up {what} itself, and {feature} is off", interface.name),
+            what: format!("{} could segment {what}, but {feature} is off", interface.name),
             why:
-                "the kernel then does it in front of the interface, on the processor; some switch \
-                  it off because an interface does it wrongly"
+                "the kernel then segments on the processor; some administrators disable the feature \
+                because an interface segments incorrectly"
                     .into(),
             cost: "not measured here",
             fix: Fix::Manual(format!(
-                "where nothing is known against it: ethtool -K {} {feature} on",
+                "if the interface has no known fault: ethtool -K {} {feature} on",
                 interface.name
             )),
+        }
         };
         let outer = interface.outer && off(interface, UDP_SEGMENTS);
         let forwards = interface.forwards && off(interface, TCP_SEGMENTS);
@@ -135,22 +137,22 @@ pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
     facts.interfaces.iter().flat_map(of_interface).collect()
 }
 
-/// Switches features, where the interface lets them be.
+/// The fix that sets these features, if the interface allows that.
 fn switch(interface: &Interface, wanted: &[(&str, bool)]) -> Fix {
     let fixed = wanted
         .iter()
         .find(|(name, _)| !interface.features.get(*name).is_some_and(|feature| feature.changeable));
     if let Some((name, _)) = fixed {
-        return cannot(interface, name);
+        return fixed_feature(interface, name);
     }
     let setting = |(name, on): &(&str, bool)| Setting::feature(&interface.name, name, *on);
     Fix::Change(wanted.iter().map(setting).collect())
 }
 
-fn cannot(interface: &Interface, feature: &str) -> Fix {
+fn fixed_feature(interface: &Interface, feature: &str) -> Fix {
     Fix::Manual(format!(
-        "the driver or the kernel does not let {feature} of {} be switched: another interface, or a \
-         newer kernel",
+        "the driver or the kernel does not allow changes of {feature} on {}: use another interface or \
+        a newer kernel",
         interface.name
     ))
 }
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_as_it_should_be_is_not_mentioned() {
+    fn healthy_device_has_no_finding() {
         let facts = with(|_| {});
         for check in [receive_offload, checksum, udp_forwarding, segmentation] {
             assert!(check(&facts).is_empty());
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_to_be_switched_on() {
+    fn fix_enables_disabled_features() {
         let facts = with(|interface| set(interface, GRO, false, true));
         let on = Fix::Change(vec![Setting::feature("eth0", GRO, true)]);
         assert_eq!(receive_offload(&facts)[0].fix, on);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_forwarding_takes_one_feature_on_and_the_other_off() {
+    fn fix_for_udp_forwarding_sets_both_features() {
         let [list, forwarding] = [(LIST, false), (UDP_FORWARDING, true)]
             .map(|(name, on)| Setting::feature("eth0", name, on));
         for (has_list, has_forwarding, fix) in [
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_switched_is_not_offered() {
+    fn fixed_features_get_only_advice() {
         let facts = with(|interface| {
             set(interface, GRO, false, false);
             set(interface, CHECKSUMS[0], false, false);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn segmentation_that_a_device_could_do_is_noted_for_what_goes_by_it() {
+    fn disabled_segmentation_is_noted_for_the_traffic_that_the_device_carries() {
         let features = |facts: &Facts| -> Vec<bool> {
             let found = segmentation(facts);
             assert!(found.iter().all(|finding| finding.severity == Severity::Note));
@@ -243,11 +245,11 @@ mod tests {
             set(interface, UDP_SEGMENTS, false, false);
             interface.features.remove(TCP_SEGMENTS);
         });
-        assert_eq!(features(&facts), [false, false], "it cannot");
+        assert_eq!(features(&facts), [false, false], "the device lacks it");
     }
 
     #[test]
-    fn a_device_behind_the_tunnel_needs_no_checksums() {
+    fn device_that_carries_no_tunnel_needs_no_checksums() {
         let facts = with(|interface| {
             set(interface, CHECKSUMS[0], false, true);
             interface.outer = false;

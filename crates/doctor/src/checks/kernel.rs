@@ -1,12 +1,12 @@
-//! The kernel: what it lacks, and what is known of it.
+//! Known faults and missing features of the kernel.
 
 use crate::{Facts, Finding, Fix, Kernel, Severity};
 
-/// From this version to that one runs of datagrams of equal length come to harm.
+/// The first and the last version that corrupts runs of datagrams of equal length.
 const BAD_SEGMENTS: ([u32; 3], [u32; 3]) = ([7, 0, 0], [7, 1, 4]);
 
-/// Kernels with faults that others met.
-pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
+/// Finds kernels with known faults.
+pub(crate) fn faults(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Kernel { release, version } = &facts.kernel;
     if (BAD_SEGMENTS.0..=BAD_SEGMENTS.1).contains(version) {
@@ -18,7 +18,7 @@ pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
             why: "Linux 7.0 to 7.1.4 corrupts runs of segments of equal length, as UDP_SEGMENT \
                   sends them"
                 .into(),
-            cost: "datagrams are lost, and with them the tunnel's rate (tailscale/tailscale#19777)",
+            cost: "lost datagrams, and a low rate of the tunnel (tailscale/tailscale#19777)",
             fix: Fix::Manual(
                 "linerate set IFACE offload udp-gso off, until the kernel is newer".into(),
             ),
@@ -36,20 +36,20 @@ pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
             check: "kernel-virtio-v6",
             on: interface.name.clone(),
             severity: Severity::Slow,
-            what: format!("virtio_net on Linux {release}, and a peer over IPv6"),
-            why: "before Linux 6.2 virtio_net refuses UDP_SEGMENT over IPv6 with EINVAL, and each \
-                  datagram is sent by itself"
+            what: format!("virtio_net on Linux {release}, with a peer over IPv6"),
+            why: "before Linux 6.2, virtio_net refuses UDP_SEGMENT over IPv6 with EINVAL, and datagrams \
+            are sent one by one"
                 .into(),
-            cost: "7.3 against 5.4 Gbit/s in wireguard-go with UDP_SEGMENT and UDP_GRO (Tailscale, \
-                   2023, c6i.8xlarge); the refusal: quinn-rs/quinn#1637",
-            fix: Fix::Manual("a kernel from 6.2 on".into()),
+            cost: "5.4 instead of 7.3 Gbit/s in wireguard-go without UDP_SEGMENT and UDP_GRO \
+            (Tailscale, 2023, c6i.8xlarge); the refusal: quinn-rs/quinn#1637",
+            fix: Fix::Manual("use Linux 6.2 or newer".into()),
         }
         }));
     }
     findings
 }
 
-/// An offload: from which kernel on there is one, and what it is good for.
+/// An offload: the first kernel that has it, and its effect.
 struct Known {
     name: &'static str,
     since: &'static str,
@@ -57,37 +57,36 @@ struct Known {
     cost: &'static str,
 }
 
-const TUN_TCP: &str = "2.4 to 5.4 Gbit/s of TCP in wireguard-go when it came (Tailscale, 2022, \
-                       c6i.8xlarge)";
-const TUN_UDP: &str = "2.9 to 12.5 Gbit/s of QUIC through a TUN when it came, without encryption \
-                       (WireGuard/wireguard-go#97, i5-12400)";
-const UDP: &str = "5.4 to 7.3 Gbit/s of TCP in wireguard-go when it came (Tailscale, 2023, \
-                   c6i.8xlarge)";
+const TUN_TCP: &str = "2.4 instead of 5.4 Gbit/s of TCP in wireguard-go (Tailscale, 2022, \
+c6i.8xlarge)";
+const TUN_UDP: &str = "2.9 instead of 12.5 Gbit/s of QUIC through a TUN, without encryption \
+(WireGuard/wireguard-go#97, i5-12400)";
+const UDP: &str = "5.4 instead of 7.3 Gbit/s of TCP in wireguard-go (Tailscale, 2023, c6i.8xlarge)";
 
 const KNOWN: [Known; 6] = [
     Known {
         name: "tun-tso",
         since: "2.6.27",
-        why: "TCP leaves the kernel for the tunnel one packet a system call",
+        why: "each system call reads only one TCP packet for the tunnel",
         cost: TUN_TCP,
     },
     Known {
         name: "tun-uso",
         since: "6.2",
-        why: "QUIC and other UDP leaves the kernel for the tunnel one packet a system call",
+        why: "each system call reads only one packet of QUIC or other UDP for the tunnel",
         cost: TUN_UDP,
     },
     Known {
         name: "tun-tcp-gro",
         since: "2.6.27",
-        why: "TCP from the tunnel enters the kernel one packet a system call; some 6.6 kernels \
-              refuse what others take (tailscale/tailscale#13041)",
+        why: "each system call writes only one TCP packet from the tunnel; some 6.6 kernels refuse \
+        super-packets that others accept (tailscale/tailscale#13041)",
         cost: TUN_TCP,
     },
     Known {
         name: "tun-udp-gro",
         since: "6.2",
-        why: "QUIC and other UDP from the tunnel enters the kernel one packet a system call",
+        why: "each system call writes only one packet of QUIC or other UDP from the tunnel",
         cost: TUN_UDP,
     },
     Known {
@@ -104,7 +103,7 @@ const KNOWN: [Known; 6] = [
     },
 ];
 
-/// Offloads that the kernel did not take when they were tried.
+/// Finds offloads that the kernel refused when they were probed.
 pub(crate) fn refused_offloads(facts: &Facts) -> Vec<Finding> {
     let refused = facts.offloads.iter().filter_map(|(name, result)| {
         let known = KNOWN.iter().find(|known| known.name == *name)?;
@@ -113,11 +112,11 @@ pub(crate) fn refused_offloads(facts: &Facts) -> Vec<Finding> {
             check: "offload",
             on: (*name).into(),
             severity: Severity::Slow,
-            what: format!("{name} was tried, and Linux {} refused: {error}", facts.kernel.release),
-            why: format!("without it {}", known.why),
+            what: format!("Linux {} refused the offload {name}: {error}", facts.kernel.release),
+            why: format!("without it, {}", known.why),
             cost: known.cost,
             fix: Fix::Manual(format!(
-                "a kernel from {} on, or in a sandbox one that lets it through",
+                "use Linux {} or newer, or allow the offload in the container's sandbox",
                 known.since
             )),
         })
@@ -131,7 +130,7 @@ mod tests {
     use crate::facts::healthy;
 
     #[test]
-    fn the_kernels_that_corrupt_segments_are_named_and_their_neighbours_not() {
+    fn only_kernels_that_corrupt_segments_are_found() {
         for (release, bad) in [
             ("6.19.9", false),
             ("7.0.0", true),
@@ -141,23 +140,23 @@ mod tests {
             ("7.2", false),
         ] {
             let facts = Facts { kernel: Kernel::parse(release), ..healthy() };
-            assert_eq!(known_bad(&facts).len() == 1, bad, "{release}");
+            assert_eq!(faults(&facts).len() == 1, bad, "{release}");
         }
     }
 
     #[test]
-    fn an_old_virtio_net_is_told_only_where_a_peer_is_reached_over_ipv6() {
+    fn old_virtio_net_is_found_only_with_a_peer_over_ipv6() {
         let mut facts = Facts { kernel: Kernel::parse("6.1.9"), ..healthy() };
         facts.interfaces[0].driver = "virtio_net".into();
-        assert!(known_bad(&facts).is_empty());
+        assert!(faults(&facts).is_empty());
         facts.tunnels[0].peers[0].endpoint = Some("[2001:db8::1]:1".parse().unwrap());
-        assert_eq!(known_bad(&facts)[0].on, "eth0");
+        assert_eq!(faults(&facts)[0].on, "eth0");
         facts.kernel = Kernel::parse("6.2");
-        assert!(known_bad(&facts).is_empty());
+        assert!(faults(&facts).is_empty());
     }
 
     #[test]
-    fn each_refused_offload_is_told_with_the_version_it_came_with() {
+    fn each_refused_offload_is_found_with_its_first_kernel_version() {
         let mut facts = healthy();
         assert!(refused_offloads(&facts).is_empty());
         let names: Vec<_> = facts.offloads.iter().map(|(name, _)| *name).collect();

@@ -1,8 +1,8 @@
-//! What `linerate up` did, and somebody has undone since.
+//! Changes by `linerate up` that another program has undone since.
 
 use crate::{Facts, Finding, Fix, LostChange, Setting, Severity, Tunnel, checks::forwarding};
 
-/// Rules, filters, name servers and settings that are not there any more.
+/// Finds rules, filters, name servers and settings that lost their effect.
 pub(crate) fn undone(facts: &Facts) -> Vec<Finding> {
     facts.tunnels.iter().flat_map(of_tunnel).collect()
 }
@@ -20,19 +20,19 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
     let restart = || {
         let name = &tunnel.name;
         Fix::Manual(format!(
-            "see who does that, and restart the interface: linerate down {name} and linerate up \
-             {name}, or systemctl restart linerate@{name}"
+            "find the program that does that, and restart the interface: linerate down {name} and \
+            linerate up {name}, or systemctl restart linerate@{name}"
         ))
     };
     let mut findings = Vec::new();
     let rules: Vec<&str> = tunnel.lost.iter().filter_map(rule).collect();
     if !rules.is_empty() {
         findings.push(finding(
-            format!("policy rules that `up` made are gone: {}", rules.join(", ")),
-            "systemd-networkd deletes what it did not make, unless networkd.conf has \
-             ManageForeignRoutingPolicyRules=no; the daemon puts rules back, but only \
-             four times in 5 seconds",
-            "what is for the tunnel may go beside it, in the clear (ip-rule(8))",
+            format!("policy rules that `up` added were deleted: {}", rules.join(", ")),
+            "systemd-networkd deletes rules of other programs, unless networkd.conf has \
+            ManageForeignRoutingPolicyRules=no; the daemon restores rules, but only four times \
+            in 5 seconds",
+            "packets for the tunnel may be sent unencrypted outside it (ip-rule(8))",
             restart(),
         ));
     }
@@ -40,39 +40,38 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
         match lost {
             LostChange::Rule(_) => {}
             LostChange::Table(table) => findings.push(finding(
-                format!("the nftables table inet {table} is gone, or rules in it are"),
-                "who loads a ruleset anew flushes it first, all of it: Debian's \
-                 /etc/nftables.conf begins with `flush ruleset`",
-                "what OfferRoutes keeps from peers is open to them, Masquerade and ClampMss do \
-                 nothing; of a full tunnel the addresses are open to neighbours (CVE-2019-14899)",
+                format!("the nftables table inet {table}, or rules in it, were deleted"),
+                "a program that loads a ruleset flushes all tables first: Debian's \
+                /etc/nftables.conf begins with `flush ruleset`",
+                "peers can reach networks that OfferRoutes excludes, Masquerade and ClampMss have no \
+                effect, and neighbours can reach the addresses of a full tunnel (CVE-2019-14899)",
                 restart(),
             )),
             LostChange::ResolvConf => findings.push(finding(
-                "the name servers of the file are not in /etc/resolv.conf any more".into(),
-                "somebody wrote the file anew: a DHCP client or NetworkManager does",
-                "names are asked for beside the tunnel",
+                "/etc/resolv.conf no longer has the name servers of the configuration".into(),
+                "another program replaced the file, such as a DHCP client or NetworkManager",
+                "DNS queries do not use the tunnel",
                 restart(),
             )),
-            // That nothing is forwarded is told already.
+            // `forwarding::offered` reports it.
             LostChange::Setting { key, .. } if forwarding::is_reported(tunnel, key) => {}
-            // networkd and others take advertisements by themselves, and then switch it off.
+            // networkd and other services process router advertisements themselves and disable it.
             LostChange::Setting { key, ours, current } if key.ends_with("/accept_ra") => {
                 findings.push(Finding {
                     severity: Severity::Note,
                     ..finding(
-                        format!("{key} is {current}, and `up` set it to {ours}"),
-                        "a service that takes a router's advertisements by itself keeps the kernel \
-                         from it",
-                        "without such a service the default route that came by advertisement runs \
-                         out",
-                        Fix::Manual(format!("where nothing does: sysctl -w {key}={ours}")),
+                        format!("{key} is {current}, but `up` set it to {ours}"),
+                        "a service that processes router advertisements itself disables it in the \
+                        kernel",
+                        "without such a service, the default route from a router advertisement expires",
+                        Fix::Manual(format!("if there is no such service: sysctl -w {key}={ours}")),
                     )
                 });
             }
             LostChange::Setting { key, ours, current } => findings.push(finding(
-                format!("{key} is {current}, and `up` set it to {ours}"),
-                "a file of sysctl.d or another service has set it since",
-                "what it was set for does not work: forwarding",
+                format!("{key} is {current}, but `up` set it to {ours}"),
+                "a file in sysctl.d or another service has changed it since",
+                "forwarding does not work",
                 Fix::Change(vec![Setting::sysctl(key.as_str(), ours)]),
             )),
         }
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_gone_is_told_and_rules_together() {
+    fn each_lost_change_has_a_finding_and_all_rules_share_one() {
         assert!(undone(&with(vec![])).is_empty());
         let rules = ["32764 of IPv4", "32765 of IPv6"].map(|rule| LostChange::Rule(rule.into()));
         let [first, second] = rules;
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_can_be_set_again_and_forwarding_is_told_once() {
+    fn lost_setting_has_a_fix_and_lost_forwarding_is_reported_once() {
         let (ipv4, ipv6) = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding");
         let mut facts = with(vec![setting(ipv4), setting(ipv6)]);
         let fixes = |facts: &Facts| -> Vec<Fix> {
@@ -134,6 +133,6 @@ mod tests {
 
         let found = undone(&with(vec![setting("net/ipv6/conf/eth0/accept_ra")]));
         assert_eq!(found[0].severity, Severity::Note);
-        assert!(matches!(found[0].fix, Fix::Manual(_)), "networkd would set it back");
+        assert!(matches!(found[0].fix, Fix::Manual(_)), "networkd would change it again");
     }
 }

@@ -1,8 +1,8 @@
-//! What a node of a tailnet says of itself.
+//! The reported state of tailnet nodes.
 
 use crate::{Facts, Finding, Fix, Member, Severity, Tunnel};
 
-/// What the findings of a node have in common.
+/// A finding about a node.
 fn finding(tunnel: &Tunnel, severity: Severity, what: String, why: &str, fix: String) -> Finding {
     Finding {
         check: "tailnet",
@@ -12,8 +12,7 @@ fn finding(tunnel: &Tunnel, severity: Severity, what: String, why: &str, fix: St
         why: why.into(),
         cost: match severity {
             Severity::Broken => {
-                "what the coordinator changes does not arrive; peers that are known \
-                               stay reachable"
+                "changes by the coordinator do not arrive; known peers stay reachable"
             }
             _ => "a relay carries TCP inside TCP: `make bench ARGS='--only tailnet'` has the rates",
         },
@@ -25,14 +24,14 @@ fn members(facts: &Facts) -> impl Iterator<Item = (&Tunnel, &Member)> {
     facts.tunnels.iter().filter_map(|tunnel| Some((tunnel, tunnel.member.as_ref()?)))
 }
 
-/// Nodes whose agent does not answer, or that are not logged in.
+/// Finds nodes without a login or without an answering agent.
 pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let name = &tunnel.name;
         let (what, fix) = match member {
             Member::NoAnswer(error) => (
                 format!("the agent of {name} does not answer: {error}"),
-                format!("the log of {name}: journalctl -u linerate-join@{name}"),
+                format!("see the log of {name}: journalctl -u linerate-join@{name}"),
             ),
             Member::Answers { state, .. } => match state.as_str() {
                 "Running" => return None,
@@ -42,7 +41,7 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
                 ),
                 "NeedsMachineAuth" => (
                     format!("{name} waits for an administrator of the tailnet to approve it"),
-                    "approve the machine at the coordinator".to_owned(),
+                    "approve the machine in the coordinator".to_owned(),
                 ),
                 "Stopped" => (format!("{name} was stopped"), format!("linerate join URL {name}")),
                 other => {
@@ -50,17 +49,18 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
                 }
             },
         };
-        let why = "the agent speaks to the coordinator and the relays, and finds paths to peers";
+        let why = "the agent connects to the coordinator and the relays, and finds paths to peers";
         Some(finding(tunnel, Severity::Broken, what, why, fix))
     };
     members(facts).filter_map(of_member).collect()
 }
 
-/// What nodes say is wrong.
+/// Returns the problems that nodes report.
 pub(crate) fn health(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let Member::Answers { health, .. } = member else { return Vec::new() };
-        let fix = format!("linerate status {0} and linerate netcheck {0} say more", tunnel.name);
+        let fix =
+            format!("linerate status {0} and linerate netcheck {0} show details", tunnel.name);
         let why = "the node itself reports this";
         let of_line =
             |line: &String| finding(tunnel, Severity::Broken, line.clone(), why, fix.clone());
@@ -69,19 +69,19 @@ pub(crate) fn health(facts: &Facts) -> Vec<Finding> {
     members(facts).flat_map(of_member).collect()
 }
 
-/// Peers that are reached through a relay while packets go to them.
+/// Finds peers to which packets are sent through a relay.
 pub(crate) fn relayed(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let Member::Answers { relayed, .. } = member else { return None };
         let first = relayed.first()?;
         let what = match relayed.len() {
-            1 => format!("packets to {first} go through a relay"),
-            count => format!("packets to {count} peers go through a relay, {first} among them"),
+            1 => format!("packets to {first} are relayed"),
+            count => format!("packets to {count} peers are relayed, for example to {first}"),
         };
-        let why = "no direct path was found: UDP is blocked on the way, or both ends are behind \
-                   NATs that no path leads through";
+        let why = "no direct path was found: UDP is blocked, or no path leads through the NATs of both \
+        ends";
         let fix = format!(
-            "linerate why {first} says what was tried; linerate netcheck, whether UDP leaves"
+            "linerate why {first} shows the attempts; linerate netcheck shows whether UDP works"
         );
         Some(finding(tunnel, Severity::Slow, what, why, fix))
     };
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::facts::healthy;
 
-    /// What is found of a node, by its severity and text.
+    /// The findings about a node: severity and text.
     fn found(member: Member) -> Vec<(Severity, String)> {
         let mut facts = healthy();
         facts.tunnels[0].member = Some(member);
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_runs_is_no_finding() {
+    fn running_node_has_no_finding() {
         let (state, health, relayed) = running();
         assert_eq!(found(Member::Answers { state, health, relayed }), []);
     }
 
     #[test]
-    fn a_node_that_is_silent_or_not_logged_in_is_broken() {
+    fn node_without_answer_or_login_is_broken() {
         let silent = found(Member::NoAnswer("connection refused".into()));
         let text = "the agent of wg0 does not answer: connection refused";
         assert_eq!(silent, [(Severity::Broken, text.to_owned())]);
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_reports_and_peers_behind_relays_are_told() {
+    fn reported_problems_and_relayed_peers_are_found() {
         let (state, _, _) = running();
         let health = vec!["the coordinator does not answer".to_owned()];
         let relayed = vec!["desk".to_owned(), "phone".to_owned()];
         let found = found(Member::Answers { state, health, relayed });
         assert_eq!(found[0], (Severity::Broken, "the coordinator does not answer".to_owned()));
-        let text = "packets to 2 peers go through a relay, desk among them";
+        let text = "packets to 2 peers are relayed, for example to desk";
         assert_eq!(found[1], (Severity::Slow, text.to_owned()));
     }
 }

@@ -1,20 +1,18 @@
-//! What fits the way to a peer.
+//! The MTU of a tunnel compared with those of the paths to its peers.
 
 use std::net::SocketAddr;
 
 use crate::{Facts, Finding, Fix, Setting, Severity, Tunnel, TunnelPeer};
 
-/// What WireGuard and UDP put around an inner packet, in bytes: data header 16, tag 16,
-/// UDP 8.
+/// Bytes that WireGuard and UDP add to an inner packet: data header 16, tag 16, UDP 8.
 const OVERHEAD: u32 = 40;
-/// The least MTU that IPv6 works over (RFC 8200 section 5).
+/// The minimum MTU for IPv6 (RFC 8200, section 5).
 const IPV6_MIN_MTU: u32 = 1280;
-/// An MTU of which a way has at least this much left is worth raising, in bytes: jumbo
-/// frames, not the 20 bytes between IPv4 and IPv6.
+/// An unused MTU is reported from this number of bytes on: it means jumbo frames, not the 20 bytes
+/// between IPv4 and IPv6.
 const WORTHWHILE: u32 = 1000;
 
-/// The longest inner packet that goes to a peer in one piece, as far as this host's routes
-/// tell.
+/// The longest inner packet that reaches a peer unfragmented, according to the routes of this host.
 fn fits(peer: &TunnelPeer) -> Option<u32> {
     let ip = match peer.endpoint? {
         SocketAddr::V4(_) => 20,
@@ -27,16 +25,16 @@ fn least(tunnel: &Tunnel) -> Option<u32> {
     tunnel.peers.iter().filter_map(fits).min()
 }
 
-/// The least that was found to arrive at a peer, by search.
+/// The smallest MTU that the path search found for any peer.
 fn found(tunnel: &Tunnel) -> Option<u32> {
     tunnel.peers.iter().filter(|peer| !peer.is_looped).filter_map(|peer| peer.found_mtu).min()
 }
 
-/// A tunnel whose longest packets do not fit the way to a peer.
+/// Finds tunnels with an MTU that is larger than a path to a peer allows.
 pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| {
         let (mtu, name) = (tunnel.mtu?, &tunnel.name);
-        // First what the route says, which stays: the search finds the rest.
+        // The MTU of the route takes precedence because it does not change.
         let hop = least(tunnel).filter(|hop| *hop < mtu);
         let fits = hop.or(found(tunnel)).filter(|fits| *fits < mtu)?;
         Some(Finding {
@@ -45,34 +43,34 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
             severity: Severity::Slow,
             what: match hop {
                 Some(hop) => {
-                    format!("the MTU is {mtu}, and only {hop} bytes fit the way to a peer")
+                    format!("the MTU is {mtu}, but only {hop} bytes fit the path to a peer")
                 }
-                None => format!("the MTU is {mtu}, and only {fits} bytes were found to arrive"),
+                None => format!("the MTU is {mtu}, but only {fits} bytes were found to arrive"),
             },
             why: match hop {
                 None => {
-                    "TCP goes in shorter segments and other senders are told, packet by packet; \
-                     what they let be fragmented leaves in two fragments, which some networks drop"
+                    "TCP uses shorter segments, and other senders get ICMP messages; packets that \
+                    may be fragmented are sent as two fragments, which some networks drop"
                 }
                 Some(_) => {
-                    "a longer packet leaves in two fragments: the loss of one loses both, and some \
-                     networks drop fragments"
+                    "a longer packet is sent as two fragments: if one is lost, both are, and some \
+                    networks drop fragments"
                 }
             }
             .into(),
-            cost: "fragments fail for some (RFC 8900 section 3); twice the packets outside",
+            cost: "fragments do not pass some networks (RFC 8900, section 3); twice as many outer packets",
             fix: if fits < IPV6_MIN_MTU {
                 Fix::Manual(format!(
-                    "IPv6 in the tunnel needs {IPV6_MIN_MTU}: look at the MTU of the interfaces on the way \
-                     to the peer; without IPv6, ip link set {name} mtu {fits}"
+                    "IPv6 in the tunnel needs {IPV6_MIN_MTU}: check the MTU of the interfaces on the \
+                    path to the peer; without IPv6, ip link set {name} mtu {fits}"
                 ))
             } else if hop.is_some() {
                 Fix::Change(vec![Setting::mtu(name, fits)])
             } else {
-                // It would keep the path from being found wide again.
+                // A smaller MTU would prevent the search from finding a wider path later.
                 Fix::Manual(format!(
-                    "where the path stays so: ip link set {name} mtu {fits}, which holds for all \
-                     of its peers; MTU = {fits} in the file"
+                    "if the path does not change: ip link set {name} mtu {fits}, which affects all \
+                    peers; MTU = {fits} in the file"
                 ))
             },
         })
@@ -80,24 +78,24 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
     facts.tunnels.iter().filter_map(finding).collect()
 }
 
-/// A way that takes far longer packets than the tunnel makes.
+/// Finds tunnels with an MTU that is far smaller than their paths allow.
 pub(crate) fn unused(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| {
         let (mtu, fits) = (tunnel.mtu?, least(tunnel)?);
-        // Behind the first hop it is narrower.
+        // Beyond the first hop the path is narrower.
         let is_narrow = found(tunnel).is_some_and(|found| found < mtu);
         (fits >= mtu + WORTHWHILE && !is_narrow).then(|| Finding {
             check: "mtu-unused",
             on: tunnel.name.clone(),
             severity: Severity::Note,
-            what: format!("the MTU is {mtu}, and this host's way to each peer takes {fits} bytes"),
+            what: format!("the MTU is {mtu}, but this host's routes to all peers allow {fits} bytes"),
             why:
-                "longer packets cost less for each byte; what lies behind the first hop cannot be \
-                  seen from here, and both ends need the same MTU"
+                "longer packets cost less for each byte; the path beyond the first hop is not known \
+                here, and both ends need the same MTU"
                     .into(),
             cost: "not measured here",
             fix: Fix::Manual(format!(
-                "where the whole way is known to take it, at both ends: ip link set {} mtu {fits}",
+                "if the whole path allows it, on both ends: ip link set {} mtu {fits}",
                 tunnel.name
             )),
         })
@@ -122,7 +120,7 @@ mod tests {
     const V6: &str = "[2001:db8::1]:1";
 
     #[test]
-    fn a_packet_fits_to_the_byte() {
+    fn fitting_mtu_is_computed_to_the_byte() {
         for (mtu, path, endpoint, fix) in [
             (1440, 1500, V4, None),
             (1441, 1500, V4, Some(1440)),
@@ -137,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn what_ipv6_would_not_fit_is_not_applied() {
+    fn mtu_below_the_ipv6_minimum_is_only_advice() {
         assert!(matches!(too_long(&with(1420, 1300, V4))[0].fix, Fix::Manual(_)));
     }
 
     #[test]
-    fn the_narrowest_way_counts() {
+    fn narrowest_path_decides() {
         let mut facts = with(1420, 9000, V4);
         assert_eq!(unused(&facts)[0].severity, Severity::Note);
         let mut second = facts.tunnels[0].peers[0].clone();
@@ -153,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_by_search_counts_where_it_is_less_than_the_first_hop_takes() {
-        for (path, found, told, fix) in [
+    fn searched_mtu_decides_if_it_is_smaller_than_that_of_the_first_hop() {
+        for (path, found, text, fix) in [
             (Some(1500), Some(1420), None, None),
             (Some(1500), Some(1340), Some("1340 bytes were found"), None),
             (None, Some(1340), Some("1340 bytes were found"), None),
@@ -167,9 +165,9 @@ mod tests {
             facts.tunnels[0].peers[0].found_mtu = found;
             let findings = too_long(&facts);
             let case = (path, found);
-            assert_eq!(findings.len(), usize::from(told.is_some()), "{case:?}");
-            let Some(told) = told else { continue };
-            assert!(findings[0].what.contains(told), "{case:?}: {}", findings[0].what);
+            assert_eq!(findings.len(), usize::from(text.is_some()), "{case:?}");
+            let Some(text) = text else { continue };
+            assert!(findings[0].what.contains(text), "{case:?}: {}", findings[0].what);
             match fix {
                 Some(mtu) => {
                     assert_eq!(findings[0].fix, Fix::Change(vec![Setting::mtu("wg0", mtu)]));
@@ -180,16 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn no_wider_mtu_is_advised_than_was_found_to_arrive() {
+    fn advised_mtu_is_at_most_the_searched_one() {
         let mut facts = with(1420, 9000, V4);
         facts.tunnels[0].peers[0].found_mtu = Some(1420);
-        assert_eq!(unused(&facts).len(), 1, "the search looks no further than the MTU");
+        assert_eq!(unused(&facts).len(), 1, "the search stops at the MTU");
         facts.tunnels[0].peers[0].found_mtu = Some(1400);
         assert!(unused(&facts).is_empty());
     }
 
     #[test]
-    fn nothing_is_said_of_ways_that_are_not_known() {
+    fn unknown_paths_have_no_finding() {
         let mut facts = with(1420, 600, V4);
         facts.tunnels[0].peers[0].path_mtu = None;
         assert!(too_long(&facts).is_empty() && unused(&facts).is_empty());

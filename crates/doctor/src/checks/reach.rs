@@ -1,14 +1,14 @@
-//! Whether peers are reached, as far as can be told from here.
+//! Whether peers are reachable, as far as this host can determine.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::{Facts, Finding, Fix, Severity, Tunnel};
 
-/// A session ends this long after its handshake (WireGuard paper, section 6.1): who shook
-/// hands within that time was reached.
+/// The lifetime of a session after its handshake (WireGuard paper, section 6.1). A peer with a more
+/// recent handshake is reachable.
 const SESSION: Duration = Duration::from_mins(3);
 
-/// The port, and who was reached through it.
+/// Reports each tunnel's port and the number of peers that are reachable through it.
 pub(crate) fn port(facts: &Facts) -> Vec<Finding> {
     facts.tunnels.iter().map(|tunnel| port_of(facts, tunnel)).collect()
 }
@@ -32,64 +32,66 @@ fn port_of(facts: &Facts, tunnel: &Tunnel) -> Finding {
             Severity::Broken,
             "no UDP port is bound".into(),
             "an interface that is down has no socket",
-            "nothing is carried",
+            "no packets are transported",
             Fix::Manual(format!("ip link set {} up", tunnel.name)),
         ),
         Some(port) => finding(
             Severity::Note,
             format!(
-                "UDP port {port} is bound; {recent} of {all} peers shook hands within 3 minutes"
+                "UDP port {port} is bound; {recent} of {all} peers completed a handshake within 3 minutes"
             ),
-            "whether a firewall or a NAT on the way lets others reach this port cannot be told \
-             from this host; a handshake is the proof that one peer does",
+            "this host cannot determine whether a firewall or NAT blocks this port; a handshake \
+            proves that it is reachable for one peer",
             "none",
             Fix::None,
         ),
     }
 }
 
-/// Peers whose endpoint is reached through the tunnel that leads to them, which can carry
-/// nothing; and what came back into a tunnel that way earlier.
+/// Finds peers with an endpoint that is routed through their own tunnel, and tunnels that received
+/// their own datagrams that way earlier.
 pub(crate) fn loops(facts: &Facts) -> Vec<Finding> {
-    let finding = |tunnel: &Tunnel, severity, what, fix| Finding {
+    let finding = |tunnel: &Tunnel, severity, what, fix| {
+        Finding {
         check: "circle",
         on: tunnel.name.clone(),
         severity,
         what,
-        why: "what is encrypted for a peer comes back to the tunnel as a packet for that peer, \
-              and is dropped there (`out loop` in linerate show)"
+        why: "an encrypted datagram for the peer returns to the tunnel as a packet for the same peer, \
+        and is dropped there (`out loop` in linerate show)"
             .into(),
-        cost: "nothing is carried to the peer while its endpoint is reached through the tunnel",
+        cost: "no packets reach the peer while its endpoint is routed through the tunnel",
         fix,
+    }
     };
     let of_tunnel = |tunnel: &Tunnel| {
-        let circling = tunnel.peers.iter().filter(|peer| peer.is_looped);
-        let endpoints: Vec<_> = circling.filter_map(|peer| peer.endpoint).collect();
+        let looped_peers = tunnel.peers.iter().filter(|peer| peer.is_looped);
+        let endpoints: Vec<_> = looped_peers.filter_map(|peer| peer.endpoint).collect();
         let Tunnel { name, looped, .. } = tunnel;
         let Some(first) = endpoints.first() else {
-            let what = format!("{looped} datagrams of its own came back into {name}");
+            let what = format!("{looped} datagrams of {name} were routed back into {name}");
             return (*looped > 0).then(|| finding(tunnel, Severity::Note, what, Fix::None));
         };
         let (ip, len, default) = match first {
             SocketAddr::V4(v4) => (v4.ip().to_string(), 32, "0.0.0.0/0"),
             SocketAddr::V6(v6) => (v6.ip().to_string(), 128, "::/0"),
         };
-        let what = format!("the way to the endpoint {first} leads into {name} itself");
+        let what = format!("the route to the endpoint {first} leads into {name} itself");
         let fix = format!(
-            "in the file, {default} in AllowedIPs in the place of networks that only together are \
-             everything: `linerate up` then keeps its own datagrams out of the tunnel; or a route \
-             to {ip}/{len} by the host's gateway"
+            "in the file, use {default} in AllowedIPs instead of several networks that together \
+            contain all addresses, so that `linerate up` routes its own datagrams outside the \
+            tunnel; or add a route to {ip}/{len} through the host's gateway"
         );
         Some(finding(tunnel, Severity::Broken, what, Fix::Manual(fix)))
     };
     facts.tunnels.iter().filter_map(of_tunnel).collect()
 }
 
-/// Peers that something was sent to, and that never answered.
+/// Finds peers that never answered although datagrams were sent to them.
 pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
     let of_tunnel = |tunnel: &Tunnel| {
         let silent = tunnel.peers.iter().filter(|peer| {
-            // Why one whose way is a circle does not answer is known.
+            // `loops` reports peers with a looped route.
             peer.endpoint.is_some()
                 && !peer.is_looped
                 && peer.tx_bytes > 0
@@ -102,16 +104,18 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
             on: tunnel.name.clone(),
             severity: Severity::Broken,
             what: match keys.len() {
-                1 => format!("peer {first} has not answered one handshake"),
-                count => format!("{count} peers have not answered one handshake, {first} first"),
+                1 => format!("peer {first} has not answered any handshake"),
+                count => {
+                    format!("{count} peers have not answered any handshake, for example {first}")
+                }
             },
             why: "the endpoint is wrong, a firewall or NAT drops the datagrams, or one end does \
                   not have the other's key"
                 .into(),
-            cost: "nothing is carried to it",
+            cost: "no packets reach the peer",
             fix: Fix::Manual(
-                "compare keys and endpoint at both ends, and see with tcpdump whether the \
-                 datagrams arrive"
+                "compare keys and endpoints on both ends, and check with tcpdump whether the \
+                datagrams arrive"
                     .into(),
             ),
         })
@@ -125,7 +129,7 @@ mod tests {
     use crate::{TunnelPeer, facts::healthy};
 
     #[test]
-    fn a_port_that_is_bound_is_noted_with_who_was_reached() {
+    fn bound_port_is_noted_with_the_number_of_reachable_peers() {
         let mut facts = healthy();
         assert!(port(&facts)[0].what.contains("51820 is bound; 1 of 1"));
         let last = facts.tunnels[0].peers[0].last_handshake.unwrap();
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_into_the_tunnel_itself_is_found_and_is_why_the_peer_is_silent() {
+    fn route_into_the_tunnel_itself_is_found_instead_of_a_silent_peer() {
         let mut facts = healthy();
         assert!(loops(&facts).is_empty());
         facts.tunnels[0].looped = 3;
@@ -159,19 +163,19 @@ mod tests {
             assert_eq!((found.len(), found[0].severity), (1, Severity::Broken));
             let Fix::Manual(fix) = &found[0].fix else { panic!("{found:?}") };
             assert!(fix.contains(default) && fix.contains(host), "{fix}");
-            assert!(silent_peers(&facts).is_empty(), "it is told already");
+            assert!(silent_peers(&facts).is_empty(), "it is reported already");
         }
     }
 
     #[test]
-    fn only_a_peer_that_was_called_and_never_answered_is_silent() {
+    fn only_a_peer_that_never_answered_a_sent_handshake_is_silent() {
         let mut facts = healthy();
         assert!(silent_peers(&facts).is_empty());
         let peer = &mut facts.tunnels[0].peers[0];
         (peer.last_handshake, peer.tx_bytes) = (None, 148);
-        let calling = facts.clone();
-        assert_eq!(silent_peers(&calling)[0].severity, Severity::Broken);
+        let sending = facts.clone();
+        assert_eq!(silent_peers(&sending)[0].severity, Severity::Broken);
         facts.tunnels[0].peers[0].tx_bytes = 0;
-        assert!(silent_peers(&facts).is_empty(), "nobody called");
+        assert!(silent_peers(&facts).is_empty(), "nothing was sent");
     }
 }

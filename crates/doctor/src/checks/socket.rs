@@ -1,4 +1,4 @@
-//! The daemons' UDP sockets.
+//! The UDP sockets of the daemons.
 
 use sys::BufferSizes;
 
@@ -7,12 +7,12 @@ use crate::{Facts, Finding, Fix, Setting, Severity, Tunnel};
 /// One direction's buffer.
 struct Side {
     check: &'static str,
-    /// The limit where `CAP_NET_ADMIN` is missing.
+    /// The limit without `CAP_NET_ADMIN`.
     limit: &'static str,
-    /// What a daemon that runs has.
+    /// The size that a running daemon has.
     of_daemon: fn(&Tunnel) -> Option<u64>,
-    /// What a socket made for the purpose has.
-    of_ours: fn(&BufferSizes) -> usize,
+    /// The size that a test socket has.
+    of_test_socket: fn(&BufferSizes) -> usize,
     why: &'static str,
     cost: &'static str,
 }
@@ -21,30 +21,30 @@ const RECEIVE: Side = Side {
     check: "receive-buffer",
     limit: "net/core/rmem_max",
     of_daemon: |tunnel| tunnel.receive_buffer,
-    of_ours: |buffers| buffers.receive,
-    why: "what comes while a batch is decrypted has to wait somewhere; without CAP_NET_ADMIN \
-          net.core.rmem_max is the limit",
-    cost: "with 512 KiB in place of 4 MiB QUIC lost 20 % and small UDP 30 % (measured for \
-           linerate on two cores: crates/sys/src/udp/socket.rs)",
+    of_test_socket: |buffers| buffers.receive,
+    why: "datagrams that arrive while a batch is decrypted wait in the buffer; without \
+    CAP_NET_ADMIN, net.core.rmem_max limits it",
+    cost: "with 512 KiB instead of 4 MiB, QUIC lost 20 % and small UDP 30 % (measured for \
+    linerate on two cores: crates/sys/src/udp/socket.rs)",
 };
 
 const SEND: Side = Side {
     check: "send-buffer",
     limit: "net/core/wmem_max",
     of_daemon: |tunnel| tunnel.send_buffer,
-    of_ours: |buffers| buffers.send,
-    why: "a batch that does not fit goes in several calls, with a wait between them; without \
-          CAP_NET_ADMIN net.core.wmem_max is the limit",
-    cost: "nothing is lost; system calls and waits, which were not measured",
+    of_test_socket: |buffers| buffers.send,
+    why: "a batch that does not fit is sent by several calls, with a wait between them; without \
+    CAP_NET_ADMIN, net.core.wmem_max limits the buffer",
+    cost: "no loss; additional system calls and waits (not measured)",
 };
 
-/// Whether the kernel granted the receive buffer that was asked for: to the daemons that
-/// run, else to a socket made for the purpose.
+/// Finds receive buffers that are smaller than requested: those of running daemons, or, without a
+/// daemon, that of a test socket.
 pub(crate) fn receive_buffer(facts: &Facts) -> Vec<Finding> {
     small(facts, &RECEIVE)
 }
 
-/// The same of the send buffer.
+/// Finds send buffers that are smaller than requested, in the same way.
 pub(crate) fn send_buffer(facts: &Facts) -> Vec<Finding> {
     small(facts, &SEND)
 }
@@ -58,7 +58,7 @@ fn small(facts: &Facts, side: &Side) -> Vec<Finding> {
         .filter_map(|tunnel| Some((tunnel.name.as_str(), (side.of_daemon)(tunnel)?)))
         .collect();
     if granted.is_empty() {
-        granted.push(("host", (side.of_ours)(&buffers) as u64));
+        granted.push(("host", (side.of_test_socket)(&buffers) as u64));
     }
     let small = granted.into_iter().filter(|(_, granted)| *granted < wanted);
     let finding = |(on, granted): (&str, u64)| Finding {
@@ -66,39 +66,39 @@ fn small(facts: &Facts, side: &Side) -> Vec<Finding> {
         on: on.to_owned(),
         severity: Severity::Slow,
         what: format!(
-            "the {} of the UDP socket has {granted} bytes of the {wanted} asked for",
+            "the {} of the UDP socket has {granted} of {wanted} requested bytes",
             side.check.replace('-', " ")
         ),
         why: side.why.into(),
         cost: side.cost,
         fix: match facts.sysctls.number(side.limit) {
             Some(limit) if limit < wanted => Fix::Change(vec![Setting::sysctl(side.limit, wanted)]),
-            _ => {
-                Fix::Manual("set the interface down and up, so that the socket is made anew".into())
-            }
+            _ => Fix::Manual("set the interface down and up, which opens a new socket".into()),
         },
     };
     small.map(finding).collect()
 }
 
-/// Datagrams that found the buffer full.
+/// Finds daemons that lost datagrams because the receive buffer was full.
 pub(crate) fn overflow(facts: &Facts) -> Vec<Finding> {
     let over = facts.tunnels.iter().filter(|tunnel| tunnel.overflow > 0);
-    let finding = |tunnel: &Tunnel| Finding {
+    let finding = |tunnel: &Tunnel| {
+        Finding {
         check: "overflow",
         on: tunnel.name.clone(),
         severity: Severity::Note,
-        what: format!("{} datagrams found the receive buffer full", tunnel.overflow),
-        why: "more came than the processor decrypts; TCP adapts to that, and a few are of no \
-              account"
+        what: format!("{} datagrams were dropped because the receive buffer was full", tunnel.overflow),
+        why: "datagrams arrived faster than the processor decrypts them; TCP adapts to that, and a few \
+        lost datagrams do no harm"
             .into(),
-        cost: "each is a packet lost (SO_RXQ_OVFL, counted by the daemon since its start)",
+        cost: "each is a lost packet (SO_RXQ_OVFL, counted by the daemon since its start)",
         fix: Fix::None,
+    }
     };
     over.map(finding).collect()
 }
 
-/// Offloads that the kernel refused to a running daemon.
+/// Finds offloads that the kernel refused to running daemons.
 pub(crate) fn demotions(facts: &Facts) -> Vec<Finding> {
     let each = facts
         .tunnels
@@ -109,11 +109,11 @@ pub(crate) fn demotions(facts: &Facts) -> Vec<Finding> {
         check: "demotion",
         on: tunnel.name.clone(),
         severity: Severity::Note,
-        what: format!("the kernel refused {name} {count} times to the daemon"),
-        why: "linerate then works without it for 1 second to 1 minute; an interface without checksum \
-              offload, an IPsec policy or a short path MTU does that"
+        what: format!("the kernel refused the offload {name} {count} times"),
+        why: "linerate then works without it for 1 second to 1 minute; possible causes are an interface \
+        without checksum offload, an IPsec policy or a small path MTU"
             .into(),
-        cost: "nothing is lost; while it is off, what its absence costs (see the check offload)",
+        cost: "no loss; a lower rate while it is off (see the check `offload`)",
         fix: Fix::None,
     }
     };
@@ -128,7 +128,7 @@ mod tests {
     type Check = fn(&Facts) -> Vec<Finding>;
 
     #[test]
-    fn a_small_buffer_is_told_with_the_limit_that_keeps_it_small() {
+    fn small_buffer_is_found_with_the_limit_that_caused_it() {
         for (check, side) in [(receive_buffer as Check, &RECEIVE), (send_buffer, &SEND)] {
             let mut facts = healthy();
             assert!(check(&facts).is_empty());
@@ -142,12 +142,12 @@ mod tests {
             assert_eq!((found[0].check, found[0].on.as_str()), (side.check, "wg0"));
             assert_eq!(found[0].fix, Fix::Change(vec![Setting::sysctl(side.limit, 4 << 20)]));
             facts.sysctls.0.insert(side.limit.into(), "4194304".into());
-            assert!(matches!(check(&facts)[0].fix, Fix::Manual(_)), "the limit is no more");
+            assert!(matches!(check(&facts)[0].fix, Fix::Manual(_)), "the limit is not the cause");
         }
     }
 
     #[test]
-    fn without_a_daemon_a_socket_of_our_own_stands_for_it() {
+    fn without_a_daemon_the_test_socket_is_checked() {
         let mut facts = healthy();
         facts.tunnels.clear();
         assert!(receive_buffer(&facts).is_empty() && send_buffer(&facts).is_empty());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_counted_is_noted() {
+    fn overflow_and_demotions_of_a_daemon_are_noted() {
         let mut facts = healthy();
         assert!(overflow(&facts).is_empty() && demotions(&facts).is_empty());
         facts.tunnels[0].overflow = 7;

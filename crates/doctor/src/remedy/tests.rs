@@ -6,7 +6,7 @@ use std::{
 
 use super::*;
 
-/// A host with these settings; it refuses to write while told to.
+/// A host with these settings. It refuses to write while `refuses` is set.
 #[derive(Default)]
 struct Fake {
     values: RefCell<BTreeMap<String, String>>,
@@ -52,7 +52,7 @@ fn wanted() -> [Setting; 2] {
     [Setting::mtu("wg0", 1380), Setting::feature("eth0", "rx-gro", true)]
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -77,7 +77,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn what_is_applied_is_taken_back_by_another_process_and_the_file_is_for_its_owner() {
+fn applied_settings_are_undone_by_another_process_and_the_file_is_private() {
     let (folder, fake) = (Folder::new("back"), Fake::new());
     let applied = folder.open(&fake, 1).apply(wanted().iter()).unwrap();
     assert!(applied.iter().all(|(_, result)| result.is_ok()));
@@ -94,7 +94,7 @@ fn what_is_applied_is_taken_back_by_another_process_and_the_file_is_for_its_owne
 }
 
 #[test]
-fn another_namespace_keeps_what_was_applied_there() {
+fn undo_affects_only_its_own_namespace() {
     let (folder, fake, other) = (Folder::new("namespace"), Fake::new(), Fake::new());
     folder.open(&fake, 1).apply(wanted().iter()).unwrap();
     folder.open(&other, 2).apply(wanted().iter()).unwrap();
@@ -105,7 +105,7 @@ fn another_namespace_keeps_what_was_applied_there() {
 }
 
 #[test]
-fn what_somebody_changed_since_stays_and_what_is_gone_is_told() {
+fn changed_setting_is_not_undone_and_absent_target_is_reported() {
     let (folder, fake) = (Folder::new("changed"), Fake::new());
     folder.open(&fake, 1).apply(wanted().iter()).unwrap();
     fake.put(MTU, "1300");
@@ -118,7 +118,7 @@ fn what_somebody_changed_since_stays_and_what_is_gone_is_told() {
 }
 
 #[test]
-fn what_was_first_is_gone_back_to_however_often_it_was_applied() {
+fn undo_restores_the_first_value_after_several_changes() {
     let (folder, fake) = (Folder::new("often"), Fake::new());
     for mtu in [1380, 1300] {
         folder.open(&fake, 1).apply([Setting::mtu("wg0", mtu)].iter()).unwrap();
@@ -129,7 +129,7 @@ fn what_was_first_is_gone_back_to_however_often_it_was_applied() {
 }
 
 #[test]
-fn what_is_refused_or_already_so_is_not_written_down() {
+fn refused_or_unneeded_changes_are_not_recorded() {
     let (folder, fake) = (Folder::new("refused"), Fake::new());
     fake.refuses.set(true);
     let applied = folder.open(&fake, 1).apply(wanted().iter()).unwrap();
@@ -142,7 +142,7 @@ fn what_is_refused_or_already_so_is_not_written_down() {
 }
 
 #[test]
-fn what_cannot_be_taken_back_can_be_tried_again() {
+fn failed_undo_can_be_repeated() {
     let (folder, fake) = (Folder::new("again"), Fake::new());
     folder.open(&fake, 1).apply(wanted().iter()).unwrap();
     fake.refuses.set(true);
