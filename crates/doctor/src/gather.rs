@@ -203,7 +203,9 @@ fn interfaces(
         let name = &interface.name;
         let outer = outer.contains(&interface.index);
         if outer && interface.bridged {
-            unknown.push(format!("{name} is part of a bridge, whose ports were not checked"));
+            unknown.push(format!(
+                "{name} belongs to a bridge; the ports of the bridge were not checked"
+            ));
         }
         let forwards = forwards && interface.ethernet && interface.up && !interface.bridged;
         // The features of loopback are irrelevant.

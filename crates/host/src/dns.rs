@@ -1,6 +1,6 @@
-//! Name resolution through the tunnel: by systemd-resolved if this host uses it, else by
-//! resolvconf(8) if it is installed, else in `/etc/resolv.conf` itself, which then holds its previous
-//! text:
+//! Name resolution through the tunnel. It is configured in systemd-resolved if this host uses it,
+//! else with resolvconf(8) if it is installed, else in `/etc/resolv.conf`, where comments preserve
+//! the previous text:
 //!
 //! ```text
 //!   # linerate wg0: what follows #wg0| was here, and comes back when wg0 goes down.
@@ -23,15 +23,15 @@ use crate::undo_log::{Undo, UndoLog};
 use config::conf::{Dns, NameServer};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Where systemd-resolved keeps the files that `/etc/resolv.conf` may be a link to.
+/// Folder of systemd-resolved, with files that `/etc/resolv.conf` may be a link to.
 const RESOLVED_FOLDER: &str = "/run/systemd/resolve";
-/// Where it says whom it asks.
+/// Its file with the upstream name servers.
 const RESOLVED_SERVERS: &str = "/run/systemd/resolve/resolv.conf";
-/// Where it listens.
+/// Its stub resolvers.
 const RESOLVED_STUBS: [&str; 2] = ["nameserver 127.0.0.53", "nameserver 127.0.0.54"];
 
-/// Directs name resolution to `dns`: of all names, or, where systemd-resolved can tell them apart
-/// and there are any, of those in `domains` alone.
+/// Directs name resolution to `dns`. If `domains` is not empty and the host uses systemd-resolved,
+/// only names in these domains are resolved by `dns`.
 pub fn set(
     interface: &str,
     dns: &Dns,
@@ -41,7 +41,7 @@ pub fn set(
     if resolved_answers() {
         match configure_resolved(interface, dns, domains) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Its settings go with the interface.
+            // Its settings are removed together with the interface.
             set => return set.context("resolvectl"),
         }
     }
@@ -58,14 +58,15 @@ pub fn set(
     Ok(fs::write(RESOLV_CONF, wrap(interface, &text, &previous))?)
 }
 
-/// Whether this host's questions go to systemd-resolved.
+/// Whether this host sends its queries to systemd-resolved.
 fn resolved_answers() -> bool {
     fs::canonicalize(RESOLV_CONF).is_ok_and(|path| path.starts_with(RESOLVED_FOLDER))
         || read_file()
             .is_ok_and(|text| text.lines().any(|line| RESOLVED_STUBS.contains(&line.trim())))
 }
 
-/// `~.` directs all names there, as wg-quick's `resolvconf -x` does.
+/// Configures systemd-resolved. The domain `~.` directs all names to these servers, like
+/// `resolvconf -x` of wg-quick.
 fn configure_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result<()> {
     let mut domains = dns.search_domains.clone();
     if !dns.servers.is_empty() {
@@ -79,10 +80,10 @@ fn configure_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result
     run("resolvectl", &words(&["domain", interface], &domains), "")
 }
 
-/// Takes back what systemd-resolved was told about an interface.
+/// Reverts the settings of an interface in systemd-resolved.
 ///
 /// # Errors
-/// It refuses.
+/// systemd-resolved refuses.
 pub fn revert_resolved(interface: &str) -> anyhow::Result<()> {
     if resolved_answers() {
         run("resolvectl", &["revert", interface], "").context("resolvectl")?;
@@ -90,8 +91,8 @@ pub fn revert_resolved(interface: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who answers questions about names on this host, or would but for `interface`, whose own servers
-/// are `own`. Not systemd-resolved's own address, and no link-local ones, which need a scope.
+/// The name servers of this host without those of `interface`, which are `own`. The stub address
+/// of systemd-resolved and link-local addresses, which need a scope, are left out.
 pub fn other_servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let text = if resolved_answers() {
         fs::read_to_string(RESOLVED_SERVERS).unwrap_or_default()
@@ -102,14 +103,14 @@ pub fn other_servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     listed(&text).filter(|server| !own.contains(server)).collect()
 }
 
-/// The addresses of name servers that can be used without a scope.
+/// The addresses of name servers in `text` that need no scope.
 fn listed(text: &str) -> impl Iterator<Item = IpAddr> {
     let addresses = parse(text).servers.into_iter().map(|server| server.address);
     addresses.filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()))
 }
 
-/// The name servers and search domains that this host has for `interface` now. Returns `in_file`,
-/// those of the start, if this host does not show the present ones.
+/// The current name servers and search domains of `interface` on this host. Returns `in_file`,
+/// those at the start, if the host does not show the current ones.
 pub fn current(interface: &str, in_file: &Dns) -> Dns {
     if resolved_answers() {
         return current_resolved(interface).unwrap_or_else(|| in_file.clone());
@@ -118,7 +119,7 @@ pub fn current(interface: &str, in_file: &Dns) -> Dns {
     match output("resolvconf", &["-l", &name]) {
         Ok(text) => return parse(&text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Debian's resolvconf(8) prints none. The rule is wg-quick's.
+        // Debian's resolvconf(8) does not print them. wg-quick reads this file, too.
         Err(_) => {
             let kept = Path::new("/etc/resolvconf/run/interface").join(&name);
             return parse(&fs::read_to_string(kept).unwrap_or_default());
@@ -128,7 +129,7 @@ pub fn current(interface: &str, in_file: &Dns) -> Dns {
     own.map_or_else(|| in_file.clone(), |text| parse(&text))
 }
 
-/// What systemd-resolved has; `None` if it does not answer.
+/// The settings in systemd-resolved; `None` if it does not answer.
 fn current_resolved(interface: &str) -> Option<Dns> {
     let words = |what: &str| {
         let text = output("resolvectl", &[what, interface]).ok()?;
@@ -137,12 +138,12 @@ fn current_resolved(interface: &str) -> Option<Dns> {
         Some(words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
     let servers = words("dns")?.iter().filter_map(|server| NameServer::parse(server)).collect();
-    // That all names are resolved here follows from the servers.
+    // `~.` is not a search domain: `configure_resolved` adds it.
     let search_domains = words("domain")?.into_iter().filter(|domain| domain != "~.").collect();
     Some(Dns { servers, search_domains })
 }
 
-/// Reads lines of resolv.conf(5).
+/// Parses resolv.conf(5).
 fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
@@ -156,10 +157,10 @@ fn parse(text: &str) -> Dns {
     dns
 }
 
-/// Tells when the answer of [`other_servers`] may be another.
+/// Watches the files that determine the result of [`other_servers`].
 ///
 /// # Errors
-/// No watch is left.
+/// The kernel is out of memory.
 pub fn watch_changes() -> io::Result<FileChanges> {
     FileChanges::new(&[Path::new(RESOLV_CONF), Path::new(RESOLVED_SERVERS)])
 }
@@ -168,17 +169,17 @@ fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {
     first.iter().copied().chain(others.iter().map(String::as_str)).collect()
 }
 
-/// Removes servers from resolvconf(8).
+/// Removes the servers with this name from resolvconf(8).
 pub fn remove_from_resolvconf(name: &str) -> io::Result<()> {
     run("resolvconf", &["-d", name, "-f"], "")
 }
 
-/// Whether the file holds what was in it before `interface` came up.
+/// Whether the file contains the text from before `interface` came up.
 pub fn file_is_ours(interface: &str) -> bool {
     read_file().is_ok_and(|text| unwrap(interface, &text).is_some())
 }
 
-/// Restores the previous text of the file, if nobody has written another one since.
+/// Restores the previous text of the file, unless another program has replaced it since.
 pub fn restore_file(interface: &str) -> io::Result<()> {
     match unwrap(interface, &read_file()?) {
         Some(previous) => fs::write(RESOLV_CONF, previous),
@@ -207,14 +208,14 @@ fn mark(interface: &str) -> String {
     format!("#{interface}| ")
 }
 
-/// `text`, and what was there before it in comments.
+/// Returns `text` followed by the previous text in comments.
 fn wrap(interface: &str, text: &str, previous: &str) -> String {
     let mark = mark(interface);
     let kept = previous.split_inclusive('\n').map(|line| format!("{mark}{line}"));
     heading(interface) + text + &kept.collect::<String>()
 }
 
-/// The lines of `interface` itself; `None` if the file does not hold them.
+/// The lines that `interface` added; `None` if the file does not contain them.
 fn own_lines(interface: &str, text: &str) -> Option<String> {
     let owner = text.strip_prefix("# linerate ")?.split(':').next()?;
     if owner != interface {
@@ -225,8 +226,8 @@ fn own_lines(interface: &str, text: &str) -> Option<String> {
     Some(own.collect())
 }
 
-/// The text before `interface` came up; `None` if the file does not hold it. Interfaces that came
-/// up later keep their servers.
+/// The text from before `interface` came up; `None` if the file does not contain it. The servers
+/// of interfaces that came up later are preserved.
 fn unwrap(interface: &str, text: &str) -> Option<String> {
     let first = text.split_inclusive('\n').next()?;
     let owner = first.strip_prefix("# linerate ")?.split(':').next()?;
@@ -245,8 +246,8 @@ fn unwrap(interface: &str, text: &str) -> Option<String> {
     Some(wrap(owner, &own, &unwrap(interface, &previous)?))
 }
 
-/// Debian's resolvconf(8) orders interfaces by the first pattern that fits; systemd's
-/// takes the bare name only. The rule is wg-quick's.
+/// The prefix of interface names for resolvconf(8), as in wg-quick. Debian's resolvconf orders
+/// interfaces by the first pattern that matches; that of systemd accepts only the bare name.
 fn interface_prefix() -> String {
     let order = fs::read_to_string(Path::new("/etc/resolvconf/interface-order"));
     let order = order.unwrap_or_default();
@@ -267,7 +268,7 @@ fn text(dns: &Dns) -> String {
     text
 }
 
-/// What a program prints.
+/// Runs a program and returns its output.
 fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_former_text_stands_in_comments_and_comes_back() {
+    fn previous_text_is_preserved_in_comments_and_restored() {
         let previous = "nameserver 192.0.2.53\nsearch a.example";
         let ours = wrap("wg0", "nameserver 10.9.0.2\n", previous);
         assert_eq!(
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_may_go_down_in_any_order() {
+    fn texts_are_restored_in_any_order_of_interfaces() {
         let one = wrap("wg0", "nameserver 10.9.0.2\n", "nameserver 192.0.2.53\n");
         let both = wrap("wg1", "nameserver 10.8.0.2\n", &one);
         assert_eq!(unwrap("wg1", &both).as_deref(), Some(&*one));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_has_its_own_lines_below_those_of_a_later_one() {
+    fn lines_of_an_interface_are_found_below_those_of_a_later_one() {
         let one = wrap("wg0", "nameserver 10.9.0.2\nsearch a b\n", "nameserver 192.0.2.53\n");
         let both = wrap("wg1", "nameserver 10.8.0.2\n", &one);
         let dns = |text| own_lines("wg0", text).map(|text| parse(&text));
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_read_after_tabs_and_a_scope_is_no_part_of_an_address() {
+    fn servers_are_parsed_after_tabs_and_without_scopes() {
         let text = "nameserver\t192.0.2.53\nnameserver   fd00::53%eth0\nnameserver fe80::1%eth0\n\
                     #nameserver 192.0.2.54\n";
         let expected: [IpAddr; 2] =
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_else_wrote_is_not_ours() {
+    fn file_by_another_program_is_not_unwrapped() {
         for text in ["", "nameserver 192.0.2.53\n", "# linerate\n", "# linerate wg0: hand-made\n"] {
             assert_eq!(unwrap("wg0", text), None, "{text}");
         }
@@ -351,7 +352,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_comes_back(previous in "[^\\r]{0,40}(\\n[#| a-z0-9]{0,9}){0,4}\\n?") {
+        fn wrapped_text_is_restored(previous in "[^\\r]{0,40}(\\n[#| a-z0-9]{0,9}){0,4}\\n?") {
             let ours = wrap("wg0", "nameserver 10.9.0.2\n", &previous);
             prop_assert_eq!(unwrap("wg0", &ours), Some(previous));
         }

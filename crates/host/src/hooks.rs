@@ -26,13 +26,13 @@ pub struct Hook {
     pub command: String,
     /// Its variables.
     pub environment: HookEnvironment,
-    /// The folder that it runs in; `None` is that of the process that runs it.
+    /// The working directory; `None` for that of the process that runs the hook.
     pub folder: Option<PathBuf>,
 }
 
 impl HookEnvironment {
-    /// Runs PreUp or PostUp in order, in the folder of the process that executes them. `%i` is the
-    /// interface's name.
+    /// Runs PreUp or PostUp hooks in order, in the working directory of the process that executes
+    /// them. `%i` is replaced by the interface's name.
     ///
     /// # Errors
     /// A hook failed; the ones after it did not run.
@@ -45,7 +45,7 @@ impl HookEnvironment {
         self.run(key, hooks, None, run)
     }
 
-    /// Runs PreDown or PostDown in order, in the folder of the configuration file.
+    /// Runs PreDown or PostDown hooks in order, in the folder of the configuration file.
     ///
     /// # Errors
     /// A hook failed; the ones after it did not run.
@@ -55,7 +55,7 @@ impl HookEnvironment {
         hooks: &[String],
         run: impl FnMut(&Hook) -> io::Result<ExitStatus>,
     ) -> anyhow::Result<()> {
-        // A descriptor is in a folder of the kernel.
+        // A descriptor such as /dev/fd/63 is in a virtual folder.
         let folder = self.file.parent().filter(|folder| !folder.starts_with("/proc"));
         let folder = folder.filter(|folder| !folder.starts_with("/dev") && folder.is_dir());
         self.run(key, hooks, Some(folder.unwrap_or(Path::new("/"))), run)
@@ -83,8 +83,8 @@ impl HookEnvironment {
 }
 
 impl Hook {
-    /// Runs it as a child of this process, with its standard input and output, and waits until it
-    /// exits. As in wg-quick(8), the hook ends at the first command that fails.
+    /// Runs the hook as a child of this process, with its standard input and output, and waits
+    /// until it exits. As in wg-quick(8), it stops at the first command that fails.
     ///
     /// # Errors
     /// The shell or the folder does not exist.
@@ -92,7 +92,7 @@ impl Hook {
         self.run_with(|_| Ok(()))
     }
 
-    /// The same without standard input. It prints to standard error, which is the log.
+    /// Runs the hook without standard input. Its output goes to standard error, which is the log.
     ///
     /// # Errors
     /// Those of [`Hook::run`].
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_knows_its_interface_and_file_and_runs_in_the_folder_of_its_time() {
+    fn hook_gets_interface_and_file_and_runs_in_the_folder_for_its_key() {
         let folder = std::env::temp_dir().join(format!("linerate-hook-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let folder = folder.canonicalize().unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_command_that_fails_is_the_end_of_all_hooks() {
+    fn first_failed_command_stops_all_hooks() {
         for (hooks, failed) in [
             (&["true", "false; true"][..], Some("PreUp = false; true: exit status: 1")),
             (&["exit 3", "true"], Some("PreUp = exit 3: exit status: 3")),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_of_a_file_that_is_in_no_folder_runs_in_the_root() {
+    fn hook_runs_in_the_root_folder_if_the_file_is_a_descriptor_or_absent() {
         for file in ["/dev/fd/63", "/proc/self/fd/63", "/nowhere/at/all/wg7.conf", "wg7.conf"] {
             let mut folders = Vec::new();
             let run = |hook: &Hook| {

@@ -1,5 +1,5 @@
-//! The interface lock: a process that brings an interface up or down holds it until it ends, and
-//! others wait.
+//! The interface lock. A process that brings an interface up or down holds it until it exits.
+//! Other processes wait.
 //!
 //! ```text
 //!   up ---- exclusive ---- shared with the guardian ------- end
@@ -22,34 +22,36 @@ use sys::{netlink::Netlink, process};
 use super::records;
 use crate::sockets::socket_path;
 
-/// The interval at which a waiting process tries again.
+/// The pause between attempts of a waiting process.
 const STEP: Duration = Duration::from_millis(100);
-/// The pause for a process that only checks who holds the lock, and holds it for microseconds.
+/// The pause for a process that only reads the holder and has the lock for microseconds.
 const CHECK_PAUSE: Duration = Duration::from_millis(2);
-/// How many such pauses there may be in a row.
+/// The number of attempts with that pause.
 const CHECKS: u32 = 5;
-/// How long a process waits before it logs that it does; also how long a shell may take to exit
-/// after it put a command into the background.
+/// The time after which a waiting process logs a warning. It is also the time that a shell may
+/// take to exit after it started a background command.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long a process waits at most. Less than a service manager does (systemd: 90 s).
+/// The longest wait. It is shorter than the timeout of a service manager (systemd: 90 s).
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The suffix of a lock's file, which is never removed: another process may be waiting for it.
+/// The suffix of the lock file. The file is never removed, because another process may wait for
+/// it.
 const EXTENSION: &str = "lock";
 
-/// The lock, held until it is dropped.
+/// The acquired lock. It is released when this is dropped.
 #[derive(Debug)]
 pub struct InterfaceLock {
-    /// Locked. It contains the ID of the last process that held it, and of one that runs a hook for
-    /// it.
+    /// The locked file. It contains the ID of the last holder, and that of a process that runs a
+    /// hook for the holder.
     file: File,
     waited: bool,
 }
 
 impl InterfaceLock {
-    /// Waits for the lock. `None` if its holder has the interface up: that may take forever.
+    /// Waits for the lock. Returns `None` if the interface of the holder is up, because the wait
+    /// could take forever.
     ///
     /// # Errors
-    /// It takes too long, or the holder waits for this process.
+    /// The wait takes too long, or the holder waits for this process.
     pub fn wait(interface: &str) -> anyhow::Result<Option<Self>> {
         let netlink = Netlink::open()?;
         let file = open(interface)?;
@@ -67,47 +69,48 @@ impl InterfaceLock {
                 return Ok(None);
             }
             if waited == SILENCE {
-                tracing::warn!("{interface}: {}: waiting for that", busy_message(&file));
+                tracing::warn!("{interface}: {}: waiting", busy_message(&file));
             } else if waited >= PATIENCE {
-                bail!("{interface}: {}, for {} s now", busy_message(&file), PATIENCE.as_secs());
+                bail!("{interface}: {} since {} s", busy_message(&file), PATIENCE.as_secs());
             }
             thread::sleep(STEP);
             waited += STEP;
         }
     }
 
-    /// Makes the lock a shared one, which [`InterfaceLock::join`] can hold, too.
+    /// Converts the lock into a shared one, so that [`InterfaceLock::join`] succeeds.
     pub fn share(&self) -> io::Result<()> {
         self.file.lock_shared()
     }
 
-    /// Takes a lock that its holder shares.
+    /// Acquires a shared lock.
     pub fn join(interface: &str) -> anyhow::Result<Self> {
         let file = open(interface)?;
         file.lock_shared().and_then(|()| write_pids(&file, None)).context("interface lock")?;
         Ok(Self { file, waited: false })
     }
 
-    /// Records that `process` runs a hook for the holder, until the result is dropped:
-    /// [`ensure_outside_hooks`] refuses its children, too. 0 is a process in another pid namespace.
+    /// Records that `process` runs a hook for the holder until the result is dropped, so that
+    /// [`ensure_outside_hooks`] refuses its children. 0 stands for a process in another pid
+    /// namespace.
     pub fn record_hook_runner(&self, process: u32) -> HookRunner<'_> {
-        // If that fails, a hook that would wait for itself is not refused.
+        // After a failure, a hook that would wait for itself is not refused.
         let _ = write_pids(&self.file, Some(process));
         HookRunner(&self.file)
     }
 
-    /// Whether another process held it at first.
+    /// Whether another process had the lock at first.
     pub fn was_contended(&self) -> bool {
         self.waited
     }
 
-    /// Whether anybody ever held it, as far as this user may see.
+    /// Whether the interface has a lock file that this user can see.
     pub fn has_lock_file(interface: &str) -> bool {
         path(interface).exists()
     }
 }
 
-/// While it exists, another process runs a hook for the holder of the lock.
+/// The record of a process that runs a hook for the holder of the lock.
 #[derive(Debug)]
 pub struct HookRunner<'a>(&'a File);
 
@@ -117,7 +120,7 @@ impl Drop for HookRunner<'_> {
     }
 }
 
-/// Refuses to wait for a hook that this process was called by.
+/// Returns an error if this process was started by a hook of the interface.
 ///
 /// # Errors
 /// The process that brings the interface up or down waits for this process.
@@ -128,7 +131,9 @@ pub fn ensure_outside_hooks(interface: &str) -> anyhow::Result<()> {
         .any(|pid| process::ancestor_pids().any(|process| process == *pid))
     {
         if waited >= SILENCE {
-            bail!("{interface}: this is called by a hook of {interface}, which would wait for it");
+            bail!(
+                "{interface}: a hook of {interface} started this command and would wait for itself"
+            );
         }
         thread::sleep(STEP);
         waited += STEP;
@@ -136,16 +141,17 @@ pub fn ensure_outside_hooks(interface: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the process at its socket has the interface under another name, or in another network
-/// namespace.
+/// Whether the process that listens on its socket has the interface under another name or in
+/// another network namespace.
 fn is_elsewhere(interface: &str) -> bool {
     UnixStream::connect(socket_path(interface))
         .and_then(|stream| process::listener_pid(&stream))
         .is_ok_and(has_interface)
 }
 
-/// The kernel shows the interface of a TUN descriptor in its fdinfo (`tun_chr_show_fdinfo`), and an
-/// empty name once the interface was deleted.
+/// Whether a process has an open TUN descriptor with an interface. The kernel shows the
+/// interface's name in the fdinfo (`tun_chr_show_fdinfo`); it is empty after the interface was
+/// deleted.
 fn has_interface(pid: u32) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
     let mut texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
@@ -165,7 +171,7 @@ fn open(interface: &str) -> anyhow::Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-/// Writes the ID of this process, and of one that runs a hook for it.
+/// Writes the ID of this process and of a process that runs a hook for it.
 fn write_pids(mut file: &File, runner: Option<u32>) -> io::Result<()> {
     let runner = runner.map_or_else(String::new, |runner| format!(" {runner}"));
     file.set_len(0)?;
@@ -187,7 +193,7 @@ fn busy_message(file: &File) -> String {
     format!("it is being brought up or down{pid}")
 }
 
-/// Locks it, unless somebody holds it for longer than a check.
+/// Locks the file, unless another process has the lock for longer than a check takes.
 fn try_lock(file: &File) -> io::Result<bool> {
     for _ in 0..CHECKS {
         match file.try_lock() {
@@ -199,7 +205,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The process that holds it, and the one that runs a hook for it.
+/// The IDs of the holder and of the process that runs a hook for it; empty if the lock is free.
 fn holders(interface: &str) -> Vec<u32> {
     let Ok(file) = File::open(path(interface)) else { return Vec::new() };
     match file.try_lock() {
@@ -213,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ids_of_the_holder_and_of_the_one_that_runs_a_hook_are_read_as_they_were_written() {
+    fn ids_of_the_holder_and_of_the_hook_runner_are_read_back() {
         let path = std::env::temp_dir().join(format!("linerate-lock-{}", std::process::id()));
         let mut options = File::options();
         let mut file =

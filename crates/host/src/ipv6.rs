@@ -4,18 +4,18 @@ use std::{fmt, fs, path::Path};
 
 use sys::netlink::{Link, Netlink, NetlinkError};
 
-/// The least MTU of a link for IPv6, in bytes (RFC 8200, section 5). The kernel removes IPv6 from
-/// others.
+/// The minimum MTU of a link for IPv6, in bytes (RFC 8200, section 5). The kernel removes IPv6
+/// from links with a smaller MTU.
 pub const IPV6_MTU: u32 = 1280;
-/// The settings of a kernel with IPv6.
+/// Folder of the settings of a kernel with IPv6.
 const SETTINGS: &str = "/proc/sys/net/ipv6";
-/// Whether a new interface is without IPv6.
+/// Setting that disables IPv6 on new interfaces.
 const DEFAULT: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
 
-/// Why an interface cannot have IPv6 addresses and routes.
+/// The reason why an interface cannot have IPv6 addresses and routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoIpv6 {
-    /// The kernel lacks IPv6, or was started with `ipv6.disable=1`.
+    /// The kernel lacks IPv6 or was booted with `ipv6.disable=1`.
     Kernel,
     /// The interface has this MTU, which is less than [`IPV6_MTU`].
     Mtu(u32),
@@ -55,7 +55,7 @@ impl NoIpv6 {
 impl fmt::Display for NoIpv6 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel => f.write_str("this kernel has no IPv6"),
+            Self::Kernel => f.write_str("this kernel lacks IPv6"),
             Self::Mtu(mtu) => {
                 write!(f, "the interface has an MTU of {mtu}, and IPv6 takes {IPV6_MTU} or more")
             }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_names_the_setting_or_mtu_that_keeps_ipv6_off() {
+    fn reason_names_the_setting_or_mtu_that_disables_ipv6() {
         let reason = |mtu, disable_ipv6, kernel_has_ipv6, is_off_by_default| {
             let name = "wg0".to_owned();
             let link = Link {
@@ -91,8 +91,8 @@ mod tests {
             reason.map(|reason| reason.to_string()).unwrap_or_default()
         };
         assert_eq!(reason(1420, Some(false), true, true), "");
-        assert_eq!(reason(1280, None, false, false), "this kernel has no IPv6");
-        assert_eq!(reason(1200, None, false, false), "this kernel has no IPv6");
+        assert_eq!(reason(1280, None, false, false), "this kernel lacks IPv6");
+        assert_eq!(reason(1200, None, false, false), "this kernel lacks IPv6");
         let small = reason(1279, None, true, false);
         assert_eq!(small, "the interface has an MTU of 1279, and IPv6 takes 1280 or more");
         assert!(reason(1420, Some(true), true, true).contains("conf.default.disable_ipv6 is 1"));

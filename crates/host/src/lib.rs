@@ -1,5 +1,5 @@
-//! Floor 2: what is done to this machine around a peer. It takes an interface's name or index and
-//! values, never a configuration file and never a running peer.
+//! Floor 2: changes to this machine for a peer. The functions take the name or index of an
+//! interface and values, never a configuration file or a running peer.
 //!
 //! ```text
 //!   routes ── rules ──┐

@@ -1,5 +1,5 @@
-//! Whether what `up` did for an interface is still in force, by its undo log. A flushed table or an
-//! overwritten file causes no event, so `linerate doctor` checks.
+//! Checks by the undo log whether the changes by `up` for an interface are still in effect. A
+//! flushed table or an overwritten file causes no event, so `linerate doctor` calls this.
 
 use std::{fs, iter};
 
@@ -10,28 +10,27 @@ use super::{
     undo_log::{Undo, UndoLog},
 };
 
-/// Something that is not there any more.
+/// A change that another program has undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LostChange {
-    /// A policy rule, by family and priority.
+    /// A deleted policy rule, by priority and family.
     Rule(String),
-    /// The nftables table of the interface, or the rules in it.
+    /// The deleted nftables table of the interface, or one with deleted rules.
     Table(String),
-    /// Our name servers in resolv.conf(5).
+    /// Our name servers are not in resolv.conf(5).
     ResolvConf,
     /// A kernel setting has another value.
     Setting {
         /// Its path under `/proc/sys`.
         key: String,
-        /// What was written.
+        /// The value that was written.
         ours: String,
-        /// The value now.
+        /// The current value.
         current: String,
     },
 }
 
-/// What is gone of an interface in this network namespace, and the errors of what could not be
-/// checked.
+/// The lost changes of an interface in this network namespace, and the errors of failed checks.
 pub fn lost_changes(interface: &str, netlink: &Netlink) -> (Vec<LostChange>, Vec<anyhow::Error>) {
     let log = match UndoLog::open(interface) {
         Ok(log) => log,
@@ -41,8 +40,8 @@ pub fn lost_changes(interface: &str, netlink: &Netlink) -> (Vec<LostChange>, Vec
     let rules = rules.map(|rules| rules.iter().map(of_rule).collect::<Vec<_>>());
     let others = log.entries().iter().map(|entry| of_entry(interface, entry));
     let (mut lost, mut unknown) = (Vec::new(), Vec::new());
-    for told in iter::once(rules).chain(others.map(|told| told.map(Vec::from_iter))) {
-        match told {
+    for result in iter::once(rules).chain(others.map(|result| result.map(Vec::from_iter))) {
+        match result {
             Ok(found) => lost.extend(found),
             Err(error) => unknown.push(error),
         }
@@ -55,7 +54,7 @@ fn of_rule(rule: &Rule) -> LostChange {
     LostChange::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
 }
 
-/// What is gone of one entry other than a rule.
+/// The lost change of an entry other than a rule.
 fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<LostChange>> {
     Ok(match entry {
         Undo::Table if !nft::is_intact(interface)? => {
@@ -63,7 +62,7 @@ fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<LostChange>>
         }
         Undo::ResolvConf if !dns::file_is_ours(interface) => Some(LostChange::ResolvConf),
         Undo::Setting(setting) => {
-            // A device may have gone, and its settings with it.
+            // A device may have been removed together with its settings.
             let Ok(current) = fs::read_to_string(&setting.path) else { return Ok(None) };
             let (path, ours, current) =
                 (setting.path.display(), setting.ours.clone(), current.trim());
@@ -74,7 +73,7 @@ fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<LostChange>>
                 current: current.to_owned(),
             })
         }
-        // resolvconf(8) keeps its entries itself.
+        // resolvconf(8) maintains its entries.
         _ => None,
     })
 }

@@ -1,4 +1,4 @@
-//! The numbers of routing tables and services on this machine.
+//! Reads the names of routing tables and services on this machine.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use config::conf::Names;
 
-/// The folders of iproute2's files, the first before the second (ip-route(8)).
+/// The folders of iproute2's files; the first takes precedence (ip-route(8)).
 const FOLDERS: [&str; 2] = ["/etc/iproute2", "/usr/share/iproute2"];
 const SERVICES: &str = "/etc/services";
 
@@ -24,7 +24,7 @@ pub fn read_names() -> Names {
     names
 }
 
-/// The first `rt_tables`, and all files `rt_tables.d/*.conf`, of equal names the first.
+/// The first `rt_tables` and all files `rt_tables.d/*.conf`; of files with equal names, the first.
 fn table_files(folders: [&Path; 2]) -> Vec<PathBuf> {
     let main = folders.map(|folder| folder.join("rt_tables")).into_iter().find(|p| p.exists());
     let mut more = BTreeMap::new();
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_first_folder_come_before_those_of_the_second() {
+    fn files_of_the_first_folder_take_precedence() {
         let root = std::env::temp_dir().join(format!("linerate-names-{}", std::process::id()));
         let [etc, usr] = ["etc", "usr"].map(|folder| root.join(folder));
         for folder in [&etc, &usr] {

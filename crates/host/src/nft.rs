@@ -1,6 +1,5 @@
-//! The nftables table of an interface, over the JSON interface of nft(8)
-//! (libnftables-json(5)). It is set in one transaction, in the place of one that was
-//! left there.
+//! The nftables table of an interface, through the JSON interface of nft(8) (libnftables-json(5)).
+//! One transaction sets the table and replaces a stale one.
 
 use std::{
     io::{self, Write as _},
@@ -20,14 +19,14 @@ pub struct Chain {
     pub priority: i32,
 }
 
-/// What a table is to hold.
+/// The contents of a table.
 pub struct Ruleset {
     table: String,
     commands: Vec<Value>,
 }
 
 impl Ruleset {
-    /// Nothing yet, for an interface.
+    /// An empty ruleset for an interface.
     pub fn new(interface: &str) -> Self {
         Self { table: table_of(interface), commands: Vec::new() }
     }
@@ -36,7 +35,7 @@ impl Ruleset {
         self.commands.is_empty()
     }
 
-    /// Adds a chain that accepts what its rules leave.
+    /// Adds a chain with the policy "accept".
     pub fn add_chain(&mut self, Chain { name, kind, hook, priority }: Chain) {
         self.commands.push(json!({"add": {"chain": {
             "family": "inet", "table": self.table, "name": name,
@@ -44,14 +43,14 @@ impl Ruleset {
         }}}));
     }
 
-    /// Adds a rule at the end of a chain.
+    /// Appends a rule to a chain.
     pub fn add_rule(&mut self, chain: Chain, statements: &[Value]) {
         self.commands.push(json!({"add": {"rule": {
             "family": "inet", "table": self.table, "chain": chain.name, "expr": statements,
         }}}));
     }
 
-    /// What nft(8) would list of it, once it is set.
+    /// The output of nft(8) for this table after it is set.
     #[cfg(test)]
     pub fn as_listed(&self) -> Value {
         let objects: Vec<&Value> = self.commands.iter().map(|command| &command["add"]).collect();
@@ -64,7 +63,7 @@ impl Ruleset {
     /// nft(8) is not installed, or refuses.
     pub fn apply(self) -> anyhow::Result<()> {
         let table = json!({"table": {"family": "inet", "name": self.table}});
-        // One that is not there can be deleted only after it was added.
+        // An absent table can be deleted only after it was added.
         let mut commands =
             vec![json!({"add": table}), json!({"delete": table}), json!({"add": table})];
         commands.extend(self.commands);
@@ -72,7 +71,7 @@ impl Ruleset {
     }
 }
 
-/// Takes an interface's table away, where there is one.
+/// Removes the table of an interface, if present.
 pub fn remove(interface: &str) -> anyhow::Result<()> {
     let table = json!({"table": {"family": "inet", "name": table_of(interface)}});
     nft(vec![json!({"add": table}), json!({"delete": table})])
@@ -83,7 +82,7 @@ pub fn table_of(interface: &str) -> String {
     format!("linerate-{interface}")
 }
 
-/// A statement that goes on where `left` and `right` compare so.
+/// A statement that matches if `left` and `right` compare by `operator`.
 pub fn compare(operator: &str, left: &Value, right: impl Into<Value>) -> Value {
     json!({"match": {"op": operator, "left": left, "right": right.into()}})
 }
@@ -98,18 +97,18 @@ pub fn is_not(left: &Value, right: impl Into<Value>) -> Value {
     compare("!=", left, right)
 }
 
-/// A field of the packet's path: `iifname`, `mark`, ...
+/// A meta key of the packet: `iifname`, `mark`, ...
 pub fn meta(key: &str) -> Value {
     json!({"meta": {"key": key}})
 }
 
-/// A field of the packet's connection: `mark`, `state`, ...
+/// A key of the packet's connection: `mark`, `state`, ...
 pub fn connection(key: &str) -> Value {
     json!({"ct": {"key": key}})
 }
 
-/// Chains of other tables through which all goes that is forwarded, and that drop what none
-/// of their rules accepts. nft(8) does not see those of iptables-legacy.
+/// The forward chains of other tables with the policy "drop". nft(8) does not show those of
+/// iptables-legacy.
 ///
 /// # Errors
 /// nft(8) is not installed, or refuses.
@@ -117,13 +116,14 @@ pub fn dropping_chains() -> anyhow::Result<Vec<String>> {
     Ok(dropping(&list(&["chains"])?))
 }
 
-/// Whether an interface's table is there as it was set: no chain of it is without a rule.
+/// Whether the table of an interface exists and each of its chains has a rule.
 ///
 /// # Errors
 /// nft(8) is not installed, or refuses.
 pub fn is_intact(interface: &str) -> anyhow::Result<bool> {
     let table = table_of(interface);
-    // Of a table that is not there, nft tells as of any other error.
+    // For an absent table nft fails in the same way as for other errors, so the chains are listed
+    // first.
     Ok(!chains_of(&table, &list(&["chains"])?).is_empty()
         && has_rules(&table, &list(&["table", "inet", &table])?))
 }
@@ -139,13 +139,13 @@ fn chains_of<'a>(table: &str, listed: &'a Value) -> Vec<&'a str> {
     chains.filter_map(|chain| chain["name"].as_str()).collect()
 }
 
-/// All objects of a kind in what nft(8) listed.
+/// All objects of a kind in the output of nft(8).
 fn all<'a>(listed: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
     let objects = listed["nftables"].as_array().into_iter().flatten();
     objects.filter_map(move |object| object.get(kind))
 }
 
-/// Our own chains drop nothing by policy.
+/// The forward chains with the policy "drop". Chains of this module have the policy "accept".
 fn dropping(listed: &Value) -> Vec<String> {
     let drops = all(listed, "chain")
         .filter(|chain| chain["hook"] == "forward" && chain["policy"] == "drop");
@@ -166,7 +166,7 @@ fn list(what: &[&str]) -> anyhow::Result<Value> {
     serde_json::from_slice(&output).context("nft")
 }
 
-/// Runs nft(8); what it says.
+/// Runs nft(8) and returns its output.
 fn run(arguments: &[&str], input: &str) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new("nft");
     command.arg("-j").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_drops_all_that_is_forwarded_is_named() {
+    fn only_forward_chains_with_policy_drop_are_listed() {
         let chain = |name: &str, hook: &str, policy: &str| {
             json!({"chain": {"family": "ip", "table": "filter", "name": name, "hook": hook,
                              "type": "filter", "prio": 0, "policy": policy}})
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_stands_while_each_of_its_chains_has_a_rule() {
+    fn table_is_intact_while_each_chain_has_a_rule() {
         let chain = |family: &str, table: &str, name: &str| json!({"chain": {"family": family, "table": table, "name": name}});
         let rule = |chain: &str| json!({"rule": {"table": "own", "chain": chain, "expr": []}});
         let mut objects = vec![

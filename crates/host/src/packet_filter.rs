@@ -1,4 +1,5 @@
-//! The packet filter of an interface: one nftables table for a full tunnel and for a router.
+//! The packet filter of an interface: one nftables table with the rules of a full tunnel and a
+//! router.
 
 mod full_tunnel;
 
@@ -18,15 +19,16 @@ pub struct PacketFilter<'a> {
     pub interface: &'a str,
     pub addresses: &'a [IpNet],
     pub router: &'a Router,
-    /// The mark of our datagrams where there is a full tunnel.
+    /// The mark of the outer datagrams if the tunnel is a full tunnel.
     pub mark: Option<FwMark>,
 }
 
 impl PacketFilter<'_> {
-    /// Sets it: all or nothing.
+    /// Sets the filter atomically.
     ///
     /// # Errors
-    /// A router's rules could not be set. A tunnel works without its own, which is a warning.
+    /// The rules of a router could not be set. If those of a full tunnel could not be set, a
+    /// warning is logged, because the tunnel works without them.
     pub fn set(&self, log: &mut UndoLog) -> anyhow::Result<()> {
         let mut rules = Ruleset::new(self.interface);
         router::add_rules(&mut rules, self.interface, self.router);
@@ -40,7 +42,8 @@ impl PacketFilter<'_> {
         log.record(Undo::Table)?;
         let Err(error) = rules.apply() else { return Ok(()) };
         log.remove_last()?;
-        // The networks that a router withholds from peers are not optional.
+        // The rules of a router are required: they protect the networks that are not offered to
+        // peers.
         if is_router {
             return Err(error);
         }

@@ -1,5 +1,5 @@
-//! The folder of undo logs, lock files and guardians' sockets. It is not the folder of the control
-//! sockets, in which a running peer may remove files.
+//! The folder of undo logs, lock files and guardians' sockets. It differs from the folder of the
+//! control sockets, in which a running peer may remove files.
 
 use std::{
     fs::DirBuilder,
@@ -12,15 +12,15 @@ use sys::process::{can_create_in, owns};
 
 use crate::sockets::socket_path;
 
-/// Only root can write here.
+/// Only root can write to this folder.
 const FOLDER: &str = "/run/linerate/up";
 
-/// The path of an interface's record. A user who may not use the folder above has the record beside
-/// the socket. A record that exists there is used in any case.
+/// The path of an interface's record. Users without access to the folder above have it next to the
+/// control socket. An existing record next to the socket takes precedence.
 pub fn path(interface: &str, extension: &str) -> PathBuf {
-    let beside_socket = socket_path(interface).with_extension(extension);
-    if beside_socket.exists() || !is_ours(Path::new(FOLDER)) {
-        return beside_socket;
+    let next_to_socket = socket_path(interface).with_extension(extension);
+    if next_to_socket.exists() || !is_usable(Path::new(FOLDER)) {
+        return next_to_socket;
     }
     Path::new(FOLDER).join(format!("{interface}.{extension}"))
 }
@@ -35,7 +35,7 @@ pub fn rescue_file(interface: &str) -> PathBuf {
     path(interface, "conf")
 }
 
-/// The folder of a record, and the other folders where interfaces may have theirs.
+/// The folder of a record, and the other folders that may contain records of interfaces.
 pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     let sockets = socket_path("").parent().map(Path::to_owned);
     let own = record.parent().map(Path::to_owned);
@@ -43,17 +43,17 @@ pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     own.clone().into_iter().chain(others.filter(move |folder| Some(folder) != own.as_ref()))
 }
 
-/// Makes the folder of a record that is about to be written. Reading does not make one.
+/// Creates the folder of a record, before the record is written.
 ///
 /// # Errors
-/// This user may not make it.
+/// This user may not create it.
 pub fn make_folder(record: &Path) -> io::Result<()> {
     let folder = record.parent().expect("a record is in a folder");
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Whether this user owns the folder, or may make it.
-fn is_ours(folder: &Path) -> bool {
+/// Whether this user owns the folder or may create it.
+fn is_usable(folder: &Path) -> bool {
     match folder.ancestors().find(|folder| folder.exists()) {
         Some(there) if there == folder => folder.is_dir() && owns(folder),
         Some(above) => above.is_dir() && can_create_in(above),
@@ -68,19 +68,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_its_users_alone() {
+    fn folder_is_private_to_its_user() {
         let folder = std::env::temp_dir().join(format!("linerate-records-{}", std::process::id()));
         let inner = folder.join("up");
-        assert!(is_ours(&inner) && !folder.exists(), "asking does not make it");
+        assert!(is_usable(&inner) && !folder.exists(), "the check does not create it");
         make_folder(&inner.join("wg0.undo")).unwrap();
         make_folder(&inner.join("wg0.lock")).unwrap();
-        assert!(is_ours(&inner));
+        assert!(is_usable(&inner));
         for folder in [&folder, &inner] {
             assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
         }
         fs::write(folder.join("file"), "").unwrap();
         let no_folder = folder.join("file");
-        assert!(!is_ours(&no_folder) && !is_ours(&no_folder.join("up")), "it is no folder");
+        assert!(
+            !is_usable(&no_folder) && !is_usable(&no_folder.join("up")),
+            "a file is not a folder"
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -6,15 +6,15 @@ use anyhow::{Context, bail};
 use config::EndpointName;
 use sys::resolve::ResolveError;
 
-/// How often a name is resolved again while no server answers; a number, or `infinity` (wg(8)).
+/// Number of retries while no server answers: a number or `infinity` (wg(8)).
 const RETRIES_VARIABLE: &str = "WG_ENDPOINT_RESOLUTION_RETRIES";
-/// Without that variable. With the pauses below this takes 72 seconds.
+/// The default number of retries. With the pauses below they take 72 seconds.
 const RETRIES: u32 = 15;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
-/// Resolves a name. As long as no server answers it tries again, as wg(8) does, and logs that.
-/// `wait` waits for the given time before the next try.
+/// Resolves a name. While no server answers, it retries like wg(8) and logs each retry. `wait`
+/// waits for the given time.
 ///
 /// # Errors
 /// The name does not exist, no server answers, or the error of `wait`.
@@ -33,7 +33,7 @@ pub fn resolve(
     retry(resolve, retries, warn_and_wait).with_context(what)
 }
 
-/// `None` is without end.
+/// Parses the number of retries; `None` means unlimited.
 fn retries(text: &str) -> anyhow::Result<Option<u32>> {
     match text.parse() {
         Ok(retries) => Ok(Some(retries)),
@@ -66,7 +66,7 @@ fn retry(
 mod tests {
     use super::*;
 
-    /// The pauses, in milliseconds, until a name is resolved at try number `answered`.
+    /// The pauses, in milliseconds, if attempt number `answered` succeeds.
     fn pauses(retries: Option<u32>, answered: usize) -> (bool, Vec<u128>) {
         let (mut tries, mut pauses) = (0, Vec::new());
         let resolve = || {
@@ -86,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_tried_again_fifteen_times_in_72_seconds() {
+    fn name_is_retried_15_times_in_72_seconds() {
         let (resolved, all) = pauses(Some(RETRIES), usize::MAX);
         assert!(!resolved);
         assert_eq!((all.len(), all[0], all[1], all[14]), (15, 1000, 1200, 12_839));
         assert_eq!(all.iter().sum::<u128>() / 1000, 72);
-        assert_eq!(pauses(Some(RETRIES), 16), (true, all), "the last try counts");
+        assert_eq!(pauses(Some(RETRIES), 16), (true, all), "the last attempt succeeds");
         assert_eq!(pauses(Some(0), 2), (false, Vec::new()));
         assert_eq!(pauses(Some(2), 3), (true, vec![1000, 1200]));
         let (resolved, all) = pauses(None, 1000);
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_does_not_exist_is_not_tried_again() {
+    fn nonexistent_name_is_not_retried() {
         let name = EndpointName { host: "no such name".to_owned(), port: 1 };
         let error = resolve(&name, |_| unreachable!("it fails at once")).unwrap_err();
         assert!(format!("{error:#}").starts_with("Endpoint = no such name:1: "), "{error:#}");
     }
 
     #[test]
-    fn the_number_of_tries_is_a_number_or_infinity() {
+    fn number_of_retries_is_a_number_or_infinity() {
         assert_eq!(retries("0").unwrap(), Some(0));
         assert_eq!(retries("20").unwrap(), Some(20));
         assert_eq!(retries("infinity").unwrap(), None);

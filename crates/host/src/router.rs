@@ -1,5 +1,5 @@
-//! Forwarding for the peers: what they may reach behind this host, under whose
-//! address, in segments that fit, and whether the kernel forwards at all.
+//! Forwarding for peers: the networks that they may reach behind this host, masquerading, MSS
+//! clamping, and the kernel's forwarding settings.
 
 use std::{
     collections::HashMap,
@@ -41,15 +41,15 @@ pub fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     if router.offered.is_empty() {
         return;
     }
-    // The interface keeps its index even if an attacker who controls the peer renames it.
+    // The index stays the same even if an attacker in control of the peer renames the interface.
     let leaves = [is(&meta("iif"), interface), is_not(&meta("oif"), interface)];
     let elsewhere: Vec<Value> =
         ["ipv4", "ipv6"].into_iter().filter_map(|f| outside(router, f)).collect();
-    // If everything is offered, connections need not be told apart.
+    // If all networks are offered, the state of connections does not matter.
     if !elsewhere.is_empty() {
         rules.add_chain(FORWARD);
-        let begun = compare("in", &connection("state"), json!(["established", "related"]));
-        rules.add_rule(FORWARD, &[begun, json!({"accept": null})]);
+        let established = compare("in", &connection("state"), json!(["established", "related"]));
+        rules.add_rule(FORWARD, &[established, json!({"accept": null})]);
     }
     for elsewhere in elsewhere {
         let refuse = json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}});
@@ -63,7 +63,8 @@ pub fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     }
 }
 
-/// What matches packets of a family to networks that are not offered; `None` if all are.
+/// A statement that matches packets of a family to networks that are not offered; `None` if all
+/// are offered.
 fn outside(router: &Router, family: &str) -> Option<Value> {
     let (protocol, is_ipv4) = if family == "ipv4" { ("ip", true) } else { ("ip6", false) };
     let offered = offered(router, is_ipv4);
@@ -78,8 +79,8 @@ fn outside(router: &Router, family: &str) -> Option<Value> {
     Some(is_not(&destination, json!({"set": offered})))
 }
 
-/// `rt mtu` is the lesser of both directions' MTU, less the headers; an MSS that is
-/// smaller stays (net/netfilter/nft_rt.c, nft_exthdr.c).
+/// Statements that clamp the MSS. `rt mtu` is the smaller MTU of both directions minus the
+/// headers; a smaller MSS is not changed (net/netfilter/nft_rt.c, nft_exthdr.c).
 fn clamp(way: Value) -> [Value; 3] {
     let flags = json!({"payload": {"protocol": "tcp", "field": "flags"}});
     let syn = is(&json!({"&": [flags, {"|": ["syn", "rst"]}]}), "syn");
@@ -87,7 +88,7 @@ fn clamp(way: Value) -> [Value; 3] {
     [way, syn, json!({"mangle": {"key": mss, "value": {"rt": {"key": "mtu"}}}})]
 }
 
-/// The networks of one family. A set must not have one within another.
+/// The offered networks of one family, aggregated: a set must not contain overlapping networks.
 fn offered(router: &Router, ipv4: bool) -> Vec<IpNet> {
     let nets = router.offered.iter().filter(|net| net.addr().is_ipv4() == ipv4);
     IpNet::aggregate(&nets.copied().collect())
@@ -97,7 +98,7 @@ fn prefix(net: &IpNet) -> Value {
     json!({"prefix": {"addr": net.addr().to_string(), "len": net.prefix_len()}})
 }
 
-/// Switches the kernel's forwarding on if the file asks for it, and warns if it is off.
+/// Enables the kernel's forwarding if the configuration requests it, and warns if it is off.
 ///
 /// # Errors
 /// The undo log cannot be written.
@@ -117,20 +118,23 @@ pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::R
         };
         let forwards = current.trim() == "1";
         if let Some(lock) = lock {
-            let kept = if is_ipv4 {
+            let accept_ra = if is_ipv4 {
                 Ok(Vec::new())
             } else {
                 advertised_routes(interface, &log.settings_of_others(lock), forwards)
             };
-            let kept = kept.context("IpForward")?;
+            let accept_ra = accept_ra.context("IpForward")?;
             let unwritten =
-                enable_forwarding(Path::new(path), &kept, (log, lock)).context("IpForward")?;
+                enable_forwarding(Path::new(path), &accept_ra, (log, lock)).context("IpForward")?;
             if !unwritten.is_empty() {
-                tracing::warn!("IpForward: nothing is forwarded: {}", UnwrittenList(&unwritten));
+                tracing::warn!(
+                    "IpForward: the kernel does not forward: {}",
+                    UnwrittenList(&unwritten)
+                );
             }
         } else if is_offered && !forwards {
             tracing::warn!(
-                "OfferRoutes: the kernel forwards nothing: {path} is {}; IpForward = true sets it",
+                "OfferRoutes: the kernel does not forward: {path} is {}; IpForward = true sets it",
                 current.trim()
             );
         }
@@ -138,26 +142,27 @@ pub fn forward(interface: &str, router: &Router, log: &mut UndoLog) -> anyhow::R
     Ok(())
 }
 
-/// Why it is unknown whether the kernel forwards a family.
+/// The message if a forwarding setting cannot be read.
 fn unread(is_ipv4: bool, path: &str, error: &io::Error) -> String {
     if !is_ipv4 && error.kind() == io::ErrorKind::NotFound {
-        return format!("this kernel has no IPv6: {path} does not exist");
+        return format!("this kernel lacks IPv6: {path} does not exist");
     }
     let family = if is_ipv4 { "IPv4" } else { "IPv6" };
     format!("cannot read whether the kernel forwards {family}: {path}: {error}")
 }
 
-/// Switches on forwarding by the setting at `path`, after the settings that keep advertised routes.
-/// If one of those cannot be written, forwarding stays off. Returns all that were not written.
+/// Enables forwarding by the setting at `path`, after the settings that preserve advertised
+/// routes. If one of those cannot be written, forwarding stays off. Returns the settings that were
+/// not written.
 fn enable_forwarding(
     path: &Path,
-    kept: &[(PathBuf, &'static str)],
+    accept_ra: &[(PathBuf, &'static str)],
     (log, lock): (&mut UndoLog, &SettingsLock),
 ) -> anyhow::Result<Vec<UnwrittenSetting>> {
-    let mut unwritten = log.change_settings(lock, kept)?;
+    let mut unwritten = log.change_settings(lock, accept_ra)?;
     match unwritten.first().map(|first| io::Error::from(first.error.kind())) {
         None => log.change_settings(lock, &[(path.to_owned(), "1")]),
-        // Without the advertised routes the host would lose IPv6.
+        // Without its advertised routes the host would lose IPv6 connectivity.
         Some(error) => {
             unwritten.push(UnwrittenSetting { path: path.to_owned(), value: "1", error });
             Ok(unwritten)
@@ -165,10 +170,11 @@ fn enable_forwarding(
     }
 }
 
-/// Logs the devices whose UDP for the peers arrives datagram by datagram: by default the kernel
-/// coalesces only TCP that it forwards.
+/// Logs the devices that do not coalesce forwarded UDP. By default the kernel coalesces only
+/// forwarded TCP.
 pub fn log_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
-    // It takes a system call for each device: not if the log level hides the result.
+    // The check takes a system call for each device. It is skipped if the log level hides the
+    // result.
     if router.offered.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return Ok(());
     }
@@ -181,18 +187,18 @@ pub fn log_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()>
     let names: Vec<String> = devices.map(|device| device.name).filter(lacks).collect();
     if !names.is_empty() {
         tracing::info!(
-            "OfferRoutes: QUIC and other UDP is forwarded datagram by datagram from {}, whose \
-             {UDP_FORWARDING} is off; linerate doctor tells how to switch it on",
+            "OfferRoutes: QUIC and other UDP from {} is forwarded datagram by datagram, because \
+            {UDP_FORWARDING} is off there; linerate doctor shows how to enable it",
             names.join(", ")
         );
     }
     Ok(())
 }
 
-/// The settings that keep default routes from router advertisements. A kernel that forwards IPv6
-/// ignores these and drops the routes, except on devices where `accept_ra` is 2
-/// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). If it forwards already, only
-/// what another interface of ours has set is kept so.
+/// The settings that preserve default routes from router advertisements. A kernel that forwards
+/// IPv6 ignores advertisements and deletes their routes, except on devices with `accept_ra` = 2
+/// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). If the kernel forwards
+/// already, only settings by another interface of linerate are included.
 fn advertised_routes(
     interface: &str,
     others: &HashMap<PathBuf, Setting>,
@@ -203,13 +209,13 @@ fn advertised_routes(
     let is_device = |name: &OsString| !others_than.iter().any(|other| name == other);
     let devices = devices.map(|device| device.file_name()).filter(is_device);
     let paths = devices.map(|name| Path::new(IPV6_DEVICES).join(name).join("accept_ra"));
-    let hears = |path: &Path| fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
-    let mut kept: Vec<(PathBuf, &'static str)> = paths
-        .filter(|path| others.contains_key(path) || !forwards && hears(path))
+    let accepts = |path: &Path| fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
+    let mut accept_ra: Vec<(PathBuf, &'static str)> = paths
+        .filter(|path| others.contains_key(path) || !forwards && accepts(path))
         .map(|path| (path, "2"))
         .collect();
-    kept.sort();
-    Ok(kept)
+    accept_ra.sort();
+    Ok(accept_ra)
 }
 
 #[cfg(test)]
@@ -217,18 +223,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_that_cannot_be_read_is_reported_with_its_family_and_the_error() {
+    fn unreadable_setting_is_reported_with_its_family_and_the_error() {
         let error = |kind: io::ErrorKind| io::Error::from(kind);
         let missing = error(io::ErrorKind::NotFound);
-        let said = [unread(true, "/p", &missing), unread(false, "/p", &missing)];
-        assert!(said[0].contains("IPv4: /p: ") && !said[0].contains("IPv6"), "{said:?}");
-        assert!(said[1].contains("no IPv6"), "{said:?}");
-        let said = unread(false, "/p", &error(io::ErrorKind::PermissionDenied));
-        assert_eq!(said, "cannot read whether the kernel forwards IPv6: /p: permission denied");
+        let text = [unread(true, "/p", &missing), unread(false, "/p", &missing)];
+        assert!(text[0].contains("IPv4: /p: ") && !text[0].contains("IPv6"), "{text:?}");
+        assert!(text[1].contains("lacks IPv6"), "{text:?}");
+        let text = unread(false, "/p", &error(io::ErrorKind::PermissionDenied));
+        assert_eq!(text, "cannot read whether the kernel forwards IPv6: /p: permission denied");
     }
 
     #[test]
-    fn networks_within_others_are_merged_by_family() {
+    fn overlapping_networks_are_merged_by_family() {
         let nets = ["10.0.0.0/8", "10.1.0.0/16", "fd00::/9", "fd80::/9", "192.168.7.0/24"];
         let router =
             Router { offered: nets.map(|net| net.parse().unwrap()).to_vec(), ..Router::default() };

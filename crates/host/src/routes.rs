@@ -1,15 +1,15 @@
-//! Routes to the allowed IPs. A default route gets a table of its own, which
-//! everything but our own datagrams is sent to; those carry a mark (wg-quick(8),
-//! "improved rule-based routing").
+//! Routes to the allowed IPs. A default route has a separate table, to which a rule directs all
+//! packets without our mark. The outer datagrams carry the mark (wg-quick(8), "improved rule-based
+//! routing").
 //!
 //! ```text
 //!   rule N    table main, but no default route in it     connected networks first
-//!   rule N+1  not marked -> table T: default dev wg0     all else into the tunnel
-//!             marked     -> table main                   what comes out of it
+//!   rule N+1  not marked -> table T: default dev wg0     all others into the tunnel
+//!             marked     -> table main                   the outer datagrams
 //! ```
 //!
-//! With `ConnectedFirst = false` all the peers' routes are in table T, and the first
-//! rule is not there.
+//! With `ConnectedFirst = false`, all routes of peers are in table T, and the first rule is
+//! absent.
 
 use std::{collections::HashSet, fmt, iter};
 
@@ -27,12 +27,12 @@ use crate::{
 };
 use config::conf::{Policy, Table};
 
-/// The first table that is tried for a default route; wg-quick's choice.
+/// The lowest table number for a default route, as in wg-quick.
 const FIRST_TABLE: u32 = 51_820;
 /// The priority of the rule of the main table (ip-rule(8)).
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// The networks that are to be reached by an interface, and how.
+/// The networks that an interface should reach, and how.
 #[derive(Debug)]
 pub struct WantedRoutes<'a> {
     pub nets: Vec<IpNet>,
@@ -40,7 +40,7 @@ pub struct WantedRoutes<'a> {
     pub policy: &'a Policy,
 }
 
-/// A routing table for the tunnel, and the mark of our own datagrams, which do not use it.
+/// The tunnel's routing table, and the mark of the outer datagrams, which do not use it.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelTable {
     table: u32,
@@ -48,14 +48,14 @@ pub struct TunnelTable {
 }
 
 impl TunnelTable {
-    /// The table and mark of this number.
+    /// A table and mark with this number.
     pub fn with_number(number: u32) -> Self {
         Self { table: number, mark: FwMark::exact(number) }
     }
 
-    /// Chooses one if these networks need it. Table and mark are as configured; if neither is, both
-    /// have the same number. `fwmark` is the mark that our datagrams have already, or 0. They need
-    /// the returned mark.
+    /// Chooses a table and mark if these networks need them. Configured values are used; without
+    /// them, both have the same number. `fwmark` is the current mark of the outer datagrams, or 0.
+    /// The caller must set the returned mark.
     pub fn choose(
         netlink: &Netlink,
         wanted: &WantedRoutes<'_>,
@@ -77,7 +77,8 @@ impl TunnelTable {
     }
 }
 
-/// Adds routes and rules. The routes go with the interface; the rules go into the undo log.
+/// Adds routes and rules. The kernel removes the routes together with the interface; the rules are
+/// recorded in the undo log.
 pub struct Routes<'a> {
     pub netlink: &'a Netlink,
     pub wanted: WantedRoutes<'a>,
@@ -89,19 +90,21 @@ pub struct Routes<'a> {
     pub own: Option<TunnelTable>,
 }
 
-/// Peers' networks in the main table. A route to one is there unless another link is
-/// connected to the same network. One within a connected network is more specific and
-/// stays: else a neighbour who advertises a wide prefix would have its traffic in the clear.
+/// Networks of peers in the main table, each with whether its route exists. A network has a route
+/// unless another link is connected to the same network. A more specific network within a
+/// connected one has its route: otherwise a neighbour could divert its traffic by advertising a
+/// wide prefix.
 #[derive(Debug, Default)]
 pub struct MainRoutes(Vec<(IpNet, bool)>);
 
 impl MainRoutes {
-    /// The networks, in the order in which [`MainRoutes::sync`] numbers them for a helper.
+    /// The networks, in the order of the positions that [`MainRoutes::sync`] passes to a helper.
     pub fn networks(&self) -> Vec<IpNet> {
         self.0.iter().map(|(net, _)| *net).collect()
     }
 
-    /// Adds and deletes routes to match the networks connected now, itself or by a helper.
+    /// Adds and deletes routes to match the currently connected networks, directly or through a
+    /// helper.
     pub fn sync(
         &mut self,
         netlink: &Netlink,
@@ -112,7 +115,7 @@ impl MainRoutes {
             return Ok(());
         }
         let connected = netlink.connected_networks(device)?;
-        for (place, (destination, is_there)) in self.0.iter_mut().enumerate() {
+        for (position, (destination, is_there)) in self.0.iter_mut().enumerate() {
             let destination = *destination;
             let is_connected = connected.contains(&destination);
             let route = Route { destination, device, table: MAIN_TABLE, metric: None };
@@ -121,13 +124,13 @@ impl MainRoutes {
             }
             let changed = match (is_connected != *is_there, helper) {
                 (true, _) => Ok(()),
-                (false, Some(helper)) => helper.route(place, !is_connected),
+                (false, Some(helper)) => helper.route(position, !is_connected),
                 (false, None) if is_connected => netlink.delete_route(&route).map_err(Into::into),
                 (false, None) => netlink.add_route(&route).map_err(Into::into),
             };
             *is_there = !is_connected;
             match changed {
-                // Somebody else was first.
+                // Another program has made the same change.
                 Err(error) if matches!(errno(&error), Some(Errno::EEXIST | Errno::ESRCH)) => {}
                 changed => changed.with_context(|| format!("route to {destination}"))?,
             }
@@ -138,17 +141,16 @@ impl MainRoutes {
 
 fn warn_connected(net: IpNet) {
     tracing::warn!(
-        "AllowedIPs: this host is connected to {net}: no route; ConnectedFirst = false gives it \
-         to the peer"
+        "AllowedIPs: this host is connected to {net}, so no route is added; ConnectedFirst = \
+        false routes it to the peer"
     );
 }
 
 impl Routes<'_> {
-    /// Adds a route for each network, the most specific first. Returns those in the
-    /// main table.
+    /// Adds a route for each network, the most specific first. Returns those in the main table.
     ///
     /// # Errors
-    /// One cannot be added; the error has the network as [`RouteTarget`].
+    /// A route or rule cannot be added. The error has a [`RouteTarget`] with the network.
     pub fn add(mut self) -> anyhow::Result<MainRoutes> {
         let mut nets = std::mem::take(&mut self.wanted.nets);
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
@@ -170,8 +172,7 @@ impl Routes<'_> {
         Ok(main)
     }
 
-    /// Deletes those that are in a table of our own, and forgets its rules, which are undone
-    /// already.
+    /// Deletes the routes in the tunnel's table. The caller has deleted the rules already.
     pub fn delete(self) -> anyhow::Result<()> {
         let Some(own) = self.own else { return Ok(()) };
         for &destination in &self.wanted.nets {
@@ -194,7 +195,7 @@ impl Routes<'_> {
         }
     }
 
-    /// Reads the exceptions for networks of the main table, if there are such networks.
+    /// Reads the existing routes and connected networks, if any network belongs in the main table.
     fn read_existing(&self, nets: &[IpNet]) -> anyhow::Result<ExistingRoutes> {
         let mut existing = ExistingRoutes::default();
         for family in [Family::V4, Family::V6] {
@@ -240,14 +241,15 @@ impl Routes<'_> {
         let policy = self.wanted.policy;
         let [first, second] = match policy.priority {
             Some(priority) => [priority, priority + 1],
-            // As of wg-quick(8): the kernel adds a rule without a priority before the second rule, at
-            // 0 if no other number is free. Rules of one priority stay in the order in which they are added.
+            // Like wg-quick(8): the kernel adds a rule without a priority before the second rule,
+            // at 0 if no other number is free. Rules with equal priority stay in the order in
+            // which they were added.
             None => {
                 let next = self.netlink.first_rule_priority(family)?.unwrap_or(MAIN_PRIORITY);
                 [next.saturating_sub(2), next.saturating_sub(1)]
             }
         };
-        // Before the rules, because an answer could be lost otherwise.
+        // This precedes the rules. Otherwise an answer could be lost.
         if family == Family::V4 {
             settings::set_src_valid_mark(self.interface);
         }
@@ -265,7 +267,7 @@ impl Routes<'_> {
         self.add_rule(rule(Some(own.mark), own.table, second))
     }
 
-    /// A rule that is there already is somebody else's to remove.
+    /// Adds a rule. A rule that exists already belongs to another program and is not recorded.
     fn add_rule(&mut self, rule: Rule) -> anyhow::Result<()> {
         self.log.record(Undo::Rule(rule))?;
         match self.netlink.add_rule(&rule) {
@@ -275,18 +277,18 @@ impl Routes<'_> {
     }
 }
 
-/// The state before the first route is added. It is read once for all networks, since a route that is
-/// added covers none of the networks that follow: these are not more specific.
+/// The state before the first route is added. It is read once for all networks: an added route
+/// does not cover the networks that follow, because these are not more specific.
 #[derive(Default)]
 struct ExistingRoutes {
     connected: HashSet<IpNet>,
-    /// The destinations that the main table routes through the device.
+    /// Destinations that the main table routes through the device.
     routed: HashSet<IpNet>,
 }
 
 impl ExistingRoutes {
-    /// Whether a route to this network or to a shorter prefix leads through the device, like `ip
-    /// route show dev DEVICE match NETWORK`.
+    /// Whether a route to this network or to a shorter prefix uses the device, like `ip route show
+    /// dev DEVICE match NETWORK`.
     fn is_routed(&self, net: IpNet) -> bool {
         let mut prefixes = iter::successors(Some(net.trunc()), IpNet::supernet);
         prefixes.any(|prefix| self.routed.contains(&prefix))
@@ -297,8 +299,8 @@ fn is_of(net: &IpNet, family: Family) -> bool {
     Family::of(net.addr()) == family
 }
 
-/// What could not be added, and the network that wants it. It is the context of an error, from which
-/// `anyhow::Error::downcast_ref` reads it.
+/// A route or rule that could not be added, by its network. It is the context of an error;
+/// `anyhow::Error::downcast_ref` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteTarget {
     pub net: IpNet,

@@ -1,7 +1,7 @@
-//! Restores policy rules that another program deletes while the tunnel is up: without them, traffic
-//! for the tunnel leaves outside of it. systemd-networkd deletes rules that it did not make
-//! whenever it is reconfigured, unless it is told not to (networkd.conf(5),
-//! ManageForeignRoutingPolicyRules=).
+//! Restores policy rules that another program deletes while the tunnel is up. Without them,
+//! traffic for the tunnel is sent outside of it. systemd-networkd deletes rules of other programs
+//! whenever it is reconfigured, unless `ManageForeignRoutingPolicyRules=no` is set
+//! (networkd.conf(5)).
 
 use std::time::Duration;
 
@@ -14,42 +14,42 @@ use sys::{
 
 use super::undo_log::UndoLog;
 
-/// How often rules are restored in each [`PERIOD`], so that there is no race with a program that
-/// keeps deleting them. Once for each rule that there can be, two for each family: they are deleted
+/// Limit of restorations in each [`PERIOD`], so that a program that deletes them repeatedly does
+/// not cause a loop. It equals the number of rules, two for each family, because they are deleted
 /// one by one.
 const MAX_RESTORES: u32 = 4;
-/// The period, from the first time on.
+/// The period, which starts with the first restoration.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// The rules of an undo log that are not there.
+/// The rules of an undo log that the kernel does not have.
 pub fn missing(log: &UndoLog, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
     let mut missing = Vec::new();
     for family in [Family::V4, Family::V6] {
         let ours: Vec<Rule> = log.rules().filter(|rule| rule.family == family).collect();
         if !ours.is_empty() {
-            let there = netlink.rules(family).context("rules")?;
-            missing.extend(ours.into_iter().filter(|rule| !there.contains(rule)));
+            let present = netlink.rules(family).context("rules")?;
+            missing.extend(ours.into_iter().filter(|rule| !present.contains(rule)));
         }
     }
     Ok(missing)
 }
 
-/// Times in nanoseconds, of any one clock.
+/// Restores missing rules, at a limited rate. Times are in nanoseconds of one clock.
 #[derive(Debug, Default)]
 pub struct RuleRestorer {
-    /// When they were first restored in this round.
+    /// Time of the first restoration in this period.
     first: Option<u64>,
-    /// How often they were restored in this round.
+    /// Number of restorations in this period.
     times: u32,
-    /// Whether rules are missing that were not restored yet.
+    /// Whether rules are missing that were not restored.
     due: bool,
 }
 
 impl RuleRestorer {
-    /// Restores missing rules, itself or by a helper, or leaves them for later.
+    /// Restores missing rules, directly or through a helper, or postpones that.
     ///
     /// # Errors
-    /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
+    /// The rules cannot be listed, or one cannot be added. It is retried after a period.
     pub fn restore_missing(
         &mut self,
         log: &UndoLog,
@@ -59,11 +59,11 @@ impl RuleRestorer {
     ) -> anyhow::Result<()> {
         let all: Vec<Rule> = log.rules().collect();
         self.restore(missing(log, netlink), now, |rule| {
-            let place = all
+            let position = all
                 .iter()
                 .position(|known| known == rule)
                 .context("a missing rule is not in the undo log")?;
-            add(&all, place, netlink, helper)
+            add(&all, position, netlink, helper)
         })
     }
 
@@ -85,7 +85,7 @@ impl RuleRestorer {
         restore
     }
 
-    /// The time until missing rules are restored, if there are any.
+    /// The time until postponed rules are restored, if any.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let first = self.first.filter(|_| self.due)?;
         Some(PERIOD.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
@@ -105,18 +105,18 @@ impl RuleRestorer {
     }
 }
 
-/// Adds a rule, itself or by a helper, which knows the rules by their positions.
+/// Adds a rule, directly or through a helper, which identifies rules by their positions.
 fn add(
     all: &[Rule],
-    place: usize,
+    position: usize,
     netlink: &Netlink,
     helper: Option<&Helper>,
 ) -> anyhow::Result<()> {
-    let priority = all[place].priority.unwrap_or(0);
-    tracing::warn!(priority, "another program deleted a policy rule: it is restored");
+    let priority = all[position].priority.unwrap_or(0);
+    tracing::warn!(priority, "restoring a policy rule that another program deleted");
     let added = match helper {
-        Some(helper) => helper.add_rule(place),
-        None => netlink.add_rule_before(&all[place], &all[place + 1..]).map_err(Into::into),
+        Some(helper) => helper.add_rule(position),
+        None => netlink.add_rule_before(&all[position], &all[position + 1..]).map_err(Into::into),
     };
     match added {
         Err(error) if errno(&error) == Some(Errno::EEXIST) => Ok(()),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_put_back_at_once_but_only_so_often_in_a_round() {
+    fn rules_are_restored_at_once_up_to_the_limit_of_a_period() {
         let mut restorer = RuleRestorer::default();
         let seconds = |seconds: u64| seconds * 1_000_000_000;
         assert!(!restorer.may_restore(false, seconds(1)));
@@ -146,27 +146,27 @@ mod tests {
             assert!(restorer.may_restore(true, seconds(6)));
         }
         assert!(!restorer.may_restore(true, seconds(7)));
-        assert!(!restorer.may_restore(false, seconds(8)), "somebody else put them back");
+        assert!(!restorer.may_restore(false, seconds(8)), "another program restored them");
         assert_eq!(restorer.wait(seconds(8)), None);
     }
 
     #[test]
-    fn a_round_of_few_times_does_not_shorten_the_next() {
+    fn period_with_few_restorations_does_not_shorten_the_next() {
         let mut restorer = RuleRestorer::default();
         let nanos = |time: Duration| time.as_nanos() as u64;
         assert!(restorer.may_restore(true, 0));
-        assert!(restorer.may_restore(true, nanos(PERIOD)), "a new round");
+        assert!(restorer.may_restore(true, nanos(PERIOD)), "a new period");
         assert_eq!(restorer.times, 1);
     }
 
     #[test]
-    fn what_fails_is_tried_again_in_a_rounds_time_and_keeps_no_other_rule_from_being_tried() {
+    fn failed_rule_is_retried_after_a_period_and_does_not_block_the_others() {
         let (mut restorer, mut tried) = (RuleRestorer::default(), Vec::new());
         let later = PERIOD.as_nanos() as u64;
         restorer.restore(Err(anyhow::anyhow!("no list")), 0, |_| Ok(())).unwrap_err();
         assert_eq!(restorer.wait(0), Some(PERIOD));
         restorer.restore(Err(anyhow::anyhow!("no list")), later, |_| Ok(())).unwrap_err();
-        assert_eq!(restorer.wait(later), Some(PERIOD), "it does not run in circles");
+        assert_eq!(restorer.wait(later), Some(PERIOD), "it does not loop");
 
         let rule = |priority| Rule {
             family: Family::V4,

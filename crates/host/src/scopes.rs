@@ -1,10 +1,10 @@
-//! Interface names in link-local endpoints.
+//! Scopes of link-local endpoints.
 
 use sys::netlink::Netlink;
 use zeroize::Zeroizing;
 
-/// Replaces interface names in link-local endpoints by their indices: wg(8) sends names, and the
-/// parser cannot look them up. `None` if there are none.
+/// Replaces interface names in link-local endpoints by indices: wg(8) sends names, but the parser
+/// has no access to the interfaces. Returns `None` if `text` contains no scope.
 pub fn resolve_scopes(text: &str) -> Option<Zeroizing<String>> {
     if !text.contains('%') {
         return None;

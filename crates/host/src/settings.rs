@@ -1,5 +1,5 @@
-//! Settings of the kernel below `/proc/sys`. In a container they are often read-only. That is never
-//! an error: most hosts do not need another value, and for the others there is a warning.
+//! Kernel settings below `/proc/sys`. In a container they are often read-only. That is not an
+//! error: most hosts do not need another value, and for the others a warning is logged.
 
 use std::{
     fmt, fs, io,
@@ -21,7 +21,7 @@ pub struct UnwrittenSetting {
     pub error: io::Error,
 }
 
-/// Shows the keys, the first error, and the arguments with which a container gets the values.
+/// Displays the keys, the first error, and the arguments that set the values in a container.
 pub struct UnwrittenList<'a>(pub &'a [UnwrittenSetting]);
 
 impl fmt::Display for UnwrittenList<'_> {
@@ -36,14 +36,14 @@ impl fmt::Display for UnwrittenList<'_> {
     }
 }
 
-/// The name of a setting for sysctl(8), which writes a dot in a device's name as a slash.
+/// The name of a setting for sysctl(8), in which a dot of a device's name is a slash.
 fn key(path: &Path) -> String {
     let below = path.strip_prefix("/proc/sys").unwrap_or(path);
     let parts = below.iter().map(|part| part.to_string_lossy().replace('.', "/"));
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Makes the check of an IPv4 packet's source use its mark. Without this, an interface with a strict
+/// Makes the source check of IPv4 packets use their marks. Otherwise an interface with a strict
 /// reverse path filter drops the datagrams of peers. `tunnel` is the name of our interface.
 pub fn set_src_valid_mark(tunnel: &str) {
     let path = Path::new(SRC_VALID_MARK);
@@ -55,7 +55,7 @@ pub fn set_src_valid_mark(tunnel: &str) {
     if !strict.is_empty() {
         let unwritten = [UnwrittenSetting { path: path.to_owned(), value: "1", error }];
         tracing::warn!(
-            "{} drops what peers send, as its rp_filter is {STRICT}: {}",
+            "{} drops datagrams of peers because its rp_filter is {STRICT}: {}",
             strict.join(", "),
             UnwrittenList(&unwritten)
         );
@@ -63,7 +63,7 @@ pub fn set_src_valid_mark(tunnel: &str) {
 }
 
 /// The devices with a strict reverse path filter that ignores marks. The kernel uses the larger
-/// `rp_filter` of the device and `all`, and `src_valid_mark` is on if one of them is 1
+/// `rp_filter` of the device and `all`; `src_valid_mark` is on if it is 1 for one of them
 /// (include/linux/inetdevice.h, `IN_DEV_RPFILTER` and `IN_DEV_SRC_VMARK`).
 fn strict_devices(folder: &Path, tunnel: &str) -> Vec<String> {
     let number = |device: &str, key: &str| -> Option<u32> {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_is_strict_by_the_larger_of_two_values_unless_its_device_uses_marks() {
+    fn filter_is_strict_by_the_larger_value_unless_the_device_uses_marks() {
         let folder = std::env::temp_dir().join(format!("linerate-strict-{}", std::process::id()));
         let set = |device: &str, rp_filter: &str, mark: &str| {
             fs::create_dir_all(folder.join(device)).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_written_are_shown_as_the_arguments_of_a_container() {
+    fn unwritten_settings_are_displayed_as_container_arguments() {
         let unwritten =
             ["ipv4/ip_forward", "ipv6/conf/eth0.7/accept_ra"].map(|name| UnwrittenSetting {
                 path: Path::new("/proc/sys/net").join(name),

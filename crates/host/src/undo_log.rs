@@ -1,13 +1,13 @@
-//! The undo log of an interface: what outlives it, and how that is undone. Each entry is written
-//! before the thing is done, so that the next `linerate up` or `linerate down` undoes what a
-//! killed process left behind.
+//! The undo log of an interface: changes that outlive the interface, and how they are undone. Each
+//! entry is written before its change is made, so that the next `linerate up` or `linerate down`
+//! can undo the changes of a killed process.
 //!
 //! ```text
 //!   record(entry) ──► /run/linerate/up/wg0.undo ──► undo: settings, then the last entry first
 //! ```
 //!
-//! Several interfaces may want the same kernel setting. Each reads the logs of the others to find
-//! out which of them restores it, so only one at a time may do so ([`UndoLog::lock_settings`]).
+//! Several interfaces may change the same kernel setting. Each reads the logs of the others to
+//! determine which of them restores it. Only one at a time may do so ([`UndoLog::lock_settings`]).
 
 use std::{
     collections::HashMap,
@@ -24,29 +24,29 @@ use sys::netlink::{Family, FwMark, Netlink, Rule};
 use super::{dns, nft, records, settings::UnwrittenSetting};
 use sys::atomic_file;
 
-/// One entry. Routes and addresses go with the interface and need none.
+/// An entry. Routes and addresses need none, because the kernel removes them with the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
     /// A policy rule, with its priority.
     Rule(Rule),
     /// The nftables table of the interface.
     Table,
-    /// Servers given to resolvconf(8), under this name.
+    /// Servers that were passed to resolvconf(8) under this name.
     Resolvconf(String),
-    /// Servers in resolv.conf(5), which holds its previous text.
+    /// Servers in resolv.conf(5), which contains its previous text.
     ResolvConf,
     /// A setting below `/proc/sys`.
     Setting(Setting),
 }
 
-/// A changed setting of the kernel.
+/// A changed kernel setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Its file.
     pub path: PathBuf,
-    /// What was written.
+    /// The value that was written.
     pub ours: String,
-    /// The value before.
+    /// The value before the change.
     pub previous: String,
 }
 
@@ -56,14 +56,14 @@ impl Undo {
     }
 }
 
-/// Keeps other interfaces from reading or changing settings until it is dropped. The lock is
-/// on the open folder, so no file is left of it.
+/// Prevents other interfaces from reading or changing settings until it is dropped. The lock is on
+/// the open folder and leaves no file.
 #[derive(Debug)]
 pub struct SettingsLock {
     _folder: File,
 }
 
-/// The entries of one interface, in the order they were made.
+/// The entries of one interface, in the order in which they were recorded.
 pub struct UndoLog {
     interface: String,
     path: PathBuf,
@@ -71,14 +71,14 @@ pub struct UndoLog {
 }
 
 impl UndoLog {
-    /// The log of an interface, with what a killed process left in it.
+    /// Opens the log of an interface, with the entries of a killed process.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn open(interface: &str) -> anyhow::Result<Self> {
         let path = records::path(interface, EXTENSION);
         let mut entries = read(&path).with_context(|| path.display().to_string())?;
-        // After a power failure it is all that is left.
+        // After a power failure the log is lost, but this file is not.
         if dns::file_is_ours(interface) && !entries.contains(&Undo::ResolvConf) {
             entries.insert(0, Undo::ResolvConf);
         }
@@ -100,19 +100,19 @@ impl UndoLog {
         })
     }
 
-    /// Records what is about to be done.
+    /// Records a change before it is made.
     pub fn record(&mut self, entry: Undo) -> anyhow::Result<()> {
         self.entries.push(entry);
         self.write().with_context(|| self.path.display().to_string())
     }
 
-    /// Removes the last entry: it was not done.
+    /// Removes the last entry, because its change was not made.
     pub fn remove_last(&mut self) -> anyhow::Result<()> {
         self.entries.pop();
         self.write().with_context(|| self.path.display().to_string())
     }
 
-    /// Removes rules that are no longer ours.
+    /// Removes rules that this process does not manage any more.
     pub fn remove_rules(&mut self, rules: &[Rule]) -> anyhow::Result<()> {
         if rules.is_empty() {
             return Ok(());
@@ -136,8 +136,8 @@ impl UndoLog {
         Ok(SettingsLock { _folder: lock().with_context(|| folder.display().to_string())? })
     }
 
-    /// Changes settings of the kernel, in this order, until the last of the interfaces that want
-    /// them changed goes down. Returns those that cannot be written.
+    /// Changes kernel settings in this order. They are restored when the last interface that
+    /// changed them goes down. Returns the settings that cannot be written.
     ///
     /// # Errors
     /// The log cannot be written. Then no setting is changed.
@@ -152,7 +152,7 @@ impl UndoLog {
         for &(ref path, value) in wanted {
             let current = match fs::read_to_string(path) {
                 Ok(current) => current.trim().to_owned(),
-                // The device is gone.
+                // The device was removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     unwritten.push(UnwrittenSetting { path: path.clone(), value, error });
@@ -194,35 +194,35 @@ impl UndoLog {
         self.write().with_context(|| self.path.display().to_string())
     }
 
-    /// What other interfaces want changed, by path.
+    /// The settings that other interfaces changed, by path.
     pub fn settings_of_others(&self, _: &SettingsLock) -> HashMap<PathBuf, Setting> {
         self.others()
     }
 
-    /// Undoes everything, and goes on whatever fails. What failed stays in the log.
+    /// Undoes all entries, also after failures. Failed entries stay in the log.
     pub fn undo(&mut self, netlink: &Netlink) {
-        // First: nothing is forwarded any more when the packet filter goes.
+        // First, so that the kernel does not forward without the packet filter.
         self.undo_settings();
         self.undo_some(netlink, |entry| !entry.is_setting());
         self.path = records::path(&self.interface, EXTENSION);
     }
 
-    /// Undoes what was done about names.
+    /// Undoes changes of name resolution.
     pub fn undo_names(&mut self, netlink: &Netlink) {
         self.undo_some(netlink, |entry| matches!(entry, Undo::ResolvConf | Undo::Resolvconf(_)));
     }
 
-    /// Whether somebody else has written the file that holds our servers.
+    /// Whether another program has overwritten the file with our servers.
     pub fn names_are_overwritten(&self) -> bool {
         self.entries.contains(&Undo::ResolvConf) && !dns::file_is_ours(&self.interface)
     }
 
-    /// Undoes the rules.
+    /// Undoes policy rules.
     pub fn undo_rules(&mut self, netlink: &Netlink) {
         self.undo_some(netlink, |entry| matches!(entry, Undo::Rule(_)));
     }
 
-    /// Undoes the packet filter and settings of the kernel.
+    /// Undoes the packet filter and kernel settings.
     pub fn undo_router(&mut self, netlink: &Netlink) {
         self.undo_settings();
         self.undo_some(netlink, |entry| matches!(entry, Undo::Table));
@@ -271,7 +271,7 @@ impl UndoLog {
         }
     }
 
-    /// Writes what was not undone again if somebody removed the file.
+    /// Writes the remaining entries again if the file was removed.
     pub fn rewrite_if_removed(&self) -> anyhow::Result<()> {
         if self.entries.is_empty() || self.path.exists() {
             return Ok(());
@@ -322,7 +322,7 @@ fn restore_setting(setting: &Setting) -> io::Result<()> {
         Ok(current) if current.trim() == setting.ours => {
             fs::write(&setting.path, &setting.previous)
         }
-        // Another program has changed it since, or its device is gone.
+        // Another program has changed it since, or its device was removed.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -332,7 +332,8 @@ fn restore_setting(setting: &Setting) -> io::Result<()> {
 /// The suffix of a log's file.
 const EXTENSION: &str = "undo";
 
-/// The entries of a file, which may not exist. Lines of other versions are skipped with a warning.
+/// Reads the entries of a file, which may be absent. Unknown lines of other versions are skipped
+/// with a warning.
 fn read(path: &Path) -> io::Result<Vec<Undo>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -471,19 +472,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_entry_is_read_as_it_was_written(entry in entry()) {
+        fn entry_is_parsed_back(entry in entry()) {
             prop_assert_eq!(entry.to_string().parse(), Ok(entry));
         }
 
         #[test]
-        fn no_line_panics(line in "(rule|setting|resolvconf|nftables)?[ 0-9a-fx/a-z]{0,30}") {
+        fn any_line_is_parsed_without_panic(line in "(rule|setting|resolvconf|nftables)?[ 0-9a-fx/a-z]{0,30}") {
             let _ = line.parse::<Undo>();
         }
     }
 
-    /// Each looks whether the other still wants it, and removes its own entry.
+    /// Each reads the log of the other, and removes its own entry.
     #[test]
-    fn of_two_that_go_down_at_once_one_gives_the_setting_back() {
+    fn one_of_two_concurrent_undos_restores_the_setting() {
         let folder = std::env::temp_dir().join(format!("linerate-log-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = Path::new("/proc/sys/../..").join(folder.strip_prefix("/").unwrap()).join("x");
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_removed_is_written_again_while_it_has_entries() {
+    fn removed_log_is_rewritten_while_it_has_entries() {
         let path = std::env::temp_dir().join(format!("linerate-kept-{}", std::process::id()));
         let mut log = UndoLog { interface: "none".into(), path, entries: Vec::new() };
         log.rewrite_if_removed().unwrap();
@@ -524,12 +525,12 @@ mod tests {
         assert_eq!(read(&log.path).unwrap(), [Undo::Table]);
         fs::write(&log.path, "resolv.conf\n").unwrap();
         log.rewrite_if_removed().unwrap();
-        assert_eq!(read(&log.path).unwrap(), [Undo::ResolvConf], "it was there");
+        assert_eq!(read(&log.path).unwrap(), [Undo::ResolvConf], "the file existed");
         fs::remove_file(&log.path).unwrap();
     }
 
     #[test]
-    fn what_is_no_setting_of_the_kernel_is_not_written_to() {
+    fn path_outside_of_proc_sys_is_rejected() {
         assert_eq!("setting 1 0 /etc/passwd".parse::<Undo>(), Err(ParseUndoError));
         assert_eq!("setting 1 0".parse::<Undo>(), Err(ParseUndoError));
     }

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn unsynchronised_clock_is_noted_and_unknown_state_is_not() {
+    fn unsynchronised_clock_gets_a_note_unlike_an_unknown_state() {
         let mut facts = healthy();
         facts.clock.synchronised = Some(false);
         assert_eq!(wrong(&facts)[0].severity, Severity::Note);

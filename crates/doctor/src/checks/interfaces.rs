@@ -123,7 +123,7 @@ pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
                     .into(),
             cost: "not measured here",
             fix: Fix::Manual(format!(
-                "if the interface has no known fault: ethtool -K {} {feature} on",
+                "unless the interface is known to segment incorrectly: ethtool -K {} {feature} on",
                 interface.name
             )),
         }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn healthy_device_has_no_finding() {
+    fn healthy_device_is_not_reported() {
         let facts = with(|_| {});
         for check in [receive_offload, checksum, udp_forwarding, segmentation] {
             assert!(check(&facts).is_empty());
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_carries_no_tunnel_needs_no_checksums() {
+    fn device_without_a_tunnel_does_not_need_checksums() {
         let facts = with(|interface| {
             set(interface, CHECKSUMS[0], false, true);
             interface.outer = false;

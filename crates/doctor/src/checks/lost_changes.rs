@@ -64,7 +64,7 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
                         "a service that processes router advertisements itself disables it in the \
                         kernel",
                         "without such a service, the default route from a router advertisement expires",
-                        Fix::Manual(format!("if there is no such service: sysctl -w {key}={ours}")),
+                        Fix::Manual(format!("without such a service: sysctl -w {key}={ours}")),
                     )
                 });
             }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn running_node_has_no_finding() {
+    fn running_node_is_healthy() {
         let (state, health, relayed) = running();
         assert_eq!(found(Member::Answers { state, health, relayed }), []);
     }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_paths_have_no_finding() {
+    fn unknown_paths_are_not_reported() {
         let mut facts = with(1420, 600, V4);
         facts.tunnels[0].peers[0].path_mtu = None;
         assert!(too_long(&facts).is_empty() && unused(&facts).is_empty());

@@ -31,7 +31,7 @@ fn port_of(facts: &Facts, tunnel: &Tunnel) -> Finding {
         None => finding(
             Severity::Broken,
             "no UDP port is bound".into(),
-            "an interface that is down has no socket",
+            "an interface has a socket only while it is up",
             "no packets are transported",
             Fix::Manual(format!("ip link set {} up", tunnel.name)),
         ),

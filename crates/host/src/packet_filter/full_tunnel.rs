@@ -1,7 +1,6 @@
-//! The packet filter of a full tunnel, as wg-quick(8) has it: what answers our marked
-//! datagrams is marked again on arrival, so that a strict reverse path filter finds its
-//! way back; and nobody on the outer networks can send to the tunnel's addresses
-//! (CVE-2019-14899).
+//! The packet filter of a full tunnel, as in wg-quick(8). Answers to our marked datagrams are
+//! marked on arrival, so that a strict reverse path filter accepts them. Packets to the tunnel's
+//! addresses from outer networks are dropped (CVE-2019-14899).
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ const POSTMANGLE: Chain =
     Chain { name: "postmangle", kind: "filter", hook: "postrouting", priority: -150 };
 
 pub fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
-    // A chain without a rule is taken for one that somebody flushed.
+    // A chain without a rule would be reported as flushed.
     if !addresses.is_empty() {
         rules.add_chain(PRERAW);
     }
@@ -46,17 +45,17 @@ pub fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark
     }
 }
 
-fn has_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
-    is(&json!({"&": [place, mask]}), value)
+fn has_mark(field: &Value, FwMark { value, mask }: FwMark) -> Value {
+    is(&json!({"&": [field, mask]}), value)
 }
 
-/// Leaves the bits outside of the mask alone.
-fn set_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
+/// Sets the mark without changing the bits outside of its mask.
+fn set_mark(field: &Value, FwMark { value, mask }: FwMark) -> Value {
     let whole = match !mask {
         0 => json!(value),
-        others => json!({"|": [{"&": [place, others]}, value]}),
+        others => json!({"|": [{"&": [field, others]}, value]}),
     };
-    json!({"mangle": {"key": place, "value": whole}})
+    json!({"mangle": {"key": field, "value": whole}})
 }
 
 #[cfg(test)]
@@ -65,7 +64,7 @@ mod tests {
     use crate::nft::has_rules;
 
     #[test]
-    fn no_chain_is_without_a_rule() {
+    fn each_chain_has_a_rule() {
         for addresses in [vec![], vec!["10.9.0.1/24".parse().unwrap()]] {
             let mut rules = Ruleset::new("wg0");
             add_rules(&mut rules, "wg0", &addresses, FwMark::exact(51_820));

@@ -1,4 +1,4 @@
-//! Routes in a network namespace of each test's own.
+//! Routes in a separate network namespace for each test.
 
 use std::{net::Ipv4Addr, sync::Arc, thread};
 
@@ -52,7 +52,7 @@ fn many(count: u32) -> Vec<IpNet> {
 }
 
 #[test]
-fn what_is_there_is_read_once_for_all_networks() {
+fn existing_routes_are_read_once_for_all_networks() {
     with_interface(|netlink, device| {
         let cost = |nets: Vec<IpNet>| {
             let before = netlink.requests();
@@ -70,7 +70,7 @@ fn what_is_there_is_read_once_for_all_networks() {
 }
 
 #[test]
-fn no_table_is_read_for_networks_that_get_no_route_in_the_main_table() {
+fn tables_are_not_read_without_networks_for_the_main_table() {
     with_interface(|netlink, device| {
         for (table, requests) in [(Table::Off, 0), (Table::Id(1234), 500)] {
             let before = netlink.requests();
@@ -81,7 +81,7 @@ fn no_table_is_read_for_networks_that_get_no_route_in_the_main_table() {
 }
 
 #[test]
-fn a_free_table_costs_as_much_after_many_that_are_in_use() {
+fn free_table_is_found_by_two_requests_after_many_used_ones() {
     with_interface(|netlink, device| {
         let policy = Policy::default();
         let nets = vec!["0.0.0.0/0".parse().unwrap()];
@@ -101,7 +101,7 @@ fn a_free_table_costs_as_much_after_many_that_are_in_use() {
 }
 
 #[test]
-fn a_network_within_what_the_interface_routes_already_gets_no_route() {
+fn network_within_an_existing_route_is_skipped() {
     with_interface(|netlink, device| {
         let nets = |texts: &[&str]| -> Vec<IpNet> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -114,7 +114,7 @@ fn a_network_within_what_the_interface_routes_already_gets_no_route() {
 }
 
 #[test]
-fn an_error_has_the_network_whose_route_cannot_be_added() {
+fn error_contains_the_network_of_the_refused_route() {
     with_interface(|netlink, device| {
         let taken: IpNet = "16.0.16.0/21".parse().unwrap();
         let lo = netlink.link_by_name("lo").unwrap().map(|Link { index, .. }| index).unwrap();

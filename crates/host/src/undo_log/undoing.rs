@@ -1,8 +1,8 @@
-//! What is undone, and what stays.
+//! Tests of undoing entries.
 
 use super::*;
 
-/// A folder of a test's own with a setting in it, which says "0".
+/// A test folder with a setting that contains "0".
 struct Host {
     folder: PathBuf,
     setting: PathBuf,
@@ -35,7 +35,7 @@ impl Drop for Host {
     }
 }
 
-/// Changes a setting. Whether it was written.
+/// Changes a setting. Returns whether it was written.
 fn change(log: &mut UndoLog, setting: &Path, ours: &'static str) -> bool {
     let lock = log.lock_settings().unwrap();
     log.change_settings(&lock, &[(setting.to_owned(), ours)]).unwrap().is_empty()
@@ -46,7 +46,7 @@ fn undo(log: &mut UndoLog) {
 }
 
 #[test]
-fn a_setting_that_was_changed_twice_is_restored_to_its_first_value() {
+fn setting_that_was_changed_twice_is_restored_to_its_first_value() {
     let host = Host::new("twice");
     let mut log = host.log("wg1");
     for ours in ["1", "2"] {
@@ -57,7 +57,7 @@ fn a_setting_that_was_changed_twice_is_restored_to_its_first_value() {
 }
 
 #[test]
-fn a_setting_stays_while_another_interface_wants_it_and_then_is_what_it_was_first() {
+fn shared_setting_is_restored_by_the_last_interface() {
     let host = Host::new("another");
     let mut logs = ["wg1", "wg2"].map(|name| host.log(name));
     for log in &mut logs {
@@ -70,7 +70,7 @@ fn a_setting_stays_while_another_interface_wants_it_and_then_is_what_it_was_firs
 }
 
 #[test]
-fn a_setting_that_was_changed_by_somebody_else_since_stays() {
+fn setting_that_another_program_changed_is_not_restored() {
     let host = Host::new("since");
     let mut log = host.log("wg1");
     assert!(change(&mut log, &host.setting, "1"));
@@ -80,7 +80,7 @@ fn a_setting_that_was_changed_by_somebody_else_since_stays() {
 }
 
 #[test]
-fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
+fn failed_entry_stays_in_the_log_and_the_others_are_undone() {
     let host = Host::new("stays");
     let mut log = host.log("wg1");
     // A folder can neither be read nor written.
@@ -95,7 +95,7 @@ fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
 }
 
 #[test]
-fn an_entry_is_written_before_the_change_is_made() {
+fn entry_is_written_before_the_change() {
     let host = Host::new("before");
     let mut log = host.log("wg1");
     log.record(Undo::Table).unwrap();
@@ -106,10 +106,10 @@ fn an_entry_is_written_before_the_change_is_made() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_written_is_returned_and_the_others_are_changed() {
+fn unwritable_setting_is_returned_and_the_others_are_changed() {
     let host = Host::new("unwritten");
     let mut log = host.log("wg1");
-    // The kernel lets nobody write it, root neither.
+    // The kernel refuses writes, even by root.
     let fixed = Path::new("/proc/sys/kernel/ostype").to_owned();
     let gone = host.setting.with_file_name("gone");
     let lock = log.lock_settings().unwrap();

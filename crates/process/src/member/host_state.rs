@@ -348,7 +348,7 @@ mod tests {
             false => bail!("it is not there"),
         };
         let add = |net: &IpNet| match net.addr() {
-            IpAddr::V6(_) => bail!("the kernel has no IPv6"),
+            IpAddr::V6(_) => bail!("the kernel lacks IPv6"),
             IpAddr::V4(_) => {
                 host.borrow_mut().insert(*net);
                 Ok(())
@@ -360,7 +360,7 @@ mod tests {
         let mut there = BTreeSet::new();
         let wanted = nets(&["fd7a::2/128", "100.64.0.2/32", "100.64.0.3/32"]);
         let failed = change(&mut there, &wanted, delete, add).unwrap_err();
-        assert_eq!(failed.to_string(), "the kernel has no IPv6");
+        assert_eq!(failed.to_string(), "the kernel lacks IPv6");
         assert_eq!((there.len(), &there), (2, &*host.borrow()));
         change(&mut there, &nets(&["100.64.0.3/32"]), delete, add).unwrap();
         assert_eq!((there.len(), &there), (1, &*host.borrow()));

@@ -209,7 +209,7 @@ fn the_last_interface_that_forwards_puts_the_setting_back() {
 fn without_ip_forward_nothing_is_set_and_its_want_is_told() {
     let hosts = Hosts::new();
     let said = hosts.exit_up("OfferRoutes = 10.12.0.0/24", "10.9.0.1/32");
-    assert!(said.contains("OfferRoutes: the kernel forwards nothing"), "{said}");
+    assert!(said.contains("OfferRoutes: the kernel does not forward"), "{said}");
     assert_eq!(hosts.exit.run("cat /proc/sys/net/ipv4/ip_forward").trim(), "0");
 }
 

@@ -62,7 +62,7 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
     world.reaches(&["10.9.0.2"]);
     world.down(&file);
     let said = world.left.read("/run/rig/hooks");
-    let refused = "this is called by a hook of wg0, which would wait for it";
+    let refused = "a hook of wg0 started this command and would wait for itself";
     assert_eq!(said.matches(refused).count(), 4, "{said}");
 }
 
