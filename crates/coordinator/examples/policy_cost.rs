@@ -1,5 +1,4 @@
-//! What a policy costs a network: joins, and a policy that is saved, until every stream has read what
-//! it is told. `cargo run --release -p linerate-coordinator --example policy_cost -- [NODES]`
+//! Measures the cost of a policy: joins of nodes, and a saved policy, until every stream has read its frames. `cargo run --release -p linerate-coordinator --example policy_cost -- [NODES]`
 
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -17,7 +16,7 @@ use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
 
 const NOW: Time = Time(1_800_000_000_000);
 
-/// As many offices' policies are: roles and services.
+/// A policy like those of many offices, with roles and services.
 fn text(port: u16) -> String {
     json!({
         "groups": { "group:dev": ["user1@", "user2@", "user3@"], "group:ops": ["user4@"] },
@@ -102,7 +101,7 @@ impl Network {
         self.state.publish(1, NOW);
     }
 
-    /// All streams read on: how many were told something, and how many bytes.
+    /// Polls all streams. Returns the number of frames and of bytes.
     fn read(&mut self) -> (usize, usize) {
         let told =
             self.sessions.iter_mut().filter_map(|session| match session.poll(&self.state, NOW) {

@@ -1,13 +1,13 @@
-//! Who may reach whom: a policy compiled for the nodes that there are. Without a policy that is
-//! everybody, on every port.
+//! Access control: the policy, compiled for the present nodes. Without a policy, every node reaches every port of
+//! every other node.
 //!
 //! ```text
-//!   a node or user changes ──► touched ──┐  once a batch
-//!   a policy is saved ──► compiled       └──► renew: compiled again if what the policy looks at is
-//!                                             another; texts are made again where they may differ
+//!   a node or user changes ──► marked ──┐  once for each batch
+//!   a policy is saved ──► compiled      └──► renew: compiles again if the policy's view of them changed;
+//!                                            texts that may differ are rendered again
 //! ```
 //!
-//! Nodes are named by their places, as in the sets of those who follow.
+//! Nodes are identified by their indexes.
 
 use std::{
     collections::HashMap,
@@ -21,39 +21,39 @@ use serde_json::json;
 
 use crate::{blocks::Block, frame::Part, node_index};
 
-/// Text that is longer, in bytes, is packed once for all nodes that are told it.
+/// The minimum length of shared text that is compressed once for all nodes, in bytes.
 const MIN_SHARED: usize = 4 << 10;
 
-/// Where clients ask about a login that is checked. They ask inside Noise: the host is not looked at.
+/// The base URL of checked logins. Clients send the request through Noise, so the host is ignored.
 const CHECKS: &str = "https://unused";
 
-/// Who may reach whom.
+/// The access control of the network.
 #[derive(Debug)]
 pub(crate) struct Access {
     open: NodeTexts,
     rules: Option<Rules>,
 }
 
-/// A policy in force.
+/// The active policy.
 #[derive(Debug)]
 struct Rules {
     policy: Policy,
     compiled: Compiled,
     nodes: Arc<Nodes>,
-    /// Places whose nodes may be others by now.
+    /// Indexes of nodes that may have changed.
     changed_nodes: NodeSet,
     has_changed_users: bool,
     texts: Vec<NodeTexts>,
-    /// What long lists of sources are packed as.
+    /// Blocks of long lists of sources, by the address of their text.
     lists: Mutex<HashMap<usize, Arc<Block>>>,
-    /// Of a node that is not published yet: it is told that nothing may reach it.
+    /// The texts of a node that is not published yet: nothing may reach it.
     unpublished: NodeTexts,
 }
 
-/// What a node is told by the policy, of which nodes, and in JSON what; made when first asked for.
+/// The peers of a node, and the JSON of its rules. Rendered on first use.
 #[derive(Clone, Debug, Default)]
 struct NodeTexts {
-    /// The nodes that it may reach, or that may reach it.
+    /// The nodes that it may reach, and those that may reach it.
     peers: OnceLock<NodeSet>,
     filter: OnceLock<Arc<[Part]>>,
     ssh: OnceLock<Arc<str>>,
@@ -61,7 +61,7 @@ struct NodeTexts {
 }
 
 impl Access {
-    /// Everybody may reach everybody.
+    /// Every node may reach every other.
     pub fn open() -> Self {
         let rule = r#"[{"SrcIPs":["*"],"DstPorts":[{"IP":"*","Ports":{"First":0,"Last":65535}}]}]"#;
         let open = NodeTexts::default();
@@ -69,7 +69,7 @@ impl Access {
         Self { open, rules: None }
     }
 
-    /// By this policy, for these nodes at their places.
+    /// Compiles a policy for these nodes, at their indexes.
     pub fn new(policy: Policy, nodes: Nodes) -> Self {
         let nodes = Arc::new(nodes);
         let compiled = policy.compile_shared(Arc::clone(&nodes));
@@ -95,28 +95,28 @@ impl Access {
         self.rules.as_ref().map(|rules| &rules.policy)
     }
 
-    /// The node at a place may be another.
+    /// Records that the node at an index may have changed.
     pub fn mark_node_changed(&mut self, index: u32) {
         if let Some(rules) = &mut self.rules {
             rules.changed_nodes.insert(index as usize);
         }
     }
 
-    /// Users may be others.
+    /// Records that users may have changed.
     pub fn mark_users_changed(&mut self) {
         if let Some(rules) = &mut self.rules {
             rules.has_changed_users = true;
         }
     }
 
-    /// Whether anything was touched.
+    /// Whether nodes or users may have changed.
     pub fn is_stale(&self) -> bool {
         let is_stale = |rules: &Rules| rules.has_changed_users || !rules.changed_nodes.is_empty();
         self.rules.as_ref().is_some_and(is_stale)
     }
 
-    /// Compiles again, if what was touched is another: by users, and nodes at their places. Returns
-    /// the places of the nodes that may reach, or be reached by, others than before.
+    /// Compiles the policy again if the marked nodes or the users changed. Returns the nodes that may reach, or be
+    /// reached by, other nodes than before.
     pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
         let Some(rules) = &mut self.rules else { return NodeSet::default() };
         let changed_nodes = mem::take(&mut rules.changed_nodes);
@@ -146,20 +146,20 @@ impl Access {
         rules.compile(&changed)
     }
 
-    /// Whether the node at a place is told of another.
+    /// Whether a node is visible to another.
     pub fn is_visible(&self, viewer: u32, other: u32) -> bool {
-        // The streams that follow ask in turn of the same few others.
+        // Streams query the same few changed nodes one after another.
         self.peers(other).is_none_or(|peers| peers.contains(viewer as usize))
     }
 
-    /// The nodes that the node at a place is told of; `None` for all.
+    /// The nodes that are visible to a node; `None` for all.
     pub fn peers(&self, index: u32) -> Option<&NodeSet> {
         let rules = self.rules.as_ref()?;
         let write = || rules.compiled.peers(index as usize);
         Some(self.texts(index).peers.get_or_init(write))
     }
 
-    /// Which of these networks of a router the node at a place is not told of.
+    /// The networks of a router that are hidden to a node.
     pub fn hidden_routes(&self, viewer: u32, router: u32, networks: &[IpNet]) -> Vec<IpNet> {
         let Some(rules) = self.rules.as_ref().filter(|_| !networks.is_empty()) else {
             return Vec::new();
@@ -171,7 +171,7 @@ impl Access {
         networks.iter().filter(|net| !visible.contains(net)).copied().collect()
     }
 
-    /// The rules that a node filters by, as JSON of a list of `tailcfg.FilterRule`.
+    /// The packet filter of a node, as JSON of a list of `tailcfg.FilterRule`.
     pub fn filter(&self, index: u32) -> Arc<[Part]> {
         let write = || match self.rules.as_ref().filter(|rules| rules.has(index)) {
             Some(rules) => rules.filter(index).into(),
@@ -180,7 +180,7 @@ impl Access {
         Arc::clone(self.texts(index).filter.get_or_init(write))
     }
 
-    /// Who may log in to a node by SSH, as JSON of `tailcfg.SSHPolicy`.
+    /// The SSH rules of a node, as JSON of `tailcfg.SSHPolicy`.
     pub fn ssh(&self, index: u32) -> Arc<str> {
         let write = || match self.rules.as_ref().filter(|rules| rules.has(index)) {
             Some(rules) => {
@@ -191,13 +191,13 @@ impl Access {
         Arc::clone(self.texts(index).ssh.get_or_init(write))
     }
 
-    /// Whether a login from the node at one place at that at another, to this account, is checked.
+    /// The check of a login from one node at another, if the policy requires one.
     pub fn ssh_check(&self, from: u32, at: u32, account: &str) -> Option<SshCheck> {
         let rules = self.rules.as_ref().filter(|rules| rules.has(from) && rules.has(at))?;
         rules.compiled.ssh_check(from as usize, at as usize, account)
     }
 
-    /// The attributes that a node is told of itself.
+    /// The attributes of a node.
     pub fn attributes(&self, index: u32) -> Arc<[String]> {
         let list = |rules: &Rules| {
             let attributes = rules.compiled.attributes(index as usize);
@@ -218,7 +218,7 @@ impl Rules {
         (index as usize) < self.nodes.nodes.len()
     }
 
-    /// The nodes that may reach, or be reached by, others than before.
+    /// Compiles the policy again. Returns the nodes that may reach, or be reached by, other nodes than before.
     fn compile(&mut self, changed: &NodeSet) -> NodeSet {
         let compiled = self.policy.compile_shared(Arc::clone(&self.nodes));
         let changes = compiled.changes_since(&self.compiled, changed);
@@ -235,12 +235,12 @@ impl Rules {
             self.texts[index].attributes = OnceLock::new();
         }
         let mut reach = changes.reach;
-        // Which routes a node is told of depends on its own.
+        // The visible routes of a node depend on its own routes.
         reach.union_with(changed);
         reach
     }
 
-    /// The rules of a node's filter. Long lists of sources are the same for many.
+    /// The rules of a node's filter. Many nodes share the long lists of sources.
     fn filter(&self, index: u32) -> Vec<Part> {
         let (mut parts, mut text) = (Vec::new(), "[".to_owned());
         for (number, (sources, rest)) in
@@ -262,7 +262,7 @@ impl Rules {
 
     fn list(&self, sources: Arc<str>) -> Arc<Block> {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        // The block keeps the text, so that no other has its address.
+        // The block owns the text, so no other text has its address.
         Arc::clone(
             lists.entry(sources.as_ptr().addr()).or_insert_with(|| Arc::new(Block::of(sources))),
         )

@@ -1,5 +1,5 @@
-//! Which addresses nodes have: one of each family, at the same distance from the beginning of its
-//! network where both are free.
+//! Allocation of addresses. A node has one address of each family, at the same offset in both networks if both are
+//! free.
 
 use std::{
     collections::HashSet,
@@ -8,23 +8,21 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Tailscale's own services in every network (`net/tsaddr`).
+/// Addresses of Tailscale's services in every network (`net/tsaddr`).
 const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
 const SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, 0x53);
-/// What ChromeOS uses of the shared address space itself (`net/tsaddr`, `ChromeOSVMRange`).
+/// The part of the shared address space that ChromeOS uses (`net/tsaddr`, `ChromeOSVMRange`).
 const CHROME_OS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 115, 92, 0), 23);
 
-/// The networks that addresses are of.
+/// The networks from which addresses are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
-    /// Of IPv4.
     pub v4: Ipv4Net,
-    /// Of IPv6.
     pub v6: Ipv6Net,
 }
 
 impl Default for Prefixes {
-    /// Tailscale's.
+    /// The networks of Tailscale.
     fn default() -> Self {
         Self {
             v4: Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -33,34 +31,34 @@ impl Default for Prefixes {
     }
 }
 
-/// Which free address a new node is given.
+/// The order in which free addresses are allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// The first one behind the last that was given.
+    /// The first free address after the last allocated one.
     #[default]
     Sequential,
-    /// Any one, by numbers that follow from this seed. The first addresses of a network are those of gateways, also in the network of a carrier that
-    /// has the same prefix.
+    /// A pseudorandom address, by this seed. A carrier's network may have the same prefix, and its gateways usually
+    /// have the first addresses.
     Random(u64),
 }
 
-/// Addresses that are had, and where to look for others.
+/// Used addresses, and the position of the next search.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     prefixes: Prefixes,
     used: HashSet<IpAddr>,
-    /// Behind the last that was given, so that what was given back rests for as long as it can.
+    /// The offset after the last allocated address, so that released addresses are reused as late as possible.
     next: u32,
     allocation: Allocation,
 }
 
 impl Addresses {
-    /// With none that is had.
+    /// Returns networks without used addresses.
     pub fn new(prefixes: Prefixes, allocation: Allocation) -> Self {
         Self { prefixes, used: HashSet::new(), next: 1, allocation }
     }
 
-    /// A node has these.
+    /// Marks addresses as used.
     pub fn reserve(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.extend([IpAddr::V4(v4), IpAddr::V6(v6)]);
         let offset = u32::from(v4).wrapping_sub(u32::from(self.prefixes.v4.network()));
@@ -69,16 +67,15 @@ impl Addresses {
         }
     }
 
-    /// A node has them no more.
+    /// Marks addresses as free.
     pub fn release(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.remove(&IpAddr::V4(v4));
         self.used.remove(&IpAddr::V6(v6));
     }
 
-    /// Two that nobody has, which are not taken yet, and that of IPv4 in none of these networks.
-    /// `None`: there are no more.
+    /// Finds a pair of free addresses, with the IPv4 address outside the excluded networks. Does not reserve them.
     pub fn find_free(&self, excluded: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
-        // The first is the network's, and the last its broadcast.
+        // The first address is the network's, and the last one is the broadcast address.
         let size = self.size();
         let begin = match self.allocation {
             Allocation::Sequential => self.next.into(),
@@ -95,7 +92,7 @@ impl Addresses {
         free.find(|&(v4, v6)| self.is_free(v4, v6) && !is_excluded(v4))
     }
 
-    /// The same, with that of IPv4 in one of these networks.
+    /// Finds a pair of free addresses, with the IPv4 address in one of the pools.
     pub fn find_free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let begin = u32::from(self.prefixes.v4.network());
         let offsets = pools.iter().filter_map(|pool| match pool {
@@ -126,7 +123,7 @@ impl Addresses {
     }
 }
 
-/// A number without a visible relation to this one (the finalizer of SplitMix64).
+/// Hashes a number (the finalizer of SplitMix64).
 fn scramble(number: u64) -> u64 {
     let mut number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -145,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_go_up_in_both_families_and_pass_over_what_others_use() {
+    fn sequential_addresses_skip_reserved_ones_in_both_families() {
         let mut addresses = Addresses::new(Prefixes::default(), Allocation::Sequential);
         let given: Vec<_> = (0..100).map(|_| give(&mut addresses).unwrap()).collect();
         assert_eq!(given[0].0, Ipv4Addr::new(100, 64, 0, 1));
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_given_again_when_all_others_were() {
+    fn a_released_address_is_reused_after_all_others() {
         let v4 = "100.64.0.0/29".parse().unwrap();
         let mut addresses =
             Addresses::new(Prefixes { v4, ..Prefixes::default() }, Allocation::Sequential);
@@ -169,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn random_addresses_are_spread_over_the_network_and_each_is_given_once() {
+    fn random_addresses_are_spread_over_the_network_and_unique() {
         let given = |v4: &str, seed: u64| -> Vec<Ipv4Addr> {
             let v4 = v4.parse().unwrap();
             let prefixes = Prefixes { v4, ..Prefixes::default() };
@@ -178,16 +175,16 @@ mod tests {
             all.map(|(v4, _)| v4).collect()
         };
         let small: HashSet<Ipv4Addr> = given("100.64.0.0/29", 1).into_iter().collect();
-        assert_eq!(small.len(), 6, "all, but for the network's and the broadcast address");
+        assert_eq!(small.len(), 6, "all except the network and broadcast addresses");
         let large = given("100.64.0.0/10", 1);
         let first = large.iter().filter(|at| at.octets()[1..3] == [64, 0]).count();
         assert!(large.len() == 100 && first < 5, "{first} of 100 are in the first 256");
-        assert_ne!(given("100.64.0.0/10", 2), large, "another start gives others");
+        assert_ne!(given("100.64.0.0/10", 2), large, "another seed gives other addresses");
         assert_eq!(given("100.64.0.0/10", 1), large);
     }
 
     #[test]
-    fn a_pool_is_for_those_whose_it_is() {
+    fn pool_addresses_are_allocated_from_the_pool_only() {
         let v4 = "100.64.0.0/24".parse().unwrap();
         let mut addresses =
             Addresses::new(Prefixes { v4, ..Prefixes::default() }, Allocation::Sequential);

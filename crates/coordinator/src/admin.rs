@@ -1,4 +1,4 @@
-//! What administrators do with users and pre-auth keys.
+//! Commands of administrators on users and pre-auth keys.
 
 use policy::NodeSet;
 
@@ -11,31 +11,30 @@ use crate::{
     time::Time,
 };
 
-/// The longest name of a user, in bytes.
-const LONGEST_NAME: usize = 128;
-/// The longest name of a tag, in bytes: that of a label.
-const LONGEST_TAG: usize = 63;
+/// The maximum length of a user's name, in bytes.
+const MAX_NAME: usize = 128;
+/// The maximum length of a tag's name, in bytes: that of a DNS label.
+const MAX_TAG: usize = 63;
 
-/// What a pre-auth key is to be.
+/// The properties of a new pre-auth key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewKey {
-    /// Whose nodes it makes.
+    /// The owner of its nodes.
     pub user: Option<UserId>,
-    /// Whether it makes more than one.
+    /// Whether it can register more than one node.
     pub reusable: bool,
-    /// Whether its nodes are forgotten when they go.
+    /// Whether its nodes are deleted after they disconnect.
     pub ephemeral: bool,
-    /// The tags of its nodes, which are nobody's then.
+    /// The tags of its nodes, which replace the owner.
     pub tags: Vec<String>,
-    /// When it ends.
     pub expires: Option<Time>,
 }
 
 impl State {
-    /// Makes a user.
+    /// Creates a user.
     ///
     /// # Errors
-    /// The name is taken, or none.
+    /// The name is taken or invalid.
     pub fn create_user(&mut self, user: User, now: Time) -> Result<User, Refusal> {
         self.check_user_name(&user.name)?;
         let id = UserId(self.next_number(Kind::User));
@@ -48,8 +47,7 @@ impl State {
     /// Renames a user, in the policy as well.
     ///
     /// # Errors
-    /// The user does not exist, its name is a provider's, or the new name is taken, invalid or in the
-    /// policy.
+    /// The user does not exist, its name comes from a provider, or the new name is taken, invalid or in the policy.
     pub fn rename_user(&mut self, id: UserId, name: &str, now: Time) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
         if user.identity.is_some() {
@@ -62,7 +60,7 @@ impl State {
         Ok(user)
     }
 
-    /// The owner of the network: the user that was made the owner, or else the first user.
+    /// The owner of the network. This is the first user, unless another one was made the owner.
     pub fn owner(&self) -> Option<UserId> {
         let made = self.users.values().find(|user| user.is_owner);
         made.or_else(|| self.users.values().next()).map(|user| user.id)
@@ -75,17 +73,17 @@ impl State {
     pub fn make_owner(&mut self, id: UserId) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?;
         let owner = User { is_owner: true, ..user.clone() };
-        let former = self.users.values().filter(|user| user.is_owner && user.id != id);
-        let former: Vec<User> =
-            former.map(|user| User { is_owner: false, ..user.clone() }).collect();
-        for user in former.into_iter().chain([owner.clone()]) {
+        let previous = self.users.values().filter(|user| user.is_owner && user.id != id);
+        let previous: Vec<User> =
+            previous.map(|user| User { is_owner: false, ..user.clone() }).collect();
+        for user in previous.into_iter().chain([owner.clone()]) {
             self.store(&user);
             self.users.insert(user.id, user);
         }
         Ok(owner)
     }
 
-    /// A user that there is becomes this one, and everybody who sees their nodes is told.
+    /// Replaces an existing user, and notifies the peers of its nodes.
     pub(crate) fn change_user(&mut self, user: User) {
         let id = user.id;
         self.store(&user);
@@ -95,7 +93,7 @@ impl State {
         }
     }
 
-    /// A user is gone, with the keys that make nodes of theirs.
+    /// Deletes a user and the user's pre-auth keys.
     ///
     /// # Errors
     /// The user does not exist, has nodes, owns a network with other users, or is named in the
@@ -123,10 +121,10 @@ impl State {
         Ok(())
     }
 
-    /// The user of this name or number.
+    /// Finds a user by name or number.
     ///
     /// # Errors
-    /// There is none.
+    /// The user does not exist.
     pub fn find_user(&self, name: &str) -> Result<&User, Refusal> {
         let by_name = self.users.values().find(|user| user.name == name);
         let by_number = || self.users.get(&UserId(name.parse().ok()?));
@@ -140,7 +138,7 @@ impl State {
 
     pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
         let is_name = !name.is_empty()
-            && name.len() <= LONGEST_NAME
+            && name.len() <= MAX_NAME
             && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
             && name.parse::<i64>().is_err();
         if !is_name {
@@ -152,10 +150,10 @@ impl State {
         }
     }
 
-    /// Makes a pre-auth key, whose text was made of randomness. Of the text the hash is kept.
+    /// Creates a pre-auth key with a random text from the caller. Only the hash of the text is stored.
     ///
     /// # Errors
-    /// It would make nodes of nobody, or of a user that there is not; a tag is none.
+    /// The key has neither a user nor tags, the user does not exist, or a tag is invalid.
     pub fn create_key(
         &mut self,
         new: NewKey,
@@ -189,10 +187,10 @@ impl State {
         Ok(key)
     }
 
-    /// A pre-auth key makes no more nodes.
+    /// Expires a pre-auth key.
     ///
     /// # Errors
-    /// There is none.
+    /// The key does not exist.
     pub fn expire_key(&mut self, id: KeyId, now: Time) -> Result<(), Refusal> {
         let mut key = self.keys.get(&id).ok_or(Refusal::NoKey(id))?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
@@ -201,10 +199,10 @@ impl State {
         Ok(())
     }
 
-    /// A pre-auth key is gone.
+    /// Deletes a pre-auth key.
     ///
     /// # Errors
-    /// There is none.
+    /// The key does not exist.
     pub fn delete_key(&mut self, id: KeyId) -> Result<(), Refusal> {
         if !self.keys.contains_key(&id) {
             return Err(Refusal::NoKey(id));
@@ -217,7 +215,7 @@ impl State {
     }
 }
 
-/// Whether users may give all of these tags. headscale refuses capitals here.
+/// Checks tags that a user assigns. Capital letters are refused, as in headscale.
 pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
     let may_be_given = |tag: &str| is_tag(tag) && !tag.contains(char::is_uppercase);
     match tags.iter().find(|tag| !may_be_given(tag)) {
@@ -226,11 +224,11 @@ pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
     }
 }
 
-/// Whether this is a tag. headscale takes more letters than Tailscale's own service does, such as `_`.
+/// Whether a text is a tag. Like headscale, this accepts more characters than Tailscale's service, such as `_`.
 pub(crate) fn is_tag(tag: &str) -> bool {
     let name = tag.strip_prefix("tag:").unwrap_or_default();
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
     name.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && name.len() <= LONGEST_TAG
+        && name.len() <= MAX_TAG
         && !name.contains(is_odd)
 }

@@ -1,4 +1,4 @@
-//! API keys: what an administrator's program shows.
+//! API keys, with which programs of administrators authenticate.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     time::Time,
 };
 
-/// All of them.
+/// All API keys.
 #[derive(Debug, Default)]
 pub(crate) struct ApiKeys(BTreeMap<ApiKeyId, ApiKey>);
 
@@ -25,22 +25,21 @@ impl ApiKeys {
 }
 
 impl State {
-    /// All API keys.
     pub fn api_keys(&self) -> impl Iterator<Item = &ApiKey> {
         self.api_keys.0.values()
     }
 
-    /// The API key of this number or prefix.
+    /// Finds an API key by number or prefix.
     ///
     /// # Errors
-    /// There is none.
+    /// The key does not exist.
     pub fn find_api_key(&self, which: &str) -> Result<&ApiKey, Refusal> {
         let by_prefix = self.api_keys().find(|key| key.prefix == which);
         let by_number = || self.api_keys.0.get(&ApiKeyId(which.parse().ok()?));
         by_prefix.or_else(by_number).ok_or_else(|| Refusal::NoApiKey(which.to_owned()))
     }
 
-    /// The API key whose text this is, if it is good now. A wrong secret takes as long as a wrong name.
+    /// Finds the API key with this text, if it is valid now. A wrong secret takes as long as an unknown prefix.
     pub fn find_valid_api_key(&self, text: &str, now: Time) -> Option<&ApiKey> {
         let parts = secret::read_api(text)?;
         let hash = Hash::of(parts.secret);
@@ -48,7 +47,7 @@ impl State {
             .find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_valid(now))
     }
 
-    /// Makes an API key, whose text was made of randomness. Of the text the hash is kept.
+    /// Creates an API key with a random text from the caller. Only the hash of the text is stored.
     pub fn create_api_key(&mut self, expires: Option<Time>, text: &str, now: Time) -> ApiKey {
         let parts = secret::read_api(text).expect("the caller made it by secret::write_api");
         let id = ApiKeyId(self.next_number(Kind::ApiKey));
@@ -59,10 +58,10 @@ impl State {
         key
     }
 
-    /// An API key is good for nothing any more.
+    /// Expires an API key.
     ///
     /// # Errors
-    /// There is none.
+    /// The key does not exist.
     pub fn expire_api_key(&mut self, which: &str, now: Time) -> Result<ApiKey, Refusal> {
         let mut key = self.find_api_key(which)?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
@@ -71,10 +70,10 @@ impl State {
         Ok(key)
     }
 
-    /// An API key is gone.
+    /// Deletes an API key.
     ///
     /// # Errors
-    /// There is none.
+    /// The key does not exist.
     pub fn delete_api_key(&mut self, which: &str) -> Result<(), Refusal> {
         let id = self.find_api_key(which)?.id;
         self.store_removal(Kind::ApiKey, id.0);
@@ -84,7 +83,7 @@ impl State {
 }
 
 impl ApiKey {
-    /// Whether it is good for anything at this time.
+    /// Whether the key has not expired.
     pub fn is_valid(&self, now: Time) -> bool {
         self.expires.is_none_or(|at| at > now)
     }
@@ -98,7 +97,7 @@ mod tests {
     use crate::settings::Settings;
 
     #[test]
-    fn a_key_is_good_until_it_expires_and_its_text_is_not_kept() {
+    fn a_key_is_valid_until_it_expires_and_its_text_is_not_stored() {
         let (mut state, now) = (State::new(Settings::default()), Time(1_000_000));
         let text = secret::write_api(&[7; 38]);
         let hour = Duration::from_secs(3600);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_by_number_or_prefix_and_expires_or_goes() {
+    fn a_key_is_found_by_number_or_prefix_to_expire_or_delete_it() {
         let (mut state, now) = (State::new(Settings::default()), Time(1_000_000));
         let text = secret::write_api(&[9; 38]);
         let key = state.create_api_key(None, &text, now);
@@ -126,7 +125,7 @@ mod tests {
         state.delete_api_key(&key.id.to_string()).unwrap();
         let gone = Err(Refusal::NoApiKey(key.prefix.clone()));
         assert_eq!(state.delete_api_key(&key.prefix), gone);
-        // Its number is not given again.
+        // Its number is not reused.
         assert!(state.create_api_key(None, &text, now).id > key.id);
     }
 }

@@ -1,7 +1,7 @@
-//! What administrators did, in order. The store has all of it, the state the last entries.
+//! The audit log of administrators' actions. The store has all entries, the state has the last ones.
 //!
-//! Each entry has the hash of the one before it, so that none is changed, taken out or put in
-//! without all behind it being others: whoever has noted a hash finds that out.
+//! Each entry has the hash of the entry before it. If an entry is changed, removed or inserted, all following hashes
+//! change. A copy of a hash is enough to detect this.
 //!
 //! ```text
 //!   entry 6 ◄── SHA-256 ── entry 7 ◄── SHA-256 ── entry 8 ◄── SHA-256 ── the head
@@ -18,9 +18,9 @@ use crate::{
     time::Time,
 };
 
-/// The last entries that are at hand. Older ones are in the store alone.
+/// The number of entries in memory. Older ones are in the store only.
 pub const RECENT_ENTRIES: usize = 1000;
-/// The longest text of an entry, in bytes.
+/// The maximum length of a text of an entry, in bytes.
 const MAX_TEXT: usize = 1 << 10;
 
 /// The last entries, the oldest first.
@@ -28,7 +28,7 @@ const MAX_TEXT: usize = 1 << 10;
 pub(crate) struct Audit(VecDeque<AuditEntry>);
 
 impl Audit {
-    /// Takes the next entry.
+    /// Appends an entry, unless it is known already.
     pub(crate) fn push(&mut self, entry: AuditEntry) {
         if self.0.back().is_some_and(|last| last.id >= entry.id) {
             return;
@@ -36,32 +36,32 @@ impl Audit {
         self.0.push_back(entry);
     }
 
-    /// An entry was not kept.
+    /// Removes an entry that was not stored.
     pub(crate) fn remove(&mut self, id: AuditId) {
         if let Ok(at) = self.0.binary_search_by_key(&id, |entry| entry.id) {
             self.0.remove(at);
         }
     }
 
-    /// Forgets the oldest, once the newest are kept: until then these may be the last again.
+    /// Removes the oldest entries. Called when the newest are stored, because undo may remove those.
     pub(crate) fn trim(&mut self) {
         self.0.drain(..self.0.len().saturating_sub(RECENT_ENTRIES));
     }
 }
 
 impl State {
-    /// The last entries of the audit, the newest first.
+    /// The last entries, the newest first.
     pub fn audit(&self) -> impl Iterator<Item = &AuditEntry> {
         self.audit.0.iter().rev().take(RECENT_ENTRIES)
     }
 
-    /// The number of the last entry, and its hash; those of none where there is no entry.
+    /// The number and hash of the last entry; zero in an empty log.
     pub fn audit_head(&self) -> (AuditId, AuditHash) {
         let last = self.audit.0.back();
         last.map_or_else(Default::default, |entry| (entry.id, AuditHash::of(entry)))
     }
 
-    /// Writes down what somebody did, or was refused.
+    /// Records an action, or its refusal.
     pub fn record_audit(&mut self, who: &str, what: &str, refused: Option<String>, now: Time) {
         let (_, previous) = self.audit_head();
         let id = AuditId(self.next_number(Kind::AuditEntry));
@@ -79,7 +79,7 @@ mod tests {
     use crate::settings::Settings;
 
     #[test]
-    fn the_store_is_given_every_entry_and_the_state_has_the_last() {
+    fn all_entries_are_stored_and_the_last_ones_stay_in_memory() {
         let mut state = State::new(Settings::default());
         let long = "é".repeat(MAX_TEXT);
         for at in 0..RECENT_ENTRIES as u64 + 2 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_goes_on_behind_the_last_entry_that_was_kept() {
+    fn the_chain_continues_after_the_last_stored_entry() {
         let mut state = State::new(Settings::default());
         let note = |state: &mut State, count: usize, what: &str| {
             (0..count).for_each(|_| state.record_audit("x", what, None, Time(1)));
@@ -119,7 +119,7 @@ mod tests {
         note(&mut state, 2 * RECENT_ENTRIES, "not kept");
         state.undo(Time(2));
         assert!(state.audit().eq(&before));
-        // What others wrote comes between.
+        // An entry of another server comes in between.
         let mut other = State::load(Settings::default(), &store, (1, 1), Time(2)).unwrap();
         note(&mut other, 1, "another server's");
         let written = other.take_writes();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_an_older_store_begins_behind_its_last_entry() {
+    fn the_chain_of_an_older_store_begins_after_its_last_entry() {
         let old = |id| AuditEntry {
             id: AuditId(id),
             at: Time(7),

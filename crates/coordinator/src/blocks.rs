@@ -1,5 +1,5 @@
-//! Neighbouring nodes, as peers are told of them, in blocks: most clients are shown all of most blocks,
-//! so their text is joined, and packed, once for all of these.
+//! JSON of neighbouring nodes in blocks. Most clients see all nodes of most blocks, so the text of a block is joined
+//! and compressed once for all of them.
 
 use std::{
     fmt,
@@ -11,10 +11,10 @@ use policy::NodeSet;
 
 use crate::node_index;
 
-/// How many places are in a block: each whole map has the block of its own node packed anew.
+/// The number of nodes in a block. Each full map compresses the block of its own node again.
 const BLOCK_NODES: u32 = u64::BITS;
 
-/// Text that many are told: the nodes of neighbouring places that can be reached, or what is as long.
+/// Shared text: the reachable nodes with neighbouring indexes, or another long text.
 pub struct Block {
     texts: Vec<Arc<str>>,
     before_each: &'static str,
@@ -22,27 +22,26 @@ pub struct Block {
 }
 
 impl Block {
-    /// Of this text.
+    /// Returns a block with this text.
     pub fn of(text: Arc<str>) -> Self {
         Self { texts: vec![text], before_each: "", packed: OnceLock::new() }
     }
 
-    /// Of nodes, each behind a comma.
+    /// Returns a block of nodes, with a comma before each.
     pub fn of_nodes(texts: Vec<Arc<str>>) -> Self {
         Self { texts, before_each: ",", packed: OnceLock::new() }
     }
 
-    /// About its bytes in memory, of which half are for the packed text.
+    /// The approximate size in memory, in bytes. Half of it is for the compressed text.
     pub fn bytes(&self) -> usize {
         2 * self.texts.iter().map(|text| text.len()).sum::<usize>()
     }
 
-    /// Its text.
     pub fn text(&self) -> String {
         self.texts.iter().flat_map(|text| [self.before_each, text]).collect()
     }
 
-    /// Its text as `pack` packs it, which is asked once.
+    /// The text compressed by `pack`, which is called once.
     pub fn packed(&self, pack: impl FnOnce(&str) -> Bytes) -> Bytes {
         self.packed.get_or_init(|| pack(&self.text())).clone()
     }
@@ -61,12 +60,12 @@ impl fmt::Debug for Block {
     }
 }
 
-/// All blocks; each is made when it is first asked for behind a change.
+/// All blocks. Each is made on first use after a change.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Vec<OnceLock<(u64, Arc<Block>)>>);
 
 impl Blocks {
-    /// The node at a place is another, or there is a new one.
+    /// Invalidates the block of an index, after its node changed.
     pub fn invalidate(&mut self, index: u32) {
         let number = (index / BLOCK_NODES) as usize;
         if number >= self.0.len() {
@@ -75,8 +74,8 @@ impl Blocks {
         self.0[number] = OnceLock::new();
     }
 
-    /// Of places: those of which whole blocks are made, and the rest. `node` is the text of the node
-    /// at a place, if it can be reached.
+    /// Splits indexes into whole blocks and the rest. `node` returns the text of the node at an index, if it is
+    /// reachable.
     pub fn cover(
         &self,
         indexes: &NodeSet,
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_shown_all_of_a_block_is_told_it_until_one_of_it_changes() {
+    fn a_block_is_reused_until_one_of_its_nodes_changes() {
         let mut blocks = Blocks::default();
         (0..200).for_each(|index| blocks.invalidate(index));
         let text =

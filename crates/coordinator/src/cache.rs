@@ -2,23 +2,23 @@
 
 use std::{collections::HashMap, hash::Hash};
 
-/// The most bytes of one cache. Members choose the lengths of their texts.
-pub(crate) const MOST_BYTES: usize = 16 << 20;
+/// The maximum size of one cache, in bytes. Nodes choose the lengths of their texts.
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
-/// At most `MOST` recent values. When it is full, it forgets all of them.
+/// At most `MAX` recent values. A full cache removes all of them.
 #[derive(Debug)]
-pub struct Cache<K, V, const MOST: usize> {
+pub struct Cache<K, V, const MAX: usize> {
     values: HashMap<K, V>,
     bytes: usize,
 }
 
-impl<K, V, const MOST: usize> Default for Cache<K, V, MOST> {
+impl<K, V, const MAX: usize> Default for Cache<K, V, MAX> {
     fn default() -> Self {
         Self { values: HashMap::new(), bytes: 0 }
     }
 }
 
-impl<K: Eq + Hash, V, const MOST: usize> Cache<K, V, MOST> {
+impl<K: Eq + Hash, V, const MAX: usize> Cache<K, V, MAX> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.values.get(key)
@@ -26,10 +26,10 @@ impl<K: Eq + Hash, V, const MOST: usize> Cache<K, V, MOST> {
 
     /// Stores a value, of this size in bytes.
     pub fn insert(&mut self, key: K, value: V, bytes: usize) {
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return;
         }
-        if self.values.len() >= MOST || self.bytes + bytes > MOST_BYTES {
+        if self.values.len() >= MAX || self.bytes + bytes > MAX_BYTES {
             self.values.clear();
             self.bytes = 0;
         }
@@ -52,11 +52,11 @@ mod tests {
         }
         let mut cache = Cache::<_, _, 64>::default();
         for key in 0..1000 {
-            cache.insert(key, key, MOST_BYTES / 4 - 1);
+            cache.insert(key, key, MAX_BYTES / 4 - 1);
             assert!(cache.values.len() <= 4 && cache.get(&key) == Some(&key));
         }
         let before = cache.values.clone();
-        cache.insert(7, 7, MOST_BYTES + 1);
+        cache.insert(7, 7, MAX_BYTES + 1);
         assert_eq!(cache.values, before, "too long");
     }
 }

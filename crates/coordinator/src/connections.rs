@@ -1,24 +1,23 @@
-//! Which nodes have streams of maps: of this server, and of the others of the network, each of which
-//! says which are its own.
+//! The nodes with streams of maps: at this server, and at other servers of the network, which report theirs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{object::NodeId, presence::StreamId, time::Time};
 
-/// Which nodes have streams.
+/// The nodes with streams.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     here: BTreeMap<NodeId, BTreeSet<StreamId>>,
     elsewhere: BTreeMap<i64, BTreeSet<NodeId>>,
-    /// Since when nodes have none that had one.
+    /// The time at which nodes lost their last stream.
     gone: HashMap<NodeId, Time>,
     last: u64,
-    /// How often it was another set of nodes that have streams here.
+    /// The number of changes of the set of nodes with streams here.
     changes: u64,
 }
 
 impl Connections {
-    /// A stream begins.
+    /// Adds a stream.
     pub fn begin(&mut self, id: NodeId) -> StreamId {
         self.last += 1;
         let stream = StreamId(self.last);
@@ -26,7 +25,7 @@ impl Connections {
         stream
     }
 
-    /// A stream goes on that was said to have ended.
+    /// Adds a stream again, after its end was undone.
     pub fn restore(&mut self, id: NodeId, stream: StreamId) {
         let streams = self.here.entry(id).or_default();
         self.changes += u64::from(streams.is_empty());
@@ -34,7 +33,7 @@ impl Connections {
         self.gone.remove(&id);
     }
 
-    /// A stream ended; whether there was such a one.
+    /// Removes a stream. Returns whether it existed.
     pub fn end(&mut self, id: NodeId, stream: StreamId) -> bool {
         let Some(streams) = self.here.get_mut(&id) else { return false };
         let was_there = streams.remove(&stream);
@@ -45,8 +44,7 @@ impl Connections {
         was_there
     }
 
-    /// Another server has streams of these nodes; returns which had none there, and which have none
-    /// any more.
+    /// Sets the nodes with streams at another server. Returns the new ones and the removed ones.
     pub fn set_server_nodes(
         &mut self,
         server: i64,
@@ -64,32 +62,32 @@ impl Connections {
         (come, before.difference(&nodes).copied().collect())
     }
 
-    /// Whether a node has a stream anywhere.
+    /// Whether a node has a stream at any server.
     pub fn has(&self, id: NodeId) -> bool {
         self.here.contains_key(&id) || self.elsewhere.values().any(|nodes| nodes.contains(&id))
     }
 
-    /// The nodes that have streams here.
+    /// The nodes with streams here.
     pub fn here(&self) -> impl Iterator<Item = NodeId> {
         self.here.keys().copied()
     }
 
-    /// How often those became others.
+    /// The number of changes of these nodes.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// A node has no stream any more.
+    /// Records that a node lost its last stream.
     pub fn mark_gone(&mut self, id: NodeId, since: Time) {
         self.gone.insert(id, since);
     }
 
-    /// Since when a node has no stream that had one.
+    /// The time at which a node lost its last stream.
     pub fn gone_since(&self, id: NodeId) -> Option<Time> {
         self.gone.get(&id).copied()
     }
 
-    /// A node is forgotten. Its streams end by themselves.
+    /// Removes a deleted node. Its streams end by themselves.
     pub fn remove(&mut self, id: NodeId) {
         self.gone.remove(&id);
     }

@@ -1,4 +1,4 @@
-//! Frames of a stream: a map, or what changed of it, in parts that many streams share.
+//! Frames of a stream: a map or its changes, in parts that streams share.
 
 use std::{
     collections::BTreeMap,
@@ -18,41 +18,41 @@ use crate::{
     time::{Time, text_or_zero},
 };
 
-/// Frames of the same words that are kept for clients that are still to be told.
+/// The number of cached frames.
 const MAX_FRAMES: usize = 64;
-/// The same of neighbours in such frames.
+/// The number of cached blocks of neighbouring nodes.
 const MAX_BLOCKS: usize = 512;
 
-/// A map, or what changed of it: JSON in parts, many of which others are told too.
+/// A map or its changes, as JSON in parts. Many parts are shared with other frames.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// The parts, in order.
+    /// The parts in order.
     pub parts: Arc<[Part]>,
-    /// Frames with the same key have the same words; none if it is for one client alone.
+    /// Frames with the same key have the same text. `None` if the frame is for one client only.
     pub key: Option<FrameKey>,
 }
 
 /// A part of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// For this frame.
+    /// Text of this frame only.
     Text(String),
-    /// For whoever is told it.
+    /// Shared text.
     Shared(Arc<str>),
-    /// The same, and long: it may be packed already.
+    /// Long shared text, which may be compressed already.
     Block(Arc<Block>),
 }
 
-/// What a frame says, briefly: how far it goes, and of which nodes what.
+/// The content of a frame: the end of its range in the log, and the updates of peers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FrameKey {
     pub(crate) end: u64,
     pub(crate) updates: Vec<(NodeId, PeerUpdate)>,
-    /// Whether one of the nodes is the first of its owner that the client is told of.
+    /// Whether one of the nodes is the first one of its owner that the client receives.
     pub(crate) has_new_owner: bool,
 }
 
-/// What a client is told of a peer.
+/// An update of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PeerUpdate {
     Full,
@@ -61,14 +61,14 @@ pub(crate) enum PeerUpdate {
 }
 
 impl FrameKey {
-    /// Its bytes in memory.
+    /// The size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.updates[..])
     }
 }
 
 impl Frame {
-    /// About its bytes in memory.
+    /// The approximate size in memory, in bytes.
     fn bytes(&self) -> usize {
         let len = |part: &Part| match part {
             Part::Text(text) => text.len(),
@@ -78,7 +78,7 @@ impl Frame {
         self.parts.iter().map(|part| 2 * size_of::<Part>() + len(part)).sum()
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn text(&self) -> String {
         let mut all = String::new();
         for part in self.parts.iter() {
@@ -92,16 +92,16 @@ impl Frame {
     }
 }
 
-/// What several streams are told in the same words is put together once.
+/// A cache of frames and blocks that several streams share.
 #[derive(Default)]
 pub(crate) struct FrameCache {
     frames: Mutex<Cache<FrameKey, Arc<[Part]>, MAX_FRAMES>>,
-    /// By how far the log is told, and the first of neighbours.
+    /// Blocks by the end of the range in the log, and the first node.
     blocks: Mutex<Cache<(u64, NodeId), Arc<Block>, MAX_BLOCKS>>,
 }
 
 impl FrameCache {
-    /// The frame with this key, which `make` makes if there is none yet.
+    /// Returns the frame with this key. Makes it if it is not in the cache.
     pub fn frame(&self, key: FrameKey, make: impl FnOnce(&FrameKey) -> Frame) -> Frame {
         let cached = || self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = cached().get(&key) {
@@ -112,8 +112,7 @@ impl FrameCache {
         Frame { key: Some(key), ..frame }
     }
 
-    /// All of some neighbours, of which this is the first, as streams that read on to there are
-    /// told of them.
+    /// Returns the block of neighbouring nodes that begins with `first`, for frames that end at `end`.
     pub fn neighbour_block(
         &self,
         end: u64,
@@ -192,19 +191,20 @@ impl Fields {
         self.parts.push(Part::Text(json));
     }
 
-    /// What is said of tailnet lock, if anything is.
+    /// Adds the state of tailnet lock, unless it was never on.
     pub fn put_tka(&mut self, state: &State) {
         if let Some(info) = state.tka_info() {
             self.put("TKAInfo", info);
         }
     }
 
-    /// A list; nothing where it would be empty.
+    /// Adds a list, unless it is empty.
     pub fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
         self.list_with(name, items, Vec::new());
     }
 
-    /// A list that ends with blocks. They begin with commas: the first of a list is no block.
+    /// Adds a list that ends with blocks. Blocks begin with a comma, so the first block of a list without other items
+    /// is added as text without it.
     pub fn list_with(
         &mut self,
         name: &str,
@@ -230,12 +230,11 @@ impl Fields {
         self.owners.extend(nodes.map(|node| state.profile(node)));
     }
 
-    /// More parts.
     pub fn push_parts(&mut self, parts: &[Part]) {
         self.parts.extend(parts.iter().cloned());
     }
 
-    /// The end of a frame behind which the log is read on from there.
+    /// Finishes a frame with the position at which the stream can resume.
     pub fn finish_at(mut self, position: i64, now: Time) -> Frame {
         self.put("ControlTime", json!(now.text()).to_string());
         self.put("Seq", position.to_string());

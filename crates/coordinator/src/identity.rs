@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// The provider.
     pub issuer: String,
-    /// Its name for them, which it never gives to another.
+    /// The provider's ID of the user, which it never reuses.
     pub subject: String,
 }
 
 impl Identity {
-    /// One that headscale kept: issuer and subject are one text, which the next login takes apart.
+    /// An identity of headscale: issuer and subject are one text. The next login of the user separates them.
     pub fn of_headscale(text: &str) -> Self {
         Self { issuer: String::new(), subject: text.to_owned() }
     }
 
-    /// Whether a provider vouches for this identity. A final slash of the issuer is ignored.
-    pub fn matches(&self, vouched: &Self) -> bool {
+    /// Whether this is the identity that a provider asserts. A trailing slash of the issuer is ignored.
+    pub fn matches(&self, asserted: &Self) -> bool {
         if self.issuer.is_empty() {
-            return unescaped(&self.subject) == unescaped(&vouched.joined());
+            return unescaped(&self.subject) == unescaped(&asserted.joined());
         }
-        is_same_issuer(&self.issuer, &vouched.issuer) && self.subject == vouched.subject
+        is_same_issuer(&self.issuer, &asserted.issuer) && self.subject == asserted.subject
     }
 
     /// Issuer and subject as one text.
@@ -35,15 +35,15 @@ impl Identity {
     }
 }
 
-/// Whether two texts name one provider. A final slash is ignored.
+/// Whether two texts name the same provider. A trailing slash is ignored.
 pub fn is_same_issuer(one: &str, other: &str) -> bool {
     let without_slash = |text| str::strip_suffix(text, '/').unwrap_or(text);
     without_slash(one) == without_slash(other)
 }
 
-/// A text in which two that headscale takes for one identity are equal. It keeps an identity as a URL: it
-/// escapes the letters of the path, drops empty segments and the white space around segments
-/// (`hscontrol/types/users.go`, `CleanIdentifier`). Escapes that are wrong make it no URL there.
+/// Normalizes an identity: two texts that are one identity for headscale become equal. headscale stores an identity as
+/// a URL. It escapes characters of the path, and drops empty segments and white space around segments
+/// (`hscontrol/types/users.go`, `CleanIdentifier`). A text with an invalid escape is not a URL there.
 fn unescaped(text: &str) -> String {
     let text = text.trim();
     let url = text.split_once("://").and_then(|(scheme, rest)| {
@@ -51,7 +51,7 @@ fn unescaped(text: &str) -> String {
         let (rest, query) = cut(rest, '?');
         let (host, path) = cut(rest, '/');
         let fragment = decoded(fragment)?;
-        // What ends a path stays escaped within it.
+        // Characters that end a path stay escaped.
         let path = decoded(path)?.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
         let path = segments(&path);
         Some(format!("{}://{host}/{path}{query}{fragment}", scheme.to_ascii_lowercase()))
@@ -59,7 +59,7 @@ fn unescaped(text: &str) -> String {
     url.unwrap_or_else(|| segments(text))
 }
 
-/// What is before a letter, and the rest from the letter on.
+/// Splits a text before the first occurrence of a character.
 fn cut(text: &str, at: char) -> (&str, &str) {
     text.split_at(text.find(at).unwrap_or(text.len()))
 }
@@ -70,7 +70,7 @@ fn segments(path: &str) -> String {
     segments.join("/")
 }
 
-/// The text with each `%` escape decoded. `None`: an escape is wrong, or the result is not UTF-8.
+/// Decodes all `%` escapes. `None` if an escape is invalid, or the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_of_headscale_is_known_whatever_letters_the_subject_has() {
-        for (kept, subject) in [
+    fn an_identity_of_headscale_matches_its_subject_with_any_characters() {
+        for (stored, subject) in [
             ("https://id.test/auth0%7C64aabb", "auth0|64aabb"),
             ("https://id.test/auth0|64aabb", "auth0|64aabb"),
             ("https://id.test/two%20words", "two words"),
@@ -103,28 +103,28 @@ mod tests {
         ] {
             let issuers = ["https://id.test", "https://id.test/"];
             for issuer in issuers.map(str::to_owned) {
-                let vouched = Identity { issuer, subject: subject.into() };
-                let kept = Identity::of_headscale(kept);
-                assert!(kept.matches(&vouched), "{kept:?} {vouched:?}");
+                let asserted = Identity { issuer, subject: subject.into() };
+                let stored = Identity::of_headscale(stored);
+                assert!(stored.matches(&asserted), "{stored:?} {asserted:?}");
             }
         }
     }
 
     #[test]
-    fn another_subject_or_provider_is_another_user() {
-        let vouched = |issuer: &str, subject: &str| Identity {
+    fn another_subject_or_provider_does_not_match() {
+        let asserted = |issuer: &str, subject: &str| Identity {
             issuer: issuer.into(),
             subject: subject.into(),
         };
-        let anna = vouched("https://id.test", "auth0|1");
+        let anna = asserted("https://id.test", "auth0|1");
         for other in [
-            vouched("https://id.test", "auth0|2"),
-            vouched("https://id.test", "auth0%257C1"),
-            vouched("https://id.test", "auth0|1?"),
-            vouched("https://id.test", "AUTH0|1"),
-            vouched("https://other.test", "auth0|1"),
-            vouched("https://id.test.evil.test", "auth0|1"),
-            vouched("http://id.test", "auth0|1"),
+            asserted("https://id.test", "auth0|2"),
+            asserted("https://id.test", "auth0%257C1"),
+            asserted("https://id.test", "auth0|1?"),
+            asserted("https://id.test", "AUTH0|1"),
+            asserted("https://other.test", "auth0|1"),
+            asserted("https://id.test.evil.test", "auth0|1"),
+            asserted("http://id.test", "auth0|1"),
         ] {
             assert!(
                 !Identity::of_headscale("https://id.test/auth0%7C1").matches(&other),
@@ -132,9 +132,9 @@ mod tests {
             );
             assert!(!anna.matches(&other), "{other:?}");
         }
-        assert!(!anna.matches(&vouched("https://id.test", "auth0%7C1")));
-        assert!(anna.matches(&vouched("https://id.test/", "auth0|1")));
+        assert!(!anna.matches(&asserted("https://id.test", "auth0%7C1")));
+        assert!(anna.matches(&asserted("https://id.test/", "auth0|1")));
         let query = Identity::of_headscale("https://id.test/a?b");
-        assert!(!query.matches(&vouched("https://id.test", "a%3Fb")));
+        assert!(!query.matches(&asserted("https://id.test", "a%3Fb")));
     }
 }

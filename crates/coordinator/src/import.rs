@@ -1,8 +1,7 @@
-//! Converts the network of another program to one of ours, one object at a time. Objects keep their numbers.
-//! A name or address that does not fit is changed, with a note. A policy that has the former name of a user names
-//! another user then, or none. Other objects
-//! that do not fit are left out, and the rest goes on. A second import adds the objects that the first left
-//! out.
+//! Imports the network of another program, one object at a time. Objects keep their numbers. A name or address that
+//! is invalid or in use is replaced, and reported. A policy with the old name of a renamed user then names another
+//! user or none. Other objects that do not fit are skipped. A second import adds the objects that the first one
+//! skipped.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -20,62 +19,64 @@ use crate::{
     object::{ApiKey, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
 };
 
-/// The largest number that Go's clients keep whole in JSON.
-const LARGEST: i64 = (1 << 53) - 1;
+/// The largest integer that JSON represents exactly for all clients.
+const MAX_NUMBER: i64 = (1 << 53) - 1;
 
-/// Why an object does not become one of ours.
+/// The reason for which an object is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// Its number is none, or another has it.
+    /// Its number is invalid, or in use.
     InvalidNumber,
     /// An object with its number was deleted since an earlier import.
     Deleted,
-    /// Its user is not there.
+    /// Its user does not exist.
     NoUser(UserId),
-    /// It belongs to nobody, and has no tags.
+    /// It has neither a user nor tags.
     NoOwner,
-    /// One of its tags cannot be a tag.
+    /// One of its tags is invalid.
     Tag(String),
-    /// Another has the part of a key that names it.
+    /// The prefix of the key is in use.
     Prefix(String),
-    /// Another has its node key.
+    /// The node key is in use.
     Key(NodePublic),
-    /// There is no address for it.
+    /// All addresses are in use.
     NoAddress,
 }
 
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InvalidNumber => f.write_str("its number is none, or another has it"),
-            Self::Deleted => f.write_str("what had its number was deleted since an earlier import"),
-            Self::NoUser(user) => write!(f, "there is no user {user}"),
+            Self::InvalidNumber => f.write_str("its number is invalid or in use"),
+            Self::Deleted => {
+                f.write_str("the object with its number was deleted after an earlier import")
+            }
+            Self::NoUser(user) => write!(f, "user not found: {user}"),
             Self::NoOwner => f.write_str("it has neither a user nor tags"),
-            Self::Tag(tag) => write!(f, "{tag:?} cannot be a tag"),
-            Self::Prefix(prefix) => write!(f, "another begins with {prefix}"),
-            Self::Key(key) => write!(f, "another has the node key {key}"),
-            Self::NoAddress => f.write_str("there is no address for it"),
+            Self::Tag(tag) => write!(f, "{tag:?} is not a valid tag"),
+            Self::Prefix(prefix) => write!(f, "another key begins with {prefix}"),
+            Self::Key(key) => write!(f, "another node has the key {key}"),
+            Self::NoAddress => f.write_str("all addresses are in use"),
         }
     }
 }
 
 impl std::error::Error for SkipReason {}
 
-/// How an object came into the network.
+/// The outcome of the import of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImportOutcome {
-    /// It is new there; with the changes.
+    /// The object was added, with these adjustments.
     New(Vec<Adjustment>),
-    /// It was there from an earlier import, and stays as it is.
+    /// The object exists from an earlier import, and is not changed.
     AlreadyPresent,
 }
 
-/// A difference to the other program's object.
+/// A difference from the original object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adjustment {
-    /// A name that cannot be one, or that another has.
+    /// The name was invalid or in use.
     Name { old: String, new: String },
-    /// An address that another has; it gets a free one.
+    /// The address was in use. The node gets a free one.
     Address(IpAddr),
 }
 
@@ -83,12 +84,14 @@ impl fmt::Display for Adjustment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name { old, new } => write!(f, "{old:?} becomes {new}"),
-            Self::Address(address) => write!(f, "another has {address}: it gets a free address"),
+            Self::Address(address) => {
+                write!(f, "{address} is in use: the node gets a free address")
+            }
         }
     }
 }
 
-/// What came so far. Users come before keys and nodes, and [`Import::finish`] at the end.
+/// An import in progress. Users must be added before keys and nodes. [`Import::finish`] ends it.
 pub struct Import {
     addresses: Addresses,
     used: Used,
@@ -96,12 +99,12 @@ pub struct Import {
     keys: BTreeMap<i64, PreAuthKey>,
     api_keys: BTreeMap<i64, ApiKey>,
     nodes: BTreeMap<i64, Node>,
-    /// Nodes that lack an address of one family. They get one when all other addresses are known.
+    /// Nodes without an address of one family. They get one when all other addresses are known.
     halves: Vec<(Node, Option<Ipv4Addr>, Option<Ipv6Addr>)>,
     last: BTreeMap<Kind, i64>,
-    /// The objects of the network, also deleted ones.
+    /// The existing objects of the network, including deleted ones.
     there: HashSet<(Kind, i64)>,
-    /// Objects that were left out. A later import may add them.
+    /// Skipped objects. A later import may add them.
     left_out: HashSet<(Kind, i64)>,
 }
 
@@ -116,7 +119,7 @@ struct Used {
 }
 
 impl Import {
-    /// Into an empty network. Nodes that lack an address get one of these networks.
+    /// Begins an import into an empty network. Nodes without an address get one from these networks.
     pub fn new(prefixes: Prefixes) -> Self {
         Self {
             addresses: Addresses::new(prefixes, Allocation::default()),
@@ -132,10 +135,10 @@ impl Import {
         }
     }
 
-    /// Into a network that has these objects from an earlier import, and others.
+    /// Begins an import into a network with these objects, which may be from an earlier import.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// An object cannot be read.
     pub fn onto(prefixes: Prefixes, objects: &[Stored]) -> Result<Self, serde_json::Error> {
         let mut import = Self::new(prefixes);
         for object in objects {
@@ -158,22 +161,22 @@ impl Import {
         Ok(import)
     }
 
-    /// Numbers up to this one were given.
+    /// Reserves the numbers up to this one.
     pub fn reserve_numbers(&mut self, kind: Kind, number: i64) {
         let last = self.last.entry(kind).or_default();
-        *last = number.clamp(*last, LARGEST);
+        *last = number.clamp(*last, MAX_NUMBER);
     }
 
-    /// An object is left out. A later import may add it.
+    /// Skips an object. A later import may add it.
     pub fn leave_out(&mut self, kind: Kind, number: i64) {
         self.left_out.insert((kind, number));
     }
 
-    /// A user. If another user has the name, the address or number becomes part of it. A user without a name
-    /// is called by the number.
+    /// Adds a user. If the name is in use, the mail address or a name with the number is taken. A user without a
+    /// name is named by the number.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The user is skipped.
     pub fn user(&mut self, mut user: User) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &User| {
             let identities = other.identity.as_ref().zip(user.identity.as_ref());
@@ -199,10 +202,10 @@ impl Import {
         Ok(ImportOutcome::New(changed))
     }
 
-    /// A pre-auth key.
+    /// Adds a pre-auth key.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The key is skipped.
     pub fn key(&mut self, mut key: PreAuthKey) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &PreAuthKey| other.prefix == key.prefix;
         if check_number(&self.there, &self.keys, &key, is_same)? == ImportOutcome::AlreadyPresent {
@@ -216,10 +219,10 @@ impl Import {
         Ok(ImportOutcome::New(Vec::new()))
     }
 
-    /// An API key.
+    /// Adds an API key.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The key is skipped.
     pub fn api_key(&mut self, key: ApiKey) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &ApiKey| other.prefix == key.prefix;
         if check_number(&self.there, &self.api_keys, &key, is_same)?
@@ -233,11 +236,10 @@ impl Import {
         Ok(ImportOutcome::New(Vec::new()))
     }
 
-    /// A node with the addresses that it has. Its name becomes a label, with a number where another has
-    /// it.
+    /// Adds a node with its addresses. Its name becomes a DNS label, with a number if the label is in use.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The node is skipped.
     pub fn node(
         &mut self,
         mut node: Node,
@@ -280,7 +282,7 @@ impl Import {
         Ok(ImportOutcome::New(changed))
     }
 
-    /// All that is new, and the nodes that no address was left for.
+    /// Returns the new objects, and the nodes for which no address was free.
     pub fn finish(mut self) -> (Vec<Stored>, Vec<(NodeId, SkipReason)>) {
         let mut skipped = Vec::new();
         for (v4, v6) in self.halves.iter().map(|(_, v4, v6)| (*v4, *v6)) {
@@ -306,8 +308,8 @@ impl Import {
         let all = users.chain(keys).chain(api_keys).chain(nodes);
         let is_new = |object: &Stored| !self.there.contains(&(object.kind, object.id));
         let mut objects: Vec<Stored> = all.filter(is_new).collect();
-        // The number of a deleted object is never given again, which an object without a body marks. An object
-        // that was left out is not deleted: the mark takes the next number.
+        // An object without a body marks the last used number, which is never reused. A skipped object is not
+        // deleted, so the mark takes the next number.
         for (kind, last) in self.last {
             let is_left_out = self.left_out.contains(&(kind, last));
             let id = if is_left_out { last + 1 } else { last };
@@ -367,21 +369,20 @@ impl Import {
     }
 }
 
-/// Whether an object is there from an earlier import, which is the case if one with its number is the
-/// same.
+/// Checks the number of an object. It exists from an earlier import if the object with its number is the same.
 fn check_number<T: Object>(
     there: &HashSet<(Kind, i64)>,
-    had: &BTreeMap<i64, T>,
+    imported: &BTreeMap<i64, T>,
     new: &T,
     is_same: impl Fn(&T) -> bool,
 ) -> Result<ImportOutcome, SkipReason> {
     let number = new.number();
     let is_there = there.contains(&(T::KIND, number));
-    match had.get(&number) {
+    match imported.get(&number) {
         Some(other) if is_there && is_same(other) => Ok(ImportOutcome::AlreadyPresent),
         Some(_) => Err(SkipReason::InvalidNumber),
         None if is_there => Err(SkipReason::Deleted),
-        None if !(1..=LARGEST).contains(&number) => Err(SkipReason::InvalidNumber),
+        None if !(1..=MAX_NUMBER).contains(&number) => Err(SkipReason::InvalidNumber),
         None => Ok(ImportOutcome::New(Vec::new())),
     }
 }

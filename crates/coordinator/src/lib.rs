@@ -1,17 +1,17 @@
-//! A network's state and what its members are told of it: pure. Time comes in as values, and what is
-//! secret or random was made outside.
+//! The state of a network, and the maps that its nodes receive. The crate does no I/O: time is passed as values,
+//! and the caller makes secrets and random numbers.
 //!
 //! ```text
-//!   commands ──► State ──► writes    what the store must have before anybody is told
-//!                  │  └──► Log       what changed, in order
+//!   commands ──► State ──► writes    the store must have them before changes are published
+//!                  │  └──► Log       changes, in order
 //!                  ▼
-//!   Session: one stream of maps. Reads the log from where it was, by the set of those it knows
-//!                  └──► Frame: parts of JSON, each made once and shared by all that are told it
+//!   Session: one stream of maps. Reads the log from its last position, and has the set of known peers
+//!                  └──► Frame: parts of JSON, each rendered once and shared by all streams
 //! ```
 //!
-//! A command is a method of [`State`]; what it wants kept is taken by [`State::take_writes`], and
-//! followers see what changed once [`State::publish`] says that it is kept. What time does is
-//! [`State::handle_timeout`]'s.
+//! A command is a method of [`State`]. [`State::take_writes`] returns the objects to store. Streams see the
+//! changes after [`State::publish`], which the caller calls when the objects are stored.
+//! [`State::handle_timeout`] does the work that is due at a time.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Objects as the store has them become the state: all of them, or those that others have written.
+//! Loads stored objects into the state: all at the start, and later those that other servers wrote.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::{
     time::Time,
 };
 
-/// An object of the store that cannot be read.
+/// A stored object cannot be read.
 #[derive(Debug)]
 pub struct LoadError {
     kind: &'static str,
@@ -29,14 +29,12 @@ pub struct LoadError {
     why: Unreadable,
 }
 
-/// Why it cannot be read.
+/// The reason of a [`LoadError`].
 #[derive(Debug)]
 enum Unreadable {
-    /// It is no such object.
     Json(serde_json::Error),
-    /// It is a policy that is refused.
     Policy(policy::Refusal),
-    /// It is an update of tailnet lock that does not count.
+    /// An update of tailnet lock is invalid.
     Tka(tailnet::tka::VerifyError),
 }
 
@@ -53,7 +51,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// An object, or that there is none of this number.
+/// An object by its number; `None` if it does not exist.
 #[derive(Debug)]
 pub(crate) enum StoredObject {
     User(UserId, Option<User>),
@@ -67,7 +65,7 @@ pub(crate) enum StoredObject {
 }
 
 impl StoredObject {
-    fn none(kind: Kind, id: i64) -> Self {
+    fn absent(kind: Kind, id: i64) -> Self {
         match kind {
             Kind::User => Self::User(UserId(id), None),
             Kind::PreAuthKey => Self::PreAuthKey(KeyId(id), None),
@@ -81,9 +79,9 @@ impl StoredObject {
     }
 
     fn read(stored: &Stored) -> Result<Self, LoadError> {
-        let mut held = Self::none(stored.kind, stored.id);
-        let Some(body) = &stored.body else { return Ok(held) };
-        let read = match &mut held {
+        let mut object = Self::absent(stored.kind, stored.id);
+        let Some(body) = &stored.body else { return Ok(object) };
+        let read = match &mut object {
             Self::User(_, user) => serde_json::from_str(body).map(|read| *user = Some(read)),
             Self::PreAuthKey(_, key) => serde_json::from_str(body).map(|read| *key = Some(read)),
             Self::Node(_, node) => serde_json::from_str(body).map(|read| *node = Some(read)),
@@ -99,13 +97,13 @@ impl StoredObject {
         };
         let (kind, id) = (stored.kind.name(), stored.id);
         read.map_err(|why| LoadError { kind, id, why: Unreadable::Json(why) })?;
-        Ok(held)
+        Ok(object)
     }
 }
 
 impl State {
-    /// The network that was kept, at this time and version. No node is connected. `mark` tells this
-    /// server's log from others'.
+    /// Loads a network at a version. No node is connected. `mark` distinguishes this server's log from those of
+    /// other servers.
     ///
     /// # Errors
     /// An object cannot be read.
@@ -126,20 +124,20 @@ impl State {
         Ok(state)
     }
 
-    /// The same state, with versions of this history: a position in another history is not valid in it.
+    /// Sets the epoch of the versions. Positions of other epochs are not valid in this state.
     #[must_use]
     pub fn with_epoch(mut self, epoch: i64) -> Self {
         self.log = self.log.with_epoch(epoch);
         self
     }
 
-    /// Takes what others have written. What was done here is published, or taken back, before.
+    /// Applies objects that other servers wrote. Local changes must be published or undone before.
     ///
     /// # Errors
     /// An object cannot be read.
     pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
-        let held = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
-        for id in self.take(objects, held, now)? {
+        let loaded = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
+        for id in self.load_objects(objects, loaded, now)? {
             match self.nodes.contains_key(&id) {
                 true => self.note_parts(id, Parts::REWRITTEN),
                 false => self.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED }),
@@ -148,20 +146,20 @@ impl State {
         Ok(())
     }
 
-    fn take(
+    fn load_objects(
         &mut self,
         objects: &[Stored],
-        held: Vec<StoredObject>,
+        loaded: Vec<StoredObject>,
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         for stored in objects {
             self.note_number(stored.kind, stored.id);
         }
-        self.put(held, &BTreeMap::new(), now)
+        self.put(loaded, &BTreeMap::new(), now)
     }
 
-    /// Takes all that the store has, where that may have lost what it had, and its versions are of
-    /// this history.
+    /// Replaces the state by all objects of the store, after the store may have lost some. Its versions are of this
+    /// epoch.
     ///
     /// # Errors
     /// As [`State::apply`].
@@ -183,18 +181,18 @@ impl State {
         let here = users.chain(keys).chain(nodes).chain(policies).chain(api_keys);
         let lost = here.chain(lock).chain(updates).filter(|which| !there.contains(which));
         objects.extend(lost.map(|(kind, id)| Stored { kind, id, body: None }).collect::<Vec<_>>());
-        let held = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
+        let loaded = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
         self.log.begin_epoch(epoch);
-        // The next entry follows the last one that there is.
+        // The next entry follows the last stored one.
         self.audit = Audit::default();
-        self.take(&objects, held, now)?;
+        self.load_objects(&objects, loaded, now)?;
         Ok(())
     }
 
-    /// An object as it is.
-    pub(crate) fn held(&self, kind: Kind, id: i64) -> StoredObject {
-        let mut held = StoredObject::none(kind, id);
-        match &mut held {
+    /// The present value of an object.
+    pub(crate) fn current_object(&self, kind: Kind, id: i64) -> StoredObject {
+        let mut object = StoredObject::absent(kind, id);
+        match &mut object {
             StoredObject::User(id, user) => *user = self.users.get(id).cloned(),
             StoredObject::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
             StoredObject::Node(id, node) => {
@@ -204,28 +202,28 @@ impl State {
             StoredObject::ApiKey(id, key) => {
                 *key = self.api_keys().find(|key| key.id == *id).cloned()
             }
-            // None is ever changed.
+            // Entries are never changed.
             StoredObject::AuditEntry(..) => {}
             StoredObject::TkaState(id, kept) => {
                 *kept = Some(&self.tka.stored).filter(|kept| kept.id == *id).cloned();
             }
             StoredObject::TkaUpdate(id, update) => *update = self.tka.updates.get(id).cloned(),
         }
-        held
+        object
     }
 
-    /// Has objects be these, without writing them. Nodes get those places, if they are new. Returns the
-    /// nodes that are as they were: of what others wrote only the end is read.
+    /// Sets objects without storing them. New nodes get the given indexes. Returns the nodes that were written but
+    /// did not change: other servers may have written intermediate values.
     pub(crate) fn put(
         &mut self,
-        held: Vec<StoredObject>,
+        loaded: Vec<StoredObject>,
         indexes: &BTreeMap<NodeId, u32>,
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         let policy = self.policy().map(|policy| policy.id);
         let lock = self.tka_info();
         let (mut nodes, mut same) = (Vec::new(), Vec::new());
-        for object in held {
+        for object in loaded {
             match object {
                 StoredObject::User(id, user) if self.users.get(&id) == user.as_ref() => {
                     same.extend(self.nodes_of(id));
@@ -254,7 +252,7 @@ impl State {
             }
         }
         self.put_nodes(nodes, indexes, now);
-        // A network that had a policy never runs without.
+        // An error is better than a network without its policy.
         if self.policy().map(|policy| policy.id) != policy {
             let read = self.load_policy();
             let id = self.policy().map_or(0, |policy| policy.id.0);
@@ -262,7 +260,7 @@ impl State {
             read.map_err(|why| LoadError { kind, id, why: Unreadable::Policy(why) })?;
             self.note(Change::Policy);
         }
-        // Nor one that was locked.
+        // The same holds for tailnet lock.
         let kind = Kind::TkaUpdate.name();
         let refused = |(id, why)| LoadError { kind, id, why: Unreadable::Tka(why) };
         self.tka.restore().map_err(refused)?;
@@ -293,7 +291,8 @@ impl State {
         }
     }
 
-    /// Names, addresses and keys may have gone from one of them to another: all lose theirs first.
+    /// Sets nodes. Names, addresses and keys may have moved between them, so all are removed from the lookup tables
+    /// first.
     fn put_nodes(
         &mut self,
         nodes: Vec<(NodeId, Option<Box<Node>>)>,
@@ -337,15 +336,15 @@ impl State {
         let routes: Vec<IpNet> = before.routes().collect();
         self.index_routes(id, &routes);
         let parts = difference(before, &node);
-        // Another server's clients may have received a change that was undone since.
+        // Clients of another server may have received a change that was undone later.
         let is_undone = parts.is_empty() && node.changes != before.changes;
         self.note_parts(id, if is_undone { Parts::REWRITTEN } else { parts });
     }
 }
 
-/// What of a node followers have to be told that is another.
+/// The parts of a node that changed for peers.
 fn difference(before: &Node, after: &Node) -> Parts {
-    let mut parts = Parts::none();
+    let mut parts = Parts::empty();
     let mut same = before.clone();
     if before.endpoints != after.endpoints {
         parts = parts.and(Parts::ENDPOINTS);
@@ -369,19 +368,19 @@ fn difference(before: &Node, after: &Node) -> Parts {
         same.primaries.clone_from(&after.primaries);
     }
     if before.hostinfo != after.hostinfo {
-        let is_whole = before.hostinfo.routable != after.hostinfo.routable;
+        let has_new_routes = before.hostinfo.routable != after.hostinfo.routable;
         let shown = |of: &Hostinfo| {
             (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
         };
         let is_shown = shown(&before.hostinfo) != shown(&after.hostinfo);
-        parts = parts.and(match (is_whole, is_shown) {
+        parts = parts.and(match (has_new_routes, is_shown) {
             (true, _) => Parts::WHOLE,
             (false, true) => Parts::PEER_VIEW,
-            (false, false) => Parts::none(),
+            (false, false) => Parts::empty(),
         });
         same.hostinfo.clone_from(&after.hostinfo);
     }
-    // No node is told how it was made, nor what it might sign by.
+    // These fields are not visible to any node.
     same.tka_key.clone_from(&after.tka_key);
     (same.last_seen, same.auth_key, same.method) = (after.last_seen, after.auth_key, after.method);
     same.changes = after.changes;

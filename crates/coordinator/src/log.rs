@@ -1,147 +1,138 @@
-//! What changed, in order. Whoever follows the network reads on from where it was; nothing is made
-//! for each follower when something changes.
+//! The changes of the network, in order. Each stream reads the log from its own position, so that a change costs
+//! nothing for each stream when it happens.
 //!
-//! A follower is told a number that says how far it has read: by the network's version, which all
-//! servers of a network have in common, and by how much of this log stands behind that version. So it
-//! may read on at another server, from a little before where it was: what of that it knows does no
-//! harm.
+//! A client gets a number for its position: the version of the network, which all servers have in common, and the
+//! number of changes since that version in this log. At another server, the client resumes from a slightly earlier
+//! position. The repeated changes do no harm.
 
 use std::{collections::VecDeque, time::Duration};
 
 use crate::{object::NodeId, time::Time};
 
-/// The most changes that are kept. Who is further behind begins anew.
+/// The maximum length of the log. A stream that is further behind starts with a full map.
 const MAX_CHANGES: usize = 1 << 16;
 
-/// How much later than another a server may learn which nodes are connected: as long as a lease
-/// lasts, and some time to read it.
+/// The maximum delay with which a server learns about connections at another one: the duration of a lease, and some
+/// time to read it.
 const LAG: Duration = Duration::from_secs(15);
 
-/// The bits of a position that tell which log it is of, and how much of it stands behind the version.
+/// Bits of a position for the mark of the log, and for the number of changes since the version.
 const MARK_BITS: u32 = 12;
 const COUNT_BITS: u32 = 14;
-/// Of more changes at one version the place among them is not told.
+/// The maximum count in a position. If a version has more changes, the position is not exact.
 const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-/// Parts of a node that followers know.
+/// A set of changed parts of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Parts(u16);
 
 impl Parts {
-    /// All of it: the node and others have to be told the whole of it.
+    /// Everything: the node and its peers need all fields.
     pub const WHOLE: Self = Self(1);
-    /// Whether it is connected.
+    /// The connection status.
     pub const ONLINE: Self = Self(1 << 1);
-    /// Where it may be reached.
+    /// The endpoints.
     pub const ENDPOINTS: Self = Self(1 << 2);
-    /// The region of its home.
+    /// The home relay.
     pub const HOME_RELAY: Self = Self(1 << 3);
-    /// The key of its disco messages.
+    /// The disco key.
     pub const DISCO: Self = Self(1 << 4);
-    /// What it speaks.
+    /// The capability version.
     pub const VERSION: Self = Self(1 << 5);
-    /// What others have to be told the whole node for, and the node itself knows.
+    /// Fields that peers get with the whole node, and that the node itself does not need.
     pub const PEER_VIEW: Self = Self(1 << 6);
-    /// That it is gone.
+    /// The node was removed.
     pub const REMOVED: Self = Self(1 << 7);
-    /// Whom it may reach, or who may reach it.
+    /// The nodes that it may reach, or that may reach it.
     pub const ACCESS: Self = Self(1 << 8);
-    /// Its key, and when that expires: the node itself has to be told the whole of it.
+    /// The node key and its expiry. The node itself needs all fields.
     pub const KEY: Self = Self(1 << 9);
-    /// None that followers here know otherwise: it was written, and is as it was known here. A
-    /// client that followed another server may have been told what was between.
+    /// The node was written, but has its previous value. A client of another server may have received a value in
+    /// between.
     pub const REWRITTEN: Self = Self(1 << 10);
 
-    /// None.
-    pub const fn none() -> Self {
+    /// The empty set.
+    pub const fn empty() -> Self {
         Self(0)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether these have one of those.
-    pub fn has(self, those: Self) -> bool {
-        self.0 & those.0 != 0
+    /// Whether the sets have a common part.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
     }
 
-    /// These without those.
+    /// The parts that are not in `other`.
     #[must_use]
-    pub const fn without(self, those: Self) -> Self {
-        Self(self.0 & !those.0)
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
-    /// These and those.
+    /// The union of both sets.
     #[must_use]
-    pub const fn and(self, those: Self) -> Self {
-        Self(self.0 | those.0)
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 }
 
-/// Something that changed.
+/// A change of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A node's parts.
-    Node {
-        /// Which.
-        id: NodeId,
-        /// Its place.
-        index: u32,
-        /// What of it.
-        parts: Parts,
-    },
-    /// Who may reach whom.
+    /// Parts of a node changed.
+    Node { id: NodeId, index: u32, parts: Parts },
+    /// The policy changed.
     Policy,
-    /// What is said of tailnet lock.
+    /// The state of tailnet lock changed.
     Tka,
-    /// The relays that clients are told of.
+    /// The relays changed.
     Relays,
 }
 
-/// The changes.
+/// The log of changes.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     changes: VecDeque<Change>,
-    /// The number of the first that is kept.
+    /// The number of the first change in `changes`.
     first: u64,
-    /// Which log it is: another server's has another mark.
+    /// The mark of this log; other servers have other marks.
     mark: u16,
-    /// Which history the versions are of: one that has lost some goes on with other ones by the same
-    /// numbers.
+    /// The epoch of the versions. After the database lost versions, their numbers are used again in a new epoch.
     epoch: i64,
     versions: VecDeque<Version>,
 }
 
-/// Where the changes of a version of the network begin.
+/// The first change of a version of the network.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     number: i64,
     first: u64,
-    /// When it was read or made here.
+    /// The time at which this server read or made the version.
     at: Time,
 }
 
 impl Log {
-    /// An empty one behind this version, read at this time.
+    /// Returns an empty log that begins at a version, which was read at this time.
     pub fn starting_at(version: i64, mark: u16, at: Time) -> Self {
         let versions = [Version { number: version, first: 0, at }].into();
         Self { mark: mark & ((1 << MARK_BITS) - 1), versions, ..Self::default() }
     }
 
-    /// Which history its versions are of.
+    /// The epoch of the versions.
     pub fn epoch(&self) -> i64 {
         self.epoch
     }
 
-    /// The same log of versions of this history.
+    /// Sets the epoch of the versions.
     #[must_use]
     pub fn with_epoch(self, epoch: i64) -> Self {
         Self { epoch, ..self }
     }
 
-    /// What is noted from now on is of this history. What was told by another is no place in it.
+    /// Begins an epoch. Positions of another epoch become invalid.
     pub fn begin_epoch(&mut self, epoch: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -154,8 +145,8 @@ impl Log {
         self.mark = (self.mark + 1) & ((1 << MARK_BITS) - 1);
     }
 
-    /// What is noted from now on is of this version. One that is lower is another history's: what was
-    /// told by the former is no place in this one.
+    /// Begins a version: the next changes belong to it. A lower version means that the database lost some: previous
+    /// positions become invalid.
     pub fn begin(&mut self, version: i64, at: Time) {
         let end = self.end();
         if self.versions.back().is_some_and(|last| last.number > version) {
@@ -164,7 +155,7 @@ impl Log {
         if self.versions.back().is_some_and(|last| last.number == version) {
             return;
         }
-        // One that nothing was noted of is not worth a place, unless it is where the log begins.
+        // A version without changes is not needed, unless the log begins with it.
         if self.versions.len() > 1 {
             self.versions.pop_back_if(|last| last.first == end);
         }
@@ -175,10 +166,9 @@ impl Log {
         }
     }
 
-    /// The number by which a follower that has read so far may go on. `None`: that is before the
-    /// versions of this history.
+    /// The position of a stream that has read up to `end`. `None` if that is before the versions of this epoch.
     pub fn position(&self, end: u64) -> Option<i64> {
-        // All that a version wrote is noted together: a stream that read of it has read that.
+        // The changes of a version are pushed together, so a stream has read all of them or none.
         let begun = self.versions.partition_point(|version| version.first < end);
         let last = self.versions.get(begun.saturating_sub(1))?;
         let count = end.checked_sub(last.first)?.min(MAX_COUNT);
@@ -191,13 +181,13 @@ impl Log {
         position.saturating_sub(1) >> (MARK_BITS + COUNT_BITS)
     }
 
-    /// Whether a position is of this log.
+    /// Whether a position belongs to this log.
     pub fn is_own(&self, position: i64) -> bool {
         let rest = position.saturating_sub(1).cast_unsigned() >> COUNT_BITS;
         rest & ((1 << MARK_BITS) - 1) == u64::from(self.mark)
     }
 
-    /// From where a follower with this position reads on. `None`: it begins anew.
+    /// The number of the change from which a stream with this position continues. `None` if it needs a full map.
     pub fn find(&self, position: i64, now: Time) -> Option<u64> {
         let number = Self::version_of(position);
         let rest = position.checked_sub(1)?.cast_unsigned() & ((1 << (MARK_BITS + COUNT_BITS)) - 1);
@@ -214,13 +204,13 @@ impl Log {
         if number > newest.number || now.since(begun.at) < LAG {
             return None;
         }
-        // What others told of connected nodes may not have been known there yet.
+        // The other server may not have known all connections of its time.
         let early = version.at.before(LAG);
         let begun = self.versions.partition_point(|version| version.at <= early);
         self.versions.get(begun.saturating_sub(1)).map(|version| version.first)
     }
 
-    /// Notes one. If that makes it forget another, returns it.
+    /// Appends a change. Returns the oldest change if the log is full and forgets it.
     pub fn push(&mut self, change: Change) -> Option<Change> {
         self.changes.push_back(change);
         if self.changes.len() <= MAX_CHANGES {
@@ -230,12 +220,12 @@ impl Log {
         self.changes.pop_front()
     }
 
-    /// The number of the next.
+    /// The number of the next change.
     pub fn end(&self) -> u64 {
         self.first + self.changes.len() as u64
     }
 
-    /// Those from this number on, and before that one. `None`: some of them are forgotten.
+    /// The changes from `number` up to `end`. `None` if the log has forgotten some of them.
     pub fn between(&self, number: u64, end: u64) -> Option<impl Iterator<Item = Change>> {
         let index = |number: u64| {
             let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
@@ -255,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_reads_on_until_what_it_missed_is_forgotten() {
+    fn a_stream_can_continue_until_the_log_forgets_its_next_change() {
         let mut log = Log::default();
         assert_eq!(log.between(0, log.end()).unwrap().count(), 0);
         log.push(change(0));
@@ -281,7 +271,7 @@ mod tests {
                 log.push(change(0));
             }
         }
-        // The other was told of a connection that is no version's.
+        // The other log has a change of a connection, which belongs to no version.
         other.push(change(9));
         for end in 0..=own.end() {
             assert_eq!(own.find(own.position(end).unwrap(), minute(60)), Some(end));
@@ -290,10 +280,10 @@ mod tests {
         assert_eq!(
             other.find(own.position(2).unwrap(), minute(60)),
             Some(0),
-            "from a little before"
+            "a slightly earlier position"
         );
         assert_eq!(other.find(own.position(own.end()).unwrap(), minute(60)), Some(2));
-        // One that has just begun may have missed nodes that were lost before.
+        // A new log may lack nodes that disconnected before it began.
         let new = Log::starting_at(9, 3, minute(59));
         assert_eq!(new.find(own.position(2).unwrap(), minute(59)), None);
         assert_eq!(new.find(own.position(2).unwrap(), minute(60)), Some(0));
@@ -301,7 +291,7 @@ mod tests {
         assert_eq!(
             new.find(own.position(0).unwrap(), minute(60)),
             None,
-            "it does not know what was before"
+            "the position is before the log"
         );
         for wrong in [i64::MIN, -1, 0, i64::MAX] {
             assert_eq!(own.find(wrong, minute(60)), None);
@@ -309,24 +299,24 @@ mod tests {
     }
 
     #[test]
-    fn a_position_of_before_the_database_lost_versions_is_no_place_among_those_made_since() {
+    fn a_position_from_before_lost_versions_is_invalid_after_them() {
         let minute = |number: u64| Time(number * 60_000);
         let mut log = Log::starting_at(7, 1, minute(0));
         for version in 8..12 {
             log.begin(version, minute(version.cast_unsigned()));
             log.push(change(0));
         }
-        let told = log.position(log.end()).unwrap();
+        let position = log.position(log.end()).unwrap();
         log.begin(9, minute(50));
-        assert_eq!(log.position(log.end() - 1), None, "that is before the first of those");
+        assert_eq!(log.position(log.end() - 1), None, "that is before the first version");
         log.push(change(7));
-        assert_eq!(log.find(told, minute(60)), None, "a version that is not there");
+        assert_eq!(log.find(position, minute(60)), None, "the version does not exist");
         for version in [10, 11] {
             log.begin(version, minute(51));
             log.push(change(8));
         }
-        assert_eq!(log.find(told, minute(50)), None);
-        assert_eq!(log.find(told, minute(60)), Some(log.end() - 3), "all since then");
+        assert_eq!(log.find(position, minute(50)), None);
+        assert_eq!(log.find(position, minute(60)), Some(log.end() - 3), "all since then");
         assert_eq!(log.find(log.position(log.end()).unwrap(), minute(60)), Some(log.end()));
     }
 }

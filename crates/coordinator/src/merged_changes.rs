@@ -1,5 +1,5 @@
-//! What changed between two places of the log, each node once: put together once for all
-//! streams that read on from the one to the other.
+//! The changes between two positions of the log, merged by node. They are computed once for all streams that read
+//! the same range.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,22 +11,22 @@ use crate::{
     object::NodeId,
 };
 
-/// Stretches of the log that are kept: streams read the same ones at a time.
-const KEPT: usize = 8;
+/// The number of cached ranges. At any time, streams read the same few.
+const MAX_CACHED: usize = 8;
 
-/// A stretch of the log.
+/// The merged changes of a range of the log.
 #[derive(Debug, Default)]
 pub(crate) struct MergedChanges {
     nodes: Vec<(NodeId, u32, Parts)>,
-    /// Whether anybody may reach others than before.
+    /// Whether the policy changed.
     pub has_policy: bool,
-    /// Whether another thing is said of tailnet lock.
+    /// Whether the state of tailnet lock changed.
     pub has_tka: bool,
 }
 
 impl MergedChanges {
     fn of(changes: impl Iterator<Item = Change>) -> Self {
-        // If the database has lost a deletion, the node is gone at one place and there at another.
+        // If the database lost a deletion, the node is removed at one index and present at another.
         let mut nodes: BTreeMap<(NodeId, u32), Parts> = BTreeMap::new();
         let (mut has_policy, mut has_tka) = (false, false);
         for change in changes {
@@ -37,7 +37,7 @@ impl MergedChanges {
                 }
                 Change::Policy => has_policy = true,
                 Change::Tka => has_tka = true,
-                // Each client is told by what it was told before.
+                // Each session compares the relays with those that it sent.
                 Change::Relays => {}
             }
         }
@@ -45,28 +45,28 @@ impl MergedChanges {
         Self { nodes, has_policy, has_tka }
     }
 
-    /// The nodes in order, their places, and all that changed of each.
+    /// The nodes in order, with their indexes and changed parts.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, u32, Parts)> + '_ {
         self.nodes.iter().copied()
     }
 
-    /// What changed of a node.
+    /// The changed parts of a node.
     pub fn parts(&self, id: NodeId) -> Parts {
         let begin = self.nodes.partition_point(|(other, ..)| *other < id);
         let its = self.nodes[begin..].iter().take_while(|(other, ..)| *other == id);
-        its.fold(Parts::none(), |all, (.., parts)| all.and(*parts))
+        its.fold(Parts::empty(), |all, (.., parts)| all.and(*parts))
     }
 }
 
-/// The last stretches that were asked for.
+/// A cache of the last ranges.
 #[derive(Debug, Default)]
-pub(crate) struct MergedCache(Mutex<VecDeque<(Stretch, Arc<MergedChanges>)>>);
+pub(crate) struct MergedCache(Mutex<VecDeque<(Range, Arc<MergedChanges>)>>);
 
-/// Of the log: from where to where.
-type Stretch = (u64, u64);
+/// Begin and end of a range of the log.
+type Range = (u64, u64);
 
 impl MergedCache {
-    /// What changed from this number on, and before that one. `None`: some of it is forgotten.
+    /// The changes from `number` up to `end`. `None` if the log has forgotten some of them.
     pub fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
@@ -76,7 +76,7 @@ impl MergedCache {
         }
         let merged = Arc::new(MergedChanges::of(log.between(number, end)?));
         let mut kept = kept();
-        kept.truncate(KEPT - 1);
+        kept.truncate(MAX_CACHED - 1);
         kept.push_front(((number, end), Arc::clone(&merged)));
         Some(merged)
     }

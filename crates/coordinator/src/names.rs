@@ -1,19 +1,18 @@
-//! Names of nodes: one label of DNS, and each but once.
+//! Names of nodes: unique DNS labels.
 
-/// The longest label (RFC 1035, section 2.3.4).
+/// The maximum length of a label (RFC 1035, section 2.3.4).
 const MAX_LABEL: usize = 63;
-/// That of a machine whose own has no letter that a label may have.
+/// The name of a machine if its host name is without valid characters.
 const DEFAULT_NAME: &str = "node";
 
-/// Endings that some systems add to a host's name, in the order in which they are removed.
+/// Suffixes that some systems add to a host name, in the order in which they are removed.
 const ENDINGS: [&str; 3] = [".local", ".localdomain", ".lan"];
 
-/// The label that a host's name becomes: the one that Tailscale makes of it (`util/dnsname`,
-/// `SanitizeHostname`), or [`DEFAULT_NAME`]. Machines find each other by these names, so a network that moves
-/// here keeps them.
+/// Converts a host name to a label, as Tailscale does (`util/dnsname`, `SanitizeHostname`), or to [`DEFAULT_NAME`].
+/// Machines find each other by these names, so an imported network must keep them.
 pub fn label(hostname: &str) -> String {
     let name = ENDINGS.iter().fold(hostname, |name, end| name.strip_suffix(end).unwrap_or(name));
-    // What is cut off decides nothing, whether its letters would be dropped or not.
+    // The name is truncated before invalid characters are dropped, as in Tailscale.
     let bytes = &name.as_bytes()[..name.len().min(MAX_LABEL)];
     let is_end = |byte: &u8| byte.is_ascii_alphanumeric();
     let Some(first) = bytes.iter().position(is_end) else { return DEFAULT_NAME.into() };
@@ -26,12 +25,12 @@ pub fn label(hostname: &str) -> String {
     bytes[first..=last].iter().filter_map(letter).collect()
 }
 
-/// Whether this is a label in small letters, which somebody may give a node as its name.
+/// Whether this is a label in lower case, which may be a node's name.
 pub fn is_label(name: &str) -> bool {
     !name.is_empty() && label(name) == name
 }
 
-/// Whether a name is the one that a host's name becomes, or that with a number.
+/// Whether a name is the label of a host name, or that label with a number.
 pub fn is_derived_from(name: &str, hostname: &str) -> bool {
     let rest = name.strip_prefix(&label(hostname)).map(|rest| rest.strip_prefix('-').ok_or(rest));
     match rest {
@@ -41,15 +40,15 @@ pub fn is_derived_from(name: &str, hostname: &str) -> bool {
     }
 }
 
-/// The label, or the first with a number behind it that is free.
+/// Returns the label, or the first free one with a number appended.
 pub fn unique(label: String, is_free: impl Fn(&str) -> bool) -> String {
     if is_free(&label) {
         return label;
     }
     let numbered = |number: u64| {
         let number = format!("-{number}");
-        let kept = label.len().min(MAX_LABEL - number.len());
-        format!("{}{number}", label[..kept].trim_end_matches('-'))
+        let length = label.len().min(MAX_LABEL - number.len());
+        format!("{}{number}", label[..length].trim_end_matches('-'))
     };
     (1..).map(numbered).find(|name| is_free(name)).expect("numbers do not end")
 }
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_names_become_labels() {
+    fn host_names_become_labels() {
         for (hostname, expected) in [
             ("box", "box"),
             ("web.site-a.example", "web-site-a-example"),
@@ -91,14 +90,14 @@ mod tests {
         ] {
             assert_eq!(label(hostname), expected, "{hostname}");
         }
-        // The cut comes before the ends: letters that are dropped count.
+        // Truncation comes first: dropped characters count.
         assert_eq!(label(&format!("{}b", "+".repeat(MAX_LABEL))), DEFAULT_NAME);
         assert_eq!(label(&format!("a{}b", "-".repeat(MAX_LABEL - 1))), "a");
         assert_eq!(label(&format!("{}.x", "a".repeat(MAX_LABEL))), "a".repeat(MAX_LABEL));
     }
 
     #[test]
-    fn a_name_that_is_had_gets_a_number() {
+    fn a_used_name_gets_a_number() {
         let had = ["a", "a-1"];
         assert_eq!(unique("a".into(), |name| !had.contains(&name)), "a-2");
         let long = "b".repeat(MAX_LABEL);
@@ -107,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_number_is_still_of_its_host() {
-        for (name, is_of_host_desk) in [
+    fn a_name_with_a_number_is_derived_from_its_host_name() {
+        for (name, expected) in [
             ("desk", true),
             ("desk-1", true),
             ("desk-", false),
@@ -116,7 +115,7 @@ mod tests {
             ("desktop", false),
             ("des", false),
         ] {
-            assert_eq!(is_derived_from(name, "Desk.local"), is_of_host_desk, "{name}");
+            assert_eq!(is_derived_from(name, "Desk.local"), expected, "{name}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Small numbers for nodes, and the sets of them that followers are told by.
+//! Indexes of nodes, and the sets of nodes by which streams compute their updates.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::{
     object::{Node, NodeId, UserId},
 };
 
-/// Small numbers for nodes.
+/// Small numbers of nodes, which are reused.
 #[derive(Debug, Default)]
 pub(crate) struct NodeIndexes {
-    /// Whose each is.
+    /// The node at each index.
     pub nodes: Vec<Option<NodeId>>,
-    /// Of nodes that can be reached at all.
+    /// Nodes with a disco key.
     pub reachable: NodeSet,
-    /// Of nodes that networks may go to.
+    /// Nodes with approved routes.
     pub routers: NodeSet,
-    /// By owner, which tagged nodes have not.
+    /// Nodes by owner; `None` for tagged nodes.
     pub of_users: BTreeMap<Option<UserId>, NodeSet>,
     free: Vec<u32>,
 }
 
 impl NodeIndexes {
-    /// One for a node that is new.
+    /// Allocates an index for a new node.
     pub fn allocate(&mut self, node: &Node) -> u32 {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -38,14 +38,14 @@ impl NodeIndexes {
         index
     }
 
-    /// The node that was at a place is there again.
+    /// Returns a removed node to its index.
     pub fn restore(&mut self, index: u32, node: &Node) -> u32 {
         self.nodes[index as usize] = Some(node.id);
         self.update_sets(index, None, Some(node));
         index
     }
 
-    /// The node at a place is another than it was, or there is none any more.
+    /// Updates the sets after the node at an index changed or was removed.
     pub fn update_sets(&mut self, index: u32, before: Option<&Node>, now: Option<&Node>) {
         let at = index as usize;
         let put = |set: &mut NodeSet, is_in| if is_in { set.insert(at) } else { set.remove(at) };
@@ -68,13 +68,13 @@ impl NodeIndexes {
         }
     }
 
-    /// A node is gone. Its place is kept free until nobody can take another for it.
+    /// Removes the node at an index. The index is not reused before it is released.
     pub fn vacate(&mut self, index: u32, node: &Node) {
         self.nodes[index as usize] = None;
         self.update_sets(index, Some(node), None);
     }
 
-    /// A place may be taken again.
+    /// Allows an index to be reused.
     pub fn release(&mut self, index: u32) {
         if index != NO_INDEX {
             self.free.push(index);
@@ -82,10 +82,10 @@ impl NodeIndexes {
     }
 }
 
-/// Of a node that was made and forgotten between two looks at what others wrote: it had no place here.
+/// The index of a node that another server added and removed between two reads, so that it never had an index here.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
 
-/// A place, or a number of places, as it is kept.
+/// Converts an index, or a number of indexes.
 pub(crate) fn as_index(of: usize) -> u32 {
     u32::try_from(of).expect("each node has an address of IPv4, and those are fewer")
 }

@@ -1,4 +1,4 @@
-//! Nodes and users as clients read them (tailscale `tailcfg.Node`, `UserProfile`).
+//! JSON of nodes and users for clients (tailscale `tailcfg.Node`, `UserProfile`).
 
 use std::sync::Arc;
 
@@ -13,34 +13,33 @@ use crate::{
     time::{Time, ZERO_TIME, text_or_zero},
 };
 
-/// The user of all nodes that have tags instead of one (recorded from Tailscale's service).
+/// The user ID of all tagged nodes (recorded from Tailscale's service).
 const TAGGED: i64 = 2_147_455_555;
 
-/// What a client of an administrator may do; the values are lists of parameters, of which these have
-/// none.
+/// Capabilities of every node, without parameters.
 const CAPABILITIES: [&str; 4] = [
     "https://tailscale.com/cap/file-sharing",
     "https://tailscale.com/cap/is-admin",
     "https://tailscale.com/cap/ssh",
-    // Without it a client follows no tailnet lock.
+    // A client without it ignores tailnet lock.
     "https://tailscale.com/cap/tailnet-lock",
 ];
 
-/// The attribute by which clients suggest an exit (`tailcfg.NodeAttrSuggestExitNode`).
+/// The attribute of exit nodes that clients suggest (`tailcfg.NodeAttrSuggestExitNode`).
 const SUGGEST_EXIT: &str = "suggest-exit-node";
 
 impl State {
-    /// A node as its peers are told of it.
+    /// JSON of a node for its peers.
     pub(crate) fn peer_json(&self, entry: &Entry) -> Arc<str> {
         Arc::clone(entry.peer_json.get_or_init(|| self.render_peer(entry, &[]).into()))
     }
 
-    /// The same, without networks that somebody is not told of.
+    /// JSON of a node for a peer to which some of its networks are hidden.
     pub(crate) fn peer_json_without(&self, entry: &Entry, hidden: &[IpNet]) -> Arc<str> {
         self.render_peer(entry, hidden).into()
     }
 
-    /// Which networks of a router a node is not told of.
+    /// The networks of a router that are hidden to a node.
     pub(crate) fn hidden_routes(&self, viewer: &Entry, router: &Entry) -> Vec<IpNet> {
         if router.node.approved.is_empty() {
             return Vec::new();
@@ -83,14 +82,14 @@ impl State {
         Value::Object(fields).to_string()
     }
 
-    /// Whether clients may suggest a node as an exit: one that is, where the policy says so.
+    /// Whether clients may suggest a node as an exit: an exit node with the attribute.
     fn is_suggested(&self, entry: &Entry) -> bool {
         let attributes = || self.access.attributes(entry.index);
         entry.node.routes().any(|net| is_exit(&net))
             && attributes().iter().any(|own| own == SUGGEST_EXIT)
     }
 
-    /// A node as it is told of itself.
+    /// JSON of a node for itself.
     pub(crate) fn self_json(&self, entry: &Entry, now: Time) -> String {
         let node = &entry.node;
         let mut fields = self.common_fields(node);
@@ -132,7 +131,7 @@ impl State {
         fields
     }
 
-    /// The owner of a node.
+    /// The user ID and the profile of a node's owner.
     pub(crate) fn profile(&self, node: &Node) -> (i64, String) {
         let user = node.user.and_then(|id| self.users.get(&id));
         let number = user_number(node);
@@ -146,7 +145,7 @@ impl State {
         (number, profile.to_string())
     }
 
-    /// How names are resolved.
+    /// JSON of the DNS configuration.
     pub(crate) fn dns(&self) -> String {
         let dns = &self.settings.dns;
         let resolvers = |texts: &[String]| -> Vec<Value> {
@@ -158,7 +157,7 @@ impl State {
         let mut split: Map<String, Value> =
             split.map(|(domain, servers)| (domain.clone(), json!(resolvers(servers)))).collect();
         for (name, _) in &dns.extra {
-            // Clients before 1.102 ask their host's resolvers for what no route covers.
+            // Clients before 1.102 query the host's resolvers for names that no route covers.
             let is_below = |domain: &String| {
                 name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             };
@@ -186,7 +185,7 @@ impl State {
     }
 }
 
-/// The node of a client that is none any more: its key has expired, so that it asks to log in.
+/// JSON of a removed node: its key has expired, so the client asks its user to log in.
 pub(crate) fn removed(id: NodeId, key: &str) -> String {
     let long_ago = Time(123_000).text();
     json!({

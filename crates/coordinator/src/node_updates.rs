@@ -1,4 +1,4 @@
-//! What nodes tell of themselves while they are.
+//! Updates that nodes send about themselves.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{
     timers::Timer,
 };
 
-/// A program that starts again says that it has no endpoints before it has looked. Peers that were
-/// told so at once would leave a path that works.
+/// How long peers keep the endpoints of a node that reports none. A restarted client reports none before it has
+/// found its own; peers that lost them at once would leave a working path.
 const WITHOUT_ENDPOINTS: Duration = Duration::from_secs(5);
 
 impl State {
-    /// Takes what a node's request tells of it.
+    /// Applies a node's map request.
     pub fn apply_map_request(&mut self, id: NodeId, request: &MapRequest, now: Time) {
         if let Some(hostinfo) = &request.hostinfo
             && request.updates_node()
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// Whether a node has endpoints is to be looked at when its time comes.
+    /// Sets the timer of a node without endpoints again.
     pub(crate) fn restore_endpoint_timer(&mut self, id: NodeId) {
         let entry = self.nodes.get(&id);
         if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// A node may still be without endpoints.
+    /// Clears the endpoints of a node that has reported none for long enough.
     pub(crate) fn clear_endpoints(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
@@ -59,11 +59,11 @@ impl State {
         }
     }
 
-    /// Takes what a machine says of itself.
+    /// Applies the host information of a machine.
     pub(crate) fn apply_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
         let Some(entry) = self.nodes.get(&id) else { return };
         let node = &entry.node;
-        // A name that has a number because another had it keeps it for as long as the host's is the same.
+        // A name with a number stays while the host name is the same.
         let is_same = node.hostinfo.hostname == hostinfo.hostname;
         let name = if node.renamed || is_same {
             node.name.clone()
@@ -71,7 +71,7 @@ impl State {
             self.free_name(names::label(&hostinfo.hostname), Some(&node.name))
         };
         self.change_node(id, now, |node| {
-            let mut parts = Parts::none();
+            let mut parts = Parts::empty();
             let shown = |of: &Hostinfo| {
                 (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
             };
@@ -95,10 +95,10 @@ impl State {
 }
 
 fn apply_paths(node: &mut Node, request: &MapRequest) -> Parts {
-    let mut parts = Parts::none();
-    let says_disco = !request.disco_key.is_zero() && request.disco_key != node.disco;
-    // A stream has the keys of the moment that it was begun in: it never replaces what was told.
-    if says_disco && (request.updates_node() || node.disco.is_zero()) {
+    let mut parts = Parts::empty();
+    let has_new_disco = !request.disco_key.is_zero() && request.disco_key != node.disco;
+    // A stream request may have an older key than an update: it does not replace a key.
+    if has_new_disco && (request.updates_node() || node.disco.is_zero()) {
         let is_first = node.disco.is_zero();
         node.disco = request.disco_key;
         parts = parts.and(if is_first { Parts::PEER_VIEW } else { Parts::DISCO });
@@ -117,12 +117,12 @@ fn apply_paths(node: &mut Node, request: &MapRequest) -> Parts {
     parts
 }
 
-/// Whether a node can be reached at all: one that never said a disco key cannot.
+/// Whether a node can be reached. A node that never reported a disco key cannot.
 pub(crate) fn is_reachable(node: &Node) -> bool {
     node.disco != DiscoPublic::default()
 }
 
-/// An endpoint, as Go writes it.
+/// Endpoints in Go's format.
 pub(crate) fn texts(endpoints: &[SocketAddr]) -> Vec<String> {
     endpoints.iter().map(SocketAddr::to_string).collect()
 }

@@ -1,4 +1,4 @@
-//! What administrators do with nodes.
+//! Commands of administrators on nodes.
 
 use ipnet::IpNet;
 
@@ -14,22 +14,22 @@ use crate::{
 };
 
 impl State {
-    /// A node is gone: its streams end, and its peers are told.
+    /// Deletes a node. Its streams end, and its peers are notified.
     ///
     /// # Errors
-    /// There is none.
+    /// The node does not exist.
     pub fn delete_node(&mut self, id: NodeId) -> Result<(), Refusal> {
-        self.known(id)?;
+        self.find_node(id)?;
         self.remove_node(id);
         Ok(())
     }
 
-    /// The key of a node expires then; none for never.
+    /// Sets the time at which a node's key expires; `None` for never.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not exist.
     pub fn set_expiry(&mut self, id: NodeId, at: Option<Time>, now: Time) -> Result<(), Refusal> {
-        self.known(id)?;
+        self.find_node(id)?;
         self.change_node(id, now, |node| {
             node.expires = at;
             Parts::KEY
@@ -37,12 +37,12 @@ impl State {
         Ok(())
     }
 
-    /// Gives a node a name of an administrator's.
+    /// Renames a node. The name no longer follows the host's.
     ///
     /// # Errors
-    /// There is no such node, the name is taken, or none.
+    /// The node does not exist, or the name is taken or invalid.
     pub fn rename_node(&mut self, id: NodeId, name: &str, now: Time) -> Result<(), Refusal> {
-        let is_own = self.known(id)?.name == name;
+        let is_own = self.find_node(id)?.name == name;
         if !names::is_label(name) {
             return Err(Refusal::InvalidName(name.to_owned()));
         }
@@ -56,12 +56,12 @@ impl State {
         Ok(())
     }
 
-    /// Gives a node tags, which it has instead of an owner from then on.
+    /// Sets the tags of a node, which replace its owner.
     ///
     /// # Errors
-    /// There is no such node, or a tag is none.
+    /// The node does not exist, or a tag is invalid.
     pub fn tag_node(&mut self, id: NodeId, tags: &[String], now: Time) -> Result<(), Refusal> {
-        self.known(id)?;
+        self.find_node(id)?;
         if tags.is_empty() {
             return Err(Refusal::LastTag);
         }
@@ -77,12 +77,12 @@ impl State {
         Ok(())
     }
 
-    /// Lets a node route these networks and no others. One half of an exit is both.
+    /// Sets the approved routes of a node. One default route stands for both.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not exist.
     pub fn approve_routes(&mut self, id: NodeId, nets: &[IpNet], now: Time) -> Result<(), Refusal> {
-        self.known(id)?;
+        self.find_node(id)?;
         let mut nets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
         if nets.iter().any(is_exit) {
             nets.extend(EXITS.map(|net| net.parse::<IpNet>().expect("a network")));
@@ -96,10 +96,10 @@ impl State {
         Ok(())
     }
 
-    fn known(&self, id: NodeId) -> Result<&Node, Refusal> {
+    fn find_node(&self, id: NodeId) -> Result<&Node, Refusal> {
         self.nodes.get(&id).map(|entry| &entry.node).ok_or(Refusal::NoNode(id))
     }
 }
 
-/// What an exit node routes.
+/// The routes of an exit node.
 const EXITS: [&str; 2] = ["0.0.0.0/0", "::/0"];

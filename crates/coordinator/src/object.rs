@@ -1,4 +1,4 @@
-//! What is kept: each object has a kind, a number that is never given twice, and a body of JSON.
+//! Stored objects. Each has a kind, a number that is never reused, and a body of JSON.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -47,11 +47,11 @@ id!(
     ApiKeyId
 );
 id!(
-    /// The number of an entry of the audit.
+    /// The number of an entry of the audit log.
     AuditId
 );
 id!(
-    /// The number of what is kept of tailnet lock: always the same.
+    /// The number of the state of tailnet lock, which is always the same.
     TkaId
 );
 id!(
@@ -59,7 +59,7 @@ id!(
     TkaUpdateId
 );
 
-/// Of what kind an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A [`User`].
@@ -74,14 +74,14 @@ pub enum Kind {
     ApiKey,
     /// An [`AuditEntry`].
     AuditEntry,
-    /// A [`Lock`].
+    /// The [`TkaState`].
     TkaState,
     /// A [`TkaUpdate`].
     TkaUpdate,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::User,
         Self::PreAuthKey,
@@ -93,7 +93,7 @@ impl Kind {
         Self::TkaUpdate,
     ];
 
-    /// Its name in the store.
+    /// The name in the store.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -107,34 +107,31 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// An object that is to be written, or was read.
+/// An object in the form of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its kind.
     pub kind: Kind,
-    /// Its number among its kind.
+    /// The number, unique among objects of the kind.
     pub id: i64,
-    /// JSON; none if it is gone: what remains is that its number was given.
+    /// The JSON. `None` if the object was deleted; the number stays used.
     pub body: Option<String>,
 }
 
-/// Something that is kept.
+/// A type of stored objects.
 pub trait Object: Serialize + DeserializeOwned {
-    /// Its kind.
     const KIND: Kind;
 
-    /// Its number.
     fn number(&self) -> i64;
 
-    /// As it is written.
+    /// The form of the store.
     fn stored(&self) -> Stored {
-        let body = serde_json::to_string(self).expect("keys are texts, and nothing refuses");
+        let body = serde_json::to_string(self).expect("all keys are strings, and no field fails");
         Stored { kind: Self::KIND, id: self.number(), body: Some(body) }
     }
 }
@@ -160,212 +157,190 @@ object!(AuditEntry);
 object!(TkaState);
 object!(TkaUpdate);
 
-/// Who owns nodes.
+/// A user, the owner of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// The number.
     pub id: UserId,
-    /// The name that is unique.
+    /// The unique name.
     pub name: String,
-    /// The name that is shown.
+    /// The displayed name.
     #[serde(default)]
     pub display_name: String,
-    /// An address.
+    /// The mail address.
     #[serde(default)]
     pub email: String,
-    /// Where a picture is.
+    /// The URL of a picture.
     #[serde(default)]
     pub picture_url: String,
-    /// Who it is for the provider that vouches for it; none if an administrator made it.
+    /// The identity at the provider. `None` if an administrator created the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
-    /// Whether it was made the owner of the network.
+    /// Whether the user was made the owner of the network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_owner: bool,
-    /// The groups that the provider had it in at its last login.
+    /// The groups from the provider at the last login.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// When it was made.
     pub created: Time,
 }
 
-/// What stands for a login. The key itself is not kept.
+/// A pre-auth key, which registers nodes without a login. The key itself is not stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreAuthKey {
-    /// The number.
     pub id: KeyId,
-    /// Whose nodes it makes; nobody's if they are tagged.
+    /// The owner of its nodes. `None` if they are tagged.
     pub user: Option<UserId>,
-    /// The part of the key that names it.
+    /// The public part of the key, which identifies it.
     pub prefix: String,
-    /// Of the part that is secret.
+    /// The hash of the secret part.
     pub hash: Hash,
-    /// Whether it makes more than one node.
+    /// Whether it can register more than one node.
     pub reusable: bool,
-    /// Whether its nodes are forgotten when they go.
+    /// Whether its nodes are deleted after they disconnect.
     pub ephemeral: bool,
-    /// Whether it has made a node.
+    /// Whether it has registered a node.
     pub used: bool,
-    /// When it ends.
     pub expires: Option<Time>,
     /// The tags of its nodes.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// When it was made.
     pub created: Time,
 }
 
-/// Who may reach whom. The newest is in force.
+/// An access control policy. The newest one is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// The number.
     pub id: PolicyId,
-    /// As it was written, with its comments.
+    /// The text with its comments.
     pub text: String,
-    /// When it was saved.
     pub created: Time,
 }
 
-/// What an administrator's program shows instead of a password. The key itself is not kept.
+/// An API key, with which programs of administrators authenticate. The key itself is not stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ApiKey {
-    /// The number.
     pub id: ApiKeyId,
-    /// The part of the key that names it.
+    /// The public part of the key, which identifies it.
     pub prefix: String,
-    /// Of the part that is secret.
+    /// The hash of the secret part.
     pub hash: Hash,
-    /// When it ends.
     pub expires: Option<Time>,
-    /// When it was made.
     pub created: Time,
 }
 
-/// What an administrator did. It is never changed, and never gone.
+/// An action of an administrator. Entries are never changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// The number: entries are in its order.
+    /// The number, in the order of the actions.
     pub id: AuditId,
-    /// When.
     pub at: Time,
-    /// By what right: the local socket, an API key, a session of the page.
+    /// The authorization: the local socket, an API key, or a session of the web page.
     pub who: String,
-    /// The command, in words.
+    /// The command as text.
     pub what: String,
-    /// Why it was not carried out.
+    /// The reason of the refusal, if the command was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// The hash of the entry before it; none in entries of before there was a chain.
+    /// The hash of the previous entry. `None` in entries from before the chain was introduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<AuditHash>,
 }
 
-/// What is kept of tailnet lock, beside its updates.
+/// The state of tailnet lock, without its updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TkaState {
-    /// The number.
     pub id: TkaId,
-    /// The node that may turn it on, and until when.
+    /// The node that may turn it on, and the end of its permission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<(NodeId, Time)>,
     /// The node that is turning it on, and the checkpoint that it made, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<(NodeId, String)>,
-    /// Whether it is on: then there are updates.
+    /// Whether it is on. Then there are updates.
     #[serde(default)]
     pub is_on: bool,
-    /// The secret that turned it off, in base64: each node checks it by itself, and goes by nothing
-    /// else. It is none any more by then.
+    /// The disablement secret that turned it off, in base64. Each node verifies it. It is public by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// An update of tailnet lock, in the order in which they came.
+/// An update of tailnet lock. Numbers are in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TkaUpdate {
-    /// The number.
     pub id: TkaUpdateId,
-    /// Its text, in base64.
+    /// The update in base64.
     pub text: String,
 }
 
-/// How a node became one.
+/// The way in which a node was registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegisterMethod {
-    /// By a pre-auth key.
+    /// With a pre-auth key.
     #[default]
     AuthKey,
     /// By an administrator.
     Cli,
-    /// By a login at a provider of identities.
+    /// By a login at an OpenID provider.
     Oidc,
 }
 
-/// A machine in the network.
+/// A node of the network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// The number.
     pub id: NodeId,
-    /// The key of its machine.
+    /// The machine key.
     pub machine: MachinePublic,
-    /// The key of WireGuard.
+    /// The node key, for WireGuard.
     pub key: NodePublic,
-    /// The key of its disco messages; zero until it says one.
+    /// The disco key; zero until the node reports one.
     pub disco: DiscoPublic,
-    /// The owner; nobody if it is tagged.
+    /// The owner. `None` if the node is tagged.
     pub user: Option<UserId>,
-    /// What it is, instead of whose.
+    /// The tags, instead of an owner.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Its name in the network, without the network's.
+    /// The name, without the domain of the network.
     pub name: String,
-    /// Whether the name is an administrator's and does not follow the host's.
+    /// Whether an administrator set the name. Then it does not follow the host name.
     #[serde(default)]
     pub renamed: bool,
-    /// Its address.
     pub v4: Ipv4Addr,
-    /// Its address.
     pub v6: Ipv6Addr,
-    /// Where it may be reached.
     #[serde(default)]
     pub endpoints: Vec<SocketAddr>,
-    /// The region of its home.
-    #[serde(default)]
+    /// The region of the home relay.
+    #[serde(default, rename = "home")]
     pub home_relay: u16,
-    /// The capability version that it speaks.
+    /// The capability version of the client.
     #[serde(default)]
     pub version: u16,
-    /// What it says of itself.
     pub hostinfo: Hostinfo,
-    /// Whether it is forgotten when it goes.
+    /// Whether it is deleted after it disconnects.
     #[serde(default)]
     pub ephemeral: bool,
-    /// The key that it was made by.
+    /// The pre-auth key that registered it.
     pub auth_key: Option<KeyId>,
-    /// How it was made.
     #[serde(default)]
     pub method: RegisterMethod,
-    /// When its key expires.
     pub expires: Option<Time>,
-    /// When it was made.
     pub created: Time,
-    /// When it took another key; none if it has its first.
+    /// The time of the last change of the node key. `None` if it has its first key.
     #[serde(default)]
     pub rekeyed: Option<Time>,
-    /// The number of changes that clients were sent. Of several changes another server reads only the last one.
+    /// The number of changes that were sent to clients. Another server reads only the last of several changes.
     #[serde(default)]
     pub changes: u64,
-    /// When it was last connected; of one that is connected, when that was last written.
+    /// The time of the last connection. For a connected node, this is the time of the last write.
     pub last_seen: Option<Time>,
-    /// The networks that an administrator lets it route.
+    /// Approved routes.
     #[serde(default)]
     pub approved: Vec<IpNet>,
-    /// The networks that go to it, of those that several may route: all servers say the same.
+    /// The networks for which it is the primary router. All servers agree on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub primaries: Vec<IpNet>,
-    /// The public half of its key of tailnet lock, as it says it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// The node's public key for tailnet lock.
+    #[serde(default, rename = "lock_key", skip_serializing_if = "String::is_empty")]
     pub tka_key: String,
     /// The signature of its node key by tailnet lock, in base64.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -373,17 +348,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether its key has expired.
+    /// Whether the node key has expired.
     pub fn has_expired(&self, now: Time) -> bool {
         self.expires.is_some_and(|at| at <= now)
     }
 
-    /// Whether it has tags instead of an owner.
+    /// Whether the node has tags instead of an owner.
     pub fn is_tagged(&self) -> bool {
         !self.tags.is_empty()
     }
 
-    /// The networks that it advertises and may route.
+    /// The advertised and approved routes.
     pub fn routes(&self) -> impl Iterator<Item = IpNet> {
         self.hostinfo.routable.iter().filter(|net| self.approved.contains(net)).copied()
     }

@@ -1,5 +1,5 @@
-//! Registrations that wait for somebody to let them in. Who asks for more and more has its own
-//! forgotten, not others'.
+//! Registrations that wait for approval. Limits evict registrations of the machine or address with the most, not
+//! those of others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,21 +12,21 @@ use tailnet::keys::MachinePublic;
 
 use crate::{request::RegisterRequest, time::Time};
 
-/// The most that wait, and the most of one machine.
+/// The maximum number of pending registrations, and of those of one machine.
 const MAX_PENDING: usize = 1000;
 const MAX_PER_MACHINE: usize = 4;
 
-/// A registration that waits.
+/// A pending registration.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub machine: MachinePublic,
     pub request: RegisterRequest,
-    /// From where it was asked for.
+    /// The address from which it was requested.
     pub from: Option<IpAddr>,
     pub since: Time,
 }
 
-/// Those that wait, by number.
+/// Pending registrations by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingRegistrations(BTreeMap<String, Arc<Pending>>);
 
@@ -35,12 +35,12 @@ impl PendingRegistrations {
         self.0.get(number)
     }
 
-    /// All, and since when they wait.
+    /// All numbers, with the time of each registration.
     pub fn all(&self) -> impl Iterator<Item = (&String, Time)> {
         self.0.iter().map(|(number, pending)| (number, pending.since))
     }
 
-    /// Those that do not wait in another.
+    /// The registrations that are not in another table.
     pub fn without<'a>(
         &'a self,
         other: &'a Self,
@@ -52,7 +52,7 @@ impl PendingRegistrations {
         self.0.remove(number)
     }
 
-    /// One more waits; returns that which has to go for it.
+    /// Adds a registration. Returns the one that was evicted for it.
     pub fn insert(
         &mut self,
         number: String,
@@ -62,7 +62,7 @@ impl PendingRegistrations {
         let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MAX_PER_MACHINE {
             self.oldest(of_machine)
         } else if self.0.len() >= MAX_PENDING {
-            // From where most wait.
+            // The address with the most registrations.
             let busiest = most_frequent(self.0.values().map(|pending| pending.from)).flatten();
             self.oldest(|other| other.from == busiest)
         } else {
@@ -79,7 +79,7 @@ impl PendingRegistrations {
     }
 }
 
-/// Who is named most often.
+/// The most frequent item.
 pub(crate) fn most_frequent<P: Copy + Eq + Hash>(all: impl Iterator<Item = P>) -> Option<P> {
     let mut counts: HashMap<P, usize> = HashMap::new();
     for one in all {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_more_and_more_has_its_own_forgotten() {
+    fn a_flood_evicts_only_registrations_from_the_same_address() {
         let mut room = PendingRegistrations::default();
         room.insert("mine".into(), pending(0, 1, 0));
         for flood in 1..3 * MAX_PENDING as u32 {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_few() {
+    fn registrations_of_one_machine_are_limited() {
         let mut room = PendingRegistrations::default();
         for ask in 0..10 {
             room.insert(format!("{ask}"), pending(1, 1, ask));

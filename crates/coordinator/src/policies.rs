@@ -1,4 +1,4 @@
-//! The network's policy: which one is in force, and what it lets nodes do unasked.
+//! The policies of the network: the active one, and its effects on tags, routes and addresses.
 
 use std::sync::Arc;
 
@@ -16,53 +16,53 @@ use crate::{
     time::Time,
 };
 
-/// The policies that are kept; older ones are forgotten.
-const KEPT: usize = 100;
-/// The most approved routes of a node. Beyond them, those that it does not offer lose their approval.
-const MOST_APPROVED: usize = 1024;
+/// The number of stored policies. Older ones are deleted.
+const MAX_POLICIES: usize = 100;
+/// The maximum number of approved routes of a node. Beyond it, routes that are not advertised lose their approval.
+const MAX_APPROVED: usize = 1024;
 
-/// A policy that passed its tests in this network, beside the one in force.
+/// A policy that passed its tests in this network, compared with the active one.
 #[derive(Debug)]
 pub struct PolicyReview {
-    /// The one in force.
+    /// The active policy.
     pub before: Compiled,
-    /// The other, with the routes that it approves.
+    /// The reviewed policy, with the routes that it approves.
     pub after: Compiled,
-    /// Routes that it approves at once, each with the name of the node that offers it.
+    /// Routes that it approves, each with the name of the advertising node.
     pub routes: Vec<(String, IpNet)>,
-    /// Likely mistakes in it.
+    /// Likely mistakes.
     pub warnings: Vec<policy::Fault>,
 }
 
-/// Networks that the policy has addresses of nodes taken from.
+/// Address pools of the policy.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
-    /// For a node.
+    /// Pools of a node.
     pub own: Vec<IpNet>,
-    /// For any.
+    /// All pools.
     pub all: Vec<IpNet>,
 }
 
 impl State {
-    /// The policy in force; without one everybody reaches everybody.
+    /// The active policy. Without one, every node reaches every other.
     pub fn policy(&self) -> Option<&object::Policy> {
         self.policies.values().next_back()
     }
 
-    /// All that were saved and are kept, the one in force last.
+    /// All stored policies, with the active one last.
     pub fn policies(&self) -> impl Iterator<Item = &object::Policy> {
         self.policies.values()
     }
 
-    /// Runs the tests of a policy in this network, and compares it with the one in force.
+    /// Runs the tests of a policy in this network, and compares it with the active one.
     ///
     /// # Errors
-    /// One fails.
+    /// A test fails.
     pub fn review_policy(&self, text: &str, policy: &Policy) -> Result<PolicyReview, Refusal> {
         let mut nodes = self.policy_nodes();
         policy.run_tests(&nodes).map_err(Refusal::Policy)?;
         let warnings = policy.warnings(&nodes);
-        let open = || Policy::parse("{}").expect("a policy without sections is one");
+        let open = || Policy::parse("{}").expect("an empty policy is valid");
         let before = match self.access.policy() {
             Some(policy) => policy.compile(&nodes),
             None => open().compile(&nodes),
@@ -79,7 +79,7 @@ impl State {
         Ok(PolicyReview { before, after, routes, warnings })
     }
 
-    /// Puts a policy in force, which was read from this text. Routes that it approves are approved.
+    /// Activates a policy, which was parsed from this text, and approves routes by it.
     ///
     /// # Errors
     /// A test fails.
@@ -105,7 +105,7 @@ impl State {
         let saved = object::Policy { id, text, created: now };
         self.store(&saved);
         self.policies.insert(id, saved);
-        while self.policies.len() > KEPT
+        while self.policies.len() > MAX_POLICIES
             && let Some(id) = self.policies.keys().next().copied()
         {
             self.store_removal(Kind::Policy, id.0);
@@ -115,18 +115,18 @@ impl State {
         self.note(Change::Policy);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.approve_routes_of(id, now);
-            // Others know by the policy whether an exit is one to suggest.
+            // The policy decides whether peers see an exit node as suggested.
             if self.nodes[&id].node.routes().any(|net| is_exit(&net)) {
                 self.note_parts(id, Parts::PEER_VIEW);
             }
         }
     }
 
-    /// Writes the new name of a user into the policy, so that the user keeps all rights.
+    /// Replaces the name of a user in the policy, so that the user keeps all rights.
     ///
     /// # Errors
-    /// The policy has the new name already, and would give the user more rights. Or with the new name, a place
-    /// in the policy would name another user.
+    /// The policy has the new name already, which would give the user more rights. Or a mention in the policy would
+    /// refer to another user.
     pub(crate) fn rename_user_in_policy(
         &mut self,
         user: UserId,
@@ -159,13 +159,13 @@ impl State {
         Ok(())
     }
 
-    /// The first place in the policy that names this user.
+    /// The first location in the policy that names this user.
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
         let users = self.policy_users_only();
         self.access.policy()?.find_mention_of_user(&users, user.0.unsigned_abs())
     }
 
-    /// Parts of the policy that are left out, with line and key.
+    /// The omitted parts of the policy, with line and key.
     pub fn left_out(&self) -> Vec<String> {
         let left_out = self.access.policy().map_or(&[][..], Policy::left_out);
         left_out.iter().map(|fault| format!("left out: {fault}")).collect()
@@ -180,7 +180,7 @@ impl State {
         names.map(|fault| fault.to_string()).collect()
     }
 
-    /// Has the policy that was kept last be in force.
+    /// Activates the last stored policy.
     pub(crate) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
         let Some(saved) = self.policy() else {
             self.access = Access::open();
@@ -199,7 +199,7 @@ impl State {
         self.access = Access::new(policy, Nodes { users, nodes, domains: Vec::new() });
     }
 
-    /// Brings the policy up to date with what happened to nodes and users.
+    /// Updates the compiled policy after changes of nodes and users.
     pub(crate) fn renew_access(&mut self) {
         if !self.access.is_stale() {
             return;
@@ -216,8 +216,10 @@ impl State {
         }
     }
 
-    /// The tags that a node of this owner gets, of those that it has or its key gives and those that
-    /// it asks for.
+    /// Returns the tags of a node: those of `owner` and the requested ones.
+    ///
+    /// # Errors
+    /// The owner may not assign a requested tag.
     pub(crate) fn check_requested_tags(
         &self,
         owner: &policy::Node,
@@ -242,7 +244,7 @@ impl State {
         Ok(tags)
     }
 
-    /// Where the policy has the addresses of such a new node taken from.
+    /// The address pools for a new node.
     pub(crate) fn pools(&self, node: policy::Node) -> Pools {
         let Some(policy) = self.access.policy() else { return Pools::default() };
         let all: Vec<IpNet> = policy.pools().collect();
@@ -254,7 +256,7 @@ impl State {
         Pools { own: policy.address_pools_of(&alone, 0).to_vec(), all }
     }
 
-    /// Approves what the policy lets a node route without an administrator.
+    /// Approves the routes of a node that the policy approves automatically.
     pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
         let (Some(entry), Some(policy)) = (self.nodes.get(&id), self.access.policy()) else {
             return;
@@ -262,7 +264,7 @@ impl State {
         let more = self.approvable(policy, &entry.node);
         if !more.is_empty() {
             self.change_node(id, now, |node| {
-                if node.approved.len() + more.len() > MOST_APPROVED {
+                if node.approved.len() + more.len() > MAX_APPROVED {
                     let offered = &node.hostinfo.routable;
                     node.approved.retain(|net| offered.contains(net));
                 }
@@ -272,7 +274,7 @@ impl State {
         }
     }
 
-    /// The offered networks of a node that a policy would approve and that are not approved yet.
+    /// The advertised routes of a node that a policy approves and that are not approved yet.
     fn approvable(&self, policy: &Policy, node: &Node) -> Vec<IpNet> {
         let is_open = |net: &&IpNet| !node.approved.contains(net);
         let mut offered: Vec<IpNet> =
@@ -284,18 +286,18 @@ impl State {
         offered
     }
 
-    /// All users and nodes, as a policy knows them.
+    /// All users and nodes, in the form of the crate `policy`.
     fn policy_nodes(&self) -> Nodes {
         let nodes = self.nodes.values().map(|entry| policy_node(&entry.node)).collect();
         Nodes { nodes, ..self.policy_users_only() }
     }
 
-    /// All users, as a policy knows them, and no nodes.
+    /// All users in the form of the crate `policy`, without nodes.
     fn policy_users_only(&self) -> Nodes {
         Nodes { users: self.policy_users(), ..Nodes::default() }
     }
 
-    /// All users, as a policy knows them: without names that they may have chosen themselves.
+    /// All users in the form of the crate `policy`, without names that they may have chosen themselves.
     fn policy_users(&self) -> Vec<policy::User> {
         let owner = self.owner();
         let users = self.users.values().map(|user| policy::User {
@@ -307,12 +309,12 @@ impl State {
         users.collect()
     }
 
-    /// Whether a policy means a user by its name: an administrator gave it, or trusts the provider's.
+    /// Whether a policy may refer to a user by name: an administrator set the name, or trusts the provider's names.
     fn has_trusted_name(&self, user: &User) -> bool {
         user.identity.is_none() || self.settings.trusts_usernames
     }
 
-    /// The names of the policy that a user has from a provider, and that match no user for this reason.
+    /// Names in the policy that match no user because the user's name comes from a provider.
     pub fn untrusted_policy_names(&self) -> Vec<&str> {
         let Some(policy) = self.access.policy() else { return Vec::new() };
         let users = self.users.values().filter(|user| !self.has_trusted_name(user));
@@ -322,13 +324,13 @@ impl State {
             .collect()
     }
 
-    /// What a policy knows of the node at a place; nothing where there is none.
+    /// The node at an index in the form of the crate `policy`; a default node if the index is unused.
     fn policy_node_at(&self, index: u32) -> policy::Node {
         self.entry_at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
     }
 }
 
-/// A node, as a policy knows it.
+/// A node in the form of the crate `policy`.
 pub(crate) fn policy_node(node: &Node) -> policy::Node {
     policy::Node {
         name: node.name.clone(),

@@ -1,4 +1,4 @@
-//! Who is connected, and what time does: nodes go offline, ephemeral ones are forgotten, keys expire.
+//! Connections of nodes, and timeouts: nodes go offline, ephemeral nodes are deleted, keys expire.
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
@@ -8,21 +8,21 @@ use crate::{log::Parts, object::NodeId, state::State, time::Time, timers::Timer}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 
-/// A node that was never connected has as long as an ephemeral one at least: it may be on its way.
+/// The minimum time after which an ephemeral node is deleted that was never connected: it may still connect.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
 
-/// The age at which the stored time of a connected node is renewed, because a killed server cannot store it.
-const SEEN: Duration = Duration::from_secs(10 * 60);
-/// The time from a connection to the first such write. The connection itself writes nothing, so that clients
-/// can connect while the store is read-only.
+/// The age at which the stored last-seen time of a connected node is renewed. A killed server cannot store it.
+const MAX_LAST_SEEN_AGE: Duration = Duration::from_secs(10 * 60);
+/// The delay from a connection to the first such write. The connection itself writes nothing, so clients can
+/// connect while the store is read-only.
 const SOON: Duration = Duration::from_secs(1);
 /// The interval between later writes.
 const LOOK: Duration = Duration::from_secs(30);
-/// The most nodes of one write.
-const MOST: usize = 1000;
+/// The maximum number of nodes in one write.
+const MAX_BATCH: usize = 1000;
 
 impl State {
-    /// A stream of a node begins. Its number is for [`State::disconnect`].
+    /// Adds a stream of a node. Returns its number for [`State::disconnect`].
     pub fn connect(&mut self, id: NodeId, now: Time) -> StreamId {
         let stream = self.connections.begin(id);
         self.undo.stream(id, stream, true);
@@ -35,7 +35,7 @@ impl State {
         stream
     }
 
-    /// A stream of a node ended.
+    /// Removes a stream of a node.
     pub fn disconnect(&mut self, id: NodeId, stream: StreamId, now: Time) {
         if !self.connections.end(id, stream) {
             return;
@@ -48,40 +48,40 @@ impl State {
         self.handle_disconnect(id, now);
     }
 
-    /// Stores that all connected nodes were seen now. The server is about to end.
+    /// Stores the present time as last-seen time of all connected nodes, before the server stops.
     pub fn record_all_seen(&mut self, now: Time) {
         for id in self.connections.here().collect::<Vec<_>>() {
             self.record_seen(id, now);
         }
     }
 
-    /// Renews the stored times of connected nodes.
+    /// Renews the stored last-seen times of connected nodes.
     fn refresh_last_seen(&mut self, now: Time) {
         let here = self.connections.here().filter(|id| self.has_stale_last_seen(*id, now));
-        let due: Vec<NodeId> = here.take(MOST).collect();
+        let due: Vec<NodeId> = here.take(MAX_BATCH).collect();
         for id in &due {
             self.record_seen(*id, now);
         }
         if self.connections.here().next().is_some() {
-            let wait = if due.len() == MOST { SOON } else { LOOK };
+            let wait = if due.len() == MAX_BATCH { SOON } else { LOOK };
             self.timers.set(Timer::Seen, now.after(wait));
         }
     }
 
     fn has_stale_last_seen(&self, id: NodeId, now: Time) -> bool {
-        self.nodes
-            .get(&id)
-            .is_some_and(|entry| entry.node.last_seen.is_none_or(|at| now.since(at) >= SEEN))
+        self.nodes.get(&id).is_some_and(|entry| {
+            entry.node.last_seen.is_none_or(|at| now.since(at) >= MAX_LAST_SEEN_AGE)
+        })
     }
 
     fn record_seen(&mut self, id: NodeId, now: Time) {
         self.change_node(id, now, |node| {
             node.last_seen = Some(now);
-            Parts::none()
+            Parts::empty()
         });
     }
 
-    /// Another server of the network has the streams of these nodes, and of no others.
+    /// Sets the nodes with streams at another server of the network.
     pub fn set_server_connections(&mut self, server: i64, nodes: BTreeSet<NodeId>, now: Time) {
         let (come, gone) = self.connections.set_server_nodes(server, nodes);
         for id in come {
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// Another server of the network said nothing since then: what it said before is void.
+    /// Removes the streams of another server, which sent nothing since then.
     pub fn expire_server_connections(&mut self, server: i64, since: Time) {
         let (_, gone) = self.connections.set_server_nodes(server, BTreeSet::new());
         for id in gone {
@@ -101,12 +101,12 @@ impl State {
         }
     }
 
-    /// The nodes whose streams are this server's.
+    /// The nodes with streams at this server.
     pub fn connected_here(&self) -> impl Iterator<Item = NodeId> {
         self.connections.here()
     }
 
-    /// How often those became others.
+    /// The number of changes of these nodes.
     pub fn connection_changes(&self) -> u64 {
         self.connections.changes()
     }
@@ -120,10 +120,11 @@ impl State {
         self.set_ephemeral_timer(id);
     }
 
-    /// A client that begins a stream lives; whether it did not answer before.
+    /// Marks a node as responding, because it started a stream. Returns whether it did not respond before.
     fn mark_responding(&mut self, id: NodeId) -> bool {
-        let did = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.responds, true));
-        did == Some(false)
+        let did_respond =
+            self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.responds, true));
+        did_respond == Some(false)
     }
 
     fn go_online(&mut self, id: NodeId) {
@@ -132,7 +133,7 @@ impl State {
         }
     }
 
-    /// A node is connected; whether it was not. Which networks go to it then is not looked at.
+    /// Marks a node as online. Returns whether it was offline. Does not choose primary routers.
     pub(crate) fn mark_online(&mut self, id: NodeId) -> bool {
         let was = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.online, true));
         let is_other = was == Some(false);
@@ -142,12 +143,12 @@ impl State {
         is_other
     }
 
-    /// When [`State::handle_timeout`] is to be called next.
+    /// The time of the next call of [`State::handle_timeout`].
     pub fn next_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Does what is due.
+    /// Handles all due timers.
     pub fn handle_timeout(&mut self, now: Time) {
         if mem::take(&mut self.reroutes) {
             self.choose_primaries();
@@ -166,7 +167,7 @@ impl State {
         }
     }
 
-    /// Sets the timers that a node has by what it is.
+    /// Sets the timers of a node for its expiry and, if it is ephemeral, its deletion.
     pub(crate) fn set_timers(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get(&id) else { return };
         if let Some(at) = entry.node.expires.filter(|at| *at > now) {
@@ -181,11 +182,11 @@ impl State {
         }
     }
 
-    /// When an ephemeral node without a stream is forgotten, if it stays so.
+    /// The time at which an ephemeral node without a stream is deleted.
     fn ephemeral_removal_time(&self, id: NodeId) -> Option<Time> {
         let entry = self.nodes.get(&id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
-        // Another server may have had its stream, and nobody else was told when it ended.
+        // The stream may have been at another server, and its end was not reported here.
         let gone = self.connections.gone_since(id).unwrap_or_default().max(self.started);
         (!self.connections.has(id)).then(|| match entry.node.last_seen {
             Some(seen) => seen.max(gone).after(patience),
@@ -195,7 +196,7 @@ impl State {
 
     fn go_offline(&mut self, id: NodeId, now: Time) {
         let is_connected = self.connections.has(id);
-        // It may have been back in between, and have gone again.
+        // The node may have reconnected in between, and disconnected again.
         let gone_for = self.connections.gone_since(id).map_or(Duration::MAX, |at| now.since(at));
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         if !is_connected && entry.online && gone_for >= self.settings.offline_after {

@@ -1,8 +1,8 @@
-//! Why one machine does not reach another, as far as the coordinator knows: asked in the order in
-//! which it can fail.
+//! Explains why one machine does not reach another, by the coordinator's data. The checks are in the order in which a
+//! connection can fail.
 //!
 //! ```text
-//!   is there such a machine? ──► its key? ──► online? ──► the policy? ──► a route, approved, to whom?
+//!   machine exists? ──► key valid? ──► online? ──► policy allows it? ──► route approved? ──► primary?
 //! ```
 
 use std::net::IpAddr;
@@ -17,29 +17,29 @@ use crate::{
     time::Time,
 };
 
-/// TCP, of which a port is asked.
+/// The protocol of a port: TCP.
 const TCP: i32 = 6;
 
-/// A question, and its answer.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReachabilityStep {
-    /// What has to be.
+    /// The condition.
     pub question: String,
-    /// Whether it is.
+    /// Whether the condition is met.
     pub is_met: bool,
-    /// How it is.
+    /// The actual situation.
     pub answer: String,
 }
 
-/// Where packets are to go.
+/// The destination of packets.
 struct Target<'a> {
     entry: &'a Entry,
-    /// Where behind it, if it is a router.
+    /// The address and the network behind it, if it is a router.
     behind: Option<(IpAddr, IpNet)>,
 }
 
 impl State {
-    /// Whether one reaches another, step by step; the last step is the first that is not met.
+    /// Checks step by step whether one machine reaches another. Ends with the first condition that is not met.
     pub fn check_reachability(
         &self,
         from: &str,
@@ -52,7 +52,7 @@ impl State {
         steps
     }
 
-    /// Ends where something stands in the way.
+    /// Returns `None` after the first condition that is not met.
     fn check_steps(
         &self,
         from: &str,
@@ -99,8 +99,8 @@ impl State {
         let accepts = self.accepts(source, entry, behind.map(|(address, _)| address), port);
         let what = port.map(|port| format!(" on port {port}")).unwrap_or_default();
         let answer = match accepts {
-            true => format!("a rule lets {} in", source.node.name),
-            false => format!("no rule lets {} in{what}", source.node.name),
+            true => format!("a rule allows {}", source.node.name),
+            false => format!("no rule allows {}{what}", source.node.name),
         };
         step(format!("The policy allows it{what}"), accepts, answer)?;
         let (_, net) = behind?;
@@ -108,18 +108,18 @@ impl State {
         let is_approved = entry.node.routes().any(|own| own == net);
         let answer = match is_approved {
             true => format!("{name} may route {net}"),
-            false => format!("{name} offers {net}, which nobody has approved"),
+            false => format!("{name} offers {net}, which is not approved"),
         };
         step(format!("The route to {net} is approved"), is_approved, answer)?;
-        let is_here = net.prefix_len() == 0 || entry.node.primaries.contains(&net);
-        let answer = match is_here {
-            true => format!("{net} goes to {name}; a machine has to accept routes"),
-            false => format!("{net} goes to another machine than {name}"),
+        let is_primary = net.prefix_len() == 0 || entry.node.primaries.contains(&net);
+        let answer = match is_primary {
+            true => format!("{net} is routed to {name}; the other machine must accept routes"),
+            false => format!("{net} is routed to another machine than {name}"),
         };
-        step(format!("{net} is routed"), is_here, answer)
+        step(format!("{net} is routed"), is_primary, answer)
     }
 
-    /// The machine of this name, number or address.
+    /// The machine with this name, number or address.
     fn find_entry(&self, text: &str) -> Option<&Entry> {
         let text = text.trim().trim_end_matches('.').to_lowercase();
         let name = text.strip_suffix(&format!(".{}", self.settings.base_domain));
@@ -133,7 +133,7 @@ impl State {
         self.nodes.values().find(is_it).or_else(by_number)
     }
 
-    /// A machine, or the one that an address is behind: the best of those that offer it.
+    /// The machine with this name, number or address, or the best router that offers the address.
     fn find_target(&self, text: &str) -> Option<Target<'_>> {
         if let Some(entry) = self.find_entry(text) {
             return Some(Target { entry, behind: None });
@@ -151,8 +151,7 @@ impl State {
         Some(Target { entry, behind: Some((address, net)) })
     }
 
-    /// Whether a rule of the target's filter has the source's address, and the target's or the one
-    /// behind it.
+    /// Whether a rule of the target's filter allows the source to reach the target, or the address behind it.
     fn accepts(
         &self,
         source: &Entry,
@@ -186,7 +185,7 @@ fn described(node: &Node) -> String {
     format!("{}, {}", node.v4, node.v6)
 }
 
-/// Whether the text of a rule has any of these addresses.
+/// Whether the text of a rule contains any of these addresses.
 fn has_any(text: &str, addresses: &[IpAddr]) -> bool {
     let range = || {
         let (first, last) = text.split_once('-')?;
@@ -207,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_rules_have_addresses() {
+    fn rule_texts_contain_their_addresses() {
         let four: IpAddr = "100.64.0.5".parse().unwrap();
         let six: IpAddr = "fd7a:115c:a1e0::5".parse().unwrap();
         for (text, has) in [

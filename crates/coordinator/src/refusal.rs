@@ -1,4 +1,4 @@
-//! Why an administrator's command is not carried out.
+//! Refusals of administrators' commands.
 
 use std::fmt;
 
@@ -6,28 +6,28 @@ use ipnet::IpNet;
 
 use crate::object::{KeyId, NodeId, UserId};
 
-/// Why not.
+/// The reason for which a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such user.
+    /// The user does not exist.
     NoUser(String),
-    /// There is no such pre-auth key.
+    /// The pre-auth key does not exist.
     NoKey(KeyId),
-    /// There is no such API key.
+    /// The API key does not exist.
     NoApiKey(String),
-    /// There is no such node.
+    /// The node does not exist.
     NoNode(NodeId),
-    /// The user's name is the provider's.
+    /// The user's name comes from the provider.
     NameFromProvider(UserId),
-    /// Another has the name.
+    /// The name is in use.
     NameTaken(String),
-    /// Nobody may be named so.
+    /// The name is invalid.
     InvalidName(String),
     /// The user has nodes.
     HasNodes(UserId, usize),
     /// The user owns the network, and another user has to own it first.
     IsOwner(UserId),
-    /// The policy names the user. The next user of that name would get the same rights.
+    /// The policy names the user. The next user with that name would get the same rights.
     InPolicy(UserId, policy::Fault),
     /// The policy has the new name. The user would get its rights.
     NameInPolicy(policy::Fault),
@@ -41,21 +41,21 @@ pub enum Refusal {
     NotAdvertised(IpNet),
     /// Another machine has the node key.
     NodeKeyInUse,
-    /// The number of a registration is of 16 to 64 letters and digits.
+    /// The ID of a registration does not have 16 to 64 letters and digits.
     InvalidRegistrationId,
-    /// No registration waits under this number.
+    /// The registration does not exist, or is not pending.
     NoRegistration,
-    /// No login by SSH waits under this number.
+    /// The SSH login does not exist, or is not pending.
     NoLogin,
-    /// All addresses are had.
+    /// All addresses are in use.
     NoAddress,
-    /// All addresses of the node's pool are had.
+    /// All addresses of the node's pool are in use.
     NoPoolAddress,
-    /// There is no such policy, or it is not kept any more.
+    /// The policy does not exist, or was deleted.
     NoPolicy(i64),
-    /// Nobody lets the node have these tags.
+    /// The node may not have these tags.
     TagsDenied(Vec<String>),
-    /// The policy fails in this network.
+    /// The policy is invalid, or its tests fail in this network.
     Policy(policy::Refusal),
 }
 
@@ -67,10 +67,10 @@ impl fmt::Display for Refusal {
             Self::NoApiKey(which) => write!(f, "API key not found: {which}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
             Self::NameFromProvider(id) => {
-                write!(f, "user {id} logs in by OIDC: its name is changed at the provider")
+                write!(f, "user {id} logs in by OIDC: change the name at the provider")
             }
             Self::NameTaken(name) => write!(f, "the name {name} is taken"),
-            Self::InvalidName(name) => write!(f, "{name:?} cannot be a name"),
+            Self::InvalidName(name) => write!(f, "{name:?} is not a valid name"),
             Self::HasNodes(id, nodes) => {
                 write!(f, "user {id} has {nodes} nodes: delete or tag them first")
             }
@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
             Self::InPolicy(id, location) => write!(
                 f,
                 "the policy names user {id} ({location}): remove the name from the policy first, or the \
-                 next user of that name gets the same rights"
+                 next user with that name gets the same rights"
             ),
             Self::NameInPolicy(location) => write!(
                 f,
@@ -99,11 +99,11 @@ impl fmt::Display for Refusal {
             Self::InvalidRegistrationId => {
                 f.write_str("the key of a registration has 16 to 64 letters, digits, - and _")
             }
-            Self::NoRegistration => f.write_str("no registration waits under this key"),
-            Self::NoLogin => f.write_str("no login by SSH waits under this number"),
+            Self::NoRegistration => f.write_str("no registration is pending with this key"),
+            Self::NoLogin => f.write_str("no SSH login is pending with this number"),
             Self::NoAddress => f.write_str("all addresses are in use"),
             Self::NoPoolAddress => {
-                f.write_str("all addresses of the pool that the policy has for it are in use")
+                f.write_str("all addresses of the node's pool in the policy are in use")
             }
             Self::NoPolicy(id) => write!(f, "policy not found: {id}"),
             Self::TagsDenied(tags) => {

@@ -1,13 +1,13 @@
-//! How a machine becomes a node, one again, or none.
+//! Registration of machines as nodes, and logout.
 //!
 //! ```text
-//!   logout? ──► the key expires, or an ephemeral node is gone
-//!   another key than before, under tailnet lock? ──► the former one's signature, to make another of
-//!   the node has this key and it is valid? ──► as it is: a program that starts again says the same,
-//!       │                                      with an auth key that may be used up by now
+//!   logout? ──► the key expires, or an ephemeral node is deleted
+//!   a new key, and tailnet lock is on? ──► the signature of the previous key, to sign the new one with
+//!   the node has this key, and it is valid? ──► no change: a restarted client repeats its request,
+//!       │                                       and its auth key may be used up by now
 //!   auth key? ──► valid? ──► the machine is a node of the same owner? ──► a new node key for it
 //!       │                          └──► a new node
-//!       └──► a registration that waits for an administrator, under a number that is in its URL
+//!       └──► a pending registration, under a number that is in its URL
 //! ```
 
 use std::{
@@ -34,59 +34,57 @@ use crate::{
     timers::Timer,
 };
 
-/// How long one waits (tailscale's clients ask anew).
+/// The time after which a pending registration is removed. Clients then register again.
 pub(crate) const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// The lengths of numbers of registrations. Headscale's have 38 letters.
-const LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
+/// The valid lengths of a registration's number. Those of headscale have 38 letters.
+const NUMBER_LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
 
-/// A request, and what was made for it.
+/// A request to register, with values from the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterCommand<'a> {
-    /// Who asks: the other end of Noise.
+    /// The machine: the other end of Noise.
     pub machine: MachinePublic,
-    /// What it asks.
     pub request: &'a RegisterRequest,
-    /// A random number of letters and digits, for a registration that has to wait.
+    /// A random number of letters and digits, for a pending registration.
     pub number: &'a str,
-    /// What a registration's number is put behind for its URL.
+    /// The prefix of the URL of a registration, which ends with its number.
     pub url: &'a str,
-    /// From where it asks, if that is known.
+    /// The address of the machine, if known.
     pub from: Option<IpAddr>,
 }
 
 /// The answer to a request to register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterResponse {
-    /// This JSON.
+    /// An immediate answer, as JSON.
     Immediate(String),
-    /// This JSON: the machine is no node.
+    /// A refusal, as JSON.
     Refused(String),
-    /// This JSON, unless something happens to the registration before the client loses patience.
+    /// The registration is pending. Send this JSON when the client's time is over, unless the registration changes
+    /// before.
     Deferred(String),
 }
 
-/// A registration that waits, as it is shown to who decides.
+/// A pending registration, for its approval.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingRegistration<'a> {
-    /// The machine.
     pub machine: &'a MachinePublic,
-    /// What it says of itself.
     pub hostinfo: &'a Hostinfo,
 }
 
-/// As what a registration that waits is let in.
+/// The approval of a pending registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    /// Whose node it becomes.
+    /// The owner of the node.
     pub user: UserId,
-    /// Who said so.
+    /// The way of the approval.
     pub method: RegisterMethod,
-    /// When its key expires, if not as the network's settings have it.
+    /// The expiry of the node key. `None` for that of the settings.
     pub expires: Option<Time>,
 }
 
-/// Who a node is to belong to.
+/// The owner of a new node.
 #[derive(Clone, Debug, Default)]
 struct Owner {
     user: Option<UserId>,
@@ -100,7 +98,7 @@ impl Owner {
     }
 }
 
-/// Why a machine does not become a node, in the words that its user reads.
+/// The refusal of a registration. The machine's user sees the message.
 struct RegisterError(String);
 
 impl From<Refusal> for RegisterError {
@@ -110,7 +108,7 @@ impl From<Refusal> for RegisterError {
 }
 
 impl State {
-    /// Answers a request to register.
+    /// Handles a request to register.
     pub fn register(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
         match self.try_register(asked, now) {
             Ok(answer) => answer,
@@ -125,7 +123,7 @@ impl State {
     ) -> Result<RegisterResponse, RegisterError> {
         let RegisterCommand { machine, request, .. } = asked;
         if request.node_key.is_zero() {
-            return Err(RegisterError("the request has no node key".into()));
+            return Err(RegisterError("the request lacks a node key".into()));
         }
         self.check_key(machine, request.node_key)?;
         let known = self.by_key.get(&request.node_key).copied();
@@ -148,7 +146,7 @@ impl State {
         Ok(self.await_approval(asked, now))
     }
 
-    /// Whether a machine may have a node key: no other has it.
+    /// Checks that a node key is not in use by another machine.
     fn check_key(&self, machine: MachinePublic, key: NodePublic) -> Result<(), Refusal> {
         let may = !self.has_key(&key) || self.find_machine_node(&machine, &key).is_some();
         may.then_some(()).ok_or(Refusal::NodeKeyInUse)
@@ -172,7 +170,7 @@ impl State {
         answer.to_string()
     }
 
-    /// Says that a machine is a node.
+    /// The answer for a registered machine.
     fn registered_answer(&self, id: NodeId) -> String {
         let user = self.nodes[&id].node.user.and_then(|user| self.users.get(&user));
         json!({
@@ -195,7 +193,7 @@ impl State {
         let id = self.make_node(machine, request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (Some(key.id), RegisterMethod::AuthKey);
-            Parts::none()
+            Parts::empty()
         });
         if !key.used {
             let key = PreAuthKey { used: true, ..key };
@@ -205,8 +203,7 @@ impl State {
         Ok(id)
     }
 
-    /// Who is to have a node: a user, or nobody if it has tags, which it has from its key or because
-    /// the policy lets its user give them.
+    /// The owner of a new node: a user, or tags. Tags come from the key, or are requested and allowed by the policy.
     fn owner_of_new_node(
         &self,
         user: Option<UserId>,
@@ -222,7 +219,7 @@ impl State {
         Ok(Owner { user: user.filter(|_| tags.is_empty()), tags, ephemeral: false })
     }
 
-    /// A node asks for other tags than before.
+    /// Applies the requested tags of a registered node.
     fn apply_requested_tags(
         &mut self,
         id: NodeId,
@@ -231,13 +228,13 @@ impl State {
     ) -> Result<(), RegisterError> {
         let node = &self.nodes[&id].node;
         let asked = &request.hostinfo.tags;
-        // A program that starts again asks for what it asked for, whatever became of it.
+        // A restarted client repeats its request. Tags may have been changed since.
         if asked.is_empty() || *asked == node.hostinfo.tags {
             return Ok(());
         }
         let tags = self.check_requested_tags(&policy_node(node), asked)?;
         self.change_node(id, now, |node| {
-            // The keys of nodes with tags have no end.
+            // The keys of tagged nodes do not expire.
             (node.tags, node.user, node.expires) = (tags, None, None);
             Parts::WHOLE
         });
@@ -258,7 +255,7 @@ impl State {
         Ok(key)
     }
 
-    /// Has a machine be a node of this owner with the request's key: the one that it is, or a new one.
+    /// Makes a machine a node of this owner with the requested key: its existing node or a new one.
     fn make_node(
         &mut self,
         machine: MachinePublic,
@@ -268,7 +265,7 @@ impl State {
     ) -> Result<NodeId, Refusal> {
         self.check_key(machine, request.node_key)?;
         let same = self.existing_node(machine, request.node_key, owner);
-        // The key moves with the machine to another owner: what had it is that machine no more.
+        // The machine moves to another owner with its key. Its previous node is removed.
         if let Some(other) = self.find_machine_node(&machine, &request.node_key)
             && same != Some(other)
         {
@@ -294,7 +291,7 @@ impl State {
         Ok(id)
     }
 
-    /// The node that a machine is already for this owner.
+    /// The existing node of a machine for this owner.
     fn existing_node(
         &self,
         machine: MachinePublic,
@@ -351,7 +348,7 @@ impl State {
         Ok(id)
     }
 
-    /// Addresses for a new node: of its own pool, if the policy has one for it, and of nobody's else.
+    /// Finds addresses for a new node: in its pool if the policy has one, else outside all pools.
     fn free_addresses(&self, owner: &Owner) -> Result<(Ipv4Addr, Ipv6Addr), Refusal> {
         let node = policy::Node {
             user: owner.user.map(|id| id.0.unsigned_abs()),
@@ -367,13 +364,13 @@ impl State {
     }
 
     fn apply_registered_hostinfo(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
-        // A request without one says nothing of the machine.
+        // A request without a host name is without information about the machine.
         if !request.hostinfo.hostname.is_empty() {
             self.apply_hostinfo(id, &request.hostinfo, now);
         }
     }
 
-    /// Has a registration wait for an administrator, or go on waiting.
+    /// Adds a pending registration, or continues one.
     fn await_approval(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
         let RegisterCommand { machine, request, number, url, from } = asked;
         let followed = request.followup.strip_prefix(url);
@@ -404,7 +401,7 @@ impl State {
         self.timers.set(Timer::Registration(number.to_owned()), until);
     }
 
-    /// Adds a registration without a machine, for tests of the API.
+    /// Adds a pending registration without a machine, for tests of the API.
     ///
     /// # Errors
     /// The number is invalid, or a registration has it already.
@@ -416,7 +413,7 @@ impl State {
         now: Time,
     ) -> Result<(), Refusal> {
         let is_number = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        if !LENGTHS.contains(&number.len()) || !number.bytes().all(is_number) {
+        if !NUMBER_LENGTHS.contains(&number.len()) || !number.bytes().all(is_number) {
             return Err(Refusal::InvalidRegistrationId);
         }
         if self.pending.get(number).is_some() {
@@ -426,8 +423,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether the registration with this number waits, and its machine has not become a node otherwise, as
-    /// by another server.
+    /// Whether the registration with this number is pending, and its machine was not registered otherwise, for
+    /// example by another server.
     pub fn is_registration_pending(&self, number: &str, now: Time) -> bool {
         self.pending.get(number).is_some_and(|pending| {
             let node = self.by_key.get(&pending.request.node_key);
@@ -435,13 +432,13 @@ impl State {
         })
     }
 
-    /// What waits under a number, for who is to let it in.
+    /// The pending registration with this number.
     pub fn pending_registration(&self, number: &str) -> Option<PendingRegistration<'_>> {
         let Pending { machine, request, .. } = &**self.pending.get(number)?;
         Some(PendingRegistration { machine, hostinfo: &request.hostinfo })
     }
 
-    /// The node that what waits under a number is already for a user.
+    /// The existing node of a user for the machine of a pending registration.
     pub fn existing_node_for(&self, number: &str, user: UserId) -> Option<&Node> {
         let Pending { machine, request, .. } = &**self.pending.get(number)?;
         let owner = Owner { user: Some(user), ..Owner::default() };
@@ -449,10 +446,10 @@ impl State {
         self.nodes.get(&id).map(|entry| &entry.node)
     }
 
-    /// Lets a registration that waits become a node of a user.
+    /// Approves a pending registration as a node of a user.
     ///
     /// # Errors
-    /// There is none under this number, no such user, or no address.
+    /// The registration or the user does not exist, or no address is free.
     pub fn admit(
         &mut self,
         number: &str,
@@ -472,13 +469,13 @@ impl State {
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);
             node.expires = expires.or(node.expires);
-            Parts::none()
+            Parts::empty()
         });
         Ok(id)
     }
 }
 
-/// Asks for a registration with a signature that the node makes of its former key's.
+/// The answer that requests a signature of the new key, made from that of the previous key.
 fn signature_request(signature: &str) -> String {
     json!({
         "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
@@ -487,7 +484,7 @@ fn signature_request(signature: &str) -> String {
     .to_string()
 }
 
-/// A refusal that a client shows to its user.
+/// The answer for a refusal, which a client shows to its user.
 fn refused_answer(why: &str) -> String {
     json!({
         "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,

@@ -1,4 +1,4 @@
-//! What clients ask, as it is read.
+//! Requests of clients.
 
 use std::net::SocketAddr;
 
@@ -7,35 +7,34 @@ use tailnet::keys::{DiscoPublic, NodePublic};
 
 use crate::{hostinfo::Hostinfo, time::Time};
 
-/// The most endpoints of a node that are kept.
-const MOST_ENDPOINTS: usize = 64;
-/// The longest text of a registration, in bytes. A signature by tailnet lock has up to fifteen others inside.
-const LONGEST: usize = 8 << 10;
+/// The maximum number of endpoints of a node.
+const MAX_ENDPOINTS: usize = 64;
+/// The maximum length of a text in a request, in bytes. A signature of tailnet lock may contain fifteen others.
+const MAX_TEXT: usize = 8 << 10;
 
-/// Asks to be a node, or to be one no more (tailscale `tailcfg.RegisterRequest`).
+/// A request to register or to log out (tailscale `tailcfg.RegisterRequest`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RegisterRequest {
-    /// What it speaks.
+    /// The capability version of the client.
     pub version: u16,
-    /// The key to be registered.
+    /// The node key to register.
     pub node_key: NodePublic,
-    /// The one that it replaces.
+    /// The node key that it replaces.
     pub old_node_key: NodePublic,
     #[serde(deserialize_with = "or_default")]
     auth: Auth,
-    /// When it should expire; in the past: now.
+    /// The requested expiry. A time in the past is a logout.
     #[serde(deserialize_with = "bounded")]
     pub expiry: String,
-    /// The URL of the login that it waits for.
+    /// The URL of the pending registration that the client waits for.
     #[serde(deserialize_with = "bounded")]
     pub followup: String,
-    /// What it says of itself.
     #[serde(deserialize_with = "or_default")]
     pub hostinfo: Hostinfo,
-    /// Whether it is to be forgotten when it goes.
+    /// Whether the node is deleted after it disconnects.
     pub ephemeral: bool,
-    /// The public half of its key of tailnet lock.
+    /// The node's public key for tailnet lock.
     #[serde(rename = "NLKey", deserialize_with = "bounded")]
     pub tka_key: String,
     /// The signature of its node key by tailnet lock, in base64.
@@ -51,71 +50,68 @@ struct Auth {
 }
 
 impl RegisterRequest {
-    /// Reads one.
+    /// Reads a request.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a valid request.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let mut read: Self = serde_json::from_slice(text)?;
         read.hostinfo = read.hostinfo.bounded();
         Ok(read)
     }
 
-    /// The key that stands for a login, if there is one.
+    /// The pre-auth key, if there is one.
     pub fn auth_key(&self) -> Option<&str> {
         Some(self.auth.auth_key.trim()).filter(|key| !key.is_empty())
     }
 
-    /// Whether it is to be a node no more. Go's zero time asks for nothing.
+    /// Whether this is a logout. Go's zero time means that no expiry is requested.
     pub fn is_logout(&self, now: Time) -> bool {
         Time::read(&self.expiry).is_some_and(|at| at <= now)
     }
 }
 
-/// Asks for the map, or tells of the node (tailscale `tailcfg.MapRequest`).
+/// A request for maps, or an update of the node (tailscale `tailcfg.MapRequest`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MapRequest {
-    /// What it speaks.
+    /// The capability version of the client.
     pub version: u16,
-    /// The node's.
     pub node_key: NodePublic,
-    /// The node's; zero if it says nothing of it.
+    /// The disco key; zero if absent.
     #[serde(deserialize_with = "or_default")]
     pub disco_key: DiscoPublic,
-    /// Whether it asks for maps as they change.
+    /// Whether a stream of maps is requested.
     pub stream: bool,
-    /// Whether it tells of itself, and asks for nothing.
+    /// Whether the request is an update without an answer.
     pub omit_peers: bool,
-    /// Whether what it says of itself is to be passed over.
+    /// Whether the node's information in the request must be ignored.
     pub read_only: bool,
-    /// What it says of itself.
     #[serde(deserialize_with = "or_default")]
     pub hostinfo: Option<Hostinfo>,
-    /// Where it may be reached.
-    #[serde(deserialize_with = "readable")]
+    #[serde(deserialize_with = "valid_endpoints")]
     pub endpoints: Vec<SocketAddr>,
-    /// The stream that it followed before, if it could go on with it.
+    /// The handle of the previous stream, if the client can resume it.
     #[serde(rename = "MapSessionHandle", deserialize_with = "bounded")]
     pub previous_stream: String,
-    /// The last map that it took of that one.
+    /// The position of the last received frame of that stream.
     #[serde(rename = "MapSessionSeq")]
     pub previous_seq: i64,
 }
 
 impl MapRequest {
-    /// Reads one.
+    /// Reads a request.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a valid request.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let mut read: Self = serde_json::from_slice(text)?;
         read.hostinfo = read.hostinfo.map(Hostinfo::bounded);
         Ok(read)
     }
 
-    /// Whether what it says of the node counts. A stream tells nothing since capability 68, and may
-    /// have less than a request that does.
+    /// Whether the request updates the node. Since capability version 68, a stream request does not, and it may have
+    /// fewer fields.
     pub fn updates_node(&self) -> bool {
         !self.stream && !self.read_only
     }
@@ -130,13 +126,15 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 /// A text of bounded length.
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text: String = or_default(deserializer)?;
-    if text.len() <= LONGEST { Ok(text) } else { Err(D::Error::custom("a text is too long")) }
+    if text.len() <= MAX_TEXT { Ok(text) } else { Err(D::Error::custom("a text is too long")) }
 }
 
-/// Those that can be read: one on a link of the machine's own has a name in it.
-fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+/// Parses endpoints. A link-local one with a zone name is not valid, and skipped.
+fn valid_endpoints<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<SocketAddr>, D::Error> {
     let texts = Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default();
-    Ok(texts.iter().filter_map(|text| text.parse().ok()).take(MOST_ENDPOINTS).collect())
+    Ok(texts.iter().filter_map(|text| text.parse().ok()).take(MAX_ENDPOINTS).collect())
 }
 
 #[cfg(test)]
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_go_writes_them() {
+    fn requests_of_go_are_read() {
         let key = NodePublic([1; 32]);
         let text = format!(
             r#"{{"Version":131,"NodeKey":"{key}","OldNodeKey":"nodekey:{}","NLKey":"nlpub:00",
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_with_a_text_that_is_too_long_is_refused() {
+    fn a_registration_with_a_too_long_text_is_refused() {
         for field in ["Expiry", "Followup", "NLKey", "NodeKeySignature", "AuthKey"] {
             let read = |length| {
                 let text = "x".repeat(length);
@@ -169,19 +167,19 @@ mod tests {
                 let request = serde_json::json!({ "Auth": auth, field: text });
                 RegisterRequest::read(request.to_string().as_bytes())
             };
-            assert!(read(LONGEST).is_ok() && read(LONGEST + 1).is_err(), "{field}");
+            assert!(read(MAX_TEXT).is_ok() && read(MAX_TEXT + 1).is_err(), "{field}");
         }
     }
 
     #[test]
-    fn a_stream_tells_nothing_of_its_node() {
+    fn a_stream_request_does_not_update_the_node() {
         let text = r#"{"Version":131,"NodeKey":"","DiscoKey":null,"Stream":true,"KeepAlive":true,
             "Endpoints":["192.0.2.1:1","[fe80::1%eth0]:1",""],"EndpointTypes":[1],"Hostinfo":{}}"#;
         let read = MapRequest::read(text.as_bytes()).unwrap();
         assert!(!read.updates_node() && read.endpoints.len() == 1 && read.hostinfo.is_some());
-        let many = serde_json::json!({ "Endpoints": vec!["192.0.2.1:1"; 2 * MOST_ENDPOINTS] });
+        let many = serde_json::json!({ "Endpoints": vec!["192.0.2.1:1"; 2 * MAX_ENDPOINTS] });
         let read = MapRequest::read(many.to_string().as_bytes()).unwrap();
-        assert_eq!(read.endpoints.len(), MOST_ENDPOINTS);
+        assert_eq!(read.endpoints.len(), MAX_ENDPOINTS);
         assert!(MapRequest::read(b"{\"OmitPeers\":true}").unwrap().updates_node());
         assert!(MapRequest::read(b"7").is_err());
     }

@@ -1,8 +1,9 @@
-//! Nodes that can say whether data reaches a router of which another could take a network over.
+//! Selects the nodes that probe whether data reaches a router. Only routers with a standby for one of their
+//! networks are probed.
 //!
 //! ```text
-//!   witness ──── does it reach it? ─────► router
-//!      `──────── and these? ────────────► controls: one that reaches neither says nothing of the router
+//!   prober ───── probe ─────► router
+//!      `──────── probe ─────► controls: if these fail too, the prober itself is offline
 //! ```
 
 use std::{
@@ -20,36 +21,33 @@ use crate::{
     state::{Entry, State},
 };
 
-/// The most witnesses of one router, and the most controls of one witness.
+/// The maximum number of probers of a router, and of controls of a prober.
 const MAX_PROBERS: usize = 6;
 const MAX_CONTROLS: usize = 2;
-/// Systems whose machines sleep in a pocket: to ask one is to wake it (`tailcfg.Hostinfo.OS`).
+/// Mobile systems (`tailcfg.Hostinfo.OS`). Their machines sleep, and a probe would wake them.
 const MOBILE_SYSTEMS: [&str; 3] = ["android", "iOS", "tvOS"];
 
-/// A router of which another could take a network over.
+/// A router with a standby for one of its networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbedRouter {
-    /// The router.
     pub router: NodeId,
-    /// Its address.
     pub address: Ipv4Addr,
-    /// Nodes that see it, routers of the same network first; not all, and the same each time while they
-    /// are connected.
+    /// Nodes that see the router, at most [`MAX_PROBERS`]; routers of the same network first. The selection is
+    /// stable while the nodes are connected.
     pub probers: Vec<Prober>,
 }
 
-/// A node that sees a router.
+/// A node that probes a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prober {
-    /// The node.
     pub id: NodeId,
-    /// Addresses of others that it sees, routers of the same network first.
+    /// Addresses of other visible nodes; routers of the same network first.
     pub controls: Vec<Ipv4Addr>,
 }
 
 impl State {
-    /// The routers of which another could take a network over, each with nodes to ask, as far as `is_here`
-    /// says that they are connected to this server.
+    /// The routers with a standby, each with its probers. Only nodes that are connected to this server count,
+    /// according to `is_here`.
     pub fn probed_routers(&self, is_here: impl Fn(NodeId) -> bool) -> Vec<ProbedRouter> {
         let contested = self.contested_routers();
         let own = contested.iter().filter(|id| is_here(**id));
@@ -57,8 +55,8 @@ impl State {
         let probed_routers = |router: &Entry| {
             let (id, address) = (router.node.id, router.node.v4);
             let rivals = self.rivals(router, &contested);
-            // Routers do not sleep. Of others those behind it come first, so that no node is everybody's
-            // witness.
+            // Routers do not sleep. Other nodes follow, beginning after the router's ID, so that the load is
+            // spread over them.
             let behind = self.nodes.range((Excluded(id), Unbounded));
             let others = behind.chain(self.nodes.range(..id)).map(|(_, entry)| entry);
             let is_rival = |other: &&Entry| rivals.iter().any(|one| one.node.id == other.node.id);
@@ -83,7 +81,7 @@ impl State {
         entries.map(probed_routers).collect()
     }
 
-    /// Contested routers that have a network in common with one.
+    /// Contested routers that share a network with a router.
     fn rivals(&self, router: &Entry, contested: &BTreeSet<NodeId>) -> Vec<&Entry> {
         let own: BTreeSet<IpNet> = router.node.routes().filter(|net| !is_exit(net)).collect();
         let others = contested.iter().filter(|id| **id != router.node.id);
@@ -91,7 +89,7 @@ impl State {
         others.filter(|other| other.node.routes().any(|net| own.contains(&net))).collect()
     }
 
-    /// Whether two connected nodes have each other as peers, and are awake.
+    /// Whether two nodes are connected, awake and peers of each other.
     fn see(&self, one: &Entry, other: &Entry) -> bool {
         let is_there = |entry: &Entry| {
             let sleeps =

@@ -1,5 +1,5 @@
-//! Which node a network goes to, where several may route it: one that is connected and answers, and
-//! for as long as it can be the same.
+//! The primary router of each network, if several nodes may route it: a connected one that responds. It changes only
+//! when necessary.
 
 use std::collections::BTreeSet;
 
@@ -7,21 +7,20 @@ use ipnet::IpNet;
 
 use crate::{log::Parts, object::NodeId, state::State};
 
-/// Whether a network is all of the Internet: an exit, of which members choose one themselves.
+/// Whether a network is a default route. It needs no primary router: nodes choose an exit themselves.
 pub(crate) fn is_exit(net: &IpNet) -> bool {
     net.prefix_len() == 0
 }
 
 impl State {
-    /// The networks of a node are others than these were.
+    /// Updates the routers of networks after the routes of a node changed.
     pub(crate) fn update_routes(&mut self, id: NodeId, before: &[IpNet]) {
         for net in self.index_routes(id, before) {
             self.choose_primary(net);
         }
     }
 
-    /// Notes which networks a node may route, instead of these; returns those that it did not, or does
-    /// not any more.
+    /// Updates the table of routers for a node with these previous routes. Returns the added and removed networks.
     pub(crate) fn index_routes(&mut self, id: NodeId, before: &[IpNet]) -> Vec<IpNet> {
         let now: Vec<IpNet> = match self.nodes.get(&id) {
             Some(entry) => entry.node.routes().filter(|net| !is_exit(net)).collect(),
@@ -42,14 +41,14 @@ impl State {
         changed
     }
 
-    /// Chooses for all networks.
+    /// Chooses the primary routers of all networks.
     pub(crate) fn choose_primaries(&mut self) {
         for net in self.routers.keys().copied().collect::<Vec<_>>() {
             self.choose_primary(net);
         }
     }
 
-    /// A node is connected, or is not any more.
+    /// Chooses the primary routers of a node's networks.
     pub(crate) fn choose_primaries_of(&mut self, id: NodeId) {
         let Some(entry) = self.nodes.get(&id) else { return };
         for net in entry.node.routes().filter(|net| !is_exit(net)).collect::<Vec<_>>() {
@@ -57,8 +56,7 @@ impl State {
         }
     }
 
-    /// The nodes that are connected, and of which another could take a network over: worth asking
-    /// whether they answer.
+    /// The connected routers with a connected standby for one of their networks. Only these are probed.
     pub fn contested_routers(&self) -> BTreeSet<NodeId> {
         let is_online = |id: &&NodeId| self.nodes.get(id).is_some_and(|entry| entry.online);
         let online = |routers: &BTreeSet<NodeId>| {
@@ -67,13 +65,13 @@ impl State {
         self.routers.values().map(online).filter(|routers| routers.len() > 1).flatten().collect()
     }
 
-    /// Whether a node answered when it was last asked.
+    /// Whether a node responded to the last probe.
     pub fn responds(&self, id: NodeId) -> Option<bool> {
         self.nodes.get(&id).map(|entry| entry.responds)
     }
 
-    /// Which of those that were asked have answered. All are taken together, so that no network goes
-    /// to one for which the next word is that it does not answer either.
+    /// Records the results of probes. All are recorded before primary routers are chosen, so that no network moves to
+    /// a router that did not respond either.
     pub fn record_responses(&mut self, answers: &[(NodeId, bool)]) {
         for (id, answers) in answers {
             if let Some(entry) = self.nodes.get_mut(id) {
@@ -85,7 +83,7 @@ impl State {
         }
     }
 
-    /// Chooses whom a network goes to, and tells where that is another.
+    /// Chooses the primary router of a network, and records the change.
     pub(crate) fn choose_primary(&mut self, net: IpNet) {
         let current = self.primaries.get(&net).copied();
         let chosen = self.best_router(&net, current);

@@ -1,54 +1,54 @@
-//! Pre-auth keys and API keys as texts, and what is kept of them.
+//! Texts and hashes of pre-auth keys and API keys.
 //!
-//! A key is `lrkey-auth-` or `lrkey-api-`, twelve letters that name it, a hyphen, and 64 hexadecimal
-//! digits of randomness. Of those the hash is kept: 256 random bits need no slow one.
+//! A key is `lrkey-auth-` or `lrkey-api-`, a prefix of twelve letters, a hyphen, and a secret of 64 random hexadecimal
+//! digits. Only a hash of the secret is stored. 256 random bits do not need a slow hash.
 //!
-//! Keys that headscale made are as good: `hskey-auth-` or `hskey-api-`, twelve letters, a hyphen and 64
-//! letters, of which it kept bcrypt's hash. Its versions before 0.28 made pre-auth keys of 48
-//! hexadecimal digits, and API keys of seven letters, a full stop and a secret.
+//! Keys of headscale are accepted: `hskey-auth-` or `hskey-api-`, twelve letters, a hyphen and 64 letters, with a bcrypt
+//! hash. Versions before 0.28 made pre-auth keys of 48 hexadecimal digits, and API keys of seven letters, a full stop
+//! and a secret.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What a pre-auth key begins with.
+/// The beginning of a pre-auth key.
 const MARK: &str = "lrkey-auth-";
-/// What an API key begins with.
+/// The beginning of an API key.
 const API_MARK: &str = "lrkey-api-";
-/// What headscale's begin with.
+/// The beginnings of headscale's keys.
 const HEADSCALES: &str = "hskey-auth-";
 const HEADSCALES_API: &str = "hskey-api-";
-/// The length of the part that names a key.
+/// The length of a key's prefix.
 const PREFIX: usize = 12;
-/// The length of the secret part.
+/// The length of a key's secret.
 const SECRET: usize = 64;
-/// The length of a key of headscale's first versions.
+/// The length of a pre-auth key of headscale before 0.28.
 const OLD: usize = 48;
-/// The length of what names an API key of headscale's first versions, and the longest secret.
+/// The length of the prefix of an API key of headscale before 0.28, and the maximum length of its secret.
 const OLD_API_PREFIX: usize = 7;
 const OLD_API_SECRET: usize = 128;
-/// What the text of bcrypt's hashes begins with.
+/// The beginning of a bcrypt hash.
 const BCRYPT: &str = "$2";
-/// The length of such a text (OpenBSD `bcrypt.c`).
+/// The length of a bcrypt hash (OpenBSD `bcrypt.c`).
 const BCRYPT_LEN: usize = 60;
 
-/// What is kept of a secret. Comparing takes the same time wherever two differ.
+/// The stored hash of a secret. Comparison takes constant time.
 #[derive(Clone, Debug)]
 pub enum Hash {
     /// SHA-256.
     Sha256([u8; 32]),
-    /// bcrypt's, as headscale keeps it. Equal to none: whether a secret is its takes so long that it
-    /// is found out elsewhere (`slow_hash.rs`).
+    /// A bcrypt hash from headscale. It is not equal to any other hash: `slow_hash.rs` verifies its secret, because that
+    /// takes long.
     Bcrypt(String),
 }
 
 impl Hash {
-    /// That of a secret.
+    /// Hashes a secret.
     pub fn of(secret: &str) -> Self {
         Self::Sha256(Sha256::digest(secret.as_bytes()).into())
     }
 
-    /// That which bcrypt's text says. `None`: it is none of bcrypt's.
+    /// Parses a bcrypt hash.
     pub fn of_bcrypt(text: &str) -> Option<Self> {
         let is_hash = text.len() == BCRYPT_LEN && text.starts_with(BCRYPT) && text.is_ascii();
         is_hash.then(|| Self::Bcrypt(text.to_owned()))
@@ -80,22 +80,22 @@ impl<'de> Deserialize<'de> for Hash {
         match base16ct::mixed::decode(&text, &mut hash) {
             Ok(read) if read.len() == 32 => Ok(Self::Sha256(hash)),
             _ => Self::of_bcrypt(&text).ok_or_else(|| {
-                de::Error::custom("not a hash of 64 hexadecimal digits or bcrypt's")
+                de::Error::custom("not a hash of 64 hexadecimal digits or of bcrypt")
             }),
         }
     }
 }
 
-/// A key's two parts, as the text has them.
+/// The two parts of a key's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// What names it.
+    /// The public part, which identifies the key.
     pub prefix: &'a str,
-    /// What proves it.
+    /// The secret part.
     pub secret: &'a str,
 }
 
-/// Reads a pre-auth key.
+/// Parses a pre-auth key.
 pub fn read(text: &str) -> Option<Parts<'_>> {
     if let Some(parts) = read_marked(MARK, HEADSCALES, text) {
         return Some(parts);
@@ -107,7 +107,7 @@ pub fn read(text: &str) -> Option<Parts<'_>> {
     })
 }
 
-/// Reads an API key.
+/// Parses an API key.
 pub fn read_api(text: &str) -> Option<Parts<'_>> {
     if let Some(parts) = read_marked(API_MARK, HEADSCALES_API, text) {
         return Some(parts);
@@ -127,7 +127,7 @@ fn read_marked<'a>(own: &str, headscales: &str, text: &'a str) -> Option<Parts<'
     is_key.then_some(parts)
 }
 
-/// What is behind the mark. A hyphen may be a letter of either part, in headscale's keys.
+/// Splits the text after the beginning. In headscale's keys, both parts may contain hyphens.
 fn split(rest: &str) -> Option<Parts<'_>> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if rest.len() != PREFIX + 1 + SECRET || !rest.bytes().all(is_letter) {
@@ -150,7 +150,7 @@ pub fn masked_api(prefix: &str) -> String {
     }
 }
 
-/// Own prefixes are hexadecimal. One in ten million of headscale's is hexadecimal, too.
+/// Chooses the beginning by the prefix. Our prefixes are hexadecimal, and one in ten million of headscale's is too.
 fn mark(prefix: &str, own: &'static str, headscales: &'static str) -> &'static str {
     let is_own = prefix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_own { own } else { headscales }
@@ -162,7 +162,7 @@ pub fn prefix_of(text: &str) -> &str {
     rest.get(..PREFIX).unwrap_or(rest)
 }
 
-/// The same of an API key.
+/// The prefix of an API key, in the same forms.
 pub fn prefix_of_api(text: &str) -> &str {
     let rest = text.strip_prefix(API_MARK).or_else(|| text.strip_prefix(HEADSCALES_API));
     match rest {
@@ -171,12 +171,12 @@ pub fn prefix_of_api(text: &str) -> &str {
     }
 }
 
-/// Writes the pre-auth key that these random bytes are: the first six name it.
+/// Formats random bytes as a pre-auth key. The first six bytes are its prefix.
 pub fn write(random: &[u8; 38]) -> String {
     write_marked(MARK, random)
 }
 
-/// Writes an API key.
+/// Formats random bytes as an API key.
 pub fn write_api(random: &[u8; 38]) -> String {
     write_marked(API_MARK, random)
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_was_written() {
+    fn a_written_key_is_parsed() {
         let random = std::array::from_fn(|at| at as u8);
         let text = write(&random);
         let parts = read(&text).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_not_read() {
+    fn invalid_keys_are_not_parsed() {
         let text = write(&[1; 38]);
         for wrong in ["", "lrkey-auth-", &text[..text.len() - 1], &text[1..], &format!("{text}0")] {
             assert_eq!(read(wrong), None, "{wrong}");
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_of_a_masked_key_is_that_of_the_key() {
+    fn the_prefix_of_a_masked_key_equals_that_of_the_key() {
         let own = write_api(&[7; 38]);
         let headscales = format!("hskey-api-ab-_efghij12-{}", "-_Zz".repeat(16));
         for text in [own.as_str(), &headscales, "abcdefg.secret"] {
             let prefix = read_api(text).unwrap().prefix;
-            let shown = masked_api(prefix);
-            assert!(text.starts_with(shown.trim_end_matches('*')), "{shown}");
-            for named in [text, &shown, prefix] {
+            let masked = masked_api(prefix);
+            assert!(text.starts_with(masked.trim_end_matches('*')), "{masked}");
+            for named in [text, &masked, prefix] {
                 assert_eq!(prefix_of_api(named), prefix, "{named}");
             }
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_headscale_are_read_and_bcrypts_hash_stays_its_text() {
+    fn keys_and_bcrypt_hashes_of_headscale_are_parsed() {
         let text = format!("hskey-auth-ab-_efghij12-{}", "-_Zz".repeat(16));
         let parts = read(&text).unwrap();
         assert_eq!((parts.prefix, parts.secret.len()), ("ab-_efghij12", 64));

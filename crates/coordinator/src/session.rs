@@ -1,16 +1,14 @@
-//! One stream of maps: what a client was told, and what it is to be told next.
+//! One stream of maps: its sent state, and the next frame.
 //!
-//! The first frame is the whole map. Each other has what changed since the one before, once, however
-//! often it changed: nodes that are new or not any more among those shown, whole nodes, and patches
-//! where the parts that changed allow one.
+//! The first frame is the full map. Each later frame has the changes since the one before it: new and removed
+//! peers, whole nodes, and patches if the changed parts allow one.
 //!
-//! A client that followed another stream before, of any server of the network, may go on with it: then the
-//! first frame has what changed since (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients
-//! ask for no such thing). It begins anew where that would be more than nodes: where it may be
-//! others whom it sees, or the log has forgotten.
+//! A client may resume a previous stream of any server of the network: then the first frame has the changes since
+//! then (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients do not request this). The stream starts with a
+//! full map if other nodes may be visible to the client, or if the log has forgotten some changes.
 //!
-//! A client with an expired key receives only its own node. When its key expires or is valid again, the
-//! stream ends, and the client begins another one.
+//! A client with an expired key receives only its own node. When its key expires or becomes valid again, the
+//! stream ends, and the client starts another one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +32,7 @@ use crate::{
     time::Time,
 };
 
-/// How many nodes with neighbouring numbers are told of in a block.
+/// The number of nodes with neighbouring IDs that are sent as one block.
 const NEIGHBOURS: i64 = 32;
 
 /// One stream of maps.
@@ -42,41 +40,41 @@ const NEIGHBOURS: i64 = 32;
 pub struct Session {
     id: NodeId,
     key: NodePublic,
-    /// What names of streams of this network begin with; empty where none can be gone on with.
+    /// The prefix of handles in this network; empty if the stream cannot be resumed.
     network: String,
-    /// The name of a former one and how far it was followed.
+    /// The handle of the previous stream, and the position in it.
     previous: Option<(String, i64)>,
-    /// Its name, from the first frame on, and which history that is of.
+    /// The handle of this stream, set with the first frame, and its epoch.
     handle: String,
     epoch: i64,
-    /// What of the log was told; nothing before the first frame.
+    /// The position in the log up to which changes were sent. `None` before the first frame.
     read_to: Option<u64>,
-    /// Whether its key had expired when it began.
+    /// Whether the key had expired when the stream began.
     is_expired: bool,
-    /// The places of the peers that it was told of.
+    /// The peers that the client knows.
     known_peers: NodeSet,
-    /// The networks of routers that it was not told of, by the routers' places.
+    /// The networks of routers that are hidden to the client, by index of the router.
     hidden: BTreeMap<u32, Vec<IpNet>>,
     filter: Arc<[Part]>,
     ssh: Arc<str>,
     attributes: Arc<[String]>,
-    /// The number of the map of relays.
+    /// The generation of the relay map that was sent.
     relays: u64,
 }
 
-/// What a stream is to be told.
+/// The result of [`Session::poll`].
 #[derive(Debug)]
 pub enum PollResult {
-    /// Nothing new.
+    /// Nothing changed.
     Nothing,
-    /// This.
+    /// The next frame.
     Frame(Frame),
-    /// This, if there is anything, and then its end.
+    /// The stream ends, after this frame if there is one.
     End(Option<Frame>),
 }
 
 impl Session {
-    /// A stream of a node's, which has this key now.
+    /// Returns a stream of a node with this key.
     pub fn new(id: NodeId, key: NodePublic) -> Self {
         let (filter, ssh, attributes) = ([].into(), "".into(), [].into());
         let (known_peers, hidden) = (NodeSet::default(), BTreeMap::new());
@@ -99,8 +97,8 @@ impl Session {
         }
     }
 
-    /// One that can be gone on with, and goes on where this request says, if it is of the same
-    /// network, whichever of its servers it followed.
+    /// Makes the stream resumable. It resumes the stream that the request names, if that belongs to the same network,
+    /// at any of its servers.
     #[must_use]
     pub fn resumable(mut self, network: &str, request: &MapRequest) -> Self {
         network.clone_into(&mut self.network);
@@ -108,25 +106,25 @@ impl Session {
         self
     }
 
-    /// Which version of the network a server must know for this stream to go on.
+    /// The version of the network that this server must have read before the stream can resume.
     pub fn resumed_version(&self, state: &State) -> Option<i64> {
         self.resumed_from(state).map(Log::version_of)
     }
 
-    /// How far the former one was followed, if this is the next of it.
+    /// The position in the previous stream, if this stream can resume it.
     fn resumed_from(&self, state: &State) -> Option<i64> {
         let (name, position) = self.previous.as_ref()?;
         self.handles(state).contains(name).then_some(*position)
     }
 
-    /// The names that a stream of the node may have at any server that knows the same history. There are
-    /// two, as one that begins anew has another name than the one that its client asked for.
+    /// The two possible handles of the node's streams, equal at all servers with the same epoch. A stream that does
+    /// not resume takes the handle that its client did not name.
     fn handles(&self, state: &State) -> [String; 2] {
         let epoch = state.log.epoch();
         ["", "-b"].map(|end| format!("{}-{epoch:x}-{}{end}", self.network, self.id))
     }
 
-    /// Chooses the name: the former one's, if this goes on with it.
+    /// Chooses the handle: the previous one if the stream resumes, else the other one.
     fn choose_handle(&mut self, state: &State, is_resumed: bool) {
         let previous = self.previous.as_ref().map(|(name, _)| name);
         let is_good = |name: &String| (previous == Some(name)) == is_resumed;
@@ -136,25 +134,24 @@ impl Session {
         }
     }
 
-    /// The stream of a client that is no node: it is told so, and that is all.
+    /// The only frame for a client without a node.
     pub fn refusal_frame(key: NodePublic) -> Frame {
         let mut fields = Fields::default();
         fields.put("Node", node_json::removed(NodeId(0), &key.to_string()));
         fields.finish()
     }
 
-    /// Whose it is.
+    /// The node of the stream.
     pub fn node(&self) -> NodeId {
         self.id
     }
 
-    /// What it is to be told next.
+    /// Returns the next frame.
     pub fn poll(&mut self, state: &State, now: Time) -> PollResult {
         self.poll_until(state, state.end(), now)
     }
 
-    /// The same, of what changed until the log was so long. Others that are told as much at a time are
-    /// told the same.
+    /// Returns the next frame, with changes up to `end` of the log. Streams that poll the same ranges share frames.
     pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> PollResult {
         let entry = state.nodes.get(&self.id).filter(|entry| entry.node.key == self.key);
         let Some(entry) = entry else {
@@ -202,7 +199,7 @@ impl Session {
         }
     }
 
-    /// The first frame of a stream that goes on: whole nodes of all that changed. `None` if it cannot.
+    /// The first frame of a resumed stream, with all changed nodes as whole nodes. `None` if the stream cannot resume.
     fn resume(&mut self, state: &State, entry: &Entry, from: i64, now: Time) -> Option<Frame> {
         let is_own = state.log.is_own(from);
         let (from, end) = (state.log.find(from, now)?, state.end());
@@ -210,8 +207,8 @@ impl Session {
         if self.has_other_access(&merged) {
             return None;
         }
-        self.set_known_peers(state, entry);
-        // It may have known it, and may not: neither does harm.
+        self.init_peers(state, entry);
+        // The client may or may not know each of these nodes. Both are harmless.
         let is_shown = |index: u32| self.known_peers.contains(index as usize);
         let of = |index| if is_shown(index) { PeerUpdate::Full } else { PeerUpdate::Removed };
         let others = merged.nodes().filter(|(id, ..)| *id != self.id);
@@ -223,7 +220,7 @@ impl Session {
         self.attributes = state.access.attributes(entry.index);
         fields.put("Node", state.self_json(entry, now));
         match is_own {
-            // It may know those that there were at the start.
+            // The client may have the relays of the server's start.
             true => self.put_relays(state, &mut fields),
             false => self.put_settings(state, &mut fields),
         }
@@ -232,8 +229,8 @@ impl Session {
         Some(fields.finish_at(state.log.position(end)?, now))
     }
 
-    /// It knows all that it is told of in a first frame.
-    fn set_known_peers(&mut self, state: &State, entry: &Entry) {
+    /// Sets the known peers of a first frame.
+    fn init_peers(&mut self, state: &State, entry: &Entry) {
         self.known_peers = state.visible_nodes(entry);
         for router in indexes(&self.known_peers.intersection(&state.indexes.routers)) {
             if let Some(router) = state.entry_at(router) {
@@ -242,8 +239,8 @@ impl Session {
         }
     }
 
-    /// What another server's log has of those who went offline before this one began is not in this
-    /// one's.
+    /// Adds the offline peers. Some may have gone offline before this server's log began, and only the other
+    /// server's log had that.
     fn add_offline(&self, state: &State, updates: &mut Vec<(NodeId, PeerUpdate)>) {
         let known: BTreeSet<NodeId> = updates.iter().map(|(id, _)| *id).collect();
         let offline = indexes(&self.known_peers).filter_map(|index| state.entry_at(index));
@@ -252,7 +249,7 @@ impl Session {
         updates.sort_unstable_by_key(|(id, _)| *id);
     }
 
-    /// What this server is configured with, as another may not be.
+    /// Adds the fields from this server's configuration, which may differ between servers.
     fn put_settings(&mut self, state: &State, fields: &mut Fields) {
         self.relays = state.relays;
         fields.put("DERPMap", state.settings.relays.clone());
@@ -274,9 +271,9 @@ impl Session {
         }
     }
 
-    /// The first frame: all of it.
+    /// The full map.
     fn full_frame(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
-        self.set_known_peers(state, entry);
+        self.init_peers(state, entry);
         let mut fields = self.begin_frame(state);
         self.attributes = state.access.attributes(entry.index);
         fields.put("Node", state.self_json(entry, now));
@@ -286,11 +283,11 @@ impl Session {
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.put_rules(state, entry, &mut fields);
-        // Where it is none yet, its client begins anew if this stream breaks off.
+        // Without a position, the client cannot resume this stream.
         fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
     }
 
-    /// The first frame of a client with an expired key. Without a name, the stream is never resumed.
+    /// The first frame of a client with an expired key. Without a handle, the stream is never resumed.
     fn expired_frame(state: &State, entry: &Entry, now: Time) -> Frame {
         let mut fields = Fields::default();
         fields.put_tka(state);
@@ -303,7 +300,7 @@ impl Session {
         fields.finish()
     }
 
-    /// What changed.
+    /// A frame with changes.
     fn changes_frame(
         &mut self,
         state: &State,
@@ -329,7 +326,7 @@ impl Session {
             return PollResult::Nothing;
         }
         let Some(position) = state.log.position(end) else { return PollResult::End(None) };
-        // By the name it had it would be gone on with where its history is not known yet.
+        // A server with the previous epoch could resume the stream by its previous handle.
         if self.epoch != state.log.epoch() {
             self.choose_handle(state, false);
             self.put_handle(&mut fields);
@@ -350,8 +347,8 @@ impl Session {
         PollResult::Frame(fields.finish_at(position, now))
     }
 
-    /// Whether a node is the first of its owner that the client is told of. A stock client shows a number for
-    /// such an owner, unless another field makes it build its whole map again
+    /// Whether a node is the first one of its owner that the client receives. A stock client shows a number for such
+    /// an owner, unless another field makes it rebuild its map
     /// (`types/netmap/nodemut.go`, `mapResponseContainsNonPatchFields`).
     fn has_new_owner(&self, state: &State, own: &Entry, updates: &[(NodeId, PeerUpdate)]) -> bool {
         let whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
@@ -363,12 +360,12 @@ impl Session {
         owners.iter().filter_map(|owner| state.indexes.of_users.get(owner)).any(is_new)
     }
 
-    /// Whether it may see other nodes than before.
+    /// Whether other nodes may be visible than before.
     fn has_other_access(&self, merged: &MergedChanges) -> bool {
         merged.has_policy || merged.parts(self.id).has(Parts::ACCESS)
     }
 
-    /// What it is to be told of others, in order.
+    /// The updates of peers, sorted by ID.
     fn peer_updates(
         &mut self,
         state: &State,
@@ -383,21 +380,21 @@ impl Session {
             updates.extend(self.peer_update(&visibility, index, parts).map(|of| (id, of)));
         }
         if let Some(seen) = &seen {
-            // What changed of a node itself has been told: of these nothing did but which nodes see
-            // them, or which of their networks.
+            // These nodes did not change themselves. Only their visibility or that of their networks may have.
             let mut others = self.known_peers.symmetric_difference(seen);
             others.union_with(&seen.intersection(&state.indexes.routers));
             for index in indexes(&others) {
                 let Some(id) = state.entry_at(index).map(|other| other.node.id) else { continue };
-                updates
-                    .extend(self.peer_update(&visibility, index, Parts::none()).map(|of| (id, of)));
+                updates.extend(
+                    self.peer_update(&visibility, index, Parts::empty()).map(|of| (id, of)),
+                );
             }
             updates.sort_unstable_by_key(|(id, _)| *id);
         }
         updates
     }
 
-    /// What is to be told of a peer.
+    /// The update of a peer.
     fn peer_update(
         &mut self,
         visibility: &Visibility<'_>,
@@ -409,16 +406,16 @@ impl Session {
             self.hidden.remove(&index);
             return self.known_peers.remove(index as usize).then_some(PeerUpdate::Removed);
         };
-        let hides_others = self.update_hidden(visibility.state, visibility.viewer, other);
+        let has_changed_hidden = self.update_hidden(visibility.state, visibility.viewer, other);
         let is_new = self.known_peers.insert(index as usize);
-        if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::PEER_VIEW)) {
+        if is_new || has_changed_hidden || parts.has(Parts::WHOLE.and(Parts::PEER_VIEW)) {
             return Some(PeerUpdate::Full);
         }
         let parts = parts.without(Parts::ACCESS.and(Parts::REWRITTEN));
         (!parts.is_empty()).then_some(PeerUpdate::Patch(parts))
     }
 
-    /// Notes which networks of a router it is not to be told of; whether they are others than before.
+    /// Updates the hidden networks of a router. Returns whether they changed.
     fn update_hidden(&mut self, state: &State, own: &Entry, router: &Entry) -> bool {
         let hidden = state.hidden_routes(own, router);
         let before = match hidden.is_empty() {
@@ -428,7 +425,7 @@ impl Session {
         before.unwrap_or_default() != hidden
     }
 
-    /// Whether one of these is told without some of its networks.
+    /// Whether some networks of one of these nodes are hidden.
     fn hides_routes_of(&self, state: &State, updates: &[(NodeId, PeerUpdate)]) -> bool {
         let is_hidden = |id: &NodeId| {
             state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.index))
@@ -437,7 +434,7 @@ impl Session {
         !self.hidden.is_empty() && whole.any(|(id, _)| is_hidden(id))
     }
 
-    /// A peer, as this client is told of it.
+    /// JSON of a peer for this client.
     fn peer(&self, state: &State, entry: &Entry) -> Arc<str> {
         match self.hidden.get(&entry.index) {
             Some(hidden) => state.peer_json_without(entry, hidden),
@@ -445,7 +442,7 @@ impl Session {
         }
     }
 
-    /// The relays, where they are others.
+    /// Adds the relays if they changed.
     fn put_relays(&mut self, state: &State, fields: &mut Fields) {
         if self.relays != state.relays {
             self.relays = state.relays;
@@ -453,7 +450,7 @@ impl Session {
         }
     }
 
-    /// Filter and SSH, where they are others.
+    /// Adds the filter and the SSH rules if they changed.
     fn put_rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
         let filter = state.access.filter(entry.index);
         if !Arc::ptr_eq(&filter, &self.filter) && filter != self.filter {
@@ -471,7 +468,7 @@ impl Session {
         }
     }
 
-    /// All peers: in blocks where it is told of all in them, and of each what others are told.
+    /// Adds all peers. A block is used if all its nodes are visible, without hidden networks.
     fn put_all_peers(&self, state: &State, fields: &mut Fields) {
         let whole =
             self.known_peers.difference(&self.hidden.keys().map(|index| *index as usize).collect());
@@ -484,7 +481,7 @@ impl Session {
         fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
     }
 
-    /// The owners of all, and its own.
+    /// Adds the owners of all peers and of the node itself.
     fn put_profiles(&self, state: &State, own: &Entry, fields: &mut Fields) {
         let is_told =
             |of: &NodeSet| of.contains(own.index as usize) || of.intersects(&self.known_peers);
@@ -495,8 +492,8 @@ impl Session {
         fields.add_owners(state, nodes);
     }
 
-    /// Others of which all is told: in blocks where many joined together, as each of these is told
-    /// all but itself.
+    /// Adds whole peers. Many nodes that joined together are sent in blocks, because each of them receives all but
+    /// itself.
     fn put_full_peers(&self, state: &State, whole: &[&Entry], end: u64, fields: &mut Fields) {
         let (mut alone, mut blocks) = (Vec::new(), Vec::new());
         let number = |entry: &Entry| entry.node.id.0 / NEIGHBOURS;
@@ -531,7 +528,7 @@ impl Session {
         let (mut online, mut patches) = (Map::new(), Vec::new());
         for (id, updates) in updates {
             match (updates, entry(id)) {
-                // Where nothing else changed there is a shorter way to say it; a time goes with "not".
+                // `OnlineChange` is shorter, but cannot carry the last-seen time of an offline node.
                 (PeerUpdate::Patch(Parts::ONLINE), Some(entry)) if entry.online => {
                     online.insert(id.to_string(), json!(true));
                 }
@@ -546,11 +543,11 @@ impl Session {
     }
 }
 
-/// Whom a node is told of.
+/// The nodes that are visible to a node.
 struct Visibility<'a> {
     state: &'a State,
     viewer: &'a Entry,
-    /// Those, if all are looked at.
+    /// The set of visible nodes, if it was computed.
     seen: Option<&'a NodeSet>,
 }
 
@@ -568,5 +565,5 @@ impl Visibility<'_> {
 }
 
 fn indexes(of: &NodeSet) -> impl Iterator<Item = u32> + '_ {
-    of.iter().map(|index| u32::try_from(index).expect("places are such numbers"))
+    of.iter().map(|index| u32::try_from(index).expect("indexes have 32 bits"))
 }

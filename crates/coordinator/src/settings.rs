@@ -1,47 +1,46 @@
-//! What a network is set up with. It comes from the server's configuration, not from the store.
+//! Settings of a network. They come from the server's configuration, not from the store.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::addresses::{Allocation, Prefixes};
 
-/// What a network is set up with.
+/// The settings of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The domain of nodes' names.
+    /// The domain of node names.
     pub base_domain: String,
-    /// The networks that addresses are of.
+    /// The networks from which addresses are allocated.
     pub prefixes: Prefixes,
-    /// Which of them a new node is given.
+    /// The order in which addresses are allocated.
     pub allocation: Allocation,
     /// The relays, as JSON of `tailcfg.DERPMap`.
     pub relays: String,
-    /// How names are resolved.
     pub dns: Dns,
-    /// How long a node may be without a connection before others are told.
+    /// The time after which a disconnected node is shown as offline.
     pub offline_after: Duration,
-    /// How long an ephemeral node may be without one before it is forgotten.
+    /// The time after which a disconnected ephemeral node is deleted.
     pub ephemeral_after: Duration,
-    /// Whether a policy may mean users by the names that they have at a provider: where users cannot choose
-    /// them, and the provider gives none to another.
+    /// Whether a policy may name users by their names at the provider. This is safe only if users cannot choose them,
+    /// and the provider never reuses them.
     pub trusts_usernames: bool,
-    /// How long a node key lives; none for without end. Those of tagged nodes always do.
+    /// The lifetime of a node key; `None` if keys do not expire. Keys of tagged nodes never expire.
     pub key_lifetime: Option<Duration>,
 }
 
-/// How names are resolved.
+/// The DNS configuration for nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Whether nodes resolve names of nodes.
+    /// Whether nodes resolve the names of nodes (MagicDNS).
     pub magic: bool,
-    /// Who is asked for all other names.
+    /// The resolvers for all other names.
     pub nameservers: Vec<String>,
-    /// Whether those are asked instead of a host's own, not only where it has none.
+    /// Whether these resolvers replace those of the host. Else they are used only on a host without resolvers.
     pub overrides: bool,
-    /// Who is asked for names that end so.
+    /// The resolvers of each domain.
     pub split: BTreeMap<String, Vec<String>>,
-    /// What else is tried behind a short name.
+    /// Further search domains.
     pub search: Vec<String>,
-    /// Names beside those of nodes, and the address of each; a name may have several.
+    /// Further names and their addresses. A name may have several.
     pub extra: Vec<(String, IpAddr)>,
 }
 
@@ -53,7 +52,7 @@ impl Default for Settings {
             allocation: Allocation::default(),
             relays: r#"{"Regions":{}}"#.into(),
             dns: Dns { magic: true, ..Dns::default() },
-            // A client that changes its network is back within seconds.
+            // A client that changes networks reconnects within seconds.
             offline_after: Duration::from_secs(10),
             ephemeral_after: Duration::from_secs(30 * 60),
             trusts_usernames: false,

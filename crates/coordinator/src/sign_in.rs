@@ -1,5 +1,4 @@
-//! Users that a provider of identities vouches for: made at their first login, and at each later one
-//! what the provider says of them is read again.
+//! Users from an OpenID provider. They are created at their first login, and updated at each later one.
 
 use crate::{
     object::{Identity, Kind, User, UserId},
@@ -8,56 +7,54 @@ use crate::{
     time::Time,
 };
 
-/// The most groups of a user that are kept, and the longest name of one in bytes.
-const MOST_GROUPS: usize = 1000;
-const LONGEST_GROUP: usize = 256;
-/// The longest text, in bytes: a URL with a signature in it.
-const LONGEST: usize = 2 << 10;
-/// How many numbers behind a name are tried that others have.
-const NAMES: u32 = 1000;
+/// The maximum number of groups of a user, and the maximum length of a group's name in bytes.
+const MAX_GROUPS: usize = 1000;
+const MAX_GROUP_NAME: usize = 256;
+/// The maximum length of a text, in bytes. URLs may contain a signature.
+const MAX_TEXT: usize = 2 << 10;
+/// The maximum number that is appended to a used name.
+const MAX_SUFFIX: u32 = 1000;
 
-/// What a provider says of somebody who logged in. The caller has verified it.
+/// The claims of a provider about a user at a login. The caller has verified them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Who it is.
     pub identity: Identity,
-    /// What they call themselves; the provider may give it to another later. It gives rights only with
+    /// The username. The provider may reuse it for another user. It gives rights only with
     /// [`Settings::trusts_usernames`](crate::Settings::trusts_usernames).
     pub username: String,
-    /// The name that is shown.
+    /// The displayed name.
     pub display_name: String,
-    /// An address that is theirs for certain; else empty.
+    /// The verified mail address, or empty.
     pub email: String,
-    /// Where a picture is.
+    /// The URL of a picture.
     pub picture_url: String,
-    /// Their groups.
     pub groups: Vec<String>,
 }
 
 impl Profile {
-    /// Without texts and groups that are too long or too many.
+    /// Removes texts and groups that exceed the limits.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         for text in [&mut self.display_name, &mut self.email, &mut self.picture_url] {
             *text = bounded(text);
         }
-        if self.username.len() > LONGEST {
+        if self.username.len() > MAX_TEXT {
             self.username = String::new();
         }
-        self.groups.retain(|group| !group.is_empty() && group.len() <= LONGEST_GROUP);
+        self.groups.retain(|group| !group.is_empty() && group.len() <= MAX_GROUP_NAME);
         self.groups.sort_unstable();
         self.groups.dedup();
-        self.groups.truncate(MOST_GROUPS);
+        self.groups.truncate(MAX_GROUPS);
         self.groups.shrink_to_fit();
         self
     }
 }
 
 impl State {
-    /// The user of an identity, who is made if there is none, as the provider describes them now.
+    /// Updates the user of an identity by the provider's claims, or creates the user.
     ///
     /// # Errors
-    /// There is no name for them.
+    /// No name is free.
     pub fn sign_in(&mut self, profile: &Profile, now: Time) -> Result<UserId, Refusal> {
         let profile = &profile.clone().bounded();
         let known = self.user_of_identity(&profile.identity).cloned();
@@ -79,7 +76,7 @@ impl State {
                     && self.settings.trusts_usernames
                     && self.rename_user_in_policy(known.id, &user.name, now).is_err()
                 {
-                    // With the new name, the user would have rights of another. The login goes on.
+                    // With the new name, the user would have rights of another user. The login continues.
                     user.name.clone_from(&known.name);
                 }
                 if user != known {
@@ -90,16 +87,15 @@ impl State {
         }
     }
 
-    /// The user that a provider knows by this identity.
+    /// The user with this identity.
     pub fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
         let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.matches(identity));
         let is_exact = |user: &&User| user.identity.as_ref() == Some(identity);
         self.users.values().find(is_exact).or_else(|| self.users.values().find(own))
     }
 
-    /// The name of a user: as they call themselves, else by their address, with a number where it is
-    /// another's. A policy names users by addresses, so nobody may call themselves by one that is not
-    /// theirs.
+    /// Chooses the name of a user: the username or else the mail address, with a number if it is in use. A policy names
+    /// users by mail addresses, so a username must not be the mail address of another user.
     fn choose_user_name(&self, profile: &Profile, known: Option<&User>) -> Result<String, Refusal> {
         let Profile { username, email, .. } = profile;
         let is_theirs = !username.contains('@') || username.eq_ignore_ascii_case(email);
@@ -112,7 +108,7 @@ impl State {
                 None => format!("user-{}", self.last_number(Kind::User) + 1),
             },
         };
-        let numbered = (1..NAMES).map(|number| format!("{wanted}-{number}"));
+        let numbered = (1..MAX_SUFFIX).map(|number| format!("{wanted}-{number}"));
         let free = std::iter::once(wanted.clone())
             .chain(numbered)
             .find(|name| known.is_some_and(|user| user.name == *name) || !self.has_user(name));
@@ -124,15 +120,15 @@ impl State {
     }
 }
 
-/// Whether a user may be named so, a number behind it included.
+/// Whether a name is valid for a user, with room for an appended number.
 fn is_name(name: &str) -> bool {
     (1..=120).contains(&name.len())
         && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
         && name.parse::<i64>().is_err()
 }
 
-/// Text of a provider's on one line; nothing of what is too long.
+/// Trims a text of a provider. Returns an empty text if it is too long or has control characters.
 fn bounded(text: &str) -> String {
-    let is_sound = text.len() <= LONGEST && !text.chars().any(char::is_control);
+    let is_sound = text.len() <= MAX_TEXT && !text.chars().any(char::is_control);
     if is_sound { text.trim().to_owned() } else { String::new() }
 }

@@ -1,6 +1,5 @@
-//! Keys of which only bcrypt's hash is known. To compare one takes tens of milliseconds, on purpose, so
-//! it is not done where everybody waits: the caller does it, and says that it is proved. From then on
-//! the key is as fast as those that were made here.
+//! Keys with a bcrypt hash. Verification takes tens of milliseconds by design, so the caller does it outside the state's
+//! mutex. After that the key gets a fast hash, like the keys that were created here.
 
 use crate::{
     object::{ApiKey, ApiKeyId, KeyId, PreAuthKey},
@@ -10,13 +9,12 @@ use crate::{
     time::Time,
 };
 
-/// A key that may be a good one.
+/// A key with a secret that is not verified yet.
 #[derive(Clone)]
 pub struct UnverifiedKey {
     key: KeyRef,
-    /// The hash that its secret is to have.
+    /// The hash that the secret must match.
     pub bcrypt: String,
-    /// The secret.
     pub secret: String,
 }
 
@@ -27,8 +25,8 @@ enum KeyRef {
 }
 
 impl State {
-    /// The key of a request that is to be proved before the request is handled; none where that makes
-    /// no difference.
+    /// The key of a request that must be verified before the request is handled. `None` if verification would change
+    /// nothing.
     pub fn unverified_key(&self, request: &RegisterRequest, now: Time) -> Option<UnverifiedKey> {
         let parts = secret::read(request.auth_key()?)?;
         let key = self.by_prefix.get(parts.prefix).and_then(|id| self.keys.get(id))?;
@@ -36,7 +34,7 @@ impl State {
         UnverifiedKey::of(KeyRef::PreAuth(key.id), &key.hash, parts.secret).filter(|_| is_valid)
     }
 
-    /// The same of an API key.
+    /// The API key with this text that must be verified.
     pub fn unverified_api_key(&self, text: &str, now: Time) -> Option<UnverifiedKey> {
         let parts = secret::read_api(text)?;
         let mut good = self.api_keys().filter(|key| key.is_valid(now));
@@ -44,7 +42,7 @@ impl State {
         UnverifiedKey::of(KeyRef::Api(key.id), &key.hash, parts.secret)
     }
 
-    /// A secret has the hash that its key has.
+    /// Replaces the hash of a key, after its secret was verified.
     pub fn confirm_key(&mut self, proved: &UnverifiedKey) {
         let is_same = |hash: &Hash| matches!(hash, Hash::Bcrypt(own) if *own == proved.bcrypt);
         let hash = Hash::of(&proved.secret);

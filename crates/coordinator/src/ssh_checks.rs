@@ -1,14 +1,14 @@
-//! Logins by SSH that are checked: the node that is logged in to holds the connection and asks here,
-//! until the user of the other node, or an administrator, has said that it may go on.
+//! Checked logins by SSH. The target node holds the connection and polls the coordinator, until the user of the source
+//! node or an administrator decides on the login.
 //!
 //! ```text
 //!   ssh_login ──► checked by the policy? ── no ──► Refused
 //!       │ confirmed within the period, or under this number? ──► Accepted
-//!       └──► Held, under a number ──► decide_ssh
+//!       └──► Pending, under a number ──► decide_ssh
 //! ```
 //!
-//! All of it is memory: a server that starts again asks again. If too many logins wait, the party with the most
-//! loses its oldest: at one node, the user with the most logins; of all nodes, the owner of the nodes.
+//! Nothing is stored: after a restart, logins are checked again. If too many logins are pending, the oldest one of the
+//! owner with the most is evicted. At one node, this is the owner of the source nodes; else that of the target nodes.
 
 use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
@@ -20,70 +20,70 @@ use crate::{
     time::Time,
 };
 
-/// How long a login waits to be confirmed.
-const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
-/// The longest that a check is good for (Tailscale's documentation of checkPeriod).
-const LONGEST_PERIOD: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The most logins that wait, and the most to one node.
-const MOST: usize = 4096;
-const MOST_EACH: usize = 64;
-/// The most checks that are remembered.
-const MOST_CONFIRMED: usize = 1 << 16;
-/// The longest name of an account, in bytes.
-const LONGEST_ACCOUNT: usize = 256;
+/// The time after which a pending login is refused.
+const MAX_WAIT: Duration = Duration::from_secs(15 * 60);
+/// The maximum validity of a check (Tailscale's documentation of checkPeriod).
+const MAX_PERIOD: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The maximum number of pending logins, and of those at one node.
+const MAX_PENDING: usize = 4096;
+const MAX_PER_NODE: usize = 64;
+/// The maximum number of confirmed logins in memory.
+const MAX_CONFIRMED: usize = 1 << 16;
+/// The maximum length of an account's name, in bytes.
+const MAX_ACCOUNT: usize = 256;
 
-/// A login that is checked.
+/// A checked login.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SshLogin {
-    /// From which node.
+    /// The source node.
     pub from: NodeId,
-    /// Whose that node is; none of a tagged one.
+    /// The owner of the source node. `None` if it is tagged.
     pub user: Option<UserId>,
-    /// At which node.
+    /// The target node.
     pub at: NodeId,
-    /// The account there.
+    /// The account at the target.
     pub account: String,
 }
 
-/// What becomes of a login.
+/// The outcome of a login request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SshOutcome {
-    /// It goes on.
+    /// The login is accepted.
     Accepted,
-    /// It does not: why.
+    /// The login is refused, with the reason.
     Refused(&'static str),
-    /// It waits under this number.
+    /// The login is pending under this number.
     Pending(String),
 }
 
-/// Logins that wait, and those that were confirmed.
+/// Pending and confirmed logins.
 #[derive(Debug, Default)]
 pub(crate) struct SshChecks {
     waiting: BTreeMap<String, PendingLogin>,
     confirmed: BTreeMap<SshLogin, Time>,
 }
 
-/// What was said of a login.
+/// A decision on a login.
 #[derive(Debug)]
 pub(crate) struct SshDecision {
     number: String,
     login: SshLogin,
     is_allowed: bool,
     at: Time,
-    /// When it was confirmed before, if it was.
+    /// The time of the previous confirmation, if any.
     before: Option<Time>,
 }
 
 #[derive(Debug)]
 struct PendingLogin {
     login: SshLogin,
-    /// The owner of the node that is logged in to.
+    /// The owner of the target node.
     target_owner: Owner,
     since: Time,
     decision: Option<bool>,
 }
 
-/// The owner of nodes: a user, or a single node with tags.
+/// The owner of nodes: a user, or a single tagged node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     User(UserId),
@@ -103,8 +103,8 @@ impl SshLogin {
 }
 
 impl State {
-    /// What becomes of a login from one node at another. `number` is random, for one that has to wait;
-    /// `followed` is that under which it waits already.
+    /// Handles a login from one node at another. `number` is random, for a new pending login. `followed` is the number
+    /// of the pending login that is polled.
     pub fn ssh_login(
         &mut self,
         [from, at]: [NodeId; 2],
@@ -114,17 +114,17 @@ impl State {
         now: Time,
     ) -> SshOutcome {
         let (Some(source), Some(target)) = (self.nodes.get(&from), self.nodes.get(&at)) else {
-            return SshOutcome::Refused("there is no such node");
+            return SshOutcome::Refused("node not found");
         };
         if source.node.has_expired(now) {
             return SshOutcome::Refused("the key of the node has expired");
         }
-        if account.len() > LONGEST_ACCOUNT {
-            return SshOutcome::Refused("there is no such account");
+        if account.len() > MAX_ACCOUNT {
+            return SshOutcome::Refused("account not found");
         }
         let check = self.access.ssh_check(source.index, target.index, account);
         let Some(check) = check else {
-            return SshOutcome::Refused("the policy does not let this login be confirmed");
+            return SshOutcome::Refused("the policy does not allow this login to be confirmed");
         };
         let user = source.node.user;
         let target_owner = Owner::of(at, target.node.user);
@@ -137,7 +137,7 @@ impl State {
             && let Some(waiting) = checks.waiting.get(number).filter(|own| own.login == login)
         {
             let decision = waiting.decision;
-            if decision.is_none() && now.since(waiting.since) < LONGEST_WAIT {
+            if decision.is_none() && now.since(waiting.since) < MAX_WAIT {
                 return SshOutcome::Pending(number.to_owned());
             }
             checks.waiting.remove(number);
@@ -151,17 +151,17 @@ impl State {
         SshOutcome::Pending(number.to_owned())
     }
 
-    /// The login that waits under a number.
+    /// The pending login with this number.
     pub fn pending_ssh_login(&self, number: &str, now: Time) -> Option<&SshLogin> {
         let waiting = self.ssh_checks.waiting.get(number)?;
-        let is_open = waiting.decision.is_none() && now.since(waiting.since) < LONGEST_WAIT;
+        let is_open = waiting.decision.is_none() && now.since(waiting.since) < MAX_WAIT;
         is_open.then_some(&waiting.login)
     }
 
-    /// Says that a login may go on, or may not.
+    /// Accepts or refuses a pending login.
     ///
     /// # Errors
-    /// None waits under this number.
+    /// The login does not exist, or is not pending.
     pub fn decide_ssh(
         &mut self,
         number: &str,
@@ -198,32 +198,32 @@ impl SshChecks {
         };
     }
 
-    /// Whether a check of this login is still good.
+    /// Whether the last check of this login is still valid.
     fn is_confirmed(&self, login: &SshLogin, period: Option<Duration>, now: Time) -> bool {
         let at = self.confirmed.get(login);
         at.zip(period).is_some_and(|(at, period)| now.since(*at) < period)
     }
 
     fn wait(&mut self, number: &str, new: PendingLogin, now: Time) {
-        self.waiting.retain(|_, waiting| now.since(waiting.since) < LONGEST_WAIT);
+        self.waiting.retain(|_, waiting| now.since(waiting.since) < MAX_WAIT);
         let is_there = |waiting: &PendingLogin| waiting.login.at == new.login.at;
-        if self.waiting.values().filter(|waiting| is_there(waiting)).count() >= MOST_EACH {
+        if self.waiting.values().filter(|waiting| is_there(waiting)).count() >= MAX_PER_NODE {
             self.evict_oldest(is_there, |waiting| waiting.login.owner());
-        } else if self.waiting.len() >= MOST {
+        } else if self.waiting.len() >= MAX_PENDING {
             self.evict_oldest(|_| true, |waiting| waiting.target_owner);
         }
         self.waiting.insert(number.to_owned(), new);
     }
 
-    /// Of those that are meant, the party with most loses its oldest.
+    /// Of the selected logins, removes the oldest one of the owner with the most.
     fn evict_oldest<P: Copy + Eq + Hash>(
         &mut self,
-        is_meant: impl Fn(&PendingLogin) -> bool,
+        is_selected: impl Fn(&PendingLogin) -> bool,
         owner: impl Fn(&PendingLogin) -> P,
     ) {
-        let meant = || self.waiting.iter().filter(|(_, waiting)| is_meant(waiting));
-        let busiest = most_frequent(meant().map(|(_, waiting)| owner(waiting)));
-        let of_busiest = meant().filter(|(_, waiting)| Some(owner(waiting)) == busiest);
+        let selected = || self.waiting.iter().filter(|(_, waiting)| is_selected(waiting));
+        let busiest = most_frequent(selected().map(|(_, waiting)| owner(waiting)));
+        let of_busiest = selected().filter(|(_, waiting)| Some(owner(waiting)) == busiest);
         let oldest = of_busiest.min_by_key(|(_, waiting)| waiting.since);
         if let Some(number) = oldest.map(|(number, _)| number.clone()) {
             self.waiting.remove(&number);
@@ -231,11 +231,11 @@ impl SshChecks {
     }
 
     fn confirm(&mut self, login: SshLogin, now: Time) {
-        if self.confirmed.len() >= MOST_CONFIRMED {
-            self.confirmed.retain(|_, at| now.since(*at) < LONGEST_PERIOD);
+        if self.confirmed.len() >= MAX_CONFIRMED {
+            self.confirmed.retain(|_, at| now.since(*at) < MAX_PERIOD);
         }
-        if self.confirmed.len() >= MOST_CONFIRMED {
-            // Whoever is forgotten is asked again.
+        if self.confirmed.len() >= MAX_CONFIRMED {
+            // An evicted login is checked again.
             let busiest = most_frequent(self.confirmed.keys().map(SshLogin::owner));
             let of_busiest = self.confirmed.iter().filter(|(own, _)| Some(own.owner()) == busiest);
             let oldest = of_busiest.min_by_key(|(_, at)| **at).map(|(own, _)| own.clone());
@@ -257,25 +257,25 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_thousands_of_nodes_ends_no_login_at_a_node_of_another() {
+    fn a_flood_at_many_nodes_evicts_no_login_at_nodes_of_other_owners() {
         let mut checks = SshChecks::default();
         checks.wait("mine", waiting(1, 1, 1), Time(1));
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_PENDING {
             let at = 2 + i64::try_from(number / 8).unwrap();
             checks.wait(&format!("{number}"), waiting(2, at, 2), Time(2));
         }
-        assert!(checks.waiting.contains_key("mine") && checks.waiting.len() == MOST);
+        assert!(checks.waiting.contains_key("mine") && checks.waiting.len() == MAX_PENDING);
     }
 
     #[test]
-    fn who_confirms_logins_without_end_is_asked_again_and_nobody_else() {
+    fn a_flood_of_confirmations_evicts_only_those_of_its_owner() {
         let mut checks = SshChecks::default();
         let mine = waiting(1, 1, 1).login;
         checks.confirm(mine.clone(), Time(1));
-        for number in 0..MOST_CONFIRMED + 9 {
+        for number in 0..MAX_CONFIRMED + 9 {
             let login = SshLogin { account: format!("{number}"), ..waiting(2, 1, 1).login };
             checks.confirm(login, Time(2));
         }
-        assert!(checks.confirmed.contains_key(&mine) && checks.confirmed.len() == MOST_CONFIRMED);
+        assert!(checks.confirmed.contains_key(&mine) && checks.confirmed.len() == MAX_CONFIRMED);
     }
 }

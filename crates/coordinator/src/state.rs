@@ -31,26 +31,25 @@ use crate::{
     undo::Undo,
 };
 
-/// A node with what is known of it now.
+/// A node with its transient state.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub node: Node,
-    /// Its place in sets of bits.
+    /// Its index in [`NodeSet`]s.
     pub index: u32,
-    /// Whether others are told that it is connected.
+    /// Whether peers see it as connected.
     pub online: bool,
-    /// Whether it answered when it was last asked; one that was not asked does.
+    /// Whether it responded to the last probe; true if it was never probed.
     pub responds: bool,
-    /// Since when it says that it has no endpoints, where its peers know some.
+    /// The time since which it reports no endpoints although its peers have some.
     pub without_endpoints: Option<Time>,
-    /// As its peers are told of it; made when first asked for.
+    /// JSON of the node for its peers; rendered on first use.
     pub peer_json: OnceLock<Arc<str>>,
 }
 
-/// A node, and whether it is connected.
+/// A node, and its connection status.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeView<'a> {
-    /// The node.
     pub node: &'a Node,
     /// Whether it is connected.
     pub online: bool,
@@ -58,12 +57,12 @@ pub struct NodeView<'a> {
 
 /// The state of a network.
 ///
-/// Call order: any commands; then `take_writes`, and `publish` once those are kept, or `undo` where
-/// they cannot be. In between what others have written is taken by `apply`.
+/// Call order: any commands, then `take_writes`, then `publish` when those are stored, or `undo` if they cannot
+/// be stored. In between, `apply` applies objects that other servers wrote.
 #[derive(Debug)]
 pub struct State {
     pub(crate) settings: Settings,
-    /// How often there were other relays since the start.
+    /// The number of changes of the relay map since the start.
     pub(crate) relays: u64,
     pub(crate) access: Access,
     pub(crate) users: BTreeMap<UserId, User>,
@@ -81,16 +80,16 @@ pub struct State {
     pub(crate) blocks: Blocks,
     pub(crate) frames: FrameCache,
     pub(crate) addresses: Addresses,
-    /// Who may route each network, exits apart.
+    /// Nodes that may route each network, without the default routes.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
     pub(crate) timers: Timers,
     pub(crate) pending: PendingRegistrations,
     pub(crate) connections: Connections,
     pub(crate) ssh_checks: SshChecks,
-    /// Before this nobody could be connected.
+    /// The time of the start: no node was connected before.
     pub(crate) started: Time,
-    /// Which routers networks go to is to be looked at again.
+    /// Whether the primary routers must be chosen again.
     pub(crate) reroutes: bool,
     pub(crate) last: BTreeMap<Kind, i64>,
     pub(crate) log: Log,
@@ -139,13 +138,13 @@ impl State {
         }
     }
 
-    /// What has to be kept before what happened is told to anybody.
+    /// Takes the objects that must be stored before the changes are published.
     pub fn take_writes(&mut self) -> Vec<Stored> {
         mem::take(&mut self.writes).into_values().collect()
     }
 
-    /// What happened is kept, and the network's version is this: followers may know. Whether there is
-    /// anything that they do not.
+    /// Publishes the changes, after they were stored with this version of the network. Returns whether there were
+    /// any.
     pub fn publish(&mut self, version: i64, now: Time) -> bool {
         self.undo = Undo::default();
         self.audit.trim();
@@ -157,24 +156,24 @@ impl State {
             if let Some(Change::Node { index, parts, .. }) = self.log.push(change)
                 && parts.has(Parts::REMOVED)
             {
-                // Nobody who follows can still take the place for the node that is gone.
+                // The log has forgotten the removal, so no stream can mistake a new node for the old one.
                 self.indexes.release(index);
             }
         }
         any
     }
 
-    /// How far followers may read on.
+    /// The end of the log: streams may read up to it.
     pub fn end(&self) -> u64 {
         self.log.end()
     }
 
-    /// What changed from this number on, and before that one. `None`: some of it is forgotten.
+    /// The changes in a range of the log. `None` if the log has forgotten some of them.
     pub(crate) fn merged_changes(&self, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
         self.merged_cache.between(&self.log, number, end)
     }
 
-    /// The nodes that a node is told of.
+    /// The nodes that are visible to a node.
     pub(crate) fn visible_nodes(&self, viewer: &Entry) -> NodeSet {
         let mut seen = match self.access.peers(viewer.index) {
             Some(peers) => peers.intersection(&self.indexes.reachable),
@@ -184,12 +183,11 @@ impl State {
         seen
     }
 
-    /// What the network is set up with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Has clients be told of these relays, as JSON of `tailcfg.DERPMap`. They are not kept.
+    /// Sets the relays, as JSON of `tailcfg.DERPMap`. They are not stored.
     pub fn set_relays(&mut self, relays: String) {
         if self.settings.relays != relays {
             self.settings.relays = relays;
@@ -198,27 +196,22 @@ impl State {
         }
     }
 
-    /// All users.
     pub fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values()
     }
 
-    /// All pre-auth keys.
     pub fn keys(&self) -> impl Iterator<Item = &PreAuthKey> {
         self.keys.values()
     }
 
-    /// A pre-auth key.
     pub fn key(&self, id: KeyId) -> Option<&PreAuthKey> {
         self.keys.get(&id)
     }
 
-    /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
         self.nodes.values().map(Entry::view)
     }
 
-    /// A node.
     pub fn node(&self, id: NodeId) -> Option<NodeView<'_>> {
         self.nodes.get(&id).map(Entry::view)
     }
@@ -228,7 +221,7 @@ impl State {
         self.by_key.contains_key(key)
     }
 
-    /// Whether there is a node with this key, which has not expired: relays serve no other.
+    /// Whether there is a node with this key that has not expired. Relays serve these keys only.
     pub fn has_valid_key(&self, key: &NodePublic, now: Time) -> bool {
         let node = self.by_key.get(key).and_then(|id| self.nodes.get(id));
         node.is_some_and(|entry| !entry.node.has_expired(now))
@@ -245,17 +238,17 @@ impl State {
         self.nodes.get(id).map(|entry| entry.node.machine)
     }
 
-    /// The node with this key, if it is this machine's.
+    /// The node with this key, if it belongs to this machine.
     pub fn find_machine_node(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
         self.by_key.get(key).copied().filter(|id| self.belongs_to_machine(*id, machine))
     }
 
-    /// Whether a node is this machine's.
+    /// Whether a node belongs to this machine.
     pub fn belongs_to_machine(&self, id: NodeId, machine: &MachinePublic) -> bool {
         self.nodes.get(&id).is_some_and(|entry| entry.node.machine == *machine)
     }
 
-    /// A number that no object of this kind ever had.
+    /// Allocates a number that no object of this kind ever had.
     pub(crate) fn next_number(&mut self, kind: Kind) -> i64 {
         self.undo.numbers(&self.last);
         let last = self.last.entry(kind).or_default();
@@ -273,7 +266,7 @@ impl State {
         *last = id.max(*last);
     }
 
-    /// Has an object kept that is another from now on: the state has it as it was.
+    /// Queues a changed object for the store. The state must still have its previous value, for undo.
     pub(crate) fn store<T: Object>(&mut self, object: &T) {
         self.save_for_undo(T::KIND, object.number());
         self.write(object);
@@ -287,7 +280,7 @@ impl State {
         self.writes.insert((stored.kind, stored.id), stored);
     }
 
-    /// Has it kept that an object is gone from now on.
+    /// Queues the removal of an object for the store.
     pub(crate) fn store_removal(&mut self, kind: Kind, id: i64) {
         self.save_for_undo(kind, id);
         if kind == Kind::User {
@@ -300,7 +293,7 @@ impl State {
         self.unpublished.push(change);
     }
 
-    /// Notes that parts of a node changed.
+    /// Records that parts of a node changed.
     pub(crate) fn note_parts(&mut self, id: NodeId, parts: Parts) {
         if let Some(entry) = self.nodes.get_mut(&id)
             && !parts.is_empty()
@@ -312,7 +305,7 @@ impl State {
         }
     }
 
-    /// A node that is new.
+    /// Adds a new node.
     pub(crate) fn add_node(&mut self, node: Node, now: Time) {
         let id = node.id;
         self.store(&node);
@@ -321,7 +314,7 @@ impl State {
         self.note_parts(id, Parts::WHOLE);
     }
 
-    /// A node is there, at this place or any.
+    /// Adds an entry for a node, at its previous index or a new one.
     pub(crate) fn add_entry(&mut self, node: Node, index: Option<u32>, now: Time) {
         let id = node.id;
         self.attach(&node);
@@ -344,7 +337,7 @@ impl State {
         self.index_routes(id, &[]);
     }
 
-    /// A node is found by what it has.
+    /// Adds a node to the lookup tables.
     pub(crate) fn attach(&mut self, node: &Node) {
         self.by_key.insert(node.key, node.id);
         self.by_machine.entry(node.machine).or_default().insert(node.id);
@@ -353,7 +346,7 @@ impl State {
         self.primaries.extend(node.primaries.iter().map(|net| (*net, node.id)));
     }
 
-    /// It is not any more.
+    /// Removes a node from the lookup tables.
     pub(crate) fn detach(&mut self, id: NodeId) {
         let Some(Entry { node, .. }) = self.nodes.get(&id) else { return };
         self.by_key.remove(&node.key);
@@ -370,7 +363,7 @@ impl State {
         }
     }
 
-    /// Changes a node by `change`, which says what of it others must be told, and has it kept.
+    /// Changes a node and queues it for the store. `change` returns the parts that changed for peers.
     pub(crate) fn change_node(
         &mut self,
         id: NodeId,
@@ -410,7 +403,7 @@ impl State {
         self.note_parts(id, parts);
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         self.detach(id);
         let Some(Entry { node, index, .. }) = self.nodes.remove(&id) else { return };
@@ -431,7 +424,7 @@ impl State {
         self.note(Change::Node { id, index, parts: Parts::REMOVED });
     }
 
-    /// A name for a node that no other has.
+    /// A unique name for a node.
     pub(crate) fn free_name(&self, label: String, own: Option<&str>) -> String {
         crate::names::unique(label, |name| own == Some(name) || !self.names.contains(name))
     }
@@ -440,7 +433,7 @@ impl State {
         self.names.contains(name)
     }
 
-    /// The node at a place.
+    /// The entry at an index.
     pub(crate) fn entry_at(&self, index: u32) -> Option<&Entry> {
         self.nodes.get(self.indexes.nodes.get(index as usize)?.as_ref()?)
     }

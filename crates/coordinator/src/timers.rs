@@ -13,11 +13,11 @@ pub(crate) enum Timer {
     Ephemeral(NodeId),
     /// A node key expires.
     Expiry(NodeId),
-    /// A node that reported no endpoints.
+    /// A node without endpoints loses its previous ones.
     Endpoints(NodeId),
-    /// A registration waited too long for an administrator.
+    /// A pending registration is removed.
     Registration(String),
-    /// The stored times of connected nodes are renewed.
+    /// The stored last-seen times of connected nodes are renewed.
     Seen,
 }
 
@@ -37,7 +37,7 @@ impl Timers {
         self.due.insert((at, timer));
     }
 
-    /// Sets a timer, unless it is due before.
+    /// Sets a timer, unless it is due earlier.
     pub fn set_at_latest(&mut self, timer: Timer, at: Time) {
         if self.times.get(&timer).is_none_or(|before| *before > at) {
             self.set(timer, at);
@@ -58,12 +58,12 @@ impl Timers {
         }
     }
 
-    /// When the next is due.
+    /// The time of the next timer.
     pub fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes one that is due.
+    /// Removes and returns a due timer.
     pub fn take_due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_that_is_set_again_is_due_at_its_last_time_alone() {
+    fn a_timer_that_is_set_again_is_due_at_its_last_time_only() {
         let (mut timers, node) = (Timers::default(), NodeId(1));
         for at in 1..1000 {
             timers.set(Timer::Expiry(node), Time(at));

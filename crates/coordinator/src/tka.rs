@@ -1,12 +1,12 @@
-//! Tailnet lock, as a coordinator keeps it: it verifies what it takes, passes it on, and signs
-//! nothing, for it has no key that anybody trusts (tailscale `tka`, `tailcfg/tka.go`).
+//! Tailnet lock (tailscale `tka`, `tailcfg/tka.go`). The coordinator verifies, stores and distributes updates and
+//! signatures. It signs nothing, because no node trusts a key of it.
 //!
 //! ```text
-//!   an administrator lets a node ──► begin ──► finish ──► on ──► send, sign ──► disable ──► off
-//!                                     checkpoint  signatures                      secret
+//!   an administrator allows a node ──► begin ──► finish ──► on ──► send, sign ──► disable ──► off
+//!                                    checkpoint  signatures                        secret
 //! ```
 //!
-//! What each node needs of it goes with the map: the head, and the signature of each node key.
+//! Maps have the head, and the signature of each node key.
 
 mod request;
 mod status;
@@ -31,47 +31,47 @@ use crate::{
     time::Time,
 };
 
-/// There is one lock.
-const ONLY: TkaId = TkaId(1);
-/// How long a node may turn it on that an administrator lets.
-const ALLOWED: Duration = Duration::from_secs(60 * 60);
+/// The number of the only object with the state of tailnet lock.
+const TKA_ID: TkaId = TkaId(1);
+/// The time within which an allowed node may turn tailnet lock on.
+const INIT_WINDOW: Duration = Duration::from_secs(60 * 60);
 
-/// What is known of tailnet lock.
+/// The state and the updates of tailnet lock.
 #[derive(Debug, Default)]
 pub(crate) struct Tka {
     pub stored: object::TkaState,
     pub updates: BTreeMap<TkaUpdateId, TkaUpdate>,
-    /// By the updates, unless these are others since then.
+    /// The authority by the updates, unless `is_stale`.
     authority: Option<Arc<Authority>>,
-    /// Updates that others have written, behind those of the authority.
+    /// Updates of other servers that follow those of the authority.
     unread: Vec<TkaUpdateId>,
     is_stale: bool,
 }
 
-/// Why something is not done, in words that the node's user reads.
+/// The refusal of a request. The node's user sees the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TkaRefusal {
-    /// No administrator lets this node turn it on.
+    /// No administrator allowed this node to turn tailnet lock on.
     NotAllowed,
-    /// It is on.
+    /// Tailnet lock is on.
     IsOn,
-    /// It is off.
+    /// Tailnet lock is off.
     IsOff,
-    /// This node did not begin to turn it on.
+    /// This node did not begin to turn tailnet lock on.
     NotBegun,
-    /// A node would be kept out.
+    /// The key of a node is not signed.
     UnsignedNode(String),
-    /// The server would have a secret that turns it off.
+    /// The request has a disablement secret for the server.
     SupportSecret,
-    /// There is no node with this key.
+    /// The node of a signature does not exist.
     NoNode,
-    /// Others have made an update meanwhile.
+    /// Another update came first.
     Stale,
-    /// What the node has is of another chain.
+    /// The node's updates are from another chain.
     OtherChain,
-    /// The secret turns nothing off.
+    /// The disablement secret is wrong.
     WrongSecret,
-    /// It does not count.
+    /// An update or a signature is invalid.
     Refused(tka::VerifyError),
 }
 
@@ -79,22 +79,22 @@ impl fmt::Display for TkaRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAllowed => f.write_str(
-                "an administrator has to let this node turn tailnet lock on: `linerate-server lock \
+                "an administrator must allow this node to turn tailnet lock on: `linerate-server lock \
                  allow -i NODE`",
             ),
             Self::IsOn => f.write_str("tailnet lock is on already"),
             Self::IsOff => f.write_str("tailnet lock is off"),
             Self::NotBegun => f.write_str("this node did not begin to turn tailnet lock on"),
             Self::UnsignedNode(name) => {
-                write!(f, "{name} would be locked out, whose key is not signed: try again")
+                write!(f, "{name} would be locked out, because its key is not signed: try again")
             }
             Self::SupportSecret => f.write_str(
-                "this server takes no secret that turns tailnet lock off: leave out \
+                "this server does not accept a secret that turns tailnet lock off: omit \
                  --gen-disablement-for-support",
             ),
             Self::NoNode => f.write_str("no node has this key"),
             Self::Stale => f.write_str("others have changed tailnet lock meanwhile: try again"),
-            Self::OtherChain => f.write_str("what this node has is of another tailnet lock"),
+            Self::OtherChain => f.write_str("this node has updates of another tailnet lock"),
             Self::WrongSecret => f.write_str("the secret does not turn tailnet lock off"),
             Self::Refused(why) => why.fmt(f),
         }
@@ -110,7 +110,7 @@ impl From<tka::VerifyError> for TkaRefusal {
 }
 
 impl Tka {
-    /// An update is this, or is gone.
+    /// Sets or removes an update.
     pub fn put_update(&mut self, id: TkaUpdateId, update: Option<TkaUpdate>) {
         if self.updates.get(&id) == update.as_ref() {
             return;
@@ -131,7 +131,7 @@ impl Tka {
         }
     }
 
-    /// Reads the updates that were kept. Where one does not count, the same keys may sign as before.
+    /// Reads the stored updates. After an error, the previous authority stays valid.
     pub fn restore(&mut self) -> Result<(), (i64, tka::VerifyError)> {
         let unread = std::mem::take(&mut self.unread);
         if self.is_stale {
@@ -139,7 +139,7 @@ impl Tka {
             self.is_stale = false;
         } else if !unread.is_empty() {
             let read = self.read_unread(&unread);
-            // After a refusal all updates are read again.
+            // After an error all updates are read again.
             self.is_stale = read.is_err();
             read?;
         }
@@ -159,7 +159,7 @@ impl Tka {
         gathered.map(Some).map_err(|(position, why)| (id_of(position), why))
     }
 
-    /// Verifies these alone: those before them were verified when they came.
+    /// Verifies new updates only. The ones before were verified when they came.
     fn read_unread(&mut self, unread: &[TkaUpdateId]) -> Result<(), (i64, tka::VerifyError)> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut authority = Authority::clone(authority);
@@ -171,12 +171,12 @@ impl Tka {
         Ok(())
     }
 
-    /// Who may sign, while it is on.
+    /// The authority, if tailnet lock is on.
     pub fn authority(&self) -> Option<&Arc<Authority>> {
         self.authority.as_ref().filter(|_| self.stored.is_on)
     }
 
-    /// Whether an administrator lets a node turn it on.
+    /// Whether an administrator allowed a node to turn tailnet lock on.
     fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
         self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
     }
@@ -192,17 +192,17 @@ fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::VerifyError)> {
 }
 
 impl State {
-    /// What maps say of it, in JSON (`tailcfg.TKAInfo`); nothing where it was never on.
+    /// The state for maps, as JSON of `tailcfg.TKAInfo`. `None` if it was never on.
     pub(crate) fn tka_info(&self) -> Option<String> {
-        let said = match (self.tka.authority(), &self.tka.stored.secret) {
+        let info = match (self.tka.authority(), &self.tka.stored.secret) {
             (Some(authority), _) => json!({ "Head": authority.head().to_string() }),
             (None, Some(_)) => json!({ "Disabled": true }),
             (None, None) => return None,
         };
-        Some(said.to_string())
+        Some(info.to_string())
     }
 
-    /// Whether a node of this machine is turning it on: it has much to say then.
+    /// Whether a node of this machine is turning tailnet lock on. Its requests may be long.
     pub fn is_initializing_tka(&self, machine: &MachinePublic, now: Time) -> bool {
         let begun = self.tka.stored.begun.as_ref().map(|(id, _)| *id);
         begun.is_some_and(|id| {
@@ -210,35 +210,35 @@ impl State {
         })
     }
 
-    /// Who may sign, while it is on: for [`TkaRequest::verify`].
+    /// The authority if tailnet lock is on, for [`TkaRequest::verify`].
     pub fn tka_authority(&self) -> Option<Arc<Authority>> {
         self.tka.authority().cloned()
     }
 
-    /// Whether it is on.
+    /// Whether tailnet lock is on.
     pub fn is_tka_on(&self) -> bool {
         self.tka.authority().is_some()
     }
 
-    /// Lets a node turn it on, within an hour, and no other any more.
+    /// Allows a node to turn tailnet lock on within an hour, instead of any other node.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not exist.
     pub fn allow_tka_init(&mut self, id: NodeId, now: Time) -> Result<(), refusal::Refusal> {
         if !self.nodes.contains_key(&id) {
             return Err(refusal::Refusal::NoNode(id));
         }
         self.change_tka(|kept| {
-            kept.allowed = Some((id, now.after(ALLOWED)));
+            kept.allowed = Some((id, now.after(INIT_WINDOW)));
             kept.begun = kept.begun.take().filter(|(by, _)| *by == id);
         });
         Ok(())
     }
 
-    /// Answers a node, in JSON. One that changes something is an entry of the audit.
+    /// Handles a node's request, and returns the answer as JSON. A change is recorded in the audit log.
     ///
     /// # Errors
-    /// It is not done. [`TkaRefusal::Stale`]: there are new updates since [`TkaRequest::verify`].
+    /// The request is refused. [`TkaRefusal::Stale`] if there are new updates since [`TkaRequest::verify`].
     pub fn handle_tka_request(
         &mut self,
         id: NodeId,
@@ -251,15 +251,15 @@ impl State {
             TkaRequest::Send(send) => self.sync_send(id, send, now)?,
             TkaRequest::Disable { secret, hash } => self.disable_tka(id, secret, *hash, now)?,
             TkaRequest::Sign(sign) => self.store_signature(id, sign, now)?,
-            question => return self.answer_tka_query(question),
+            query => return self.answer_tka_query(query),
         };
         Ok(answer.to_string())
     }
 
-    /// Answers a node whose question changes nothing ([`TkaRequest::is_query`]), in JSON.
+    /// Answers a query ([`TkaRequest::is_query`]) as JSON.
     ///
     /// # Errors
-    /// There is no answer.
+    /// The query is refused.
     pub fn answer_tka_query(&self, asked: &TkaRequest) -> Result<String, TkaRefusal> {
         let answer = match asked {
             TkaRequest::Bootstrap => self.bootstrap()?,
@@ -285,16 +285,16 @@ impl State {
         Authority::bootstrap(&checkpoint.0)?;
         let text = Base64::encode_string(&checkpoint.0);
         self.change_tka(|kept| kept.begun = Some((id, text)));
-        let needed = self.nodes.values().map(|entry| {
+        let nodes = self.nodes.values().map(|entry| {
             let node = &entry.node;
             let wrapping = read_public(&node.tka_key).ok();
             let wrapping = wrapping.map(|key| Base64::encode_string(&key));
             json!({ "NodeID": node.id, "NodePublic": node.key, "RotationPubkey": wrapping })
         });
-        Ok(json!({ "NeedSignatures": needed.collect::<Vec<_>>() }))
+        Ok(json!({ "NeedSignatures": nodes.collect::<Vec<_>>() }))
     }
 
-    /// All nodes that there are have to be signed: nobody is locked out by this.
+    /// Turns tailnet lock on. All nodes must be signed, so that none is locked out.
     fn finish_init(&mut self, id: NodeId, finish: &Finish, now: Time) -> Result<Value, TkaRefusal> {
         if finish.has_secret {
             return Err(TkaRefusal::SupportSecret);
@@ -341,7 +341,7 @@ impl State {
 
     fn sync_offer(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, TkaRefusal> {
         let authority = self.tka.require_on()?;
-        // One that has updates which were lost here sends them, if they follow what is known.
+        // A node with updates that were lost here sends them, if they follow the known ones.
         let missing = authority.missing_updates(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
         let missing = missing.iter().map(|text| Base64::encode_string(text));
         let own = authority.ancestors();
@@ -411,9 +411,9 @@ impl State {
         Ok(json!({}))
     }
 
-    /// The signatures that would not count any more without a key. All that are kept were verified
-    /// when they came, so one counts for as long as the key is trusted that it is by: to verify ten
-    /// thousand again takes half a second, and any node may ask.
+    /// The signatures that become invalid when a key is removed. Stored signatures were verified when they came, so
+    /// they are valid while their key is trusted. They are not verified again, because that takes half a second
+    /// for ten thousand, and any node may send this query.
     fn affected_signatures(&self, key: &KeyId) -> Result<Value, TkaRefusal> {
         let is_trusted = self.tka.require_on()?.trusts(key);
         let is_by = |entry: &&Entry| {
@@ -430,31 +430,32 @@ impl State {
         self.verified_signature(&node.key, &node.signature).is_some()
     }
 
-    /// A signature, if it is on and that is one of this node key.
+    /// The decoded signature, if tailnet lock is on and the signature of this node key is valid.
     fn verified_signature(&self, node: &NodePublic, signature: &str) -> Option<Vec<u8>> {
         let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty())?;
         self.tka.authority()?.check(node, &text).ok().map(|()| text)
     }
 
-    /// The signature of a machine's node key that it now replaces: it makes that of the other one of
-    /// it, and asks again.
+    /// The signature of the node key that a machine replaces. The machine makes a signature of the new key from it,
+    /// and registers again.
     pub(crate) fn signature_to_renew(
         &self,
         machine: MachinePublic,
         request: &RegisterRequest,
     ) -> Option<&str> {
-        let asks = request.signature.is_empty()
+        let needs_signature = request.signature.is_empty()
             && request.followup.is_empty()
             && request.node_key != request.old_node_key;
-        let id = self.find_machine_node(&machine, &request.old_node_key).filter(|_| asks)?;
+        let id =
+            self.find_machine_node(&machine, &request.old_node_key).filter(|_| needs_signature)?;
         let node = &self.nodes.get(&id)?.node;
         self.is_signed(node).then_some(node.signature.as_str())
     }
 
-    /// Takes what a registration says of tailnet lock.
+    /// Applies the fields of a registration that concern tailnet lock.
     pub(crate) fn apply_tka_fields(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
-        let counts = self.verified_signature(&request.node_key, &request.signature).is_some();
-        let signature = counts.then(|| request.signature.clone());
+        let is_valid = self.verified_signature(&request.node_key, &request.signature).is_some();
+        let signature = is_valid.then(|| request.signature.clone());
         let key = Some(&request.tka_key).filter(|text| read_public(text).is_ok());
         self.change_node(id, now, |node| {
             if let Some(key) = key {
@@ -464,29 +465,30 @@ impl State {
                 let text = Base64::decode_vec(text).unwrap_or_default();
                 tka::claim(&text).is_ok_and(|claim| claim.node == node.key)
             };
-            // What signed a former key is not the signature of this one.
+            // A signature of the previous key is not valid for this one.
             let kept = if is_of(&node.signature) { node.signature.clone() } else { String::new() };
             let signature = signature.unwrap_or(kept);
-            let parts = if node.signature == signature { Parts::none() } else { Parts::WHOLE };
+            let parts = if node.signature == signature { Parts::empty() } else { Parts::WHOLE };
             node.signature = signature;
             parts
         });
     }
 
-    /// Whether it is another than before.
+    /// Sets the signature of a node. Returns whether it changed.
     fn set_signature(&mut self, id: NodeId, signature: String, now: Time) -> bool {
-        let is_other = self.nodes.get(&id).is_some_and(|entry| entry.node.signature != signature);
+        let has_changed =
+            self.nodes.get(&id).is_some_and(|entry| entry.node.signature != signature);
         self.change_node(id, now, |node| {
             node.signature = signature;
             Parts::WHOLE
         });
-        is_other
+        has_changed
     }
 
     fn change_tka(&mut self, change: impl FnOnce(&mut object::TkaState)) {
         let mut kept = self.tka.stored.clone();
         change(&mut kept);
-        kept.id = ONLY;
+        kept.id = TKA_ID;
         self.store(&kept);
         self.tka.stored = kept;
     }
@@ -506,5 +508,5 @@ impl State {
     }
 }
 
-/// Signatures by the numbers of their nodes.
+/// Signatures by node ID.
 type Signatures = BTreeMap<i64, Base64Bytes>;

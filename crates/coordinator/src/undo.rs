@@ -1,5 +1,4 @@
-//! What commands changed that is not kept yet, as it was before: so that a change that the store did
-//! not take can be taken back.
+//! Undo of changes that the store did not accept: the previous values of everything that is not published.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +18,19 @@ use crate::{
     timers::Timer,
 };
 
-/// What was before.
+/// Previous values of unpublished changes.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     objects: BTreeMap<(Kind, i64), StoredObject>,
     indexes: BTreeMap<NodeId, u32>,
     numbers: Option<BTreeMap<Kind, i64>>,
     waiting: Option<PendingRegistrations>,
-    /// Streams that began, or else ended.
+    /// Streams that began (`true`) or ended.
     streams: Vec<(NodeId, StreamId, bool)>,
     ssh: Vec<SshDecision>,
 }
 
-/// What was taken back that is no store's: streams, decisions on logins, and registrations that wait.
+/// Undone changes that are not stored: streams, decisions on logins, and pending registrations.
 #[derive(Debug, Default)]
 pub struct Redo {
     streams: Vec<(NodeId, StreamId, bool)>,
@@ -41,7 +40,7 @@ pub struct Redo {
 }
 
 impl Undo {
-    /// A node was this, at this place.
+    /// Saves a node and its index.
     pub fn node(&mut self, before: &Node, index: u32) {
         let id = before.id;
         self.objects.entry((Kind::Node, id.0)).or_insert_with(|| {
@@ -58,21 +57,20 @@ impl Undo {
         self.ssh.push(decision);
     }
 
-    /// Numbers that were given up to now.
+    /// Saves the last allocated numbers.
     pub fn numbers(&mut self, last: &BTreeMap<Kind, i64>) {
         self.numbers.get_or_insert_with(|| last.clone());
     }
 
-    /// Those that waited.
+    /// Saves the pending registrations.
     pub fn waiting(&mut self, room: &PendingRegistrations) {
         self.waiting.get_or_insert_with(|| room.clone());
     }
 }
 
 impl State {
-    /// Takes back what was done since the last time that anything was published. Nobody was told of
-    /// it, and where somebody saw it they are told how it is. What is returned is for
-    /// [`State::redo`], if the store turns out to have taken it.
+    /// Undoes all changes since the last `publish`. The affected nodes are published again. The result is for
+    /// [`State::redo`], if the store turns out to have accepted the changes.
     pub fn undo(&mut self, now: Time) -> Redo {
         let Undo { objects, indexes, numbers, waiting, streams, ssh } =
             std::mem::take(&mut self.undo);
@@ -96,18 +94,19 @@ impl State {
             }
             self.pending = waiting;
         }
-        // A node that is there again is not told to be gone, whatever comes behind it.
+        // A restored node must not be published as removed.
         self.unpublished.retain(|change| match change {
             Change::Node { id, parts, .. } => {
                 !indexes.contains_key(id) || !parts.has(Parts::REMOVED)
             }
             Change::Policy | Change::Tka | Change::Relays => true,
         });
-        let is_new = |(which, held): (&(Kind, i64), &StoredObject)| {
-            matches!(held, StoredObject::Node(_, None)).then_some(NodeId(which.1))
+        let is_new = |(which, object): (&(Kind, i64), &StoredObject)| {
+            matches!(object, StoredObject::Node(_, None)).then_some(NodeId(which.1))
         };
         let new: BTreeSet<NodeId> = objects.iter().filter_map(is_new).collect();
-        self.put(objects.into_values().collect(), &indexes, now).expect("it was so before");
+        self.put(objects.into_values().collect(), &indexes, now)
+            .expect("the values were valid before");
         self.remove_unpublished(&new);
         if let Some(numbers) = numbers {
             self.last = numbers;
@@ -115,12 +114,13 @@ impl State {
         for id in indexes.into_keys() {
             self.restore_endpoint_timer(id);
         }
-        // What is due is looked at again when the next commands run.
+        // Primary routers are chosen again when the next commands run.
         self.reroutes = true;
         redo
     }
 
-    /// What was taken back was kept after all, and what the store has of it was applied.
+    /// Applies undone changes again, after the store turned out to have accepted them and `apply` applied its
+    /// objects.
     pub fn redo(&mut self, redo: Redo, now: Time) {
         for (id, stream, began) in redo.streams {
             if began {
@@ -141,7 +141,7 @@ impl State {
         self.reroutes = true;
     }
 
-    /// Nodes that never were. None was shown: a node tells how it is reached when it is one.
+    /// Removes the changes of nodes that were never published.
     fn remove_unpublished(&mut self, nodes: &BTreeSet<NodeId>) {
         for change in std::mem::take(&mut self.unpublished) {
             match change {
@@ -155,11 +155,11 @@ impl State {
         }
     }
 
-    /// Notes what an object was, before it is written.
+    /// Saves the previous value of an object.
     pub(crate) fn save_for_undo(&mut self, kind: Kind, id: i64) {
         if !self.undo.objects.contains_key(&(kind, id)) {
-            let held = self.held(kind, id);
-            self.undo.objects.insert((kind, id), held);
+            let object = self.current_object(kind, id);
+            self.undo.objects.insert((kind, id), object);
         }
     }
 }

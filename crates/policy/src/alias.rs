@@ -18,7 +18,7 @@ pub(crate) const ICMP6: u8 = 58;
 const SCTP: u8 = 132;
 
 /// Reasons for which names of Tailscale are not supported.
-pub(crate) const NO_SERVICES: &str = ": there are no services";
+pub(crate) const NO_SERVICES: &str = ": this coordinator does not offer services";
 const NO_SHARING: &str = ": machines are not shared with other networks";
 const NO_ROLES: &str = ": the roles of users are owner, admin and member";
 

@@ -16,7 +16,7 @@ use crate::{
 /// The maximum length of a policy, in bytes. Real policies are much shorter.
 const LENGTH: usize = 4 << 20;
 
-const NO_POSTURE: &str = ": there is no device posture";
+const NO_POSTURE: &str = ": this coordinator does not check device posture";
 
 /// Sections of Tailscale that are not supported, each with a hint for the message.
 const UNSUPPORTED: [(&str, &str); 7] = [
@@ -335,7 +335,7 @@ impl Reader {
         let reason = match alias {
             Alias::Group(name) if policy.groups.contains_key(name) => return,
             Alias::Group(name) if name.contains('@') => {
-                let why = ": there are no groups from a provider";
+                let why = ": this coordinator does not read groups from a provider";
                 Reason::UnsupportedName(name.clone(), why)
             }
             Alias::Group(name) => Reason::NoGroup(name.clone()),

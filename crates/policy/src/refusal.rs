@@ -199,7 +199,7 @@ impl fmt::Display for Reason {
             ),
             Self::NoGroup(name) => write!(out, "group not found: {name:?}"),
             Self::NoHost(name) => {
-                write!(out, "{name:?}: invalid address, and hosts has no such name")
+                write!(out, "{name:?}: invalid address, and not a name in hosts")
             }
             Self::NoSet(name) => write!(out, "ipset not found: {name:?}"),
             Self::NoTag { prefix, tag } => write!(out, "{prefix}tag not found: {tag:?}"),

@@ -1,6 +1,6 @@
 //! Policies for a small network.
 
-#![expect(clippy::unwrap_used, reason = "what a test builds on fails it")]
+#![expect(clippy::unwrap_used, reason = "a test ends with the first error")]
 
 #[path = "small/changes.rs"]
 mod changes;

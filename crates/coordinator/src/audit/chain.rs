@@ -1,6 +1,5 @@
-//! The chain of the audit, and its entries as lines of JSON: `at`, `id`, `previous`, `refused`,
-//! `what` and `who`, in this order and without spaces, which is the canonical form of RFC 8785. Its
-//! SHA-256 is the entry's hash.
+//! The hash chain of the audit log. An entry is a line of JSON with `at`, `id`, `previous`, `refused`, `what` and `who`,
+//! in this order and without spaces: the canonical form of RFC 8785. The SHA-256 of the line is the entry's hash.
 
 use std::{fmt, str::FromStr};
 
@@ -12,11 +11,11 @@ use crate::{
     time::Time,
 };
 
-/// The hash of an entry. That of none, which the first of all entries follows, is zero.
+/// The hash of an entry. The first entry follows the zero hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuditHash([u8; 32]);
 
-/// Members in the order of RFC 8785.
+/// Fields in the order of RFC 8785.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -28,33 +27,33 @@ struct Line {
     who: String,
 }
 
-/// An entry as a line of JSON, without its end.
+/// Formats an entry as a line of JSON, without a line break.
 pub fn to_line(entry: &AuditEntry) -> String {
     let AuditEntry { id, at, who, what, refused, previous } = entry.clone();
-    // Times are read to the second.
+    // Times are parsed to the second.
     let at = Time(at.0 / 1000 * 1000);
     let line = Line { at: at.text(), id, previous, refused, what, who };
     serde_json::to_string(&line).expect("keys are texts, and nothing refuses")
 }
 
-/// Reads an entry as [`to_line`] writes it.
+/// Parses a line of [`to_line`].
 ///
 /// # Errors
-/// It is none.
+/// The line is not an entry, or not in the canonical form.
 pub fn parse_line(text: &str) -> Result<AuditEntry, serde_json::Error> {
     let Line { at, id, previous, refused, what, who } = serde_json::from_str(text)?;
     let bad = || <serde_json::Error as de::Error>::custom(format_args!("{at:?} is not a time"));
     let at = Time::read(&at).ok_or_else(bad)?;
     let entry = AuditEntry { id, at, who, what, refused, previous };
-    // Another text of the same would have another hash.
+    // Another form of the same entry would have another hash.
     match to_line(&entry) == text {
         true => Ok(entry),
-        false => Err(de::Error::custom("it is not written as linerate-server writes it")),
+        false => Err(de::Error::custom("not in the form that linerate-server writes")),
     }
 }
 
 impl AuditHash {
-    /// That of an entry.
+    /// Computes the hash of an entry.
     pub fn of(entry: &AuditEntry) -> Self {
         Self(Sha256::digest(to_line(entry)).into())
     }
@@ -90,25 +89,24 @@ impl<'de> Deserialize<'de> for AuditHash {
     }
 }
 
-/// Where entries are not those that were written.
+/// The chain is broken: entries were changed, removed or inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainError {
-    /// An entry follows another one than that before it: that was changed, or this one was, or some
-    /// between them are gone.
+    /// The hash of the entry before does not match: one of them was changed, or entries between are missing.
     Broken {
         /// The entry.
         id: AuditId,
-        /// The one before it here.
+        /// The entry before it.
         before: Option<AuditId>,
     },
-    /// An entry stands behind one of a higher number, or its own.
+    /// The number of the entry is not higher than that of the entry before.
     Order {
         /// The entry.
         id: AuditId,
-        /// The one before it here.
+        /// The entry before it.
         before: AuditId,
     },
-    /// An entry has no hash of the one before it, which has one.
+    /// The entry is without a previous hash, although the entry before it has one.
     Unchained(AuditId),
 }
 
@@ -119,16 +117,19 @@ impl fmt::Display for ChainError {
                 write!(f, "entry {id} does not follow entry {before}: one of them was changed")
             }
             Self::Broken { id, before: Some(before) } => {
-                write!(f, "entry {id} does not follow entry {before}: entries are missing between")
+                write!(
+                    f,
+                    "entry {id} does not follow entry {before}: entries between them are missing"
+                )
             }
             Self::Broken { id, before: None } => {
                 write!(f, "entry {id} is not the first: entries before it are missing")
             }
             Self::Order { id, before } => {
-                write!(f, "entry {id} stands behind entry {before}: the order was changed")
+                write!(f, "entry {id} comes after entry {before}: the order was changed")
             }
             Self::Unchained(id) => {
-                write!(f, "entry {id} names no entry before it, and stands behind one that does")
+                write!(f, "entry {id} lacks a previous hash, although the entry before it has one")
             }
         }
     }
@@ -136,11 +137,11 @@ impl fmt::Display for ChainError {
 
 impl std::error::Error for ChainError {}
 
-/// Checks entries, in order from the first of all. Returns the last one's number and hash, if there
-/// is an entry. What was written before there was a chain is not checked, but for its last entry.
+/// Checks all entries, in order from the first one. Returns the number and hash of the last entry. Of entries from
+/// before the chain was introduced, only the last one is checked.
 ///
 /// # Errors
-/// They are not those that were written.
+/// The chain is broken.
 pub fn check_chain<'a>(
     entries: impl IntoIterator<Item = &'a AuditEntry>,
 ) -> Result<Option<(AuditId, AuditHash)>, ChainError> {
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_canonical_form_is_that_of_rfc_8785() {
+    fn a_line_has_the_canonical_form_of_rfc_8785() {
         let entry = &chain(3)[2];
         let text = to_line(entry);
         let sorted: std::collections::BTreeMap<String, serde_json::Value> =
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_changed_taken_out_or_moved_is_found_and_named() {
+    fn changed_removed_and_moved_entries_are_detected_and_named() {
         let all = chain(6);
         let head = check_chain(&all).unwrap().unwrap();
         assert_eq!(head, (AuditId(6), AuditHash::of(&all[5])));
@@ -212,7 +213,7 @@ mod tests {
             let mut changed = all.clone();
             changed[at].what.push('.');
             match check_chain(&changed) {
-                // Nothing follows the last: its hash is another than the one that was noted.
+                // No entry follows the last one. Its hash differs from the recorded head.
                 Ok(Some(other)) => assert!(at == 5 && other != head),
                 fault => {
                     let broken = ChainError::Broken { id: id(at + 1), before: Some(id(at)) };

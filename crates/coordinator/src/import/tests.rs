@@ -22,7 +22,7 @@ fn import() -> Import {
 }
 
 #[test]
-fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
+fn objects_that_do_not_fit_are_skipped_and_the_rest_is_valid() {
     let mut import = import();
     assert_eq!(import.user(user(1, "bert")), Err(SkipReason::InvalidNumber));
     let v4 = |last| Some(Ipv4Addr::new(100, 64, 0, last));
@@ -33,7 +33,7 @@ fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
     assert_eq!(import.node(stranger, v4(6), v6(6)), Err(SkipReason::NoUser(UserId(7))));
     let same_key = Node { key: node(5, "a").key, ..node(6, "b") };
     assert!(matches!(import.node(same_key, v4(6), v6(6)), Err(SkipReason::Key(_))));
-    // One that has an address of one family gets its like in the other.
+    // A node with an address of one family gets the matching one of the other.
     import.node(node(6, "b"), v4(6), None).unwrap();
     import.reserve_numbers(Kind::Node, 40);
     let (objects, skipped) = import.finish();
@@ -43,13 +43,13 @@ fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
     assert_eq!(ids, [5, 6]);
     let half = state.node(NodeId(6)).unwrap().node;
     assert_eq!((half.v4, half.v6.is_unspecified()), (v4(6).unwrap(), false));
-    // The key that made it is not there.
+    // Its pre-auth key does not exist.
     assert_eq!(half.auth_key, None);
     assert_eq!(state.next_number(Kind::Node), 41);
 }
 
 #[test]
-fn a_key_of_bcrypt_is_good_once_it_is_proved() {
+fn a_key_with_a_bcrypt_hash_is_valid_after_verification() {
     let bcrypt = format!("$2a$10${}", "b".repeat(53));
     let text = format!("hskey-auth-abcdefghijkl-{}", "x".repeat(64));
     let mut import = import();
@@ -80,7 +80,7 @@ fn a_key_of_bcrypt_is_good_once_it_is_proved() {
     assert!(kept[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
 }
 
-/// The objects of a network, by their kinds and numbers.
+/// The state of a network with these objects.
 fn network(objects: &[Stored]) -> State {
     State::load(Settings::default(), objects, (1, 0), Time(0)).unwrap()
 }
@@ -90,7 +90,7 @@ fn named(was: &str, is: &str) -> Result<ImportOutcome, SkipReason> {
 }
 
 #[test]
-fn names_that_headscale_allows_become_labels_with_a_note() {
+fn invalid_names_of_headscale_become_labels_and_are_reported() {
     let mut import = import();
     for (id, name, expected) in [
         (1, "desk", "desk"),
@@ -111,7 +111,7 @@ fn names_that_headscale_allows_become_labels_with_a_note() {
 }
 
 #[test]
-fn users_without_a_name_or_with_the_name_of_another_keep_their_machines() {
+fn users_with_an_empty_or_used_name_keep_their_machines() {
     let mut import = import();
     let mut other = user(2, "anna");
     other.email = "anna@net.test".into();
@@ -126,7 +126,7 @@ fn users_without_a_name_or_with_the_name_of_another_keep_their_machines() {
 }
 
 #[test]
-fn an_address_that_another_has_is_replaced_with_a_note() {
+fn a_used_address_is_replaced_and_reported() {
     let mut import = import();
     let v4 = Ipv4Addr::new(100, 64, 0, 1);
     import.node(node(1, "a"), Some(v4), None).unwrap();
@@ -138,7 +138,7 @@ fn an_address_that_another_has_is_replaced_with_a_note() {
 }
 
 #[test]
-fn tags_of_headscale_are_kept_as_they_are() {
+fn tags_of_headscale_are_not_changed() {
     let mut import = import();
     for (id, tag) in [(1, "tag:web_server"), (2, "tag:ci.runner"), (3, "tag:1"), (4, "tag:Web")] {
         let tagged = Node { user: None, tags: vec![tag.into()], ..node(id, "a") };
@@ -153,7 +153,7 @@ fn tags_of_headscale_are_kept_as_they_are() {
 }
 
 #[test]
-fn a_second_import_adds_what_the_first_left_out_and_nothing_that_was_deleted_since() {
+fn a_second_import_adds_skipped_objects_but_no_deleted_ones() {
     let mut first = import();
     first.user(user(2, "bert")).unwrap();
     first.node(node(1, "a"), None, None).unwrap();

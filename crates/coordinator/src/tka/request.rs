@@ -1,4 +1,4 @@
-//! What nodes ask about tailnet lock, as it is read (tailscale `tailcfg/tka.go`).
+//! Requests of nodes about tailnet lock (tailscale `tailcfg/tka.go`).
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use tailnet::{
 
 use super::{Signatures, TkaRefusal};
 
-/// The most updates that are looked for behind a node's head.
-const MOST_ANCESTORS: usize = 512;
+/// The maximum number of ancestors in an offer.
+const MAX_ANCESTORS: usize = 512;
 
-/// What a node asks.
+/// A node's request.
 #[derive(Clone, Debug)]
 pub enum TkaRequest {
-    /// To turn it on with this checkpoint.
+    /// Begins to turn tailnet lock on with this checkpoint.
     Begin(Base64Bytes),
-    /// The same, with the signatures of all nodes.
+    /// Turns tailnet lock on, with the signatures of all nodes.
     Finish(Finish),
-    /// For the first checkpoint, or the secret that turned it off.
+    /// Requests the first checkpoint, or the secret that turned tailnet lock off.
     Bootstrap,
-    /// For updates behind these.
+    /// Requests updates that follow the node's.
     Offer {
-        /// The last one that the node has.
+        /// The node's last update.
         head: UpdateHash,
-        /// Some before it.
+        /// Some updates before it.
         ancestors: Vec<UpdateHash>,
     },
-    /// To take updates.
+    /// Sends updates.
     Send(Send),
-    /// To turn it off.
+    /// Turns tailnet lock off.
     Disable {
-        /// By this secret.
+        /// The disablement secret.
         secret: Base64Bytes,
-        /// Its hash, once [`TkaRequest::hash`] has made it.
+        /// Its hash, set by [`TkaRequest::hash`].
         hash: Option<[u8; 32]>,
     },
-    /// To take the signature of a node key.
+    /// Sends the signature of a node key.
     Sign(Sign),
-    /// For the signatures by this key.
+    /// Requests the signatures by this key.
     Affected(KeyId),
 }
 
@@ -62,14 +62,14 @@ pub struct Send {
     pub(super) verified: Option<Arc<Verified>>,
 }
 
-/// Updates that were verified.
+/// Verified updates.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// Who could sign before. Updates of a fork that loses change this and leave the head as it is.
+    /// The authority before the updates. Updates of a losing fork change it, but not the head.
     pub before: Arc<Authority>,
-    /// Who may sign by them.
+    /// The authority after the updates.
     pub authority: Arc<Authority>,
-    /// Those that were new.
+    /// The new updates.
     pub taken: Vec<Vec<u8>>,
 }
 
@@ -81,7 +81,7 @@ pub struct Sign {
     pub(super) verified: Option<(Arc<Authority>, NodePublic)>,
 }
 
-/// Bytes as Go writes them.
+/// Bytes in Go's JSON format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Base64Bytes(#[serde(deserialize_with = "base64")] pub(super) Vec<u8>);
@@ -157,11 +157,11 @@ struct Affected {
 }
 
 impl TkaRequest {
-    /// Reads what is asked at a path behind `/machine/tka/`, with the node key of who asks. `None`:
-    /// nothing is asked there.
+    /// Reads a request at a path below `/machine/tka/`, with the node key of the sender. `None` if the path is
+    /// unknown.
     ///
     /// # Errors
-    /// It is no such question.
+    /// The body is invalid.
     pub fn read(path: &str, body: &[u8]) -> Option<Result<(NodePublic, Self), serde_json::Error>> {
         Some(match path {
             "init/begin" => read(body, |begin: Begin| Ok(Self::Begin(begin.checkpoint))),
@@ -169,7 +169,7 @@ impl TkaRequest {
                 let has_secret = !body.support_disablement.0.is_empty();
                 let mut signatures = Signatures::new();
                 for (number, text) in body.signatures.unwrap_or_default() {
-                    let number = number.parse().map_err(|_| "a node's number is none")?;
+                    let number = number.parse().map_err(|_| "not the number of a node")?;
                     signatures.insert(number, text);
                 }
                 Ok(Self::Finish(Finish { signatures, has_secret }))
@@ -177,7 +177,7 @@ impl TkaRequest {
             "bootstrap" => read(body, |Nothing {}| Ok(Self::Bootstrap)),
             "sync/offer" => read(body, |Offer { head, ancestors }| {
                 let texts = ancestors.unwrap_or_default();
-                let ancestors = texts.iter().take(MOST_ANCESTORS).map(|text| text.parse());
+                let ancestors = texts.iter().take(MAX_ANCESTORS).map(|text| text.parse());
                 let ancestors = ancestors.collect::<Result<_, _>>().map_err(|_| "not a hash")?;
                 Ok(Self::Offer { head, ancestors })
             }),
@@ -199,24 +199,24 @@ impl TkaRequest {
         })
     }
 
-    /// Whether it has a secret that is to be hashed before it is answered.
+    /// Whether the request has a secret that must be hashed before the request is handled.
     pub fn needs_hash(&self) -> bool {
         matches!(self, Self::Disable { hash: None, .. })
     }
 
-    /// Hashes the secret that it has. Takes 16 MiB and about 50 ms.
+    /// Hashes the secret. Takes 16 MiB and about 50 ms.
     pub fn hash(&mut self) {
         if let Self::Disable { secret, hash } = self {
             *hash = disablement_hash(&secret.0);
         }
     }
 
-    /// Whether its signatures have to be verified before the answer.
+    /// Whether the request has signatures that must be verified before it is handled.
     pub fn needs_verification(&self) -> bool {
         matches!(self, Self::Send(_) | Self::Sign(_))
     }
 
-    /// Verifies its signatures. This takes some time for each update, and also for an invalid one.
+    /// Verifies the signatures. Each update takes some time, even an invalid one.
     ///
     /// # Errors
     /// A signature is invalid, or an update follows another head.
@@ -229,7 +229,7 @@ impl TkaRequest {
         Ok(())
     }
 
-    /// Whether nothing changes by it.
+    /// Whether the request changes nothing.
     pub fn is_query(&self) -> bool {
         matches!(self, Self::Bootstrap | Self::Offer { .. } | Self::Affected(_))
     }
@@ -237,7 +237,7 @@ impl TkaRequest {
 
 impl Send {
     pub(super) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, TkaRefusal> {
-        // A person's update has to follow the current head. Otherwise the person makes it again.
+        // An interactive update must follow the present head. Otherwise the user makes it again.
         if self.is_interactive && self.head != known.head() {
             return Err(TkaRefusal::Stale);
         }
@@ -249,7 +249,7 @@ impl Send {
 }
 
 impl Sign {
-    /// Returns the node key that is signed.
+    /// Returns the signed node key.
     pub(super) fn verify(&self, known: &Authority) -> Result<NodePublic, TkaRefusal> {
         let node = tka::claim(&self.signature.0)?.node;
         known.check(&node, &self.signature.0)?;
@@ -259,11 +259,11 @@ impl Sign {
 
 fn read<'a, T: Deserialize<'a>>(
     body: &'a [u8],
-    asked: impl FnOnce(T) -> Result<TkaRequest, &'static str>,
+    convert: impl FnOnce(T) -> Result<TkaRequest, &'static str>,
 ) -> Result<(NodePublic, TkaRequest), serde_json::Error> {
     let Body { node_key, rest } = serde_json::from_slice(body)?;
-    let asked = asked(rest).map_err(serde_json::Error::custom)?;
-    Ok((node_key, asked))
+    let request = convert(rest).map_err(serde_json::Error::custom)?;
+    Ok((node_key, request))
 }
 
 fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {

@@ -1,5 +1,5 @@
-//! What administrators are shown of tailnet lock. Signatures are verified when the state is not locked any more:
-//! those of a large network take long.
+//! The status of tailnet lock for administrators. Signatures are verified after the state's mutex is released,
+//! because this takes long in a large network.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use tailnet::{keys::NodePublic, tka::Authority};
 
 use crate::{object::NodeId, state::State};
 
-/// What the state has of it, with signatures that are not verified yet.
+/// The status, with signatures that are not verified yet.
 #[derive(Debug)]
 pub struct TkaStatus {
     authority: Option<Arc<Authority>>,
-    /// While it is on.
+    /// All nodes, if tailnet lock is on.
     nodes: Vec<Signed>,
     allowed: Option<NodeId>,
 }
@@ -26,7 +26,7 @@ struct Signed {
 }
 
 impl State {
-    /// What there is to be shown of it.
+    /// The status of tailnet lock.
     pub fn tka_status(&self) -> TkaStatus {
         let authority = self.tka.authority().cloned();
         let nodes = self.nodes.values().filter(|_| authority.is_some()).map(|entry| {
@@ -39,7 +39,7 @@ impl State {
 }
 
 impl TkaStatus {
-    /// Verifies all signatures, and says which nodes are locked out.
+    /// Verifies all signatures. Returns JSON that includes the locked out nodes.
     pub fn verified(&self) -> Value {
         let authority = self.authority.as_deref();
         let is_signed = |node: &&Signed| {

@@ -1,5 +1,5 @@
-//! Two servers of a network whose database loses versions and goes on by the same numbers, which
-//! either server notices late, and a client that moves from one to the other.
+//! Two servers of a network. Its database loses versions and reuses their numbers. Either server may notice it late. A
+//! client moves between the servers.
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::simulation::{Machine, World};
 
 type Which = (&'static str, i64);
-/// The objects, and by which version each was written.
+/// The objects, and the version that wrote each.
 type Store = (BTreeMap<Which, Stored>, BTreeMap<Which, i64>);
 
-/// One of the servers, as far as it has read.
+/// A server, and the version up to which it has read.
 struct Server {
     state: State,
     version: i64,
@@ -24,10 +24,10 @@ struct Server {
 }
 
 struct Rig {
-    /// Its state is that of the server which writes at the moment.
+    /// Has the state of the server that writes at present.
     world: World,
     servers: Vec<Server>,
-    /// What the database had at each version of this history.
+    /// The content of the database at each version of this epoch.
     history: Vec<Store>,
     epoch: i64,
     key: String,
@@ -43,7 +43,7 @@ impl Rig {
         let mut client = Machine::new(200);
         assert_eq!(world.register(&mut client, &key), "");
         let objects: Vec<Stored> = world.store.values().cloned().collect();
-        // Each history makes a mark the next one.
+        // Each epoch increments the mark.
         let servers = [1, 1000].map(|mark| {
             let settings = world.state.settings().clone();
             let state = State::load(settings, &objects, (world.version, mark), world.now).unwrap();
@@ -55,7 +55,7 @@ impl Rig {
         Self { world, servers, history, epoch, key, machines, client, session }
     }
 
-    /// A server reads what the database has.
+    /// A server reads the database.
     fn catch_up(&mut self, at: usize) {
         let server = &mut self.servers[at];
         if server.epoch == self.epoch {
@@ -79,7 +79,7 @@ impl Rig {
         self.history.resize(versions, stored(&self.world));
     }
 
-    /// A database takes over that lacks the last versions.
+    /// A standby database without the last versions takes over.
     fn fail_over(&mut self, lost: usize) {
         let kept = self.history.len().saturating_sub(lost).max(4);
         self.history.truncate(kept);
@@ -88,7 +88,7 @@ impl Rig {
         self.epoch += 1;
     }
 
-    /// The client's stream breaks off, and goes on at this server.
+    /// The client's stream breaks, and resumes at this server.
     fn move_to(&mut self, at: usize) {
         let session = self.client.next_session("net");
         let server = &self.servers[at];
@@ -99,7 +99,7 @@ impl Rig {
         self.read();
     }
 
-    /// The client reads all that it is sent.
+    /// The client reads all frames.
     fn read(&mut self) {
         let Some((at, session)) = &mut self.session else { return };
         let server = &self.servers[*at];
@@ -115,9 +115,9 @@ impl Rig {
                 }
             }
         }
-        let known = known(&server.state, &self.client, self.world.now);
+        let known = fresh_peers(&server.state, &self.client, self.world.now);
         let own = &self.client.peers;
-        assert!(*own == known, "it knows {own:#?}\nand who begins anew is told {known:#?}");
+        assert!(*own == known, "the moved client has {own:#?}\nand a new one gets {known:#?}");
     }
 }
 
@@ -125,8 +125,8 @@ fn stored(world: &World) -> Store {
     (world.store.clone(), world.written.clone())
 }
 
-/// What a client that begins anew knows.
-fn known(state: &State, client: &Machine, now: Time) -> BTreeMap<i64, Value> {
+/// The peers of a client that starts with a full map.
+fn fresh_peers(state: &State, client: &Machine, now: Time) -> BTreeMap<i64, Value> {
     let mut new = Machine::new(200);
     match Session::new(client.id, client.key).poll(state, now) {
         PollResult::Frame(frame) => new.take(&serde_json::from_str(&frame.text()).unwrap()),
@@ -136,7 +136,7 @@ fn known(state: &State, client: &Machine, now: Time) -> BTreeMap<i64, Value> {
 }
 
 #[derive(Clone, Debug)]
-enum ReachabilityStep {
+enum Step {
     Join(usize),
     Move(usize, usize),
     Delete(usize, usize),
@@ -147,17 +147,17 @@ enum ReachabilityStep {
     Wait,
 }
 
-fn steps() -> impl Strategy<Value = Vec<ReachabilityStep>> {
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let server = || 0..2_usize;
     let step = prop_oneof![
-        2 => server().prop_map(ReachabilityStep::Join),
-        2 => (server(), 0..9_usize).prop_map(|(at, which)| ReachabilityStep::Move(at, which)),
-        2 => (server(), 0..9_usize).prop_map(|(at, which)| ReachabilityStep::Delete(at, which)),
-        1 => server().prop_map(ReachabilityStep::CatchUp),
-        2 => (0..6_usize).prop_map(ReachabilityStep::FailOver),
-        3 => server().prop_map(ReachabilityStep::MoveTo),
-        2 => Just(ReachabilityStep::Read),
-        1 => Just(ReachabilityStep::Wait),
+        2 => server().prop_map(Step::Join),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Move(at, which)),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Delete(at, which)),
+        1 => server().prop_map(Step::CatchUp),
+        2 => (0..6_usize).prop_map(Step::FailOver),
+        3 => server().prop_map(Step::MoveTo),
+        2 => Just(Step::Read),
+        1 => Just(Step::Wait),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -166,17 +166,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_client_knows_what_its_server_does_whatever_the_database_loses(steps in steps()) {
+    fn a_moved_client_has_the_peers_of_its_server_after_the_database_lost_versions(steps in steps()) {
         let mut rig = Rig::new();
         for (number, step) in (1..).zip(steps) {
             match step {
-                ReachabilityStep::Join(at) => rig.write(at, |rig| {
+                Step::Join(at) => rig.write(at, |rig| {
                     let mut machine = Machine::new(number);
                     assert_eq!(rig.world.register(&mut machine, &rig.key), "");
                     rig.world.send_update(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:1")] }));
                     rig.machines.push(machine);
                 }),
-                ReachabilityStep::Move(at, which) => rig.write(at, |rig| {
+                Step::Move(at, which) => rig.write(at, |rig| {
                     if let Some(id) = there(rig, which) {
                         let endpoint = format!("192.0.2.7:{number}").parse().unwrap();
                         let request = coordinator::MapRequest {
@@ -187,17 +187,17 @@ proptest! {
                         rig.world.commit();
                     }
                 }),
-                ReachabilityStep::Delete(at, which) => rig.write(at, |rig| {
+                Step::Delete(at, which) => rig.write(at, |rig| {
                     if let Some(id) = there(rig, which) {
                         rig.world.state.delete_node(id).unwrap();
                         rig.world.commit();
                     }
                 }),
-                ReachabilityStep::CatchUp(at) => rig.catch_up(at),
-                ReachabilityStep::FailOver(lost) => rig.fail_over(lost),
-                ReachabilityStep::MoveTo(at) => rig.move_to(at),
-                ReachabilityStep::Read => rig.read(),
-                ReachabilityStep::Wait => rig.world.now = rig.world.now.after(Duration::from_secs(60)),
+                Step::CatchUp(at) => rig.catch_up(at),
+                Step::FailOver(lost) => rig.fail_over(lost),
+                Step::MoveTo(at) => rig.move_to(at),
+                Step::Read => rig.read(),
+                Step::Wait => rig.world.now = rig.world.now.after(Duration::from_secs(60)),
             }
         }
         for at in 0..2 {
@@ -210,7 +210,7 @@ proptest! {
     }
 }
 
-/// One of the nodes that the writing server has, but not the client.
+/// A node of the writing server other than the client.
 fn there(rig: &Rig, which: usize) -> Option<NodeId> {
     let nodes = rig.world.state.nodes().map(|view| view.node.id);
     let others: Vec<NodeId> = nodes.filter(|id| *id != rig.client.id).collect();

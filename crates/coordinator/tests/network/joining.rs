@@ -1,4 +1,4 @@
-//! Who becomes a node, by what, and as whom.
+//! Registration of nodes, by keys and by approval.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::{
 };
 
 #[test]
-fn a_key_that_is_used_up_still_serves_the_machine_that_used_it() {
+fn a_key_that_is_used_up_still_registers_the_machine_that_used_it() {
     let mut world = World::new();
     let key = world.auth_key(NewKey { user: Some(world.user), ..NewKey::default() });
     let mut machine = Machine::new(1);
     assert_eq!(world.register(&mut machine, &key), "");
     world.restart();
-    assert_eq!(world.register(&mut machine, &key), "", "it starts again");
+    assert_eq!(world.register(&mut machine, &key), "", "the client restarts");
     let mut other = Machine::new(2);
     assert!(world.register(&mut other, &key).contains("used already"));
     let id = world.state.keys().next().unwrap().id;
@@ -28,7 +28,7 @@ fn a_key_that_is_used_up_still_serves_the_machine_that_used_it() {
 }
 
 #[test]
-fn keys_that_are_wrong_expired_or_deleted_are_refused() {
+fn wrong_expired_and_deleted_keys_are_refused() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = Machine::new(1);
@@ -48,7 +48,7 @@ fn keys_that_are_wrong_expired_or_deleted_are_refused() {
 }
 
 #[test]
-fn what_is_kept_of_a_key_does_not_give_it_away() {
+fn a_stored_key_does_not_contain_its_text() {
     let mut world = World::new();
     let key = world.reusable();
     let secret = key.rsplit('-').next().unwrap();
@@ -57,7 +57,7 @@ fn what_is_kept_of_a_key_does_not_give_it_away() {
 }
 
 #[test]
-fn a_machine_that_comes_again_is_the_same_node_with_its_new_key() {
+fn a_machine_that_registers_again_is_the_same_node_with_its_new_key() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -75,7 +75,7 @@ fn a_machine_that_comes_again_is_the_same_node_with_its_new_key() {
 }
 
 #[test]
-fn a_machine_that_comes_for_another_user_is_another_node() {
+fn a_machine_that_registers_for_another_user_is_another_node() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -89,7 +89,7 @@ fn a_machine_that_comes_for_another_user_is_another_node() {
 }
 
 #[test]
-fn a_node_key_that_comes_for_another_user_after_a_logout_leaves_its_previous_node() {
+fn a_node_key_of_another_user_after_a_logout_removes_its_previous_node() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -103,7 +103,7 @@ fn a_node_key_that_comes_for_another_user_after_a_logout_leaves_its_previous_nod
 }
 
 #[test]
-fn a_node_that_requests_a_tag_later_is_no_users_any_more_and_never_expires() {
+fn a_node_that_requests_a_tag_later_loses_owner_and_expiry() {
     let mut world = World::new();
     save(&mut world, &policy(&json!({})));
     let key = world.reusable();
@@ -115,7 +115,7 @@ fn a_node_that_requests_a_tag_later_is_no_users_any_more_and_never_expires() {
 }
 
 #[test]
-fn nobody_registers_another_machines_node_key() {
+fn a_node_key_of_another_machine_is_refused() {
     let mut world = World::new();
     let key = world.reusable();
     let victim = world.join(1, &key);
@@ -129,7 +129,7 @@ fn nobody_registers_another_machines_node_key() {
 }
 
 #[test]
-fn a_tagged_key_makes_nodes_of_nobody_that_never_expire() {
+fn a_tagged_key_makes_nodes_without_owner_and_expiry() {
     let mut world = World::with(coordinator::Settings {
         key_lifetime: Some(Duration::from_secs(3600)),
         ..coordinator::Settings::default()
@@ -152,7 +152,7 @@ fn a_tagged_key_makes_nodes_of_nobody_that_never_expire() {
 }
 
 #[test]
-fn tags_that_nobody_may_give_are_refused_by_name() {
+fn tags_that_the_policy_does_not_allow_are_refused_by_name() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = Machine::new(1);
@@ -163,7 +163,7 @@ fn tags_that_nobody_may_give_are_refused_by_name() {
 }
 
 #[test]
-fn a_node_that_registers_again_with_tags_that_its_user_may_not_give_stays_as_it_is() {
+fn a_node_is_not_changed_by_a_registration_with_refused_tags() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -176,7 +176,7 @@ fn a_node_that_registers_again_with_tags_that_its_user_may_not_give_stays_as_it_
 }
 
 #[test]
-fn a_stream_ends_when_its_node_takes_another_key() {
+fn a_stream_ends_when_the_key_of_its_node_changes() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -187,13 +187,13 @@ fn a_stream_ends_when_its_node_takes_another_key() {
     assert!(world.poll(&mut machine) && machine.has_ended);
     world.join(2, &key);
     world.poll(&mut machine);
-    assert_eq!(machine.frames.len(), frames, "nor is it told anything more");
+    assert_eq!(machine.frames.len(), frames, "no further frames");
     world.follow(&mut machine);
     assert!(!machine.has_ended);
 }
 
 #[test]
-fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
+fn a_machine_without_a_key_waits_for_approval_by_an_administrator() {
     let mut world = World::new();
     let mut machine = Machine::new(1);
     let answer = world.send_register(&machine, json!({}));
@@ -204,7 +204,7 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let stranger = Machine::new(2);
     let followed = world.send_register(&stranger, json!({ "Followup": url }));
     assert_eq!(followed["MachineAuthorized"], false);
-    assert_ne!(followed["AuthURL"], answer["AuthURL"], "it waits for itself");
+    assert_ne!(followed["AuthURL"], answer["AuthURL"], "each machine has its own registration");
     let by = by_cli(&world);
     assert_eq!(world.state.admit("other", by, world.now), Err(Refusal::NoRegistration));
     assert_eq!(world.state.pending_registration(&number).unwrap().hostinfo.hostname, "host-1");
@@ -216,7 +216,7 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     world.send_register(&machine, json!({ "Followup": url }));
     machine.id = world.state.admit(&number, by, world.now).unwrap();
     world.commit();
-    assert!(!world.state.has_key(&first), "it waited for its new key");
+    assert!(!world.state.has_key(&first), "the registration is for the new key");
     assert!(!world.state.is_registration_pending(&number, world.now));
     let answer = world.send_register(&machine, json!({ "Followup": url }));
     assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));
@@ -225,7 +225,7 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
 }
 
 #[test]
-fn of_two_machines_that_wait_with_one_node_key_the_first_admitted_has_it() {
+fn of_two_pending_machines_with_one_node_key_the_first_approved_has_it() {
     let mut world = World::new();
     let (victim, mut thief) = (Machine::new(1), Machine::new(2));
     thief.key = victim.key;
@@ -249,7 +249,7 @@ fn by_cli(world: &World) -> Admission {
 }
 
 #[test]
-fn names_and_addresses_are_each_nodes_own() {
+fn names_addresses_and_numbers_are_unique() {
     let mut world = World::new();
     let key = world.reusable();
     let machines: Vec<Machine> = (1..=3)
@@ -268,7 +268,7 @@ fn names_and_addresses_are_each_nodes_own() {
     world.commit();
     world.restart();
     let next = world.join(9, &key);
-    assert!(next.id > machines[2].id, "numbers are not given twice");
+    assert!(next.id > machines[2].id, "numbers are not reused");
     let last = machines[2].id;
     world.state.delete_node(next.id).unwrap();
     world.commit();

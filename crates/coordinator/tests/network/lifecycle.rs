@@ -1,4 +1,4 @@
-//! Nodes that log out, expire, come and go.
+//! Nodes that log out, expire, connect and disconnect.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn a_logout_expires_the_key_at_once_even_with_an_auth_key() {
 }
 
 #[test]
-fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
+fn an_expiry_is_sent_when_due_and_an_extension_revives_the_node() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -59,7 +59,7 @@ fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
 }
 
 #[test]
-fn a_node_with_an_expired_key_receives_itself_alone_and_has_no_relay() {
+fn a_node_with_an_expired_key_receives_only_itself_and_no_relays() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -74,11 +74,11 @@ fn a_node_with_an_expired_key_receives_itself_alone_and_has_no_relay() {
     assert!(machine.peers.is_empty());
     assert_eq!(machine.filter, json!([]));
     world.join(3, &key);
-    assert!(!world.poll(&mut machine), "changes of others stay unknown to it");
+    assert!(!world.poll(&mut machine), "it receives no changes of other nodes");
 }
 
 #[test]
-fn deleting_a_node_ends_its_stream_with_an_expired_key_and_tells_its_peers() {
+fn a_deleted_node_gets_an_expired_key_and_is_removed_from_its_peers() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -96,7 +96,7 @@ fn deleting_a_node_ends_its_stream_with_an_expired_key_and_tells_its_peers() {
 }
 
 #[test]
-fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
+fn short_disconnections_are_hidden_and_long_ones_are_sent_once() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -106,7 +106,7 @@ fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
     world.pass(seconds(5));
     world.follow(&mut machine);
     world.pass(seconds(20));
-    assert!(!world.poll(&mut peer), "it was back in time");
+    assert!(!world.poll(&mut peer), "it reconnected in time");
     world.disconnect(&mut machine);
     let gone_at = world.now;
     world.pass(seconds(9));
@@ -122,7 +122,7 @@ fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
 }
 
 #[test]
-fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_server_was() {
+fn an_ephemeral_node_is_deleted_after_its_own_absence_only() {
     let mut world = World::new();
     let user = Some(world.user);
     let brief = NewKey { user, reusable: true, ephemeral: true, ..NewKey::default() };
@@ -141,7 +141,7 @@ fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_ser
     world.pass(seconds(60));
     world.follow(&mut machine);
     world.pass(seconds(3600));
-    assert!(world.state.node(machine.id).is_some(), "it was back soon after the server");
+    assert!(world.state.node(machine.id).is_some(), "it reconnected soon after the server");
     world.follow(&mut peer);
     world.disconnect(&mut machine);
     world.pass(seconds(30 * 60));
@@ -151,7 +151,7 @@ fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_ser
     let mut other = world.join(3, &brief);
     let answer = world.send_register(&other, json!({ "Expiry": LOGOUT }));
     assert_eq!(answer["NodeKeyExpired"], true);
-    assert!(world.state.node(other.id).is_none(), "a logout is its end");
+    assert!(world.state.node(other.id).is_none(), "a logout deletes it");
     world.poll(&mut other);
     assert!(other.has_ended);
 }
@@ -179,7 +179,7 @@ fn a_restart_loses_nothing() {
 }
 
 #[test]
-fn a_server_that_was_killed_or_stopped_knows_when_its_nodes_were_last_seen() {
+fn last_seen_times_survive_a_killed_and_a_stopped_server() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -188,20 +188,23 @@ fn a_server_that_was_killed_or_stopped_knows_when_its_nodes_were_last_seen() {
     world.pass(seconds(1));
     let connected = world.now;
     world.restart();
-    assert_eq!(seen(&world), Some(connected), "it was killed at once");
+    assert_eq!(seen(&world), Some(connected), "the server was killed at once");
     world.follow(&mut machine);
-    assert_eq!(seen(&world), Some(connected), "nothing is written for a stream that comes again");
+    assert_eq!(seen(&world), Some(connected), "a new stream writes nothing");
     world.pass(seconds(3600));
     let ago = world.now.since(seen(&world).unwrap());
     assert!(ago < seconds(11 * 60), "seen {ago:?} ago, and connected all the time");
     world.restart();
-    assert!(world.now.since(seen(&world).unwrap()) < seconds(11 * 60), "it was killed later");
+    assert!(
+        world.now.since(seen(&world).unwrap()) < seconds(11 * 60),
+        "the server was killed later"
+    );
     world.follow(&mut machine);
     world.pass(seconds(60));
     world.state.record_all_seen(world.now);
     world.commit();
     world.restart();
-    assert_eq!(seen(&world), Some(world.now), "it was stopped");
+    assert_eq!(seen(&world), Some(world.now), "the server was stopped");
     world.pass(seconds(3600));
-    assert_eq!(seen(&world), Some(world.now.before(seconds(3600))), "it did not come again");
+    assert_eq!(seen(&world), Some(world.now.before(seconds(3600))), "it did not reconnect");
 }

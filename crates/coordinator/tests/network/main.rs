@@ -1,6 +1,6 @@
-//! A whole network on virtual time: what administrators and machines do, and what each is told.
+//! A whole network on virtual time: actions of administrators and machines, and the maps of each client.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+#![expect(clippy::unwrap_used, reason = "a test ends with the first error")]
 
 mod histories;
 mod joining;

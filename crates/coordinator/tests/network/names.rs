@@ -9,8 +9,8 @@ use crate::{
     simulation::{Machine, World},
 };
 
-/// A policy by which these users reach the database.
-fn letting(names: &[&str]) -> Value {
+/// A policy that allows these users to reach the database.
+fn policy_for(names: &[&str]) -> Value {
     let rule = json!({ "action": "accept", "src": names, "dst": ["tag:db:5432"] });
     policy(&json!({ "acls": [rule], "groups": { "group:a": names } }))
 }
@@ -19,11 +19,11 @@ fn letting(names: &[&str]) -> Value {
 fn network(world: &mut World, names: &[&str]) -> (Machine, Machine) {
     let ben = world.add_user("ben");
     let (bens, db) = (key_of(world, ben), tagged(world, "tag:db"));
-    save(world, &letting(names));
+    save(world, &policy_for(names));
     (world.join(1, &bens), world.join(2, &db))
 }
 
-/// The addresses that reach the database, once its stream has begun again.
+/// The addresses that reach the database, after its stream started again.
 fn sources(world: &mut World, db: &mut Machine) -> String {
     world.follow(db);
     while world.poll(db) {}
@@ -31,7 +31,7 @@ fn sources(world: &mut World, db: &mut Machine) -> String {
 }
 
 #[test]
-fn a_user_with_another_name_keeps_their_rights_and_the_next_of_the_former_name_gets_none() {
+fn a_renamed_user_keeps_all_rights_and_the_old_name_loses_them() {
     let mut world = World::new();
     let (laptop, mut db) = network(&mut world, &["ben@"]);
     let ben = world.state.find_user("ben").unwrap().id;
@@ -55,7 +55,7 @@ fn a_user_with_another_name_keeps_their_rights_and_the_next_of_the_former_name_g
 }
 
 #[test]
-fn a_rename_that_is_not_stored_leaves_the_policy_as_it_was() {
+fn a_rename_that_is_not_stored_does_not_change_the_policy() {
     let mut world = World::new();
     let (laptop, mut db) = network(&mut world, &["ben@"]);
     let ben = world.state.find_user("ben").unwrap().id;
@@ -68,7 +68,7 @@ fn a_rename_that_is_not_stored_leaves_the_policy_as_it_was() {
 }
 
 #[test]
-fn a_name_that_the_policy_has_already_is_given_to_no_user() {
+fn a_rename_to_a_name_in_the_policy_is_refused() {
     let mut world = World::new();
     network(&mut world, &["ben@", "root@"]);
     let ben = world.state.find_user("ben").unwrap().id;
@@ -86,7 +86,7 @@ fn a_name_that_the_policy_has_already_is_given_to_no_user() {
 }
 
 #[test]
-fn a_name_by_which_the_policy_would_name_another_user_is_refused() {
+fn a_rename_that_makes_the_policy_name_another_user_is_refused() {
     let mut world = World::new();
     network(&mut world, &["ben@"]);
     world.add_user("carl");
@@ -94,7 +94,7 @@ fn a_name_by_which_the_policy_would_name_another_user_is_refused() {
     save(&mut world, &json!({ "acls": [rule] }));
     let before = world.state.policy().unwrap().text.clone();
     let ben = world.state.find_user("ben").unwrap().id;
-    // A target's brackets are those of an address.
+    // Brackets of a target enclose an address.
     for name in ["[carl]", "carl@"] {
         assert!(world.state.rename_user(ben, name, world.now).is_err(), "{name}");
         assert_eq!(world.state.policy().unwrap().text, before);
@@ -103,17 +103,17 @@ fn a_name_by_which_the_policy_would_name_another_user_is_refused() {
 }
 
 #[test]
-fn a_trusted_name_that_would_give_rights_of_the_policy_is_not_taken_at_a_login() {
+fn a_login_does_not_take_a_trusted_name_that_is_in_the_policy() {
     let mut world = World::with(Settings { trusts_usernames: true, ..Settings::default() });
     let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
-    save(&mut world, &letting(&["clara@", "root@"]));
+    save(&mut world, &policy_for(&["clara@", "root@"]));
     assert_eq!(world.state.sign_in(&profile("1", "root"), world.now), Ok(clara));
     assert!(world.state.find_user("clara").is_ok() && world.state.find_user("root").is_err());
     assert!(world.state.policy().unwrap().text.contains("\"clara@\""));
 }
 
 #[test]
-fn a_user_whom_the_policy_names_is_not_deleted() {
+fn a_user_in_the_policy_cannot_be_deleted() {
     let mut world = World::new();
     let (laptop, _) = network(&mut world, &["ben@"]);
     let ben = world.state.find_user("ben").unwrap().id;
@@ -125,25 +125,25 @@ fn a_user_whom_the_policy_names_is_not_deleted() {
         assert!(refused.to_string().contains("acls[0].src[0]: \"ben@\""), "{refused}");
         world.restart();
     }
-    save(&mut world, &letting(&["anna@"]));
+    save(&mut world, &policy_for(&["anna@"]));
     world.state.delete_user(ben).unwrap();
 }
 
 #[test]
-fn a_user_of_a_provider_is_not_deleted_while_the_policy_has_their_address() {
+fn a_user_of_a_provider_cannot_be_deleted_while_the_policy_has_the_mail_address() {
     let mut world = World::new();
     let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
-    save(&mut world, &letting(&["Clara@net.test"]));
+    save(&mut world, &policy_for(&["Clara@net.test"]));
     assert!(matches!(world.state.delete_user(clara), Err(Refusal::InPolicy(..))));
-    save(&mut world, &letting(&["clara@"]));
+    save(&mut world, &policy_for(&["clara@"]));
     world.state.delete_user(clara).unwrap();
 }
 
 #[test]
-fn a_trusted_name_that_a_provider_changes_is_changed_in_the_policy() {
+fn a_trusted_name_changed_by_the_provider_is_changed_in_the_policy() {
     let mut world = World::with(Settings { trusts_usernames: true, ..Settings::default() });
     let clara = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
-    save(&mut world, &letting(&["clara@"]));
+    save(&mut world, &policy_for(&["clara@"]));
     assert_eq!(world.state.sign_in(&profile("1", "clara.m"), world.now), Ok(clara));
     world.commit();
     assert!(world.state.policy().unwrap().text.contains("\"clara.m@\""));
@@ -153,7 +153,7 @@ fn a_trusted_name_that_a_provider_changes_is_changed_in_the_policy() {
 }
 
 #[test]
-fn names_of_the_policy_that_match_no_user_are_reported() {
+fn names_in_the_policy_that_match_no_user_are_reported() {
     let mut world = World::new();
     network(&mut world, &["ben@", "eve@"]);
     let wanted = [

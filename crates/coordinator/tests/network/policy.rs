@@ -1,4 +1,4 @@
-//! A policy in force: what each client is told of it, and how little when something else changes.
+//! The active policy: its effect on each client, and the small updates after changes.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn try_save(world: &mut World, text: &Value) -> Result<(), Refusal> {
     outcome.map(drop)
 }
 
-/// A policy of these rules, beside tags that Anna owns.
+/// A policy with these rules, and with tags that Anna owns.
 pub fn policy(rules: &Value) -> Value {
     let mut policy = json!({
         "tagOwners": {
@@ -52,7 +52,7 @@ fn ports(number: u16) -> Value {
 }
 
 #[test]
-fn without_a_policy_everybody_reaches_everybody_and_with_an_empty_one_nobody() {
+fn without_a_policy_all_nodes_reach_each_other_and_with_an_empty_one_none() {
     let mut world = World::new();
     let key = world.reusable();
     let (mut one, mut other) = (world.join(1, &key), world.join(2, &key));
@@ -71,7 +71,7 @@ fn without_a_policy_everybody_reaches_everybody_and_with_an_empty_one_nobody() {
 }
 
 #[test]
-fn peers_are_shown_only_if_either_may_reach_the_other() {
+fn peers_are_visible_only_if_one_may_reach_the_other() {
     let mut world = World::new();
     let key = world.reusable();
     let (db, web) = (tagged(&mut world, "tag:db"), tagged(&mut world, "tag:web"));
@@ -98,7 +98,7 @@ fn peers_are_shown_only_if_either_may_reach_the_other() {
 }
 
 #[test]
-fn what_no_rule_looks_at_sends_no_filter_again() {
+fn a_change_that_no_rule_depends_on_sends_no_filter() {
     let mut world = World::new();
     let key = world.reusable();
     let db = tagged(&mut world, "tag:db");
@@ -125,7 +125,7 @@ fn what_no_rule_looks_at_sends_no_filter_again() {
 }
 
 #[test]
-fn those_for_whom_a_policy_means_the_same_are_told_nothing() {
+fn a_new_policy_with_the_same_effect_sends_nothing() {
     let mut world = World::new();
     let ben = world.add_user("ben");
     let (key, bens) = (world.reusable(), key_of(&mut world, ben));
@@ -139,7 +139,7 @@ fn those_for_whom_a_policy_means_the_same_are_told_nothing() {
     let more = json!({ "action": "accept", "src": ["ben@"], "dst": ["tag:db:22"] });
     save(&mut world, &policy(&json!({ "acls": [rule, own, more] })));
     assert!(!world.poll(&mut one) && !world.poll(&mut base));
-    // Ben's first machine makes rules that there were not.
+    // Ben's first machine adds rules.
     let mut bens = world.join(3, &bens);
     drain(&mut world, &mut [&mut bens]);
     assert!(!world.poll(&mut one));
@@ -148,7 +148,7 @@ fn those_for_whom_a_policy_means_the_same_are_told_nothing() {
 }
 
 #[test]
-fn a_long_list_of_sources_is_told_whole_and_again_when_it_grows() {
+fn a_long_list_of_sources_is_sent_again_when_it_grows() {
     let mut world = World::new();
     let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
     let rule = json!({ "action": "accept", "src": ["autogroup:member"], "dst": ["tag:db:5432"] });
@@ -168,7 +168,7 @@ fn a_long_list_of_sources_is_told_whole_and_again_when_it_grows() {
 }
 
 #[test]
-fn networks_of_a_router_are_shown_to_those_who_may_reach_them() {
+fn networks_of_a_router_are_visible_to_nodes_that_may_reach_them() {
     let mut world = World::new();
     let ben = world.add_user("ben");
     let (key, bens) = (world.reusable(), key_of(&mut world, ben));
@@ -202,11 +202,11 @@ fn networks_of_a_router_are_shown_to_those_who_may_reach_them() {
     drain(&mut world, &mut [&mut anna, &mut ben]);
     assert!(allowed(&ben).contains("10.0.0.0/24") && allowed(&ben).contains("0.0.0.0/0"));
     let approved = world.state.node(router.id).unwrap().node.approved.len();
-    assert_eq!(approved, 2, "a policy never takes an approval back");
+    assert_eq!(approved, 2, "a policy never revokes an approval");
 }
 
 #[test]
-fn a_saved_policy_approves_what_is_offered_already() {
+fn a_saved_policy_approves_routes_that_are_already_advertised() {
     let mut world = World::new();
     let gate = tagged(&mut world, "tag:gate");
     let mut router = Machine::new(1);
@@ -221,7 +221,7 @@ fn a_saved_policy_approves_what_is_offered_already() {
 }
 
 #[test]
-fn a_router_that_offers_other_networks_each_time_has_a_bounded_number_approved() {
+fn approved_routes_of_a_router_with_changing_networks_are_bounded() {
     let mut world = World::new();
     let gate = tagged(&mut world, "tag:gate");
     let approvers = json!({ "routes": { "10.0.0.0/8": ["tag:gate"] } });
@@ -238,7 +238,7 @@ fn a_router_that_offers_other_networks_each_time_has_a_bounded_number_approved()
 }
 
 #[test]
-fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
+fn a_node_receives_its_ssh_rules_and_attributes() {
     let mut world = World::new();
     let key = world.reusable();
     let db = tagged(&mut world, "tag:db");
@@ -274,7 +274,7 @@ fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
 }
 
 #[test]
-fn the_owner_stays_until_ownership_is_given_and_cannot_be_deleted_before() {
+fn the_owner_cannot_be_deleted_before_ownership_moves() {
     let mut world = World::new();
     let (anna, ben) = (world.user, world.add_user("ben"));
     let rule = json!({ "action": "accept", "src": ["autogroup:owner"], "dst": ["*:22"] });
@@ -306,7 +306,7 @@ fn the_owner_stays_until_ownership_is_given_and_cannot_be_deleted_before() {
 }
 
 #[test]
-fn an_ownership_that_was_not_stored_was_not_given_and_the_last_user_can_be_deleted() {
+fn an_ownership_that_is_not_stored_does_not_move_and_the_last_user_can_be_deleted() {
     let mut world = World::new();
     let ben = world.add_user("ben");
     world.state.make_owner(ben).unwrap();
@@ -318,7 +318,7 @@ fn an_ownership_that_was_not_stored_was_not_given_and_the_last_user_can_be_delet
 }
 
 #[test]
-fn tags_are_had_by_those_whom_their_owners_let_have_them() {
+fn a_node_gets_requested_tags_only_if_its_user_owns_them() {
     let mut world = World::new();
     let ben = world.add_user("ben");
     let (key, bens) = (world.reusable(), key_of(&mut world, ben));
@@ -344,7 +344,7 @@ fn tags_are_had_by_those_whom_their_owners_let_have_them() {
 }
 
 #[test]
-fn a_policy_whose_test_fails_changes_nothing_and_a_restart_keeps_the_one_in_force() {
+fn a_policy_with_a_failing_test_is_refused_and_a_restart_loads_the_active_one() {
     let mut world = World::new();
     let key = world.reusable();
     let first = json!({ "acls": [{ "action": "accept", "src": ["anna@"], "dst": ["anna@:22"] }] });
@@ -365,10 +365,10 @@ fn a_policy_whose_test_fails_changes_nothing_and_a_restart_keeps_the_one_in_forc
     assert_eq!(world.state.policies().count(), 2);
 }
 
-/// A fixed walk of everything that a policy looks at. In the end, and now and then, each client knows
-/// what the policy means for the network as it is by then, made from nothing.
+/// A fixed sequence of changes of everything that a policy depends on. At some steps and at the end, each client must
+/// match a fresh compilation of the policy for the present network.
 #[test]
-fn clients_have_what_the_policy_compiled_anew_says_whatever_happened() {
+fn clients_match_a_fresh_compilation_of_the_policy_after_any_changes() {
     let mut changes = 0;
     for seed in 1..=12u64 {
         let mut walk = Walk::new(seed);
@@ -510,10 +510,10 @@ impl Walk {
                 assert_eq!(told, expected);
             }
         }
-        self.sees_are_mutual();
+        self.assert_peers_are_mutual();
     }
 
-    fn sees_are_mutual(&self) {
+    fn assert_peers_are_mutual(&self) {
         for one in &self.machines {
             for other in &self.machines {
                 let sees = |from: &Machine, to: &Machine| from.peers.contains_key(&to.id.0);
@@ -522,7 +522,7 @@ impl Walk {
         }
     }
 
-    /// The network, as a policy knows it.
+    /// The network in the form of the crate `policy`.
     fn nodes(&self) -> Nodes {
         let state = &self.world.state;
         let users = state.users().enumerate().map(|(place, user)| policy::User {
@@ -543,7 +543,7 @@ impl Walk {
 }
 
 #[test]
-fn a_node_has_its_address_of_the_pool_that_the_policy_has_for_it_and_no_other_has() {
+fn pool_addresses_go_to_the_nodes_of_the_pool_only() {
     let mut world = World::new();
     let pool = json!({ "target": ["tag:db"], "ipPool": ["100.64.0.2/31"] });
     let named = json!({ "target": ["tag:db"], "attr": ["randomize-client-port"] });
@@ -556,6 +556,6 @@ fn a_node_has_its_address_of_the_pool_that_the_policy_has_for_it_and_no_other_ha
     assert!(base.own["CapMap"].as_object().unwrap().contains_key("randomize-client-port"));
     world.join(5, &db);
     let mut third = Machine::new(6);
-    assert!(world.register(&mut third, &db).contains("pool"), "it has two addresses");
+    assert!(world.register(&mut third, &db).contains("pool"), "the pool has two addresses");
     assert_eq!(world.register(&mut Machine::new(7), &key), "");
 }

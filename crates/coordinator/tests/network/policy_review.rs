@@ -9,16 +9,16 @@ use crate::{
     simulation::{Machine, World},
 };
 
-fn judged(world: &World, text: &Value) -> PolicyReview {
+fn review(world: &World, text: &Value) -> PolicyReview {
     let text = text.to_string();
     world.state.review_policy(&text, &Policy::parse(&text).unwrap()).unwrap()
 }
 
-fn lines(judged: &PolicyReview) -> Vec<String> {
-    judged.after.difference(&judged.before, 100).lines.iter().map(ToString::to_string).collect()
+fn lines(review: &PolicyReview) -> Vec<String> {
+    review.after.difference(&review.before, 100).lines.iter().map(ToString::to_string).collect()
 }
 
-/// A router that offers a network and the way to the internet.
+/// A router that advertises a network and the default routes.
 fn router(world: &mut World) -> Machine {
     let gate = tagged(world, "tag:gate");
     let mut router = Machine::new(2);
@@ -28,7 +28,7 @@ fn router(world: &mut World) -> Machine {
 }
 
 #[test]
-fn routes_that_a_policy_approves_at_once_are_told_with_who_reaches_them() {
+fn a_review_lists_approved_routes_and_the_nodes_that_reach_them() {
     let mut world = World::new();
     let key = world.reusable();
     let rules = json!([{ "action": "accept", "src": ["anna@"], "dst": ["*:*"] }]);
@@ -37,7 +37,7 @@ fn routes_that_a_policy_approves_at_once_are_told_with_who_reaches_them() {
     let router = router(&mut world);
     let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] }, "exitNode": ["tag:gate"] });
     let text = policy(&json!({ "acls": rules, "autoApprovers": approvers }));
-    let judged_before = judged(&world, &text);
+    let judged_before = review(&world, &text);
     let name = world.name(&router);
     let routes: Vec<(String, String)> =
         judged_before.routes.iter().map(|(name, net)| (name.clone(), net.to_string())).collect();
@@ -50,26 +50,26 @@ fn routes_that_a_policy_approves_at_once_are_told_with_who_reaches_them() {
     save(&mut world, &text);
     let approved = &world.state.node(router.id).unwrap().node.approved;
     assert_eq!(approved.len(), 3);
-    let again = judged(&world, &text);
+    let again = review(&world, &text);
     assert!(again.routes.is_empty() && lines(&again).is_empty());
 }
 
 #[test]
-fn routes_that_an_administrator_took_back_are_not_approved_by_the_same_policy() {
+fn saving_the_same_policy_does_not_approve_revoked_routes() {
     let mut world = World::new();
     let router = router(&mut world);
     let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] } });
     let text = policy(&json!({ "acls": [], "autoApprovers": approvers }));
-    assert_eq!(judged(&world, &text).routes.len(), 1);
+    assert_eq!(review(&world, &text).routes.len(), 1);
     save(&mut world, &text);
     world.state.approve_routes(router.id, &[], world.now).unwrap();
-    assert!(judged(&world, &text).routes.is_empty());
+    assert!(review(&world, &text).routes.is_empty());
     save(&mut world, &text);
     assert!(world.state.node(router.id).unwrap().node.approved.is_empty());
 }
 
 #[test]
-fn what_was_left_out_when_a_policy_was_saved_is_left_out_when_the_server_starts_again() {
+fn omitted_parts_of_a_saved_policy_are_omitted_after_a_restart() {
     let mut world = World::new();
     let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
     let rules = json!([
@@ -95,16 +95,16 @@ fn what_was_left_out_when_a_policy_was_saved_is_left_out_when_the_server_starts_
 }
 
 #[test]
-fn a_policy_without_rules_and_names_that_match_nobody_are_warned_of() {
+fn a_policy_without_rules_and_unmatched_names_cause_warnings() {
     let world = World::new();
-    let found = judged(&world, &json!({ "groups": { "group:a": ["anna@", "eve@"] } })).warnings;
+    let found = review(&world, &json!({ "groups": { "group:a": ["anna@", "eve@"] } })).warnings;
     let reasons: Vec<&Reason> = found.iter().map(|fault| &fault.reason).collect();
     assert_eq!(reasons, [&Reason::NoRules, &Reason::NoUser("eve@".into())]);
-    assert!(judged(&world, &json!({ "acls": [] })).warnings.is_empty());
+    assert!(review(&world, &json!({ "acls": [] })).warnings.is_empty());
 }
 
 #[test]
-fn a_policy_of_an_earlier_version_with_names_that_are_refused_now_is_loaded_without_them() {
+fn a_stored_policy_with_invalid_names_is_loaded_without_them() {
     let mut world = World::new();
     let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
     let rule = |source: &str, port: u16| json!({ "action": "accept", "src": [source], "dst": [format!("tag:db:{port}")] });

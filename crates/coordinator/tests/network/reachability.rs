@@ -1,4 +1,4 @@
-//! Why one machine does not reach another.
+//! Explanations why one machine does not reach another.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::simulation::{Machine, World};
 
-/// What stands in the way: the last question, if its answer is no.
+/// The failed condition, if there is one.
 fn obstacle(world: &World, from: &str, to: &str, port: Option<u16>) -> Option<String> {
     let steps = world.state.check_reachability(from, to, port, world.now);
     let (last, before) = steps.split_last().unwrap();
@@ -16,7 +16,7 @@ fn obstacle(world: &World, from: &str, to: &str, port: Option<u16>) -> Option<St
 }
 
 #[test]
-fn the_first_thing_in_the_way_is_named() {
+fn the_first_failed_condition_is_named() {
     let mut world = World::new();
     let key = world.reusable();
     let mut laptop = world.join(1, &key);

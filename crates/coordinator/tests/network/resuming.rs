@@ -1,4 +1,4 @@
-//! Streams that go on where a former one broke off.
+//! Streams that resume a previous one.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -11,17 +11,17 @@ use crate::{
 const SERVER: &str = "a";
 
 fn fields(machine: &Machine) -> &[String] {
-    machine.frames.last().expect("it was told something")
+    machine.frames.last().expect("a frame")
 }
 
 #[test]
-fn what_changed_meanwhile_is_told_and_no_more() {
+fn a_resumed_stream_gets_only_the_changes_since() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
     let mut others: Vec<Machine> = (1..=20).map(|number| world.join(number, &key)).collect();
     world.disconnect(&mut sleeper);
-    assert!(!world.resume(&mut sleeper, SERVER), "it followed none that can be gone on with");
+    assert!(!world.resume(&mut sleeper, SERVER), "it has no stream that can be resumed");
     world.disconnect(&mut sleeper);
     world.send_update(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
     let gone = others.pop().unwrap();
@@ -44,7 +44,7 @@ fn what_changed_meanwhile_is_told_and_no_more() {
     assert_eq!(sleeper.peer(&others[3])["Endpoints"], json!(["192.0.2.99:1"]));
     assert!(sleeper.peer(&gone).is_null() && sleeper.peer(&new).is_object());
     assert_eq!(sleeper.peers.len(), 20);
-    // It follows on.
+    // The stream continues.
     world.send_update(&others[0], json!({ "Endpoints": ["192.0.2.98:1"] }));
     assert!(world.poll(&mut sleeper));
     assert_eq!(sleeper.peer(&others[0])["Endpoints"], json!(["192.0.2.98:1"]));
@@ -52,7 +52,7 @@ fn what_changed_meanwhile_is_told_and_no_more() {
 }
 
 #[test]
-fn another_server_begins_anew_and_so_does_who_was_away_for_too_long() {
+fn a_stream_of_another_network_or_after_too_many_changes_gets_a_full_map() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
@@ -63,9 +63,9 @@ fn another_server_begins_anew_and_so_does_who_was_away_for_too_long() {
     assert!(!world.resume(&mut sleeper, "b"));
     world.disconnect(&mut sleeper);
     sleeper.position.1 = i64::MAX;
-    assert!(!world.resume(&mut sleeper, "b"), "no log is so long");
+    assert!(!world.resume(&mut sleeper, "b"), "the log is shorter");
     world.disconnect(&mut sleeper);
-    // One more than the log keeps.
+    // One more than the capacity of the log.
     for number in 0..=1_u32 << 16 {
         let endpoint = format!("192.0.{}.1:{}", number >> 15, 1 + number % (1 << 15));
         world.apply_map_request(&other, json!({ "Endpoints": [endpoint] }));
@@ -76,7 +76,7 @@ fn another_server_begins_anew_and_so_does_who_was_away_for_too_long() {
 }
 
 #[test]
-fn where_it_may_be_others_whom_it_sees_all_is_told_anew() {
+fn a_stream_after_a_change_of_visibility_gets_a_full_map() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
@@ -89,9 +89,9 @@ fn where_it_may_be_others_whom_it_sees_all_is_told_anew() {
     assert!(sleeper.peer(&other).is_null());
 }
 
-/// Something that happens to a network.
+/// A change of the network.
 #[derive(Clone, Debug)]
-enum ReachabilityStep {
+enum Step {
     Join(bool),
     Move(usize),
     Lose(usize),
@@ -101,16 +101,16 @@ enum ReachabilityStep {
     Blink,
 }
 
-fn steps() -> impl Strategy<Value = Vec<ReachabilityStep>> {
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        any::<bool>().prop_map(ReachabilityStep::Join),
-        (0..20_usize).prop_map(ReachabilityStep::Move),
-        (0..20_usize).prop_map(ReachabilityStep::Lose),
-        (0..20_usize, 0..2_usize).prop_map(|(at, tag)| ReachabilityStep::Tag(at, tag)),
-        (0..20_usize).prop_map(ReachabilityStep::Delete),
-        (0..3_usize).prop_map(ReachabilityStep::Policy),
-        Just(ReachabilityStep::Blink),
-        Just(ReachabilityStep::Blink),
+        any::<bool>().prop_map(Step::Join),
+        (0..20_usize).prop_map(Step::Move),
+        (0..20_usize).prop_map(Step::Lose),
+        (0..20_usize, 0..2_usize).prop_map(|(at, tag)| Step::Tag(at, tag)),
+        (0..20_usize).prop_map(Step::Delete),
+        (0..3_usize).prop_map(Step::Policy),
+        Just(Step::Blink),
+        Just(Step::Blink),
     ];
     proptest::collection::vec(step, 1..40)
 }
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn who_goes_on_knows_what_who_begins_anew_is_told(steps in steps()) {
+    fn a_resumed_stream_has_the_same_peers_as_a_new_one(steps in steps()) {
         let mut world = World::new();
         let user = world.user;
         let keys = [key_of(&mut world, user), tagged(&mut world, "tag:db")];
@@ -135,32 +135,32 @@ proptest! {
         for (number, step) in (1..).zip(steps) {
             let at = |at: usize| Some(at).filter(|_| !machines.is_empty());
             match step {
-                ReachabilityStep::Join(is_tagged) => {
+                Step::Join(is_tagged) => {
                     machines.push(world.join(number, &keys[usize::from(is_tagged)]));
                 }
-                ReachabilityStep::Move(which) if let Some(which) = at(which) => {
+                Step::Move(which) if let Some(which) = at(which) => {
                     let machine = &machines[which % machines.len()];
                     world.send_update(machine, json!({ "Endpoints": [format!("192.0.2.7:{number}")] }));
                 }
-                ReachabilityStep::Lose(which) if let Some(which) = at(which) => {
+                Step::Lose(which) if let Some(which) = at(which) => {
                     let which = which % machines.len();
                     world.disconnect(&mut machines[which]);
                     world.pass(std::time::Duration::from_secs(60));
                     world.follow(&mut machines[which]);
                 }
-                ReachabilityStep::Tag(which, tag) if let Some(which) = at(which) => {
+                Step::Tag(which, tag) if let Some(which) = at(which) => {
                     let id = machines[which % machines.len()].id;
                     let tags = [["tag:db", "tag:web"][tag].to_owned()];
                     world.state.tag_node(id, &tags, world.now).unwrap();
                     world.commit();
                 }
-                ReachabilityStep::Delete(which) if let Some(which) = at(which) => {
+                Step::Delete(which) if let Some(which) = at(which) => {
                     let machine = machines.remove(which % machines.len());
                     world.state.delete_node(machine.id).unwrap();
                     world.commit();
                 }
-                ReachabilityStep::Policy(which) => save(&mut world, &policy(&rules[which])),
-                ReachabilityStep::Blink => {
+                Step::Policy(which) => save(&mut world, &policy(&rules[which])),
+                Step::Blink => {
                     world.disconnect(&mut sleeper);
                     world.resume(&mut sleeper, SERVER);
                 }

@@ -1,4 +1,4 @@
-//! Keys that are revoked, and keys of users that are deleted: also after a restart.
+//! Revoked keys, and keys of deleted users, before and after a restart.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::simulation::{Machine, World};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A key of another user's that makes nodes.
-fn bens(world: &mut World) -> String {
+/// A pre-auth key of another user.
+fn key_of_ben(world: &mut World) -> String {
     let user = Some(world.add_user("ben"));
     world.auth_key(NewKey { user, reusable: true, ..NewKey::default() })
 }
 
-/// An API key, with an end an hour later.
+/// An API key that expires in an hour.
 fn api_key(world: &mut World) -> String {
     let (text, end) = (secret::write_api(&[7; 38]), world.now.after(HOUR));
     world.state.create_api_key(Some(end), &text, world.now);
@@ -31,7 +31,7 @@ fn registered(world: &mut World, number: u8, key: &str) -> String {
 }
 
 #[test]
-fn an_auth_key_that_was_expired_makes_no_node_also_after_a_restart() {
+fn an_expired_auth_key_registers_no_node_even_after_a_restart() {
     for lifetime in [None, Some(HOUR)] {
         let mut world = World::new();
         let expires = lifetime.map(|lifetime| world.now.after(lifetime));
@@ -48,7 +48,7 @@ fn an_auth_key_that_was_expired_makes_no_node_also_after_a_restart() {
 }
 
 #[test]
-fn an_auth_key_that_was_deleted_makes_no_node_also_after_a_restart() {
+fn a_deleted_auth_key_registers_no_node_even_after_a_restart() {
     let mut world = World::new();
     let key = world.reusable();
     let id = world.state.keys().next().unwrap().id;
@@ -59,31 +59,31 @@ fn an_auth_key_that_was_deleted_makes_no_node_also_after_a_restart() {
 }
 
 #[test]
-fn the_auth_keys_of_a_deleted_user_make_no_node_also_after_a_restart() {
+fn auth_keys_of_a_deleted_user_register_no_node_even_after_a_restart() {
     let mut world = World::new();
-    let (own, bens) = (world.reusable(), bens(&mut world));
+    let (own, bens) = (world.reusable(), key_of_ben(&mut world));
     let ben = world.state.find_user("ben").unwrap().id;
     world.state.delete_user(ben).unwrap();
     world.commit();
     assert_eq!(registered(&mut world, 1, &bens), "invalid auth key");
-    assert_eq!(registered(&mut world, 2, &own), "", "others keep theirs");
+    assert_eq!(registered(&mut world, 2, &own), "", "other users keep their keys");
     assert!(world.state.find_user("ben").is_err());
     assert_eq!(world.state.keys().count(), 1);
 }
 
 #[test]
-fn an_api_key_that_was_expired_or_deleted_is_good_for_nothing_also_after_a_restart() {
+fn an_expired_or_deleted_api_key_is_invalid_even_after_a_restart() {
     let mut world = World::new();
     let text = api_key(&mut world);
     world.restart();
     let prefix =
-        world.state.find_valid_api_key(&text, world.now).expect("it is good").prefix.clone();
+        world.state.find_valid_api_key(&text, world.now).expect("a valid key").prefix.clone();
     world.state.expire_api_key(&prefix, world.now).unwrap();
     world.commit();
     world.restart();
     assert_eq!(world.state.find_valid_api_key(&text, world.now), None);
     let text = api_key(&mut world);
-    let id = world.state.find_valid_api_key(&text, world.now).expect("it is good").id;
+    let id = world.state.find_valid_api_key(&text, world.now).expect("a valid key").id;
     world.state.delete_api_key(&id.to_string()).unwrap();
     world.commit();
     world.restart();

@@ -1,4 +1,4 @@
-//! Subnet routes and exits: who may, and whom they go to.
+//! Subnet routes and exit nodes: approval, and the choice of the primary router.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::simulation::{Machine, World};
 
 const NET: &str = "10.0.0.0/24";
 
-/// A machine that offers networks.
+/// A machine that advertises networks.
 fn router(world: &mut World, number: u8, key: &str, nets: &[&str]) -> Machine {
     let mut machine = Machine::new(number);
     machine.hostinfo["RoutableIPs"] = json!(nets);
@@ -32,7 +32,7 @@ fn routes(watcher: &mut Machine, world: &mut World, router: &Machine) -> (bool, 
 }
 
 #[test]
-fn a_network_is_routed_once_it_is_offered_and_approved() {
+fn a_network_is_routed_when_it_is_advertised_and_approved() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
@@ -53,7 +53,7 @@ fn a_network_is_routed_once_it_is_offered_and_approved() {
 }
 
 #[test]
-fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
+fn of_two_routers_the_connected_one_becomes_and_stays_primary() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
@@ -65,17 +65,17 @@ fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
     assert_eq!(routes(&mut watcher, &mut world, &first), (true, true));
     assert_eq!(routes(&mut watcher, &mut world, &second), (false, false));
     world.poll(&mut second);
-    assert!(second.own["AllowedIPs"].as_array().unwrap().contains(&json!(NET)), "in reserve");
+    assert!(second.own["AllowedIPs"].as_array().unwrap().contains(&json!(NET)), "a standby");
     world.disconnect(&mut first);
     world.pass(Duration::from_secs(11));
     assert_eq!(routes(&mut watcher, &mut world, &first), (false, false));
     assert_eq!(routes(&mut watcher, &mut world, &second), (true, true));
     world.follow(&mut first);
-    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "no going back");
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "the primary stays");
     world.disconnect(&mut first);
     world.disconnect(&mut second);
     world.pass(Duration::from_secs(11));
-    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "nobody is better");
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "no router is better");
     world.follow(&mut first);
     assert_eq!(routes(&mut watcher, &mut world, &first), (true, true));
     world.state.delete_node(first.id).unwrap();
@@ -84,12 +84,12 @@ fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
 }
 
 #[test]
-fn of_two_routers_that_are_connected_the_one_that_answers_has_the_network_and_keeps_it() {
+fn of_two_connected_routers_the_responding_one_becomes_and_stays_primary() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
     let mut first = router(&mut world, 2, &key, &[NET]);
-    assert!(world.state.contested_routers().is_empty(), "nobody could take it over");
+    assert!(world.state.contested_routers().is_empty(), "there is no standby");
     let second = router(&mut world, 3, &key, &[NET]);
     for gate in [&first, &second] {
         approve(&mut world, gate, &[NET]);
@@ -102,19 +102,19 @@ fn of_two_routers_that_are_connected_the_one_that_answers_has_the_network_and_ke
     };
     assert_eq!(note(&mut world, [true, true]), [true, false]);
     assert_eq!(note(&mut world, [false, true]), [false, true]);
-    assert_eq!(note(&mut world, [true, true]), [false, true], "no going back");
-    assert_eq!(note(&mut world, [false, false]), [false, true], "nobody is better");
+    assert_eq!(note(&mut world, [true, true]), [false, true], "the primary stays");
+    assert_eq!(note(&mut world, [false, false]), [false, true], "no router is better");
     assert_eq!(note(&mut world, [true, false]), [true, false]);
     assert_eq!(note(&mut world, [false, true]), [false, true]);
     world.disconnect(&mut first);
     world.follow(&mut first);
     world.state.record_responses(&[(second.id, false)]);
     world.commit();
-    assert_eq!(routes(&mut watcher, &mut world, &first), (true, true), "it has come back");
+    assert_eq!(routes(&mut watcher, &mut world, &first), (true, true), "it reconnected");
 }
 
 #[test]
-fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
+fn probers_are_nodes_that_see_a_contested_router_and_its_rival() {
     let mut world = World::new();
     let key = world.reusable();
     let client = world.join(1, &key);
@@ -138,7 +138,7 @@ fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
         assert_eq!(controls(rival), [address(&world, &client)]);
     }
     let here = world.state.probed_routers(|id| id != client.id && id != gates[0].id);
-    assert_eq!(here.len(), 1, "the other server asks about the rest");
+    assert_eq!(here.len(), 1, "the other server probes the rest");
     assert!(here[0].router == gates[1].id && here[0].probers.is_empty());
 
     let mut phone = Machine::new(4);
@@ -146,13 +146,13 @@ fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
     assert_eq!(world.register(&mut phone, &key), "");
     world.send_update(&phone, json!({}));
     world.follow(&mut phone);
-    assert!(all(&world).iter().all(|one| one.probers.len() == 2), "it would be woken");
+    assert!(all(&world).iter().all(|one| one.probers.len() == 2), "a probe would wake the phone");
     crate::policy::save(&mut world, &json!({ "acls": [] }));
-    assert!(all(&world).iter().all(|one| one.probers.is_empty()), "none sees another");
+    assert!(all(&world).iter().all(|one| one.probers.is_empty()), "no node sees another");
 }
 
 #[test]
-fn exits_are_every_routers_that_may_and_nobodys_first() {
+fn exit_routes_stay_with_all_approved_routers() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);

@@ -1,4 +1,4 @@
-//! Several servers of one network: what one wrote another takes, and what was not kept is taken back.
+//! Several servers of one network: they apply each other's writes, and undo changes that were not stored.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,20 +14,20 @@ use crate::{
     simulation::{Machine, World, stored_objects},
 };
 
-/// Another server with what the store has.
+/// Another server with the content of the store.
 fn other(world: &World) -> State {
     let objects: Vec<Stored> = world.store.values().cloned().collect();
     State::load(world.state.settings().clone(), &objects, (world.version, 7), world.now).unwrap()
 }
 
-/// It reads all that was written after this version.
+/// Reads the writes after this version.
 fn read_on(world: &World, other: &mut State, version: i64) {
     other.apply(&world.since(version), world.now).unwrap();
     other.publish(world.version, world.now);
 }
 
-/// What a stream of a machine's is told first.
-fn first(state: &State, world: &World, machine: &Machine, position: (String, i64)) -> Value {
+/// The first frame of a machine's stream.
+fn first_frame(state: &State, world: &World, machine: &Machine, position: (String, i64)) -> Value {
     let (previous_stream, previous_seq) = position;
     let request = MapRequest { previous_stream, previous_seq, ..MapRequest::default() };
     let mut session = Session::new(machine.id, machine.key).resumable("net", &request);
@@ -38,7 +38,7 @@ fn first(state: &State, world: &World, machine: &Machine, position: (String, i64
 }
 
 #[test]
-fn a_stream_goes_on_at_another_server_with_what_changed() {
+fn a_stream_resumes_at_another_server_with_the_changes() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
@@ -52,28 +52,31 @@ fn a_stream_goes_on_at_another_server_with_what_changed() {
     let position = sleeper.position.clone();
     world.disconnect(&mut sleeper);
     world.send_update(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
-    let early = first(&other, &world, &sleeper, position.clone());
-    assert!(early.get("Peers").is_some(), "it does not know what its client knows");
+    let early = first_frame(&other, &world, &sleeper, position.clone());
+    assert!(early.get("Peers").is_some(), "the server does not know what its client has");
     read_on(&world, &mut other, version);
-    let frame = first(&other, &world, &sleeper, position.clone());
+    let frame = first_frame(&other, &world, &sleeper, position.clone());
     assert_eq!(frame["MapSessionHandle"], json!(position.0));
     assert!(frame.get("Peers").is_none(), "{frame}");
-    assert!(frame.get("DERPMap").is_some(), "it may be configured in another way: {frame}");
+    assert!(
+        frame.get("DERPMap").is_some(),
+        "the other server may have another configuration: {frame}"
+    );
     let changed = frame["PeersChanged"].as_array().unwrap();
     let moved = changed.iter().find(|peer| peer["ID"] == others[3].id.0).unwrap();
     assert_eq!(moved["Endpoints"], json!(["192.0.2.99:1"]));
-    // Its log has nothing of a node that went offline before it began.
+    // The log does not have a node that went offline before the log began.
     let patches = frame["PeersChangedPatch"].as_array().unwrap();
     let patch = patches.iter().find(|patch| patch["NodeID"] == others[0].id.0).unwrap();
     assert_eq!(patch["Online"], json!(false));
-    // One that has just begun may not know who was lost.
+    // A new server may not know which nodes disconnected.
     let new = self::other(&world);
-    assert!(first(&new, &world, &sleeper, position).get("Peers").is_some());
+    assert!(first_frame(&new, &world, &sleeper, position).get("Peers").is_some());
 }
 
-/// It reads all at once what its client was told one after the other.
+/// The server reads at once the changes that its client received one after the other.
 #[test]
-fn what_was_and_is_not_any_more_between_two_looks_of_a_server_is_told() {
+fn a_node_changed_and_restored_between_two_reads_is_sent() {
     let mut world = World::new();
     let key = world.reusable();
     let mut client = world.join(200, &key);
@@ -91,16 +94,16 @@ fn what_was_and_is_not_any_more_between_two_looks_of_a_server_is_told() {
     let mut follower = Session::new(client.id, client.key);
     assert!(matches!(follower.poll(&other, world.now), PollResult::Frame(_)));
     read_on(&world, &mut other, version);
-    let frame = first(&other, &world, &client, client.position.clone());
-    assert_eq!(frame["MapSessionHandle"], json!(client.position.0), "it goes on");
+    let frame = first_frame(&other, &world, &client, client.position.clone());
+    assert_eq!(frame["MapSessionHandle"], json!(client.position.0), "the stream is resumed");
     assert_eq!(frame["PeersRemoved"], json!([brief.id]));
     assert_eq!(frame["PeersChanged"][0]["Endpoints"], json!(["192.0.2.1:41641"]));
-    // Who followed this one was told of neither.
+    // A client of this server received neither change.
     assert!(matches!(follower.poll(&other, world.now), PollResult::Nothing));
 }
 
 #[test]
-fn a_node_is_online_for_as_long_as_any_server_has_its_stream() {
+fn a_node_is_online_while_any_server_has_its_stream() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -110,7 +113,7 @@ fn a_node_is_online_for_as_long_as_any_server_has_its_stream() {
     world.disconnect(&mut machine);
     world.pass(Duration::from_secs(60));
     assert!(is_online(&world));
-    // The server dies: by then its node is gone for as long as any may be.
+    // The server dies. Its node has been disconnected for the longest possible time by then.
     let since = world.now;
     world.pass(Duration::from_secs(10));
     world.state.expire_server_connections(5, since);
@@ -119,13 +122,13 @@ fn a_node_is_online_for_as_long_as_any_server_has_its_stream() {
     world.state.set_server_connections(6, BTreeSet::from([id]), world.now);
     assert!(is_online(&world));
     world.state.set_server_connections(6, BTreeSet::new(), world.now);
-    assert!(is_online(&world), "it may be about to come back");
+    assert!(is_online(&world), "it may reconnect");
     world.pass(Duration::from_secs(11));
     assert!(!is_online(&world));
 }
 
 #[test]
-fn an_ephemeral_node_of_a_server_that_died_is_forgotten_as_late_as_any() {
+fn an_ephemeral_node_of_a_dead_server_is_deleted_after_the_usual_time() {
     let mut world = World::new();
     let new = NewKey { user: Some(world.user), ephemeral: true, ..NewKey::default() };
     let key = world.auth_key(new);
@@ -142,7 +145,7 @@ fn an_ephemeral_node_of_a_server_that_died_is_forgotten_as_late_as_any() {
 }
 
 #[test]
-fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
+fn all_servers_have_the_same_primary_router() {
     let mut world = World::new();
     let key = world.reusable();
     let mut routers: Vec<Machine> = (1..=2)
@@ -162,7 +165,7 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
         has.map(|view| view.node.id.0).collect()
     };
     assert_eq!(primary(&world.state), [routers[1].id.0]);
-    // Another server sees nobody connected, and does not choose anew.
+    // Another server sees no connected node, and does not choose again.
     let (mut other, version) = (other(&world), world.version);
     assert_eq!(primary(&other), [routers[1].id.0]);
     other.set_server_connections(5, BTreeSet::from([routers[1].id]), world.now);
@@ -176,7 +179,7 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
 }
 
 #[test]
-fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
+fn changes_that_were_not_stored_are_undone_and_never_sent() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
@@ -189,7 +192,7 @@ fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
     world.state.delete_node(machine.id).unwrap();
     let mut new = Machine::new(3);
     let text = json!({ "Auth": { "AuthKey": once } });
-    register_without_keeping(&mut world, &mut new, &text);
+    register_without_storing(&mut world, &mut new, &text);
     let user = world.state.users().next().unwrap().id;
     world.state.rename_user(user, "bert", world.now).unwrap();
     assert!(world.state.take_writes().len() >= 4);
@@ -198,17 +201,17 @@ fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
     world.commit();
     while world.poll(&mut watcher) {}
     assert_eq!((watcher.peers.clone(), stored_objects(&world.state)), before);
-    // The node still follows, and the key is not used.
+    // The node still has its stream, and the key is not used.
     assert!(!machine.has_ended);
     while world.poll(&mut machine) {}
     assert!(!machine.has_ended);
     assert_eq!(world.register(&mut new, &once), "");
     world.send_update(&new, json!({ "Endpoints": ["192.0.2.3:1"] }));
     while world.poll(&mut watcher) {}
-    assert!(watcher.peer(&new).is_object(), "it is told of once it is one");
+    assert!(watcher.peer(&new).is_object(), "it is sent when it is a node");
 }
 
-fn register_without_keeping(world: &mut World, machine: &mut Machine, fields: &Value) {
+fn register_without_storing(world: &mut World, machine: &mut Machine, fields: &Value) {
     let mut request = json!({
         "Version": 131, "NodeKey": machine.key, "Hostinfo": machine.hostinfo,
     });
@@ -221,7 +224,7 @@ fn register_without_keeping(world: &mut World, machine: &mut Machine, fields: &V
 }
 
 #[test]
-fn what_a_database_has_lost_is_not_there_any_more() {
+fn objects_that_the_database_lost_are_removed() {
     let mut world = World::new();
     let key = world.reusable();
     let mut watcher = world.join(1, &key);
@@ -238,12 +241,12 @@ fn what_a_database_has_lost_is_not_there_any_more() {
     assert!(world.state.node(lost.id).is_none());
     let none = Stored { kind: Kind::Node, id: 1, body: Some("{".into()) };
     assert!(world.state.apply(&[none], world.now).is_err());
-    assert!(world.state.node(watcher.id).is_some(), "what cannot be read changes nothing");
+    assert!(world.state.node(watcher.id).is_some(), "an unreadable object changes nothing");
 }
 
-/// A database takes over that lacks what was written last, and as many versions are made anew.
+/// A standby database without the last writes takes over, and the same number of versions is written again.
 #[test]
-fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
+fn a_stream_does_not_resume_at_a_reused_version() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
@@ -272,19 +275,19 @@ fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
     }
     world.pass(Duration::from_secs(60));
     for server in [&other, &new] {
-        let frame = first(server, &world, &sleeper, position.clone());
+        let frame = first_frame(server, &world, &sleeper, position.clone());
         assert!(frame.get("Peers").is_some(), "it would keep the node that was lost: {frame}");
         assert!(!frame.to_string().contains("host-9"));
     }
-    // Of the versions made anew a stream goes on at either.
-    let frame = first(&other, &world, &sleeper, (String::new(), 0));
+    // A stream at a reused version resumes at either server.
+    let frame = first_frame(&other, &world, &sleeper, (String::new(), 0));
     let name = |of: &Value| of["MapSessionHandle"].as_str().unwrap().to_owned();
     let position = (name(&frame), frame["Seq"].as_i64().unwrap());
     for server in [&mut other, &mut new] {
         move_to(server, &mover, version + 1, &world);
     }
     for server in [&other, &new] {
-        let frame = first(server, &world, &sleeper, position.clone());
+        let frame = first_frame(server, &world, &sleeper, position.clone());
         assert!(frame.get("Peers").is_none(), "{frame}");
         assert!(frame["PeersChanged"].to_string().contains(&format!("192.0.2.1:{}", version + 1)));
     }
@@ -300,7 +303,7 @@ fn move_to(server: &mut State, machine: &Machine, version: i64, world: &World) {
 
 /// After a change at one server, another server has the same rights as a server that starts.
 #[test]
-fn rights_that_change_at_one_server_change_at_another() {
+fn changed_rights_apply_at_other_servers_too() {
     let mut world = World::new();
     let ben = world.add_user("ben");
     let (annas, bens) = (world.reusable(), key_of(&mut world, ben));
@@ -324,10 +327,10 @@ fn rights_that_change_at_one_server_change_at_another() {
     ];
     let (mut server, mut version) = (other(&world), world.version);
     let peers = |state: &State, world: &World| {
-        let frame = first(state, world, &client, (String::new(), 0));
+        let frame = first_frame(state, world, &client, (String::new(), 0));
         frame["Peers"].as_array().map_or(0, Vec::len)
     };
-    // What was compiled is not to be used again.
+    // The compiled policy must not be reused.
     assert_eq!(peers(&server, &world), 0);
     for (change, expected) in changes.iter().zip([1, 1, 1, 1, 2]) {
         change(&mut world);
@@ -341,7 +344,7 @@ fn rights_that_change_at_one_server_change_at_another() {
 }
 
 #[test]
-fn an_api_key_that_is_deleted_at_one_server_is_good_at_no_other() {
+fn an_api_key_deleted_at_one_server_is_invalid_at_others() {
     let mut world = World::new();
     let text = secret::write_api(&[7; 38]);
     world.state.create_api_key(None, &text, world.now);

@@ -1,4 +1,4 @@
-//! Users that a provider vouches for, and the nodes that they let in.
+//! Users from a provider, and the nodes that they approve.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn user(world: &World, id: UserId) -> User {
     world.state.users().find(|user| user.id == id).unwrap().clone()
 }
 
-/// A machine without a key asks, and somebody who logged in lets it in.
+/// A machine registers without a key, and a user approves it by a login.
 fn log_in(world: &mut World, machine: &mut Machine, who: &Profile) {
     let answer = world.send_register(machine, json!({}));
     let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
@@ -40,7 +40,7 @@ fn log_in(world: &mut World, machine: &mut Machine, who: &Profile) {
 }
 
 #[test]
-fn a_user_is_who_the_provider_says_whatever_their_name() {
+fn a_user_is_identified_by_issuer_and_subject_not_by_name() {
     let mut world = World::new();
     let first = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
     world.commit();
@@ -62,7 +62,7 @@ fn a_user_is_who_the_provider_says_whatever_their_name() {
 }
 
 #[test]
-fn a_user_that_headscale_kept_is_known_at_the_next_login() {
+fn a_user_of_headscale_is_found_at_the_next_login() {
     let mut world = World::new();
     let kept = Identity::of_headscale("https://id.test/1");
     let old = User { name: "clara".into(), identity: Some(kept), ..User::default() };
@@ -73,14 +73,14 @@ fn a_user_that_headscale_kept_is_known_at_the_next_login() {
 }
 
 #[test]
-fn nobody_takes_the_name_of_another_or_an_address_that_is_not_theirs() {
+fn a_login_cannot_take_the_name_or_mail_address_of_another_user() {
     let mut world = World::new();
     let mut name = |subject: &str, username: &str, email: &str| {
         let profile = Profile { email: email.into(), ..profile(subject, username) };
         let id = world.state.sign_in(&profile, world.now).unwrap();
         user(&world, id).name
     };
-    // The world's first user is an administrator's anna.
+    // The first user, anna, was created by an administrator.
     assert_eq!(name("1", "anna", "x@net.test"), "anna-1");
     assert_eq!(name("1", "anna", "x@net.test"), "anna-1");
     assert_eq!(name("2", "boss@net.test", "mallory@net.test"), "mallory@net.test");
@@ -89,7 +89,7 @@ fn nobody_takes_the_name_of_another_or_an_address_that_is_not_theirs() {
     assert_eq!(name("5", "two words", ""), "user-6");
 }
 
-/// Whether a user of a provider reaches a node, by a policy that lets this name do so.
+/// Whether a user of a provider reaches a node, by a policy that allows this name.
 fn reaches(trusts_usernames: bool, name: &str, profile: &Profile) -> bool {
     let mut world = World::with(Settings { trusts_usernames, ..Settings::default() });
     let key = world.reusable();
@@ -103,7 +103,7 @@ fn reaches(trusts_usernames: bool, name: &str, profile: &Profile) -> bool {
 }
 
 #[test]
-fn a_policy_means_users_of_a_provider_by_address_and_by_name_only_if_names_are_trusted() {
+fn a_policy_matches_provider_names_only_if_they_are_trusted() {
     let clara = profile("1", "clara");
     let thief = Profile { email: "mallory@net.test".into(), ..profile("2", "clara") };
     assert!(reaches(false, "clara@net.test", &clara));
@@ -113,7 +113,7 @@ fn a_policy_means_users_of_a_provider_by_address_and_by_name_only_if_names_are_t
 }
 
 #[test]
-fn a_name_of_the_policy_that_a_provider_gave_is_told() {
+fn an_untrusted_provider_name_in_the_policy_is_reported() {
     let mut world = World::new();
     let rule = json!({ "action": "accept", "src": ["clara@"], "dst": ["anna@:22", "dora@:22"] });
     save(&mut world, &json!({ "acls": [rule] }));
@@ -125,7 +125,7 @@ fn a_name_of_the_policy_that_a_provider_gave_is_told() {
 }
 
 #[test]
-fn who_logs_in_again_has_the_same_node_even_after_its_key_expired() {
+fn a_login_after_the_key_expired_keeps_the_node() {
     let mut world = World::new();
     let (who, mut machine) = (profile("1", "clara"), Machine::new(1));
     log_in(&mut world, &mut machine, &who);
@@ -144,7 +144,7 @@ fn who_logs_in_again_has_the_same_node_even_after_its_key_expired() {
 }
 
 #[test]
-fn another_users_login_on_a_machine_is_another_node() {
+fn a_login_of_another_user_on_a_machine_is_another_node() {
     let mut world = World::new();
     let mut machine = Machine::new(1);
     log_in(&mut world, &mut machine, &profile("1", "clara"));
@@ -162,7 +162,7 @@ fn another_users_login_on_a_machine_is_another_node() {
 }
 
 #[test]
-fn a_login_says_when_the_key_expires() {
+fn a_login_sets_the_expiry_of_the_key() {
     let mut world = World::new();
     let machine = Machine::new(1);
     let answer = world.send_register(&machine, json!({}));

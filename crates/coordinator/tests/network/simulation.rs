@@ -1,4 +1,4 @@
-//! Machines that join, and follow the network as clients do.
+//! A simulated network: machines register, and follow it like clients.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,23 +14,22 @@ use tailnet::{
     messages::MapResponse,
 };
 
-/// Where registrations that wait are shown.
+/// The prefix of the URLs of pending registrations.
 pub const URL: &str = "https://net.test/register/";
 
 pub struct World {
     pub state: State,
     pub now: Time,
     pub user: UserId,
-    /// What the store has.
+    /// The content of the store.
     pub store: BTreeMap<(&'static str, i64), Stored>,
-    /// By which version each was written.
+    /// The version that wrote each object.
     pub written: BTreeMap<(&'static str, i64), i64>,
-    /// The last version.
     pub version: i64,
     keys: u8,
 }
 
-/// A machine, and what its client knows.
+/// A machine, and the map of its client.
 pub struct Machine {
     pub machine: MachinePublic,
     pub key: NodePublic,
@@ -38,20 +37,20 @@ pub struct Machine {
     pub hostinfo: Value,
     pub id: NodeId,
     session: Option<(Session, StreamId)>,
-    /// Its peers, as the client has them.
+    /// The peers of the map.
     pub peers: BTreeMap<i64, Value>,
     pub own: Value,
-    /// The rules that it filters by.
+    /// The packet filter.
     pub filter: Value,
-    /// Who may log in.
+    /// The SSH rules.
     pub ssh: Value,
-    /// How it resolves names.
+    /// The DNS configuration.
     pub dns: Value,
-    /// The stream's last frame was its end.
+    /// Whether the stream has ended.
     pub has_ended: bool,
-    /// The fields of all frames that it was told.
+    /// The field names of all received frames.
     pub frames: Vec<Vec<String>>,
-    /// The name of its stream, and the number of the last frame.
+    /// The handle of the stream, and the number of the last frame.
     pub position: (String, i64),
 }
 
@@ -75,7 +74,7 @@ impl World {
         id
     }
 
-    /// As the server does behind each batch.
+    /// Stores and publishes the changes, as the server does after each batch.
     pub fn commit(&mut self) {
         let writes = self.state.take_writes();
         self.version += i64::from(!writes.is_empty());
@@ -87,17 +86,17 @@ impl World {
         assert_eq!(
             stored_objects(&self.loaded()),
             stored_objects(&self.state),
-            "what the store has, and what is served"
+            "the store and the served state differ"
         );
     }
 
-    /// What was written after this version.
+    /// The objects that were written after this version.
     pub fn since(&self, version: i64) -> Vec<Stored> {
         let new = self.store.iter().filter(|(which, _)| self.written[*which] > version);
         new.map(|(_, stored)| stored.clone()).collect()
     }
 
-    /// The server starts again with what the store has.
+    /// The server restarts from the store.
     pub fn restart(&mut self) {
         self.state = self.loaded();
     }
@@ -109,7 +108,7 @@ impl World {
         State::load(settings, &objects, (self.version, 0), self.now).unwrap()
     }
 
-    /// Time passes; what is due happens when it is.
+    /// Advances the time, and handles due timers.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now.after(time);
         while let Some(due) = self.state.next_timeout().filter(|due| *due <= end) {
@@ -128,7 +127,7 @@ impl World {
         text
     }
 
-    /// A key of the first user's.
+    /// A reusable key of the first user.
     pub fn reusable(&mut self) -> String {
         self.auth_key(NewKey { user: Some(self.user), reusable: true, ..NewKey::default() })
     }
@@ -152,7 +151,7 @@ impl World {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Registers by a key; the error, if there is one.
+    /// Registers with a key. Returns the error, which is empty on success.
     pub fn register(&mut self, machine: &mut Machine, auth_key: &str) -> String {
         let answer = self.send_register(machine, json!({ "Auth": { "AuthKey": auth_key } }));
         if let Some(id) = self.state.find_machine_node(&machine.machine, &machine.key) {
@@ -161,7 +160,7 @@ impl World {
         answer["Error"].as_str().unwrap().to_owned()
     }
 
-    /// A machine that registers, tells of itself and follows.
+    /// Registers a machine, sends its update and starts its stream.
     pub fn join(&mut self, number: u8, auth_key: &str) -> Machine {
         let mut machine = Machine::new(number);
         assert_eq!(self.register(&mut machine, auth_key), "");
@@ -170,13 +169,13 @@ impl World {
         machine
     }
 
-    /// A machine tells of itself.
+    /// Sends an update of a machine.
     pub fn send_update(&mut self, machine: &Machine, fields: Value) {
         self.apply_map_request(machine, fields);
         self.commit();
     }
 
-    /// The same, which is not kept yet.
+    /// Applies an update of a machine, without storing it.
     pub fn apply_map_request(&mut self, machine: &Machine, fields: Value) {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "DiscoKey": machine.disco,
@@ -187,7 +186,7 @@ impl World {
         self.state.apply_map_request(machine.id, &request, self.now);
     }
 
-    /// A machine's stream begins.
+    /// Starts the stream of a machine.
     pub fn follow(&mut self, machine: &mut Machine) {
         let stream = self.state.connect(machine.id, self.now);
         self.commit();
@@ -196,8 +195,7 @@ impl World {
         self.poll(machine);
     }
 
-    /// A machine's stream begins where the former one broke off, if the server can go on with it;
-    /// whether it did.
+    /// Starts a stream that resumes the previous one if the server can. Returns whether it resumed.
     pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
         let stream = self.state.connect(machine.id, self.now);
         self.commit();
@@ -207,18 +205,18 @@ impl World {
         self.poll(machine);
         let frame = machine.frames.last().expect("a first frame");
         let resumed = !frame.contains(&"DERPMap".to_owned());
-        assert_eq!(resumed, before == machine.position.0, "it is told so by the name");
+        assert_eq!(resumed, before == machine.position.0, "the handle shows whether it resumed");
         resumed
     }
 
-    /// A machine's stream breaks off.
+    /// Ends the stream of a machine.
     pub fn disconnect(&mut self, machine: &mut Machine) {
         let (_, stream) = machine.session.take().unwrap();
         self.state.disconnect(machine.id, stream, self.now);
         self.commit();
     }
 
-    /// A machine reads what it was sent; whether that was anything.
+    /// Reads the next frame of a machine. Returns whether there was one.
     pub fn poll(&mut self, machine: &mut Machine) -> bool {
         let (session, _) = machine.session.as_mut().unwrap();
         let frame = match session.poll(&self.state, self.now) {
@@ -231,7 +229,7 @@ impl World {
         };
         if let Some(frame) = frame {
             let text = frame.text();
-            // A tree keeps the last of two fields with one name. Clients refuse the frame.
+            // A JSON tree has only the last of two fields with the same name. Clients refuse such a frame.
             let read = MapResponse::read(text.as_bytes()).expect("a frame is a map");
             assert_eq!(read.bad, []);
             machine.take(&serde_json::from_str(&text).expect("a frame is JSON"));
@@ -248,7 +246,7 @@ impl World {
     }
 }
 
-/// All objects of a state that the store keeps.
+/// All stored objects of a state.
 pub fn stored_objects(state: &State) -> Vec<String> {
     let users = state.users().map(|user| format!("{user:?}"));
     let nodes = state.nodes().map(|view| format!("{:?}", view.node));
@@ -307,7 +305,7 @@ impl Machine {
         }
         self.position.1 = frame["Seq"].as_i64().unwrap_or(self.position.1);
         let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
-        // A first map that does not go on with another: it lists no peers where there are none.
+        // A full map. An empty list of peers is absent.
         if frame.get("Debug").is_some() {
             self.peers.clear();
         }
@@ -318,12 +316,12 @@ impl Machine {
             self.peers.insert(peer["ID"].as_i64().unwrap(), peer);
         }
         for (id, online) in frame["OnlineChange"].as_object().into_iter().flatten() {
-            let peer = self.peers.get_mut(&id.parse().unwrap()).expect("a peer that is known");
+            let peer = self.peers.get_mut(&id.parse().unwrap()).expect("a known peer");
             peer["Online"] = online.clone();
         }
         for patch in list("PeersChangedPatch") {
             let id = patch["NodeID"].as_i64().unwrap();
-            let peer = self.peers.get_mut(&id).expect("a peer that is known");
+            let peer = self.peers.get_mut(&id).expect("a known peer");
             for (name, value) in patch.as_object().unwrap() {
                 match name.as_str() {
                     "NodeID" => {}
@@ -334,14 +332,14 @@ impl Machine {
         }
     }
 
-    /// A stream that goes on with the one before.
+    /// A session that resumes the previous stream.
     pub fn next_session(&self, network: &str) -> Session {
         let (previous_stream, previous_seq) = self.position.clone();
         let request = MapRequest { previous_stream, previous_seq, ..MapRequest::default() };
         Session::new(self.id, self.key).resumable(network, &request)
     }
 
-    /// What its client knows of another.
+    /// The entry of a peer in the map, or null.
     pub fn peer(&self, other: &Machine) -> &Value {
         self.peers.get(&other.id.0).unwrap_or(&Value::Null)
     }

@@ -1,4 +1,4 @@
-//! Tailnet lock: what nodes have it do, and what each is told.
+//! Tailnet lock: requests of nodes, and the maps of each node.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -13,20 +13,20 @@ use tailnet::{
 use super::simulation::{Machine, World};
 
 const SECRET: &[u8] = b"secret";
-/// Its hash, which takes time to make.
+/// The hash of the secret, which is slow to compute.
 static DISABLER: LazyLock<[u8; 32]> = LazyLock::new(|| disablement_hash(SECRET).unwrap());
 
 fn signer(number: u8) -> TkaKey {
     TkaKey::new(&[number; 32])
 }
 
-fn ask(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, TkaRefusal> {
-    let answer = ask_without_keeping(world, by, path, body);
+fn request(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, TkaRefusal> {
+    let answer = request_without_storing(world, by, path, body);
     world.commit();
     answer
 }
 
-fn ask_without_keeping(
+fn request_without_storing(
     world: &mut World,
     by: &Machine,
     path: &str,
@@ -47,7 +47,7 @@ fn read(by: &Machine, path: &str, mut body: Value) -> TkaRequest {
     asked
 }
 
-/// The body of a request that sends updates behind a head.
+/// The body of a request that sends updates after a head.
 fn send(head: &str, updates: &[Vec<u8>], interactive: bool) -> Value {
     let updates: Vec<String> = updates.iter().map(|text| base64(text)).collect();
     json!({ "Head": head, "MissingAUMs": updates, "Interactive": interactive })
@@ -66,13 +66,13 @@ fn signature(by: u8, machine: &Machine) -> Vec<u8> {
     sign(&signer(by), &machine.key, &signer(100 + machine.key.0[0]).id())
 }
 
-/// Turns it on by the first of these machines, with signatures of these.
+/// Turns tailnet lock on from a machine, with signatures of these machines.
 fn turn_on(world: &mut World, by: &Machine, signed: &[&Machine]) -> Result<Value, TkaRefusal> {
     let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
-    ask(world, by, "init/begin", begin)?;
+    request(world, by, "init/begin", begin)?;
     let signatures: serde_json::Map<String, Value> =
         signed.iter().map(|one| (one.id.to_string(), json!(base64(&signature(1, one))))).collect();
-    ask(world, by, "init/finish", json!({ "Signatures": signatures }))
+    request(world, by, "init/finish", json!({ "Signatures": signatures }))
 }
 
 fn locked() -> (World, Machine, Machine) {
@@ -87,14 +87,14 @@ fn locked() -> (World, Machine, Machine) {
     (world, one, other)
 }
 
-/// What a node that knows nothing comes to know.
-fn followed(world: &mut World, by: &Machine) -> Authority {
-    let first = ask(world, by, "bootstrap", json!({ "Head": "" })).unwrap();
+/// The authority of a node that synchronizes from the start.
+fn fresh_authority(world: &mut World, by: &Machine) -> Authority {
+    let first = request(world, by, "bootstrap", json!({ "Head": "" })).unwrap();
     let first = Base64::decode_vec(first["GenesisAUM"].as_str().unwrap()).unwrap();
     let mut known = Authority::bootstrap(&first).unwrap();
     let head = known.head().to_string();
     let offer = json!({ "Head": head, "Ancestors": [head] });
-    let offer = ask(world, by, "sync/offer", offer).unwrap();
+    let offer = request(world, by, "sync/offer", offer).unwrap();
     let missing = offer["MissingAUMs"].as_array().unwrap().iter();
     let missing: Vec<Vec<u8>> =
         missing.map(|text| Base64::decode_vec(text.as_str().unwrap()).unwrap()).collect();
@@ -104,7 +104,7 @@ fn followed(world: &mut World, by: &Machine) -> Authority {
 }
 
 #[test]
-fn it_is_turned_on_by_the_node_that_an_administrator_lets_and_when_all_are_signed() {
+fn an_allowed_node_turns_tailnet_lock_on_if_all_nodes_are_signed() {
     let mut world = World::new();
     let key = world.reusable();
     let (one, other) = (world.join(1, &key), world.join(2, &key));
@@ -118,12 +118,12 @@ fn it_is_turned_on_by_the_node_that_an_administrator_lets_and_when_all_are_signe
     let left_out = turn_on(&mut world, &one, &[&one]).unwrap_err();
     assert!(left_out.to_string().contains("host-2"), "{left_out}");
     let finish = json!({ "Signatures": {}, "SupportDisablement": "AAAA" });
-    let finished = ask(&mut world, &one, "init/finish", finish);
+    let finished = request(&mut world, &one, "init/finish", finish);
     assert_eq!(finished, Err(TkaRefusal::SupportSecret));
-    let finished = ask(&mut world, &other, "init/finish", json!({ "Signatures": {} }));
+    let finished = request(&mut world, &other, "init/finish", json!({ "Signatures": {} }));
     assert_eq!(finished, Err(TkaRefusal::NotBegun));
     assert!(matches!(
-        ask(&mut world, &one, "init/begin", json!({ "GenesisAUM": "AAAA" })),
+        request(&mut world, &one, "init/begin", json!({ "GenesisAUM": "AAAA" })),
         Err(TkaRefusal::Refused(_))
     ));
     turn_on(&mut world, &one, &[&one, &other]).unwrap();
@@ -132,7 +132,7 @@ fn it_is_turned_on_by_the_node_that_an_administrator_lets_and_when_all_are_signe
 }
 
 #[test]
-fn who_began_has_an_hour_and_only_while_no_other_node_is_let() {
+fn the_permission_to_turn_it_on_ends_after_an_hour_or_for_another_node() {
     let mut world = World::new();
     let key = world.reusable();
     let (one, other) = (world.join(1, &key), world.join(2, &key));
@@ -142,22 +142,22 @@ fn who_began_has_an_hour_and_only_while_no_other_node_is_let() {
         [&one, &other].map(signed).into_iter().collect();
     let finish = json!({ "Signatures": signatures });
     world.state.allow_tka_init(one.id, world.now).unwrap();
-    ask(&mut world, &one, "init/begin", begin.clone()).unwrap();
+    request(&mut world, &one, "init/begin", begin.clone()).unwrap();
     world.pass(Duration::from_secs(3600));
-    let finished = ask(&mut world, &one, "init/finish", finish.clone());
+    let finished = request(&mut world, &one, "init/finish", finish.clone());
     assert_eq!(finished, Err(TkaRefusal::NotAllowed));
     world.state.allow_tka_init(one.id, world.now).unwrap();
-    ask(&mut world, &one, "init/begin", begin).unwrap();
+    request(&mut world, &one, "init/begin", begin).unwrap();
     world.state.allow_tka_init(other.id, world.now).unwrap();
-    let finished = ask(&mut world, &one, "init/finish", finish.clone());
+    let finished = request(&mut world, &one, "init/finish", finish.clone());
     assert_eq!(finished, Err(TkaRefusal::NotBegun));
     world.state.allow_tka_init(one.id, world.now).unwrap();
-    let finished = ask(&mut world, &one, "init/finish", finish);
+    let finished = request(&mut world, &one, "init/finish", finish);
     assert_eq!(finished, Err(TkaRefusal::NotBegun));
 }
 
 #[test]
-fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
+fn only_the_machine_that_began_is_initializing_and_only_for_an_hour() {
     let mut world = World::new();
     let key = world.reusable();
     let (one, other) = (world.join(1, &key), world.join(2, &key));
@@ -167,7 +167,7 @@ fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
     world.state.allow_tka_init(one.id, world.now).unwrap();
     assert_eq!(of(&world), [false, false]);
     let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
-    ask(&mut world, &one, "init/begin", begin).unwrap();
+    request(&mut world, &one, "init/begin", begin).unwrap();
     assert_eq!(of(&world), [true, false]);
     world.restart();
     assert_eq!(of(&world), [true, false]);
@@ -176,7 +176,7 @@ fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
 }
 
 #[test]
-fn every_node_is_told_the_head_and_each_others_signatures_also_after_a_restart() {
+fn nodes_receive_the_head_and_all_signatures_even_after_a_restart() {
     let (mut world, mut one, other) = locked();
     let frame = one.frames.last().unwrap().clone();
     assert!(frame.contains(&"TKAInfo".to_owned()), "{frame:?}");
@@ -184,7 +184,7 @@ fn every_node_is_told_the_head_and_each_others_signatures_also_after_a_restart()
     assert_eq!(one.peers[&other.id.0]["KeySignature"], expected);
     assert_eq!(one.own["KeySignature"], json!(base64(&signature(1, &one))));
     world.restart();
-    let known = followed(&mut world, &other);
+    let known = fresh_authority(&mut world, &other);
     known.check(&one.key, &signature(1, &one)).unwrap();
     world.follow(&mut one);
     assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
@@ -200,27 +200,27 @@ fn a_node_that_joins_is_unsigned_until_a_trusted_key_signs_it() {
     assert_eq!(one.peers[&third.id.0].get("KeySignature"), None);
     assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-3"]));
     let sign = |by: u8, of: &Machine| json!({ "Signature": base64(&signature(by, of)) });
-    let stranger = ask(&mut world, &third, "sign", sign(9, &third));
+    let stranger = request(&mut world, &third, "sign", sign(9, &third));
     assert!(matches!(stranger, Err(TkaRefusal::Refused(_))), "{stranger:?}");
     let nobody = Machine::new(8);
-    assert_eq!(ask(&mut world, &other, "sign", sign(2, &nobody)), Err(TkaRefusal::NoNode));
-    ask(&mut world, &other, "sign", sign(2, &third)).unwrap();
+    assert_eq!(request(&mut world, &other, "sign", sign(2, &nobody)), Err(TkaRefusal::NoNode));
+    request(&mut world, &other, "sign", sign(2, &third)).unwrap();
     world.poll(&mut one);
     assert_eq!(one.peers[&third.id.0]["KeySignature"], base64(&signature(2, &third)));
     let entries = world.state.audit().count();
-    ask(&mut world, &other, "sign", sign(2, &third)).unwrap();
+    request(&mut world, &other, "sign", sign(2, &third)).unwrap();
     assert_eq!(world.state.audit().count(), entries, "nothing changed");
     let by = json!({ "KeyID": base64(&signer(2).id()) });
-    let affected = ask(&mut world, &one, "affected-sigs", by).unwrap();
+    let affected = request(&mut world, &one, "affected-sigs", by).unwrap();
     assert_eq!(affected["Signatures"], json!([base64(&signature(2, &third))]));
 }
 
-/// All signatures that any trusted key or former one is said to have made.
+/// The affected signatures of all present and previous keys.
 fn affected(world: &mut World, by: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     for number in 1..=4 {
         let key = json!({ "KeyID": base64(&signer(number).id()) });
-        let answer = ask(world, by, "affected-sigs", key).unwrap();
+        let answer = request(world, by, "affected-sigs", key).unwrap();
         let texts = answer["Signatures"].as_array().unwrap().iter();
         all.extend(texts.map(|text| text.as_str().unwrap().to_owned()));
     }
@@ -229,13 +229,13 @@ fn affected(world: &mut World, by: &Machine) -> Vec<String> {
 }
 
 #[test]
-fn the_signatures_of_trusted_keys_are_just_those_that_count() {
+fn affected_signatures_are_the_valid_signatures_of_the_key() {
     let (mut world, one, mut other) = locked();
     let key = world.reusable();
     let third = world.join(3, &key);
     let sign = json!({ "Signature": base64(&signature(2, &third)) });
-    ask(&mut world, &one, "sign", sign).unwrap();
-    // A machine renews its key, and one has another key without a signature.
+    request(&mut world, &one, "sign", sign).unwrap();
+    // One machine renews its key, and one has a new key without a signature.
     let (before, own) = (signature(1, &other), signer(102));
     other.key = NodePublic([202; 32]);
     let renewed = own.renew_signature(&other.key, &before).unwrap();
@@ -251,51 +251,51 @@ fn the_signatures_of_trusted_keys_are_just_those_that_count() {
     let all = vec![signature(1, &one), renewed.clone(), signature(2, &third)];
     assert_eq!(affected(&mut world, &one), expected(all));
     assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-4"]));
-    // What a key signed that is trusted no more does not count, though it is kept.
-    let known = followed(&mut world, &one);
+    // A stored signature of a key that is no longer trusted is invalid.
+    let known = fresh_authority(&mut world, &one);
     let made = known.edit_keys(&signer(1), &[], &[signer(2).id()]).unwrap();
     let head = known.head().to_string();
-    ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
+    request(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
     assert_eq!(affected(&mut world, &one), expected(vec![signature(1, &one), renewed]));
     assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-3", "host-4"]));
     assert_ne!(unsigned.id, third.id);
 }
 
 #[test]
-fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
+fn updates_are_accepted_if_signed_by_trusted_keys_after_the_head() {
     let (mut world, mut one, other) = locked();
-    let known = followed(&mut world, &one);
+    let known = fresh_authority(&mut world, &one);
     let head = known.head().to_string();
     let add = |number: u8| [NewKey::new(signer(number).id(), 1)];
     let made = known.edit_keys(&signer(2), &add(3), &[]).unwrap();
-    let answer = ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
-    let now = followed(&mut world, &other);
+    let answer = request(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
+    let now = fresh_authority(&mut world, &other);
     assert_eq!(answer["Head"], now.head().to_string());
     assert!(now.trusts(&signer(3).id()));
     world.poll(&mut one);
     assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
-    // Another who made one of the same head has to make it again.
+    // Another node with an update of the same head must make it again.
     let late = known.edit_keys(&signer(1), &add(4), &[]).unwrap();
-    let asked = ask(&mut world, &one, "sync/send", send(&head, &late, true));
+    let asked = request(&mut world, &one, "sync/send", send(&head, &late, true));
     assert_eq!(asked, Err(TkaRefusal::Stale));
     let mut wrong = now.edit_keys(&signer(1), &add(4), &[]).unwrap();
     *wrong[0].last_mut().unwrap() ^= 1;
     let head = now.head().to_string();
-    let asked = ask(&mut world, &one, "sync/send", send(&head, &wrong, false));
+    let asked = request(&mut world, &one, "sync/send", send(&head, &wrong, false));
     assert!(matches!(asked, Err(TkaRefusal::Refused(_))), "{asked:?}");
-    let told = ask(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
+    let told = request(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
     assert_eq!(told["Head"], head);
     world.restart();
-    assert_eq!(followed(&mut world, &one).head(), now.head());
+    assert_eq!(fresh_authority(&mut world, &one).head(), now.head());
     let stranger = "A".repeat(52);
     let offer = json!({ "Head": stranger, "Ancestors": [stranger] });
-    assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(TkaRefusal::OtherChain));
+    assert_eq!(request(&mut world, &one, "sync/offer", offer), Err(TkaRefusal::OtherChain));
 }
 
 #[test]
-fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
+fn a_request_verified_with_a_previous_head_is_stale() {
     let (mut world, one, other) = locked();
-    let known = followed(&mut world, &one);
+    let known = fresh_authority(&mut world, &one);
     let adds = |by: u8, key: u8| {
         let made = known.edit_keys(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
         send(&known.head().to_string(), &made, false)
@@ -328,16 +328,16 @@ fn what_was_verified_with_a_former_head_is_verified_again_before_it_is_taken() {
 }
 
 #[test]
-fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
+fn a_server_that_reads_updates_one_by_one_has_the_same_head() {
     let (mut world, one, _) = locked();
     let stored = world.since(0);
     let now = world.now;
     let mut other = State::load(world.state.settings().clone(), &stored, (1, 0), now).unwrap();
     for key in 3..6 {
-        let (known, version) = (followed(&mut world, &one), world.version);
+        let (known, version) = (fresh_authority(&mut world, &one), world.version);
         let made = known.edit_keys(&signer(1), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
         let send = send(&known.head().to_string(), &made, false);
-        ask(&mut world, &one, "sync/send", send).unwrap();
+        request(&mut world, &one, "sync/send", send).unwrap();
         other.apply(&world.since(version), now).unwrap();
         let heads = [&world.state, &other].map(|state| state.tka_authority().unwrap().head());
         assert_eq!(heads[0], heads[1]);
@@ -345,24 +345,24 @@ fn a_server_takes_updates_of_another_one_by_one_and_has_the_same_head() {
 }
 
 #[test]
-fn the_secret_alone_turns_it_off_and_is_passed_on() {
+fn only_the_secret_turns_it_off_and_nodes_receive_the_secret() {
     let (mut world, mut one, other) = locked();
     let disable = |secret: &[u8]| json!({ "Head": "", "DisablementSecret": base64(secret) });
-    let wrong = ask(&mut world, &other, "disable", disable(b"other"));
+    let wrong = request(&mut world, &other, "disable", disable(b"other"));
     assert_eq!(wrong, Err(TkaRefusal::WrongSecret));
-    ask(&mut world, &other, "disable", disable(SECRET)).unwrap();
+    request(&mut world, &other, "disable", disable(SECRET)).unwrap();
     world.poll(&mut one);
     assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     world.restart();
-    let answer = ask(&mut world, &one, "bootstrap", json!({ "Head": "" })).unwrap();
+    let answer = request(&mut world, &one, "bootstrap", json!({ "Head": "" })).unwrap();
     assert_eq!(answer, json!({ "DisablementSecret": base64(SECRET) }));
-    assert_eq!(ask(&mut world, &one, "disable", disable(SECRET)), Err(TkaRefusal::IsOff));
+    assert_eq!(request(&mut world, &one, "disable", disable(SECRET)), Err(TkaRefusal::IsOff));
     let dead = world.store.values().filter(|stored| stored.kind.name() == "lockupdate");
     assert!(dead.into_iter().all(|stored| stored.body.is_none()));
 }
 
 #[test]
-fn a_secret_is_not_hashed_as_it_is_read_and_turns_nothing_off_without_its_hash() {
+fn a_secret_is_not_hashed_when_read_and_is_useless_without_its_hash() {
     let (mut world, one, _) = locked();
     let body = json!({ "NodeKey": one.key, "DisablementSecret": base64(SECRET) });
     let (_, asked) = TkaRequest::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
@@ -377,14 +377,14 @@ fn a_secret_is_not_hashed_as_it_is_read_and_turns_nothing_off_without_its_hash()
 }
 
 #[test]
-fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
+fn a_node_signs_its_next_key_with_the_signature_of_the_previous_one() {
     let (mut world, mut one, mut other) = locked();
     let key = world.reusable();
     let (former, own) = (other.key, signer(102));
     other.key = NodePublic([202; 32]);
     let fields = json!({ "OldNodeKey": former, "Auth": { "AuthKey": key } });
     let asked = world.send_register(&other, fields.clone());
-    let before = asked["NodeKeySignature"].as_str().expect("it is to be made anew").to_owned();
+    let before = asked["NodeKeySignature"].as_str().expect("a signature is requested").to_owned();
     assert_eq!(asked["MachineAuthorized"], false);
     let renewed = own.renew_signature(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
     let mut fields = fields;
@@ -393,7 +393,7 @@ fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
     assert_eq!(answer["MachineAuthorized"], true, "{answer}");
     world.poll(&mut one);
     assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&renewed));
-    // A key that comes without a signature has none: not that of the one before it.
+    // A key without a signature does not get that of the previous key.
     let mut third = Machine::new(2);
     (third.key, third.id) = (NodePublic([203; 32]), other.id);
     let answer = world.send_register(&third, json!({ "Auth": { "AuthKey": key } }));
@@ -403,7 +403,7 @@ fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
 }
 
 #[test]
-fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
+fn changes_that_were_not_stored_are_undone_and_stored_ones_are_applied_elsewhere() {
     let (mut world, mut one, other) = locked();
     let objects = |world: &World| world.store.values().cloned().collect::<Vec<Stored>>();
     let settings = world.state.settings().clone();
@@ -413,15 +413,15 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
         let first = state.answer_tka_query(&TkaRequest::Bootstrap);
         (state.tka_status().verified(), first, state.audit_head(), state.audit().count())
     };
-    let known = followed(&mut world, &one);
+    let known = fresh_authority(&mut world, &one);
     let made = known.edit_keys(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
     let send = send(&known.head().to_string(), &made, false);
     let disable = json!({ "Head": "", "DisablementSecret": base64(SECRET) });
     let before = said(&world.state);
-    ask_without_keeping(&mut world, &one, "sync/send", send.clone()).unwrap();
+    request_without_storing(&mut world, &one, "sync/send", send.clone()).unwrap();
     let signed = json!({ "Signature": base64(&signature(2, &other)) });
-    ask_without_keeping(&mut world, &one, "sign", signed).unwrap();
-    ask_without_keeping(&mut world, &one, "disable", disable.clone()).unwrap();
+    request_without_storing(&mut world, &one, "sign", signed).unwrap();
+    request_without_storing(&mut world, &one, "disable", disable.clone()).unwrap();
     world.state.allow_tka_init(other.id, world.now).unwrap();
     assert_ne!(said(&world.state), before);
     world.state.undo(world.now);
@@ -431,20 +431,20 @@ fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
     assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&signature(1, &other)));
     assert!(world.store.len() == objects(&world).len() && said(&server) == before);
     for (path, body) in [("sync/send", send), ("disable", disable)] {
-        ask(&mut world, &one, path, body).unwrap();
+        request(&mut world, &one, path, body).unwrap();
         server.apply(&objects(&world), world.now).unwrap();
         server.publish(world.version, world.now);
         assert_eq!(said(&server), said(&world.state), "{path}");
     }
     assert_eq!(server.tka_status().verified()["enabled"], false);
-    // A database that has lost that it is off says that it is on.
+    // A database that lost the disablement has tailnet lock on again.
     let (locked_world, ..) = locked();
     server.reconcile(objects(&locked_world), 0, world.now).unwrap();
     assert_eq!(said(&server), said(&locked_world.state));
 }
 
 #[test]
-fn a_store_whose_updates_do_not_count_is_not_served() {
+fn a_store_with_invalid_updates_is_not_loaded() {
     let (world, ..) = locked();
     let mut objects: Vec<_> = world.store.values().cloned().collect();
     let update = objects.iter_mut().find(|stored| stored.kind.name() == "lockupdate").unwrap();
@@ -455,7 +455,7 @@ fn a_store_whose_updates_do_not_count_is_not_served() {
 
 proptest::proptest! {
     #[test]
-    fn whatever_a_node_asks_it_is_answered_or_refused(
+    fn random_requests_are_answered_or_refused(
         at in 0_usize..2000, by in 1_u8..255, cut in 0_usize..2000, path in 0_usize..8,
     ) {
         const PATHS: [&str; 8] = [
@@ -498,7 +498,7 @@ fn a_registration_with_a_signature_of_an_untrusted_key_leaves_the_node_unsigned(
 }
 
 #[test]
-fn the_signature_of_another_machines_node_is_not_given_away() {
+fn the_signature_of_a_node_of_another_machine_is_not_disclosed() {
     let (mut world, _, other) = locked();
     let key = world.reusable();
     let thief = Machine::new(7);

@@ -1,4 +1,4 @@
-//! What clients are told: the whole map first, then what changed and no more.
+//! Frames of clients: the full map first, then only the changes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[test]
-fn the_first_frame_has_all_that_a_client_needs() {
+fn the_first_frame_is_a_full_map() {
     let mut world = World::new();
     let key = world.reusable();
     let first = world.join(1, &key);
@@ -39,7 +39,7 @@ fn the_first_frame_has_all_that_a_client_needs() {
 }
 
 #[test]
-fn of_many_who_join_together_each_is_told_all_others_in_one_frame() {
+fn nodes_that_join_together_receive_all_others_in_one_frame() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machines: Vec<Machine> = (1..=150).map(|number| world.join(number, &key)).collect();
@@ -56,7 +56,7 @@ fn of_many_who_join_together_each_is_told_all_others_in_one_frame() {
 }
 
 #[test]
-fn a_frame_with_the_node_itself_and_another_has_one_list_of_their_owners() {
+fn a_frame_with_the_node_and_a_peer_has_one_list_of_owners() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -74,7 +74,7 @@ fn a_frame_with_the_node_itself_and_another_has_one_list_of_their_owners() {
 }
 
 #[test]
-fn the_first_node_of_another_owner_comes_with_a_field_that_makes_stock_clients_build_their_map() {
+fn the_first_node_of_an_owner_makes_stock_clients_rebuild_their_map() {
     let mut world = World::new();
     let (own, user) = (world.reusable(), world.add_user("bob"));
     let others = key_of(&mut world, user);
@@ -102,7 +102,7 @@ fn the_first_node_of_another_owner_comes_with_a_field_that_makes_stock_clients_b
 }
 
 #[test]
-fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
+fn endpoints_home_relay_and_disco_key_are_patches_other_fields_whole_nodes() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -122,11 +122,11 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     world.poll(&mut peer);
     assert!(peer.frames.last().unwrap().contains(&"PeersChanged".to_owned()));
     assert_eq!(peer.peer(&machine)["Hostinfo"]["OS"], "freebsd");
-    assert!(!world.poll(&mut machine), "a node is not told what it said");
+    assert!(!world.poll(&mut machine), "a node does not receive its own update");
 }
 
 #[test]
-fn other_relays_are_told_once_to_whoever_follows_or_goes_on_or_begins() {
+fn changed_relays_are_sent_once_to_running_resumed_and_new_streams() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -138,7 +138,7 @@ fn other_relays_are_told_once_to_whoever_follows_or_goes_on_or_begins() {
     assert_eq!(machine.frames.last().unwrap(), &["ControlTime", "DERPMap", "Seq"]);
     world.state.set_relays(relays);
     world.commit();
-    assert!(!world.poll(&mut machine), "they are the same");
+    assert!(!world.poll(&mut machine), "the relays did not change");
     let mut late = world.join(2, &key);
     world.poll(&mut machine);
     assert!(!machine.frames.last().unwrap().contains(&"DERPMap".to_owned()));
@@ -147,7 +147,7 @@ fn other_relays_are_told_once_to_whoever_follows_or_goes_on_or_begins() {
 }
 
 #[test]
-fn a_program_that_starts_again_and_looks_for_its_endpoints_keeps_those_that_are_known() {
+fn a_restarted_client_without_endpoints_keeps_its_previous_ones_for_a_while() {
     let mut world = World::new();
     let key = world.reusable();
     let machine = world.join(1, &key);
@@ -166,7 +166,7 @@ fn a_program_that_starts_again_and_looks_for_its_endpoints_keeps_those_that_are_
 }
 
 #[test]
-fn a_request_for_a_stream_does_not_clobber_what_was_told() {
+fn a_stream_request_does_not_overwrite_an_update() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machine = world.join(1, &key);
@@ -179,7 +179,7 @@ fn a_request_for_a_stream_does_not_clobber_what_was_told() {
 }
 
 #[test]
-fn a_node_that_never_said_how_it_is_reached_is_shown_to_nobody() {
+fn a_node_without_a_disco_key_is_visible_to_no_node() {
     let mut world = World::new();
     let key = world.reusable();
     let mut peer = world.join(2, &key);
@@ -192,7 +192,7 @@ fn a_node_that_never_said_how_it_is_reached_is_shown_to_nobody() {
 }
 
 #[test]
-fn those_who_are_told_the_same_can_share_the_frame() {
+fn streams_with_the_same_updates_share_a_frame() {
     let mut world = World::new();
     let key = world.reusable();
     let machines: Vec<Machine> = (1..=3).map(|number| world.join(number, &key)).collect();
@@ -214,7 +214,7 @@ fn those_who_are_told_the_same_can_share_the_frame() {
 }
 
 #[test]
-fn who_slept_through_many_changes_is_told_the_outcome_once() {
+fn a_slow_stream_receives_the_result_of_many_changes_once() {
     let mut world = World::new();
     let key = world.reusable();
     let mut sleeper = world.join(200, &key);
@@ -233,8 +233,8 @@ fn who_slept_through_many_changes_is_told_the_outcome_once() {
 }
 
 #[test]
-fn everybody_knows_the_same_whatever_the_order() {
-    // A fixed walk of joins, changes, losses and deletions, polled at odd times.
+fn all_clients_have_the_same_peers_after_any_order_of_changes() {
+    // A fixed sequence of joins, changes, disconnections and deletions, polled at irregular times.
     let mut world = World::new();
     let key = world.reusable();
     let mut machines: Vec<Machine> = Vec::new();
@@ -289,7 +289,7 @@ fn everybody_knows_the_same_whatever_the_order() {
 }
 
 #[test]
-fn names_beside_those_of_nodes_are_told_and_have_a_route_where_nothing_covers_them() {
+fn extra_dns_records_are_sent_with_a_route_if_no_route_covers_them() {
     let mut settings = Settings::default();
     let [within, apart, split] = ["wiki.tailnet.internal", "printer.test", "db.corp.example"];
     let extra = [(within, "100.64.0.9"), (apart, "10.0.0.9"), (split, "fd00::9")];
@@ -305,7 +305,7 @@ fn names_beside_those_of_nodes_are_told_and_have_a_route_where_nothing_covers_th
 }
 
 #[test]
-fn another_key_and_when_it_expires_are_told_by_a_patch() {
+fn a_new_key_and_its_expiry_are_sent_as_a_patch() {
     let mut world = World::new();
     let key = world.reusable();
     let (mut watcher, mut other) = (world.join(1, &key), world.join(2, &key));

@@ -138,7 +138,7 @@ impl Reader {
         }
         let apps = self.entries(at);
         if apps.iter().any(|(_, settings)| !settings.value.is_empty()) {
-            self.unsupported(at, ": there are no connectors");
+            self.unsupported(at, ": this coordinator does not offer app connectors");
         }
     }
 

@@ -156,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn a_filter_admits_what_a_naive_evaluation_admits(rules in prop::collection::vec(rule(), 1..4)) {
+    fn a_filter_admits_the_same_packets_as_a_naive_evaluation(rules in prop::collection::vec(rule(), 1..4)) {
         let nodes = network();
         let compiled = compiled(&rules);
         let behind: [IpAddr; 3] = ["10.1.2.3", "10.1.2.9", "10.1.200.1"].map(|text| text.parse().unwrap());

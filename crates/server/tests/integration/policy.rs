@@ -87,7 +87,8 @@ fn unsupported_parts_are_refused_by_name_or_ignored_on_request() {
         "grants": [{"src": ["*"], "dst": ["tag:web"], "ip": ["*"], "srcPosture": ["posture:x"]}],
         "tests": [{"src": "ada@", "deny": ["tag:web:22"]}]}"#;
     let (status, text) = checked(policy, &[]);
-    let postures = "line 2, postures: is not supported: there is no device posture\n";
+    let postures =
+        "line 2, postures: is not supported: this coordinator does not check device posture\n";
     assert!(status == Some(1) && text.contains(postures), "{text}");
     assert!(text.contains("line 3, grants[0].srcPosture: is not supported"), "{text}");
     assert!(text.contains("`--ignore-unsupported` ignores these parts"), "{text}");
