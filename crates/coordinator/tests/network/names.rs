@@ -82,7 +82,7 @@ fn a_rename_to_a_name_in_the_policy_is_refused() {
     world.state.rename_user(ben, "b:e\"n", world.now).unwrap();
     world.commit();
     world.restart();
-    assert_eq!(world.state.unmatched_policy_names().len(), 2, "root@ is no user");
+    assert_eq!(world.state.unmatched_policy_names().len(), 2, "root@ matches no user");
 }
 
 #[test]

@@ -145,7 +145,7 @@ async fn an_import_counts_objects_and_its_status_shows_omissions() {
         "API keys: 0 read, 0 imported, 0 there before, 0 left out",
         "policy: none",
         "note: node 2: \"build_box\" becomes build-box",
-        "left out: node 3: there is no user 77",
+        "left out: node 3: user not found: 77",
         "left out: pre-auth key 2: it is not a key",
     ] {
         assert!(text.lines().any(|own| own == line), "{line}\n{text}");
