@@ -6,12 +6,14 @@
 //! [`Control::poll_transmit`] until it returns `None`, then [`Control::poll_timeout`] for the next
 //! deadline.
 
+mod agreement;
 mod commands;
 mod config;
 mod entry;
 mod handshake;
 mod initiations;
 mod nets;
+mod path_search;
 mod post_quantum;
 mod timers;
 mod unknown_senders;
@@ -32,7 +34,6 @@ use crate::{
     cookie::CookieChecker,
     device::{ControlNotice, Device, OutboundNotice},
     message::Handshake,
-    path_mtu::SearchLimit,
     peer::Peer,
     post_quantum::PostQuantum,
     ratelimiter::RateLimiter,
@@ -41,6 +42,7 @@ use crate::{
 pub use commands::{AllowedIpMove, CommandError};
 pub use config::ConfigError;
 use entry::Entry;
+use path_search::SearchLimit;
 use unknown_senders::UnknownSenders;
 
 /// Our own key and the values derived from it.

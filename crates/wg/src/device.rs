@@ -13,6 +13,8 @@ mod handshakes;
 mod inbound;
 mod mailbox;
 mod outbound;
+mod path_mtu;
+mod post_quantum;
 mod stack_wipes;
 
 use std::{

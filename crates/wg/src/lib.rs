@@ -23,6 +23,7 @@ mod drops;
 mod events;
 mod index_table;
 mod keypair;
+mod mark;
 pub mod message;
 mod path_mtu;
 mod peer;

@@ -1,28 +1,24 @@
-//! Path MTU discovery by probes: an addition to WireGuard (docs/decisions/0006), contained in this
-//! folder. Unless it is enabled, no probes are sent, but received probes are answered.
+//! Path MTU discovery by probes: an addition to WireGuard (docs/decisions/0006). Unless it is enabled,
+//! no probes are sent, but received probes are answered.
 //!
 //! ```text
-//!   data path  (data_path)   limit   <----+        long data, probes, replies -+
+//!   device/path_mtu          limit   <----+        long data, probes, replies -+
 //!                                         |                                    v
 //!                                      PeerPath, one in each peer (shared)
 //!                                         |                                    |
-//!   control    (timers)         deadline -+- PathSearch::handle_timeout, ... <-+
+//!   control/path_search         deadline -+- PathSearch::handle_timeout, ... <-+
 //!                                                       |
 //!                                                    Search (search)
 //!   the wire   (probe)       Probe: a request of some length, and its reply
 //! ```
 
-mod constants;
-mod data_path;
+pub(crate) mod constants;
 mod probe;
-mod search;
-mod shared;
-mod timers;
+pub(crate) mod search;
+pub(crate) mod shared;
 
-pub(crate) use data_path::note_long_data_sent;
 pub use probe::{PROBE_FIRST_BYTE, PROBE_LEN, Probe, ProbeKind};
 pub(crate) use shared::PeerPath;
-pub(crate) use timers::{PathSearch, SearchLimit};
 
 /// The path MTU of a peer, as the length of an inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 
 mod activity;
 mod keypairs;
-mod mark;
 
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock,
@@ -14,7 +13,6 @@ use packet::Endpoint;
 
 pub(crate) use activity::Activity;
 pub(crate) use keypairs::Keypairs;
-pub(crate) use mark::Mark;
 
 use crate::{
     PublicKey, constants::REJECT_AFTER_TIME, keypair::Keypair, path_mtu::PeerPath,

@@ -1,32 +1,28 @@
 //! A post-quantum secret, which a quantum computer cannot compute from recorded traffic: an
-//! addition to WireGuard between peers that run linerate (docs/decisions/0016), contained in this
-//! folder. Both sides agree on the secret by ML-KEM-768 inside a session, and mix it into later
+//! addition to WireGuard between peers that run linerate (docs/decisions/0016). Both sides agree on the secret by ML-KEM-768 inside a session, and mix it into later
 //! handshakes like a preshared key.
 //!
 //! ```text
-//!   data path  (data_path)   handle_exchange_message        take_exchange
+//!   device/post_quantum      handle_exchange_message        take_exchange
 //!                                      |                          ^
 //!                                 PeerExchange, one in each peer (shared)
 //!                                      v                          |
-//!   control    (timers)      Agreement: Exchange (exchange), Secrets (secrets)
+//!   control/agreement        Agreement: Exchange (exchange), Secrets (secrets)
 //!                                           |                     |
 //!   cryptography             ML-KEM-768 (kem)                  the preshared key of handshakes
 //!   the wire   (message)     ExchangeMessage: a request, a key or a ciphertext in parts, ...
 //! ```
 
 mod constants;
-mod data_path;
-mod exchange;
-mod kem;
-mod message;
-mod secrets;
+pub(crate) mod exchange;
+pub(crate) mod kem;
+pub(crate) mod message;
+pub(crate) mod secrets;
 mod shared;
-mod timers;
 
 pub(crate) use constants::UNREADABLE_RETRY_DELAY;
 pub use message::ExchangeMessage;
 pub(crate) use shared::PeerExchange;
-pub(crate) use timers::{Agreement, Step, Tools};
 
 /// Mode of the exchange of post-quantum secrets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

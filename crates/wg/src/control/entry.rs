@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crypto::noise::{Identity, Initiator, Secret};
 
-use super::{nets::Nets, timers::Timers};
+use super::{agreement::Agreement, nets::Nets, path_search::PathSearch, timers::Timers};
 use crate::{
     PresharedKey,
     constants::{REKEY_TIMEOUT, STALE_AFTER},
@@ -12,9 +12,7 @@ use crate::{
     device::{Device, OutboundNotice},
     drops::DropReason,
     events::PeerEvent,
-    path_mtu::PathSearch,
     peer::Peer,
-    post_quantum::Agreement,
     tai64n::Tai64N,
     time::Time,
 };

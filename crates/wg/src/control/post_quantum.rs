@@ -5,13 +5,14 @@ use rand_core::CryptoRng;
 
 use super::{
     Control,
+    agreement::{Agreement, Step, Tools},
     entry::{Entry, ResponseState},
     initiations::MIN_OWN_INITIATION_INTERVAL,
 };
 use crate::{
     PresharedKey, PublicKey,
     device::OutboundNotice,
-    post_quantum::{Agreement, PostQuantum, Step, Tools, UNREADABLE_RETRY_DELAY},
+    post_quantum::{PostQuantum, UNREADABLE_RETRY_DELAY},
     time::{Now, Time},
 };
 

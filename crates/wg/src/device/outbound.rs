@@ -8,13 +8,12 @@ use std::{
 
 use packet::Endpoint;
 
-use super::{ControlNotice, Device};
+use super::{ControlNotice, Device, path_mtu};
 use crate::{
     constants::{REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
     index_table::Owner,
     keypair::{Keypair, Role},
     message::{DATA_OVERHEAD, Kind},
-    path_mtu,
     peer::Peer,
     time::Time,
 };

@@ -47,7 +47,7 @@ const OVERHEAD: u16 = 40 + 8 + DATA_OVERHEAD as u16;
 
 /// The search for one peer's path MTU.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(crate) struct Search {
     phase: Phase,
     /// The longest plaintext to send: the interface's MTU.
     top: u16,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{PathLimit, constants::CONFIRM_INTERVAL, probe::Probe};
-use crate::{peer::Mark, time::Time};
+use crate::{mark::Mark, time::Time};
 
 /// Maximum number of probes and replies that wait to be sent, or to be read by the control half.
 /// Further ones are dropped.
@@ -39,7 +39,7 @@ pub(crate) struct PeerPath {
 
 /// An event for the control half.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum PathEvent {
+pub(crate) enum PathEvent {
     /// A probe or a reply was received at this time.
     Received(Probe, Time),
     /// Our own link refused the probe with this token as too long.
@@ -59,14 +59,14 @@ impl Default for PeerPath {
 }
 
 impl PeerPath {
-    pub(super) fn limit(&self) -> Option<PathLimit> {
+    pub(crate) fn limit(&self) -> Option<PathLimit> {
         match self.limit.load(Ordering::Relaxed) {
             UNLIMITED => None,
             limit => Some(PathLimit { bytes: limit as u16, settled: limit & SETTLED != 0 }),
         }
     }
 
-    pub(super) fn set_limit(&self, limit: Option<PathLimit>) {
+    pub(crate) fn set_limit(&self, limit: Option<PathLimit>) {
         let limit = limit.map_or(UNLIMITED, |limit| {
             u32::from(limit.bytes) | if limit.settled { SETTLED } else { 0 }
         });
@@ -74,21 +74,21 @@ impl PeerPath {
     }
 
     /// Records sent long data. Returns the new deadline if it is the first such data.
-    pub(super) fn note_long_data(&self, now: Time) -> Option<Time> {
+    pub(crate) fn note_long_data(&self, now: Time) -> Option<Time> {
         self.long_since.arm(now).then_some(now + CONFIRM_INTERVAL)
     }
 
     /// Sets whether the next long data is recorded.
-    pub(super) fn set_long_data_wanted(&self, wanted: bool) {
+    pub(crate) fn set_long_data_wanted(&self, wanted: bool) {
         self.long_since.switch(wanted);
     }
 
     /// Time to probe the length of long data.
-    pub(super) fn long_deadline(&self) -> Option<Time> {
+    pub(crate) fn long_deadline(&self) -> Option<Time> {
         self.long_since.get().map(|since| since + CONFIRM_INTERVAL)
     }
 
-    pub(super) fn take_long_data(&self, now: Time) -> bool {
+    pub(crate) fn take_long_data(&self, now: Time) -> bool {
         let due = self.long_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.long_since.clear();
@@ -96,24 +96,24 @@ impl PeerPath {
         due
     }
 
-    pub(super) fn queue_probe(&self, probe: Probe) {
+    pub(crate) fn queue_probe(&self, probe: Probe) {
         push(&self.outgoing, probe);
     }
 
-    pub(super) fn take_outgoing(&self) -> Vec<Probe> {
+    pub(crate) fn take_outgoing(&self) -> Vec<Probe> {
         take(&self.outgoing)
     }
 
-    pub(super) fn push_event(&self, event: PathEvent) {
+    pub(crate) fn push_event(&self, event: PathEvent) {
         push(&self.events, event);
     }
 
-    pub(super) fn take_events(&self) -> Vec<PathEvent> {
+    pub(crate) fn take_events(&self) -> Vec<PathEvent> {
         take(&self.events)
     }
 
     /// Called by one thread only.
-    pub(super) fn allow_too_big_report(&self, now: Time) -> bool {
+    pub(crate) fn allow_too_big_report(&self, now: Time) -> bool {
         let next = Time::from_nanos(self.next_report.load(Ordering::Relaxed));
         if next.since(now) >= REPORT_INTERVAL * REPORT_BURST {
             return false;

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use super::mark::Mark;
 use crate::{
     constants::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT, STALE_AFTER},
+    mark::Mark,
     time::Time,
 };
 

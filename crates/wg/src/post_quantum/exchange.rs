@@ -34,7 +34,7 @@ use crate::time::Time;
 
 /// Our role in the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// We send the key.
     Offerer,
     /// We send the ciphertext.
@@ -42,7 +42,7 @@ pub(super) enum Role {
 }
 
 /// Outcome of a step of the exchange.
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// We have a secret.
     Agreed { id: u32, secret: Shared },
     /// The peer has the secret too. The offerer starts a handshake now.
@@ -51,7 +51,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     role: Role,
     phase: Phase,
     /// Whether the peer ever sent a message of the exchange.

@@ -9,15 +9,15 @@ use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
 /// Bytes of a public key.
-pub(super) const KEY_LEN: usize = 1184;
+pub(crate) const KEY_LEN: usize = 1184;
 /// Bytes of a ciphertext.
-pub(super) const CIPHERTEXT_LEN: usize = 1088;
+pub(crate) const CIPHERTEXT_LEN: usize = 1088;
 
 /// A shared secret, boxed so that a move leaves no copy.
-pub(super) type Shared = Box<Zeroizing<[u8; 32]>>;
+pub(crate) type Shared = Box<Zeroizing<[u8; 32]>>;
 
 /// A private key in the form of its seed, boxed.
-pub(super) struct Seed(Box<Zeroizing<[u8; 64]>>);
+pub(crate) struct Seed(Box<Zeroizing<[u8; 64]>>);
 
 impl Seed {
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
@@ -47,7 +47,7 @@ impl Seed {
 
 /// Returns a ciphertext for the owner of a public key, and the secret in it. `None` if `key` is
 /// invalid.
-pub(super) fn seal(key: &[u8], rng: &mut impl CryptoRng) -> Option<(Vec<u8>, Shared)> {
+pub(crate) fn seal(key: &[u8], rng: &mut impl CryptoRng) -> Option<(Vec<u8>, Shared)> {
     let key = EncapsulationKey::<MlKem768>::new(key.try_into().ok()?).ok()?;
     let mut random = Zeroizing::new(ml_kem::B32::default());
     rng.fill_bytes(random.as_mut_slice());

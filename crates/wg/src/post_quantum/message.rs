@@ -21,12 +21,12 @@ const HEADER_LEN: usize = 16;
 /// shorter than the 576 bytes that every host accepts.
 const PART_LEN: usize = 400;
 /// Number of parts of a key and of a ciphertext.
-pub(super) const PARTS: u8 = 3;
+pub(crate) const PARTS: u8 = 3;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Asks whether the peer supports the exchange, and to start if the peer is the offerer.
     Request = 1,
     /// The answer to a request: the peer supports it.
@@ -64,21 +64,21 @@ impl Kind {
 /// A message of the exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExchangeMessage {
-    pub(super) kind: Kind,
-    pub(super) part: u8,
+    pub(crate) kind: Kind,
+    pub(crate) part: u8,
     /// Identifies the exchange. 0 before there is one.
-    pub(super) id: u32,
-    pub(super) body: Box<[u8]>,
+    pub(crate) id: u32,
+    pub(crate) body: Box<[u8]>,
 }
 
 impl ExchangeMessage {
     /// Creates a message without a body.
-    pub(super) fn short(kind: Kind, id: u32) -> Self {
+    pub(crate) fn short(kind: Kind, id: u32) -> Self {
         Self { kind, part: 0, id, body: Box::default() }
     }
 
     /// Splits a key or a ciphertext into messages.
-    pub(super) fn parts(kind: Kind, id: u32, whole: &[u8]) -> impl Iterator<Item = Self> {
+    pub(crate) fn parts(kind: Kind, id: u32, whole: &[u8]) -> impl Iterator<Item = Self> {
         (0..PARTS).map(move |part| Self { kind, part, id, body: whole[kind.range(part)].into() })
     }
 
@@ -114,7 +114,7 @@ impl ExchangeMessage {
 }
 
 /// A key or a ciphertext in reassembly. Its parts may arrive in any order.
-pub(super) struct Reassembly {
+pub(crate) struct Reassembly {
     kind: Kind,
     pub id: u32,
     whole: Box<[u8]>,

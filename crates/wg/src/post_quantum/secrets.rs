@@ -26,7 +26,7 @@ const LABEL: &[u8; 24] = b"linerate post-quantum v1";
 const MAX_UNCONFIRMED_RESPONSES: u32 = 2;
 
 #[derive(Default)]
-pub(super) struct Secrets {
+pub(crate) struct Secrets {
     current: Option<StoredSecret>,
     /// A secret that was agreed on, but no session uses it yet.
     pending: Option<StoredSecret>,
@@ -36,7 +36,7 @@ pub(super) struct Secrets {
 }
 
 /// A secret that both sides have or will have.
-pub(super) struct StoredSecret {
+pub(crate) struct StoredSecret {
     pub id: u32,
     secret: Shared,
     /// Whether the peer is known to have the secret.

@@ -22,19 +22,19 @@ struct Waiting {
 }
 
 impl PeerExchange {
-    pub(super) fn send(&self, message: ExchangeMessage) {
+    pub(crate) fn send(&self, message: ExchangeMessage) {
         push(&mut self.lock().get_or_insert_default().outgoing, message);
     }
 
-    pub(super) fn push_received(&self, message: ExchangeMessage) {
+    pub(crate) fn push_received(&self, message: ExchangeMessage) {
         push(&mut self.lock().get_or_insert_default().received, message);
     }
 
-    pub(super) fn take_outgoing(&self) -> Vec<ExchangeMessage> {
+    pub(crate) fn take_outgoing(&self) -> Vec<ExchangeMessage> {
         self.take(|waiting| mem::take(&mut waiting.outgoing))
     }
 
-    pub(super) fn take_received(&self) -> Vec<ExchangeMessage> {
+    pub(crate) fn take_received(&self) -> Vec<ExchangeMessage> {
         self.take(|waiting| mem::take(&mut waiting.received))
     }
 

@@ -3,15 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{
-    PathLimit,
-    constants::MIN_PLPMTU,
-    probe::{Probe, ProbeKind},
-    shared::PathEvent,
-};
+use super::{ControlNotice, Device, OutboundNotice, Reservation};
 use crate::{
-    device::{ControlNotice, Device, OutboundNotice, Reservation},
     message::DATA_OVERHEAD,
+    path_mtu::{PathLimit, Probe, ProbeKind, constants::MIN_PLPMTU, shared::PathEvent},
     peer::Peer,
     time::Time,
 };
@@ -21,7 +16,7 @@ const LONG: usize = MIN_PLPMTU as usize + DATA_OVERHEAD;
 
 /// Records sent data datagrams, the longest of which has `longest` bytes. Returns whether the
 /// control half must replan the peer's timers.
-pub(crate) fn note_long_data_sent(peer: &Peer, longest: usize, now: Time) -> bool {
+pub(super) fn note_long_data_sent(peer: &Peer, longest: usize, now: Time) -> bool {
     longest > LONG && peer.path.note_long_data(now).is_some_and(|due| peer.activity.plan(due))
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use packet::Remote;
 
-use super::{constants::MAX_PLPMTU, probe::ProbeKind, search::Search, shared::PathEvent};
 use crate::{
     device::{Device, OutboundNotice},
+    path_mtu::{ProbeKind, constants::MAX_PLPMTU, search::Search, shared::PathEvent},
     peer::Peer,
     time::Time,
 };

@@ -6,17 +6,17 @@ use std::{sync::Arc, time::Duration};
 
 use rand_core::CryptoRng;
 
-use super::{
-    PostQuantum,
-    exchange::{Exchange, Outcome, Role},
-    secrets::{Secrets, StoredSecret},
-};
 use crate::{
     PresharedKey, PublicKey,
     constants::REKEY_TIMEOUT,
     device::{Device, OutboundNotice},
     keypair::Keypair,
     peer::Peer,
+    post_quantum::{
+        PostQuantum,
+        exchange::{Exchange, Outcome, Role},
+        secrets::{Secrets, StoredSecret},
+    },
     stack,
     time::{Now, Time},
 };

@@ -10,15 +10,13 @@ use rand_chacha::{
 };
 use sha3::{Digest as _, Sha3_512};
 
-use super::{
-    super::{
+use super::*;
+use crate::{
+    PrivateKey,
+    post_quantum::{
         kem::Seed,
         message::{ExchangeMessage, Kind},
     },
-    *,
-};
-use crate::{
-    PrivateKey,
     stack::measure::{depth, left},
 };
 

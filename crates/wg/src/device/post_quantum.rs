@@ -3,11 +3,8 @@
 
 use std::sync::Arc;
 
-use super::message::ExchangeMessage;
-use crate::{
-    device::{ControlNotice, Device},
-    peer::Peer,
-};
+use super::{ControlNotice, Device};
+use crate::{peer::Peer, post_quantum::ExchangeMessage};
 
 impl Device {
     /// Takes the messages to send to a peer, after an
