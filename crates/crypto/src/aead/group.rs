@@ -24,7 +24,7 @@ pub(in crate::aead) use cost::Load;
 use queue::{Queue, Runs};
 use zeroize::optimization_barrier;
 
-use crate::aead::{Key, Open, Seal, TAG_LEN, Variant, variant::Selection};
+use crate::aead::{Key, Open, Seal, Selection, TAG_LEN, library};
 
 /// Maximum number of packets in a group.
 pub(in crate::aead) const PACKETS: usize = 16;
@@ -128,7 +128,7 @@ pub(in crate::aead) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>], selection:
     let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
         if !is_selected(group) {
-            Variant::Library.seal(group);
+            library::seal(group);
             continue;
         }
         let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();
@@ -148,7 +148,7 @@ pub(in crate::aead) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], selection:
     let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
         if !is_selected(group) {
-            Variant::Library.open(group);
+            library::open(group);
             continue;
         }
         let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();

@@ -2,7 +2,7 @@
 
 use std::{env, error, fmt, sync::OnceLock};
 
-use crate::aead::{IS_SECURE, Open, Seal};
+use crate::aead::{IS_SECURE, Open, Seal, Selection, library};
 #[cfg(target_arch = "x86_64")]
 use crate::aead::{avx2::Avx2, avx512::Avx512, group};
 
@@ -19,14 +19,6 @@ pub enum Variant {
     Avx2,
     /// Our implementation for AVX-512 with IFMA and VBMI2: Intel's Ice Lake, AMD's Zen 4 and later.
     Avx512,
-}
-
-/// Groups of a batch that a variant processes. The library processes the others.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::aead) enum Selection {
-    All,
-    /// Those that the variant processes faster than the library.
-    Faster,
 }
 
 impl Variant {
@@ -73,9 +65,7 @@ impl Variant {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = selection;
-        for packet in batch {
-            packet.key.seal(packet.counter, packet.data);
-        }
+        library::seal(batch);
     }
 
     pub(in crate::aead) fn open_selected(self, batch: &mut [Open<'_>], selection: Selection) {
@@ -87,9 +77,7 @@ impl Variant {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = selection;
-        for packet in batch {
-            packet.authentic = packet.key.open(packet.counter, packet.data);
-        }
+        library::open(batch);
     }
 }
 
