@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_of_keys_is_a_list_of_them() {
+    fn table_of_keys_becomes_a_list() {
         let table = "| key | value | without it |\n|---|---|---|\n| `A`, `B` | `on` | *none* |\n\
                      | `C` | | |\n";
         let expected = ".TP\n\\fBA\\fR, \\fBB\\fR = \\fBon\\fR\nWithout it: \\fInone\\fR\n\
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_lists_and_what_is_verbatim_stay_what_they_are() {
+    fn titles_lists_and_verbatim_blocks_are_converted() {
         let text = "# Title\n\nOne\ntwo.\n\n## Of [a](#b)\n\n1. first\n2. second\n\n### C\n\n\
                     - **d** e\n\n```\n. a\n\n  \\b\n```\n";
         let expected = ".PP\nOne\ntwo.\n.SH \"Of a\"\n.IP 1. 4\nfirst\n.IP 2. 4\nsecond\n\
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_text_is_a_request_to_roff() {
+    fn text_cannot_contain_roff_requests() {
         let text = ".so x\n'br \"quoted\" -\u{2026}\n";
         assert_eq!(from_markdown(text), ".PP\n\\&.so x\n\\&'br \\(dqquoted\\(dq \\-\\[u2026]\n");
     }

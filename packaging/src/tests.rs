@@ -44,7 +44,7 @@ fn plain(page: &str) -> String {
 }
 
 #[test]
-fn no_page_is_in_both_packages() {
+fn packages_share_no_manual_page() {
     let written = Written::new("both");
     let [ours, servers] = ["linerate", "linerate-server"].map(|program| {
         let folder = fs::read_dir(written.0.join(program).join("man")).unwrap();
@@ -54,7 +54,7 @@ fn no_page_is_in_both_packages() {
 }
 
 #[test]
-fn each_command_has_a_page_that_tells_all_its_options() {
+fn each_command_has_a_page_with_all_its_options() {
     let written = Written::new("pages");
     let ours = pages(&cli::command(), "linerate".into());
     assert!(ours.len() > 10, "{} pages", ours.len());
@@ -78,7 +78,7 @@ fn each_command_has_a_page_that_tells_all_its_options() {
 }
 
 #[test]
-fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
+fn configuration_page_describes_each_key_and_is_referenced() {
     let written = Written::new("conf");
     let page = written.read("linerate/man/linerate.conf.5");
     let mut tagged = Vec::new();
@@ -100,7 +100,7 @@ fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
 }
 
 #[test]
-fn the_servers_file_has_keys_of_a_server_alone_and_sets_none() {
+fn default_server_file_has_only_valid_keys_in_comments() {
     let text = include_str!("../server.toml");
     assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
     let file = std::env::temp_dir().join(format!("linerate-server-{}.toml", std::process::id()));
@@ -114,7 +114,7 @@ fn the_servers_file_has_keys_of_a_server_alone_and_sets_none() {
 }
 
 #[test]
-fn each_shell_completes_every_command_and_bash_takes_its_file() {
+fn completions_have_every_command_and_bash_loads_its_file() {
     let written = Written::new("completions");
     for file in ["linerate.bash", "_linerate", "linerate.fish"] {
         let text = written.read(&format!("linerate/completions/{file}"));
@@ -158,7 +158,7 @@ fn examples() -> PathBuf {
 }
 
 #[test]
-fn every_example_is_a_configuration_without_a_warning_or_a_hook() {
+fn every_example_parses_without_warning_or_hook() {
     let folder = examples();
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<_> =
@@ -176,7 +176,7 @@ fn every_example_is_a_configuration_without_a_warning_or_a_hook() {
 }
 
 #[test]
-fn the_routers_offer_routes_clamp_and_forward() {
+fn example_routers_offer_routes_clamp_and_forward() {
     for (name, masquerade) in [("exit-node.conf", true), ("site-to-site.conf", false)] {
         let router = example(&examples().join(name)).interface.router;
         assert!(!router.offered.is_empty(), "{name} offers nothing");
@@ -186,7 +186,7 @@ fn the_routers_offer_routes_clamp_and_forward() {
 }
 
 #[test]
-fn the_laptop_asks_for_names_where_somebody_answers_and_its_router_forwards_it_there() {
+fn example_laptop_uses_a_name_server_behind_its_router() {
     let [laptop, router] =
         ["road-warrior.conf", "exit-node.conf"].map(|name| example(&examples().join(name)));
     let servers = laptop.interface.dns.servers;
@@ -222,7 +222,7 @@ fn started(unit: &str, options: &str) -> (Vec<String>, String) {
 }
 
 #[test]
-fn the_units_take_options_from_files_that_need_not_be_there() {
+fn units_read_options_from_optional_files() {
     let options = "--metrics 127.0.0.1:9586 --log-format json --cores 2 --offload-off udp-gso";
     for (unit, command, file) in [
         ("linerate@.service", "up", "-/etc/default/linerate-%i"),

@@ -77,7 +77,8 @@ fn the_users_bench_measures_something_with_the_binary_alone() {
     let (text, errors) =
         (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{text}{errors}");
-    for what in ["TCP through the tunnel, forth", "TCP through the tunnel, back", "received", "MB"]
+    for what in
+        ["TCP through the tunnel, forward", "TCP through the tunnel, reverse", "received", "MB"]
     {
         let line = text.lines().find(|line| line.contains(what)).expect("it is told");
         let figure = line.split_whitespace().rev().nth(1).and_then(|word| word.parse::<f64>().ok());

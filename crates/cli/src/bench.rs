@@ -63,26 +63,26 @@ impl Bench {
         let bare = Load::start(left, right, "10.1.0.2")?.run(time)?;
         print("TCP over the bare cable", bare, "Gbit/s", 2);
         let before = tunnel.cpu();
-        let forth = Load::start(left, right, "10.9.0.2")?.run(time)?;
-        let cpu = (tunnel.cpu() - before) / (forth * time.as_secs_f64() / 8.0);
-        print("TCP through the tunnel, forth", forth, "Gbit/s", 2);
+        let forward = Load::start(left, right, "10.9.0.2")?.run(time)?;
+        let cpu = (tunnel.cpu() - before) / (forward * time.as_secs_f64() / 8.0);
+        print("TCP through the tunnel, forward", forward, "Gbit/s", 2);
         print("  processor time of both daemons", cpu, "s/GB", 2);
-        let back = Load::start(right, left, "10.9.0.1")?.run(time)?;
-        print("TCP through the tunnel, back", back, "Gbit/s", 2);
+        let reverse = Load::start(right, left, "10.9.0.1")?.run(time)?;
+        print("TCP through the tunnel, reverse", reverse, "Gbit/s", 2);
 
         let idle = echoes(left, right, "10.9.0.2", time)?;
-        let (beside, times) = thread::scope(|scope| -> anyhow::Result<_> {
+        let (under_load, times) = thread::scope(|scope| -> anyhow::Result<_> {
             let load = Load::start(left, right, "10.9.0.2")?;
             let load = thread::Builder::new().spawn_scoped(scope, move || load.run(time))?;
             let times = echoes(left, right, "10.9.0.2", time)?;
             Ok((load.join().expect("the stream ends")?, times))
         })?;
-        for (what, times) in [("idle", idle), ("beside a full stream", times)] {
+        for (what, times) in [("idle", idle), ("during a bulk stream", times)] {
             let milliseconds = |part| percentile(&times, part).as_secs_f64() * 1e3;
             print(&format!("round trip of a datagram, {what}, p50"), milliseconds(0.5), "ms", 3);
             print(&format!("round trip of a datagram, {what}, p99"), milliseconds(0.99), "ms", 3);
         }
-        print("  TCP beside it", beside, "Gbit/s", 2);
+        print("  TCP at the same time", under_load, "Gbit/s", 2);
 
         let flood = Flood::start(left, right, "10.9.0.2", PAYLOAD)?.run(time)?;
         print("UDP of 1380 B, sent", flood.sent, "k/s", 0);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_copied_unchanged_with_the_statistics() {
+    fn stream_is_copied_unchanged_with_its_statistics() {
         let bytes = stream(&[1, 65_535, 40], Some(7));
         let (copy, out, halted) = copied(&bytes, None);
         assert!(out == bytes);
@@ -255,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn after_the_wanted_number_of_packets_only_the_statistics_are_copied() {
+    fn only_statistics_are_copied_after_the_packet_limit() {
         let (copy, out, halted) = copied(&stream(&[10, 20, 30, 40], Some(0)), Some(2));
         assert_eq!(out, stream(&[10, 20], Some(0)));
         assert_eq!((copy.packets, copy.statistics.is_some(), halted), (2, true, 1));
     }
 
     #[test]
-    fn of_a_daemon_that_is_gone_whole_blocks_are_kept_without_statistics() {
+    fn truncated_stream_keeps_whole_blocks_without_statistics() {
         let whole = stream(&[100, 200], None);
         for cut in [0, 1, 100] {
             let bytes = &whole[..whole.len() - cut];
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_output_is_closed_the_daemon_is_stopped_once_and_read_to_its_end() {
+    fn closed_output_stops_the_daemon_once_and_drains_its_stream() {
         let (mut copy, halted) = (Copy::default(), Cell::new(0));
         let bytes = stream(&[1000; 1000], Some(3));
         let mut stream = BufReader::with_capacity(256, &bytes[..]);

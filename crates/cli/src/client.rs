@@ -20,12 +20,12 @@ use crate::print;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often to check whether a peer is exiting.
-const ENDING_LOOKS: u32 = 8;
+const EXIT_CHECKS: u32 = 8;
 /// The first pause between checks. Each is longer by as much: a second and a half in total.
-const ENDING_PAUSE: Duration = Duration::from_millis(50);
+const EXIT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often to check whether a guardian has closed its connection, after its peer has.
-const GUARDIAN_LOOKS: u32 = 500;
+const GUARDIAN_CHECKS: u32 = 500;
 /// The pause between these checks: five seconds in total.
 const GUARDIAN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Sends a command without arguments, and returns the lines of the reply.
-    pub fn ask(&mut self, command: &str) -> anyhow::Result<Zeroizing<String>> {
+    pub fn request(&mut self, command: &str) -> anyhow::Result<Zeroizing<String>> {
         self.send(command, "")
     }
 
@@ -101,16 +101,16 @@ impl Client {
 }
 
 /// Whether a running peer serves an interface.
-pub(crate) fn answers(name: &str) -> bool {
+pub(crate) fn is_running(name: &str) -> bool {
     Client::connect(name).is_ok()
 }
 
 /// Whether the peer stops answering within a moment: the sockets of a killed process are closed one
 /// by one.
-pub(crate) fn ends(name: &str) -> bool {
-    (0..ENDING_LOOKS).any(|look| {
-        thread::sleep(ENDING_PAUSE * look);
-        !answers(name)
+pub(crate) fn stops_answering(name: &str) -> bool {
+    (0..EXIT_CHECKS).any(|check| {
+        thread::sleep(EXIT_PAUSE * check);
+        !is_running(name)
     })
 }
 
@@ -135,11 +135,11 @@ impl From<Outcome> for ExitCode {
 /// Shuts an interface down as [`down`] does. Returns `None` if no process answers, or if it is killed
 /// meanwhile: the sockets of a killed process are closed one by one.
 pub(crate) fn down_running(name: &str) -> anyhow::Result<Option<Outcome>> {
-    if !answers(name) {
+    if !is_running(name) {
         return Ok(None);
     }
     match down(name) {
-        Err(error) if !error.is::<Refused>() && ends(name) => Ok(None),
+        Err(error) if !error.is::<Refused>() && stops_answering(name) => Ok(None),
         done => done.map(Some),
     }
 }
@@ -149,15 +149,15 @@ pub(crate) fn down_running(name: &str) -> anyhow::Result<Option<Outcome>> {
 pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {
     let mut client = Client::connect(name)?;
     // Before the peer begins.
-    let guardian = Guardian::call(name).context(name.to_owned())?;
-    match client.ask("linerate-down") {
+    let guardian = Guardian::connect(name).context(name.to_owned())?;
+    match client.request("linerate-down") {
         Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_busy) => {
             bail!(
                 "wg-quick brought {name} up: `wg-quick down {name}` takes it down, with its rules, \
                  name servers and hooks"
             );
         }
-        asked => asked.context("is it an interface of linerate?")?,
+        sent => sent.context("is it an interface of linerate?")?,
     };
     // The connection is closed when the process exits, however long its hooks take.
     client.stream.get_ref().set_read_timeout(None)?;
@@ -165,25 +165,25 @@ pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {
     let mut reports = Vec::new();
     let report = |text: &str| reports.push(text.to_owned());
     let failed = process::read_reports(&mut client.stream, report).context(name.to_owned())?;
-    let failed_there = guardian.map_or(Ok(false), |guardian| guardian.end(failed))?;
+    let guardian_failed = guardian.map_or(Ok(false), |guardian| guardian.end(failed))?;
     reports.iter().for_each(|text| print(text));
-    Ok(if failed || failed_there { Outcome::Failed } else { Outcome::Done })
+    Ok(if failed || guardian_failed { Outcome::Failed } else { Outcome::Done })
 }
 
 /// The connection to an interface's guardian, which a thread attends to.
 struct Guardian {
-    line: UnixStream,
+    connection: UnixStream,
     thread: JoinHandle<anyhow::Result<bool>>,
 }
 
 impl Guardian {
     /// Connects to the guardian, if there is one.
-    fn call(name: &str) -> io::Result<Option<Self>> {
-        let Some(line) = process::connect_to_guardian(name)? else { return Ok(None) };
-        let theirs = line.try_clone()?;
+    fn connect(name: &str) -> io::Result<Option<Self>> {
+        let Some(connection) = process::connect_to_guardian(name)? else { return Ok(None) };
+        let theirs = connection.try_clone()?;
         let attend = move || process::serve_background(&theirs, print);
         let thread = thread::Builder::new().name("guardian".into()).spawn(attend)?;
-        Ok(Some(Self { line, thread }))
+        Ok(Some(Self { connection, thread }))
     }
 
     /// Waits until it closes the connection: when its peer has ended, or has `failed` and stays. In
@@ -196,8 +196,8 @@ impl Guardian {
             }
             is_over
         };
-        if failed && !(0..GUARDIAN_LOOKS).any(is_over) {
-            self.line.shutdown(Shutdown::Both)?;
+        if failed && !(0..GUARDIAN_CHECKS).any(is_over) {
+            self.connection.shutdown(Shutdown::Both)?;
         }
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

@@ -75,15 +75,15 @@ impl Doctor {
     }
 
     fn report(&self) -> anyhow::Result<Report> {
-        let interfaces = interface::ask(self.interface.as_deref())?;
+        let interfaces = interface::query(self.interface.as_deref())?;
         let tunnels = interfaces.iter().map(|interface| {
             let mut tunnel = tunnel(interface);
-            tailnet::health(&mut tunnel);
+            tailnet::add_node_health(&mut tunnel);
             tunnel
         });
         let mut facts = gather(tunnels.collect())?;
         if self.interface.is_none() {
-            facts.unknown.extend(closed_folders());
+            facts.unknown.extend(unreadable_folders());
         }
         Ok(examine(&facts))
     }
@@ -100,7 +100,7 @@ impl Doctor {
 }
 
 /// Folders of interfaces that this user may not read. They may have interfaces.
-fn closed_folders() -> impl Iterator<Item = String> {
+fn unreadable_folders() -> impl Iterator<Item = String> {
     folders().filter_map(|folder| match fs::read_dir(&folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Some(format!("the interfaces in {}: {error}", folder.display()))
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interface_reports_reaches_the_checks() {
+    fn interface_state_and_statistics_reach_the_checks() {
         let state = format!(
             "listen_port=7\nfwmark=9\npublic_key={}\nendpoint=[fe80::1%2]:1\n\
              last_handshake_time_sec=5\nlast_handshake_time_nsec=0\ntx_bytes=6\nerrno=0\n",
@@ -162,7 +162,7 @@ mod tests {
         let bare = tunnel(&interface);
         assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
         let key = interface.peers[0].public_key.to_base64();
-        interface.learn(&format!(
+        interface.read_stats(&format!(
             "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\nudp_send_buffer=6\noffload_udp-gso=on\n\
              demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\noffers=10.0.0.0/8\npath_mtu={key} 1230\n"
         ));

@@ -24,19 +24,19 @@ pub(crate) struct Interface {
 ///
 /// # Errors
 /// The named interface does not answer.
-pub(crate) fn ask(name: Option<&str>) -> anyhow::Result<Vec<Interface>> {
+pub(crate) fn query(name: Option<&str>) -> anyhow::Result<Vec<Interface>> {
     let names = name.map_or_else(running, |name| vec![name.to_owned()]);
     let mut interfaces = Vec::new();
-    for name_of_one in names {
-        let mut client = match Client::connect(&name_of_one) {
+    for each in names {
+        let mut client = match Client::connect(&each) {
             Ok(client) => client,
             // The socket of a dead process.
             Err(_) if name.is_none() => continue,
             Err(error) => return Err(error),
         };
-        let mut interface = Interface::parse(name_of_one, &client.ask("get")?);
-        if let Ok(counters) = client.ask("linerate-stats") {
-            interface.learn(&counters);
+        let mut interface = Interface::parse(each, &client.request("get")?);
+        if let Ok(counters) = client.request("linerate-stats") {
+            interface.read_stats(&counters);
         }
         interfaces.push(interface);
     }
@@ -72,7 +72,7 @@ impl Interface {
     }
 
     /// Reads the answer to `linerate-stats=1`.
-    pub fn learn(&mut self, stats: &str) {
+    pub fn read_stats(&mut self, stats: &str) {
         let stats = Stats::parse(stats);
         let mut peers: HashMap<PublicKey, &mut PeerState> =
             self.peers.iter_mut().map(|peer| (peer.public_key, peer)).collect();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_read_peer_by_peer() {
+    fn state_is_parsed_peer_by_peer() {
         let (key, other) = ("a8".repeat(32), "b9".repeat(32));
         let state = format!(
             "private_key={key}\nlisten_port=51820\nfwmark=7\npublic_key={key}\n\
@@ -131,7 +131,7 @@ mod tests {
         let state = format!("public_key={}\npublic_key={}\n", keys[0], keys[1]);
         let mut interface = Interface::parse("wg0".into(), &state);
         let second = interface.peers[1].public_key.to_base64();
-        interface.learn(&format!("path_mtu=somebody 9000\npath_mtu={second} 1380\n"));
+        interface.read_stats(&format!("path_mtu=somebody 9000\npath_mtu={second} 1380\n"));
         let mtus: Vec<_> = interface.peers.iter().map(|peer| peer.path_mtu).collect();
         assert_eq!(mtus, [None, Some(1380)]);
         let own = interface.own.unwrap();

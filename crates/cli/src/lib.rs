@@ -5,17 +5,17 @@
 
 mod bench;
 mod capture;
+mod child_process;
 mod client;
 mod doctor;
-mod guard;
 mod interface;
 mod keys;
 mod log;
-mod machine;
 mod offloads;
 mod ping;
 mod proxy;
 mod reload;
+mod resource_args;
 mod server;
 mod show;
 mod tailnet;
@@ -35,11 +35,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::{Client, Outcome};
 use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
-use machine::Machine;
 use process::{
     Child, LeftoversResult, Source,
     interface::{self as life, Options},
 };
+use resource_args::ResourceArgs;
 use sys::process::{
     Fork, Helper, background, close_argument_files, discard_inherited, end_on_broken_pipe, helper,
     pin_mmap_threshold,
@@ -77,7 +77,7 @@ struct Run {
     #[command(flatten)]
     sandbox: Sandbox,
     #[command(flatten)]
-    machine: Machine,
+    resource_args: ResourceArgs,
     #[command(flatten)]
     log: Log,
     /// The interface to create.
@@ -93,7 +93,7 @@ struct Up {
     #[command(flatten)]
     sandbox: Sandbox,
     #[command(flatten)]
-    machine: Machine,
+    resource_args: ResourceArgs,
     #[command(flatten)]
     log: Log,
     /// Run hooks even if the user with this number owns the configuration or its folder. That user
@@ -167,11 +167,11 @@ enum Command {
     /// Say step by step why another node is reached, or why it is not.
     Why(tailnet::Why),
     /// Tailnet lock: show which keys let nodes in, sign a node's key, turn it on and off.
-    Lock(tailnet::Lock),
+    Lock(tailnet::Tka),
     /// Log a node out of its tailnet: it has to join again.
-    Logout(tailnet::Which),
+    Logout(tailnet::NodeSelector),
     /// Log a node out, end it, and remove its keys and state.
-    Leave(tailnet::Which),
+    Leave(tailnet::NodeSelector),
     /// Ping a node of a tailnet until the path to it is direct; or send ICMP echo requests through
     /// the tunnel of a running proxy.
     Ping(ping::Ping),
@@ -257,7 +257,7 @@ pub fn main() -> ExitCode {
     let (log, done) = match Child::from_arguments(env::args_os()) {
         Some(child) => {
             let log = Log::of(child.log_style);
-            (log, left.and_then(|()| guard::run(child)).map(|()| ExitCode::SUCCESS))
+            (log, left.and_then(|()| child_process::run(child)).map(|()| ExitCode::SUCCESS))
         }
         None => {
             let mut cli = Cli::parse();
@@ -296,7 +296,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let done = match cli.command {
         None => {
             let name = cli.run.interface.context("an interface is required")?;
-            let resources = cli.run.machine.resources()?;
+            let resources = cli.run.resource_args.resources()?;
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
             let by_wg_quick = process::runs_under_wg_quick(&name);
@@ -314,9 +314,9 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Netcheck(netcheck)) => netcheck.run(),
         Some(Command::Why(why)) => why.run(),
         Some(Command::Lock(lock)) => lock.run(),
-        Some(Command::Logout(which)) => tailnet::logout(&which),
+        Some(Command::Logout(selector)) => tailnet::logout(&selector),
         // An error was printed when it occurred.
-        Some(Command::Leave(which)) => return tailnet::leave(&which).map(ExitCode::from),
+        Some(Command::Leave(selector)) => return tailnet::leave(&selector).map(ExitCode::from),
         Some(Command::Down { interface }) => return down(&interface).map(ExitCode::from),
         Some(Command::Reload { conf }) => reload::reload(&conf),
         Some(Command::Show(show)) => show.run(),
@@ -337,7 +337,7 @@ fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow
     if let Some(Setting::Offload { name, wanted }) = &what {
         Client::connect(interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
     }
-    match flags.are_said() {
+    match flags.any_is_set() {
         true => tailnet::set(interface, flags),
         false if what.is_some() => Ok(()),
         false => anyhow::bail!("{interface}: say what to set: see `linerate set --help`"),
@@ -386,11 +386,11 @@ fn start_with(
             drop(hooks);
             log.start();
             // The sandbox allows no connection.
-            let terminal = log::LeavesTerminal::prepare_confined();
+            let terminal = log::TerminalDetachment::prepare_confined();
             let mut readiness = Some(readiness);
             let ended = run(&mut || {
                 if let Some(readiness) = readiness.take() {
-                    terminal.leave();
+                    terminal.detach();
                     readiness.ready();
                 }
             });
@@ -408,7 +408,7 @@ fn start_with(
 
 impl Up {
     fn run(self) -> anyhow::Result<()> {
-        let resources = self.machine.resources()?;
+        let resources = self.resource_args.resources()?;
         let (name, path, mut conf) = self.conf.read()?;
         conf.without_proxy()?;
         conf.allow_hooks_of(&self.allow_hooks_of);

@@ -7,9 +7,9 @@
 //! ```
 
 mod json;
-mod limit;
 mod output;
-mod plain;
+mod plain_text;
+mod rate_limit;
 
 use std::{
     fmt,
@@ -33,11 +33,11 @@ use tracing_subscriber::{
 };
 
 use json::Json;
-use limit::{Limits, Verdict};
-pub(crate) use output::LeavesTerminal;
 use output::Output;
-use plain::{Plain, Reports};
+pub(crate) use output::TerminalDetachment;
+use plain_text::{Plain, Reports};
 use process::LogStyle;
+use rate_limit::{Limits, Verdict};
 
 /// Modules without a limit: they log start, end and configuration of the process. That is never too
 /// much, and all of it matters.
@@ -53,7 +53,7 @@ const UNLIMITED: [&str; 12] = [
     "process::sandbox",
     "process::supervisor",
     "process::up",
-    "proxy::front",
+    "proxy::proxies",
 ];
 
 /// Libraries that log each of their steps.

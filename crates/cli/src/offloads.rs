@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_off_and_the_rest_on() {
+    fn named_offloads_are_off_and_the_rest_on() {
         assert_eq!(on(&[]).unwrap().len(), 7);
         let named = ["--offload-off", "tun-tso,udp-gro", "--offload-off=udp-gso"];
         assert_eq!(
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_refused_with_the_names_that_are() {
+    fn unknown_offload_is_refused_with_the_valid_names() {
         let error = on(&["--offload-off", "tun-tso,tun-sto"]).unwrap_err();
         assert!(error.contains("'tun-sto'"), "{error}");
         for name in ["all", "tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro", "udp-gso"] {

@@ -33,7 +33,7 @@ impl Ping {
     pub fn run(self) -> anyhow::Result<()> {
         match &self.second {
             None => tailnet::ping(None, &self.first, self.count, self.tsmp),
-            Some(node) if tailnet::is_member(&self.first) => {
+            Some(node) if tailnet::is_running_node(&self.first) => {
                 tailnet::ping(Some(self.first.clone()), node, self.count, self.tsmp)
             }
             Some(_) if self.tsmp => bail!("--tsmp is for nodes of a tailnet"),

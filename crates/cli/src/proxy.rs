@@ -4,7 +4,7 @@ use clap::Args;
 use config::conf::{SocketAddress, WithOrigin};
 use process::proxy::{Options, StackChoice, run};
 
-use crate::{ConfFile, Sandbox, log::Log, machine::Machine};
+use crate::{ConfFile, Sandbox, log::Log, resource_args::ResourceArgs};
 
 /// Arguments of `linerate proxy`.
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Proxy {
     #[command(flatten)]
     sandbox: Sandbox,
     #[command(flatten)]
-    machine: Machine,
+    resource_args: ResourceArgs,
     #[command(flatten)]
     log: Log,
     #[command(flatten)]
@@ -36,7 +36,7 @@ impl Proxy {
 
     /// Runs until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        let resources = self.machine.resources()?;
+        let resources = self.resource_args.resources()?;
         let (name, _, mut conf) = self.conf.read_any()?;
         let proxy = &mut conf.interface.proxy;
         proxy.socks.extend(self.socks.into_iter().map(|value| with_origin("--socks", value)));

@@ -25,7 +25,7 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     // The file and the interface's state have private keys.
     harden().context("core dumps")?;
     let (name, _, conf) = file.read_any()?;
-    let stats = Stats::parse(&Client::connect(&name)?.ask("linerate-stats")?);
+    let stats = Stats::parse(&Client::connect(&name)?.request("linerate-stats")?);
     match stats.proxy {
         Some(_) => conf.without_up()?,
         None => conf.without_proxy()?,
@@ -42,7 +42,7 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     })?;
     // Another connection: names may take longer than a client may be silent.
     let mut client = Client::connect(&name)?;
-    let running = Interface::parse(name, &client.ask("get")?);
+    let running = Interface::parse(name, &client.request("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
     let is_wanted = conf.interface.features.reresolve.unwrap_or(true);
     let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
@@ -72,7 +72,7 @@ fn difference(wanted: Change, running: &Interface) -> Change {
     let owners = owners(&device.peers);
     for peer in &mut device.peers {
         let running = others.remove(&peer.public_key);
-        keep(peer, running, &owners);
+        reduce_to_difference(peer, running, &owners);
     }
     // After the others, which have taken over their networks.
     device
@@ -90,15 +90,20 @@ fn owners(peers: &[PeerChange]) -> HashMap<IpNet, PublicKey> {
 }
 
 /// Reduces a peer's change to what differs from the running one.
-fn keep(peer: &mut PeerChange, running: Option<&PeerState>, owners: &HashMap<IpNet, PublicKey>) {
-    let has = running.map_or(&[][..], |running| &running.allowed_ips);
-    let has: HashSet<IpNet> = has.iter().copied().collect();
+fn reduce_to_difference(
+    peer: &mut PeerChange,
+    running: Option<&PeerState>,
+    owners: &HashMap<IpNet, PublicKey>,
+) {
+    let current = running.map_or(&[][..], |running| &running.allowed_ips);
+    let current: HashSet<IpNet> = current.iter().copied().collect();
     // Replacing them would leave networks without a peer for a moment.
     peer.replace_allowed_ips = false;
-    peer.allowed_ips
-        .retain(|AllowedIpChange { net, .. }| owners[net] == peer.public_key && !has.contains(net));
+    peer.allowed_ips.retain(|AllowedIpChange { net, .. }| {
+        owners[net] == peer.public_key && !current.contains(net)
+    });
     // What another peer gets is moved by adding it there.
-    let lost = has.iter().filter(|net| !owners.contains_key(*net));
+    let lost = current.iter().filter(|net| !owners.contains_key(*net));
     peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net: *net, remove: true }));
     let Some(running) = running else { return };
     peer.endpoint = peer.endpoint.filter(|endpoint| Some(*endpoint) != running.endpoint);

@@ -21,7 +21,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub fn run(&self) -> anyhow::Result<()> {
-        let interfaces = interface::ask(self.interface.as_deref())?;
+        let interfaces = interface::query(self.interface.as_deref())?;
         if self.json {
             println!("{:#}", json::describe(&interfaces));
             return Ok(());

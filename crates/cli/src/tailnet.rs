@@ -4,9 +4,9 @@
 mod flags;
 mod health;
 mod join;
-mod lock;
-mod questions;
+mod queries;
 mod status;
+mod tka;
 
 use std::{
     fs,
@@ -25,11 +25,11 @@ use crate::client::Outcome;
 
 pub(crate) use self::{
     flags::Flags,
-    health::health,
+    health::add_node_health,
     join::{Join, is_auth_key_variable, take_key_argument},
-    lock::Lock,
-    questions::{Netcheck, Whois, Why, ping},
+    queries::{Netcheck, Whois, Why, ping},
     status::Status,
+    tka::Tka,
 };
 
 /// What the name of a node's socket ends with.
@@ -37,13 +37,13 @@ const SOCKET: &str = ".tailscaled.sock";
 
 /// Which node a command is for.
 #[derive(Args, Clone, Default)]
-pub(crate) struct Which {
+pub(crate) struct NodeSelector {
     /// The interface of the node; may be left out where there is one node on this machine.
     #[arg(value_name = "IFACE")]
     pub interface: Option<String>,
 }
 
-impl Which {
+impl NodeSelector {
     /// The name of the node.
     ///
     /// # Errors
@@ -55,7 +55,9 @@ impl Which {
         match &mut running()[..] {
             [] => bail!("no node of a tailnet runs on this machine: see `linerate join --help`"),
             [name] => Ok(std::mem::take(name)),
-            names => bail!("several nodes run on this machine: say which of {}", names.join(", ")),
+            names => {
+                bail!("several nodes run on this machine: name one of {}", names.join(", "))
+            }
         }
     }
 
@@ -91,7 +93,7 @@ fn running() -> Vec<String> {
 }
 
 /// Whether a node of this name runs, of this user's own.
-pub(crate) fn is_member(name: &str) -> bool {
+pub(crate) fn is_running_node(name: &str) -> bool {
     answers(&local_socket(name))
 }
 
@@ -106,18 +108,18 @@ fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// Logs a node out: it has to join again.
-pub(crate) fn logout(which: &Which) -> anyhow::Result<()> {
-    let client = which.client()?;
+pub(crate) fn logout(selector: &NodeSelector) -> anyhow::Result<()> {
+    let client = selector.client()?;
     runtime()?.block_on(client.post("logout", None))?;
     Ok(())
 }
 
 /// Logs a node out, ends it, and removes its state, even after an error of the node.
-pub(crate) fn leave(which: &Which) -> anyhow::Result<Outcome> {
-    let name = which.name()?;
+pub(crate) fn leave(selector: &NodeSelector) -> anyhow::Result<Outcome> {
+    let name = selector.name()?;
     // One whose coordinator is gone leaves all the same.
-    if is_member(&name)
-        && let Err(error) = logout(which)
+    if is_running_node(&name)
+        && let Err(error) = logout(selector)
     {
         eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
     }
@@ -139,11 +141,11 @@ pub(crate) fn leave(which: &Which) -> anyhow::Result<Outcome> {
 
 /// Changes settings of a running node.
 pub(crate) fn set(name: &str, flags: &Flags) -> anyhow::Result<()> {
-    let which = Which { interface: Some(name.to_owned()) };
-    let client = which.client()?;
+    let selector = NodeSelector { interface: Some(name.to_owned()) };
+    let client = selector.client()?;
     let runtime = runtime()?;
-    let wish = flags.masked(&runtime, &client)?;
-    runtime.block_on(client.patch("prefs", &wish))?;
+    let prefs = flags.masked(&runtime, &client)?;
+    runtime.block_on(client.patch("prefs", &prefs))?;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use clap::Args;
 use sys::{clock::boottime_nanos, process::Signals};
 
 use crate::interface::{self, Interface};
-use screen::{Room, Screen};
+use screen::{Screen, ScreenSize};
 
 /// Arguments of `linerate top`.
 #[derive(Args)]
@@ -49,8 +49,8 @@ impl Top {
         let mut left = self.count;
         while left != Some(0) && !screen.wait_for_quit(Duration::from_secs_f64(self.interval))? {
             let now = self.sample()?;
-            let Room { rows, columns } = screen.room();
-            screen.draw(&lines::of(&before, &now, rows), columns)?;
+            let ScreenSize { rows, columns } = screen.size();
+            screen.draw(&lines::render(&before, &now, rows), columns)?;
             before = now;
             left = left.map(|left| left - 1);
         }
@@ -58,7 +58,7 @@ impl Top {
     }
 
     fn sample(&self) -> anyhow::Result<Sample> {
-        let interfaces = interface::ask(self.interface.as_deref())?;
+        let interfaces = interface::query(self.interface.as_deref())?;
         Ok(Sample { at: boottime_nanos(), interfaces })
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_neither_too_short_nor_too_long() {
+    fn interval_must_be_within_its_range() {
         for (text, wanted) in
             [("1", Some(1.0)), ("0.1", Some(0.1)), ("0", None), ("-1", None), ("inf", None)]
         {

@@ -51,16 +51,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_all_their_units() {
-        let told = [0, 61, 3_600, 90_061].map(|seconds| duration(Duration::from_secs(seconds)));
-        assert_eq!(told, ["0 s", "1 min 1 s", "1 h", "1 d 1 h 1 min 1 s"]);
+    fn duration_has_all_its_units() {
+        let texts = [0, 61, 3_600, 90_061].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(texts, ["0 s", "1 min 1 s", "1 h", "1 d 1 h 1 min 1 s"]);
     }
 
     #[test]
-    fn sizes_and_rates_have_their_largest_unit() {
-        let told = [0, 1023, 2048, 5 << 40].map(bytes);
-        assert_eq!(told, ["0 B", "1023 B", "2.00 KiB", "5.00 TiB"]);
-        let told = [0.0, 999.0, 1e6, 7.25e12].map(bits);
-        assert_eq!(told, ["0 bit/s", "999 bit/s", "1.00 Mbit/s", "7250.00 Gbit/s"]);
+    fn size_and_rate_use_their_largest_unit() {
+        let texts = [0, 1023, 2048, 5 << 40].map(bytes);
+        assert_eq!(texts, ["0 B", "1023 B", "2.00 KiB", "5.00 TiB"]);
+        let texts = [0.0, 999.0, 1e6, 7.25e12].map(bits);
+        assert_eq!(texts, ["0 bit/s", "999 bit/s", "1.00 Mbit/s", "7250.00 Gbit/s"]);
     }
 }

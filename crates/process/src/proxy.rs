@@ -18,8 +18,8 @@ use ipnet::IpNet;
 use node::{IpSide, Node, tunnel_mtu};
 use packet::{IpRecv, IpSend, UdpRecv as _};
 use proxy::{
-    Front, Identity, InProcessStack, KernelStack, Served, Serving, Stack, TunnelSide, Users, Work,
-    read_users,
+    Identity, InProcessStack, KernelStack, Proxies, ProxiesHandle, ProxyRuntime, ProxyThread,
+    Stack, TunnelSide, Users, read_users,
 };
 use sys::{
     Offloads, SocketFile, Tun, TunInfo, UdpSocket,
@@ -205,7 +205,7 @@ impl Start {
         let udp = UdpSocket::unbound_with_helper(&offloads, helper).context("UDP socket")?;
         let open = |options| Member::open(&name, None, options, udp.1.waker());
         let (attached, member) = member.map(open).transpose()?.unzip();
-        let front = Front::bind(stack, &conf.interface.proxy)?;
+        let front = Proxies::bind(stack, &conf.interface.proxy)?;
         let (control, watch) = control(&name)?.unzip();
         let event_sources = EventSources::open(signals, watch)?;
         let files = process::open_files().context("limit of open files")?;
@@ -219,7 +219,7 @@ impl Start {
             path_mtu,
             post_quantum,
             change,
-            identity: Arc::new(Identity::of(
+            identity: Arc::new(Identity::new(
                 conf.interface.addresses.iter().map(IpNet::addr).collect(),
             )),
             member,
@@ -262,11 +262,11 @@ struct Proxy<S: Stack> {
     set_addresses: Option<SetAddresses>,
     dns: Dns,
     /// Until it is served.
-    front: Option<(Front<S>, Users)>,
+    front: Option<(Proxies<S>, Users)>,
     /// As at the start.
     files: process::OpenFiles,
-    work: Option<Work>,
-    serving: Option<Serving>,
+    work: Option<ProxyRuntime>,
+    serving: Option<ProxyThread>,
 }
 
 impl<S: Stack> ProcessKind for Proxy<S> {
@@ -307,7 +307,7 @@ impl<S: Stack> ProcessKind for Proxy<S> {
             member.serve(node, Box::new(on_identity))?;
         }
         self.endpoints.watch(node).context("threads")?;
-        self.serving = self.work.take().map(Work::start).transpose().context("threads")?;
+        self.serving = self.work.take().map(ProxyRuntime::start).transpose().context("threads")?;
         Ok(())
     }
 
@@ -416,7 +416,7 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
 }
 
 /// What the control socket shows of the proxies.
-struct ProxyExtras<S: Stack>(Served<S>);
+struct ProxyExtras<S: Stack>(ProxiesHandle<S>);
 
 impl<S: Stack> Extras for ProxyExtras<S> {
     fn describe(&self, stats: &mut Stats) {

@@ -36,13 +36,13 @@ const RECHECK: Duration = Duration::from_millis(100);
 
 /// How long a client that has sent its request waits for room: by then another has been idle for long
 /// enough, or all are busy.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a connection is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
     /// Clients on this side that have not sent a request yet.
-    Asking,
+    BeforeRequest,
     /// Clients on this side.
     Clients,
     /// Clients in the tunnel, of the exposed service with this number.
@@ -67,7 +67,7 @@ struct Shared {
     began: Instant,
     table: Mutex<Table>,
     /// A client has sent its request, or has left before that.
-    asked: Notify,
+    left_before_request: Notify,
     /// Another connection has ended.
     ended: Notify,
 }
@@ -83,7 +83,7 @@ pub(super) struct Connection {
 
 /// Shared between a connection's task and the table.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct Activity {
     /// When bytes moved last, in nanoseconds since the process began.
     last_move: AtomicU64,
     is_evicted: AtomicBool,
@@ -96,7 +96,7 @@ impl Connections {
         Self(Arc::new(Shared {
             began: Instant::now(),
             table,
-            asked: Notify::new(),
+            left_before_request: Notify::new(),
             ended: Notify::new(),
         }))
     }
@@ -119,16 +119,16 @@ impl Connections {
     ///
     /// # Errors
     /// Another limit is reached.
-    pub async fn admit_asking(
+    pub async fn admit_before_request(
         &self,
         source: Source,
         silent: Duration,
     ) -> Result<Connection, Refused> {
         let since = self.now().saturating_sub(silent);
         loop {
-            let asked = self.0.asked.notified();
-            match self.admit_since(Group::Asking, source, 1, since) {
-                Err(Refused::Asking) => {}
+            let asked = self.0.left_before_request.notified();
+            match self.admit_since(Group::BeforeRequest, source, 1, since) {
+                Err(Refused::BeforeRequest) => {}
                 admitted => return admitted,
             }
             // The time is up, or there is room: both are checked above.
@@ -143,10 +143,10 @@ impl Connections {
         descriptors: usize,
         last_move: Duration,
     ) -> Result<Connection, Refused> {
-        let source = source.settled();
-        let life = Arc::new(Life::default());
-        life.move_at(last_move);
-        let entry = self.lock().admit((group, source), life, descriptors, self.now())?;
+        let source = source.canonical();
+        let activity = Arc::new(Activity::default());
+        activity.set_last_move(last_move);
+        let entry = self.lock().admit((group, source), activity, descriptors, self.now())?;
         Ok(Connection { connections: self.clone(), group, source, entry })
     }
 
@@ -167,19 +167,19 @@ impl Connections {
 impl Connection {
     /// Notes that bytes moved.
     pub fn touch(&self) {
-        self.entry.life.move_at(self.connections.now());
+        self.entry.activity.set_last_move(self.connections.now());
     }
 
     /// Moves it to another group, with so many descriptors.
     ///
     /// # Errors
     /// A limit is reached, and no connection can be evicted. It stays in its group.
-    pub fn become_one_of(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
+    pub fn change_group(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
         let now = self.connections.now();
-        self.entry.life.move_at(now);
+        self.entry.activity.set_last_move(now);
         let (from, to) = ((self.group, self.source), (group, self.source));
         self.entry = self.connections.lock().replace(&self.entry, from, (to, descriptors), now)?;
-        self.left(from.0);
+        self.wake_waiting(from.0);
         self.group = group;
         Ok(())
     }
@@ -188,18 +188,18 @@ impl Connection {
     /// while.
     ///
     /// # Errors
-    /// As for [`Self::become_one_of`].
-    pub async fn become_in_time(
+    /// As for [`Self::change_group`].
+    pub async fn wait_to_change_group(
         &mut self,
         group: Group,
         descriptors: usize,
     ) -> Result<(), Refused> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ADMISSION_TIMEOUT;
         let key = (group, self.source);
         while Instant::now() < until {
             let ended = self.connections.0.ended.notified();
             let now = self.connections.now();
-            match self.connections.lock().room(key, descriptors, now) {
+            match self.connections.lock().make_room(key, descriptors, now) {
                 Err(Full::Source | Full::Side | Full::All) => {}
                 _ => break,
             }
@@ -207,33 +207,33 @@ impl Connection {
             self.touch();
             let _ = timeout(RECHECK, ended).await;
         }
-        self.become_one_of(group, descriptors)
+        self.change_group(group, descriptors)
     }
 
     /// Wakes the clients that wait, which then check whether there is room.
-    fn left(&self, group: Group) {
-        if group == Group::Asking {
-            self.connections.0.asked.notify_waiters();
+    fn wake_waiting(&self, group: Group) {
+        if group == Group::BeforeRequest {
+            self.connections.0.left_before_request.notify_waiters();
         } else {
             self.connections.0.ended.notify_one();
         }
     }
 
-    /// For [`Life::evicted`].
-    pub fn life(&self) -> Arc<Life> {
-        self.entry.life.clone()
+    /// For [`Activity::evicted`].
+    pub fn activity(&self) -> Arc<Activity> {
+        self.entry.activity.clone()
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.connections.lock().remove((self.group, self.source), &self.entry);
-        self.left(self.group);
+        self.wake_waiting(self.group);
     }
 }
 
-impl Life {
-    fn move_at(&self, now: Duration) {
+impl Activity {
+    fn set_last_move(&self, now: Duration) {
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.last_move.store(nanos, Ordering::Relaxed);
     }
@@ -258,7 +258,7 @@ impl Life {
 
 impl Source {
     /// An IPv6 host may use any address of its /64 network, which therefore counts as one.
-    fn settled(self) -> Self {
+    fn canonical(self) -> Self {
         match self {
             Self::Client(Client::Ip(ip)) => {
                 let ip = ip.to_canonical();
@@ -273,7 +273,7 @@ impl Source {
     }
 
     /// Whether it has a bound of its own. Programs of this machine share an address.
-    fn is_bounded(&self) -> bool {
+    fn has_limit(&self) -> bool {
         match self {
             Self::Client(Client::Ip(ip)) => !ip.is_loopback(),
             Self::Client(Client::User(_)) => false,

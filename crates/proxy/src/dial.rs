@@ -14,20 +14,20 @@ use super::{
     eyeballs::Eyeballs,
     half_open::{Client, HalfOpen},
     local::Stream,
-    names::{Names, message::Record},
     namespace::unspecified,
     reach::Reach,
+    resolver::{Resolver, message::Record},
     stack::{Datagrams, Stack},
 };
 use config::conf::Dns;
 use config::target::{Host, Target};
 
 /// The time-out of a dial. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
-const PATIENCE: Duration = Duration::from_secs(40);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(40);
 /// Bytes that a client may send before it is connected.
 const EARLY: usize = 16 * 1024;
 /// The time-out of an echo request.
-const ECHO_PATIENCE: Duration = Duration::from_secs(2);
+const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The contents of an echo request, as long as those of ping(8).
 const ECHO: &[u8] = &[0x6c; 56];
 
@@ -35,7 +35,7 @@ const ECHO: &[u8] = &[0x6c; 56];
 pub(super) struct Dialer<S> {
     pub stack: Arc<S>,
     reach: Arc<Reach>,
-    names: Names<S>,
+    resolver: Resolver<S>,
     half_open: HalfOpen,
     /// Descriptors for attempts beyond the first of each connection.
     attempts: Arc<Semaphore>,
@@ -50,10 +50,10 @@ impl<S: Stack> Dialer<S> {
     /// half to watch clients.
     pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
-        let names = Names::new(stack.clone(), reach.clone(), dns);
+        let resolver = Resolver::new(stack.clone(), reach.clone(), dns);
         let half = || Semaphore::new((spare / 2).clamp(1, Semaphore::MAX_PERMITS));
         let (attempts, watches) = (Arc::new(half()), half());
-        Self { stack, reach, names, half_open: HalfOpen::default(), attempts, watches }
+        Self { stack, reach, resolver, half_open: HalfOpen::default(), attempts, watches }
     }
 
     /// Connects when it is the client's turn. Dropping the future cancels it.
@@ -64,7 +64,7 @@ impl<S: Stack> Dialer<S> {
             S::keep_alive(&stream);
             Ok(stream)
         };
-        timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(DIAL_TIMEOUT, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Connects at once, with the stack's own time-out.
@@ -141,9 +141,9 @@ impl<S: Stack> Dialer<S> {
     /// All addresses of a name, IPv6 first.
     pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let (v6, v4) = tokio::join!(self.resolve(name, true), self.resolve(name, false));
-        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
-        let addresses = [known(v6, &mut why), known(v4, &mut why)].concat();
-        if addresses.is_empty() { Err(why) } else { Ok(addresses) }
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let addresses = [addresses_or(v6, &mut failure), addresses_or(v4, &mut failure)].concat();
+        if addresses.is_empty() { Err(failure) } else { Ok(addresses) }
     }
 
     /// An address for datagrams that the tunnel reaches.
@@ -155,21 +155,21 @@ impl<S: Stack> Dialer<S> {
             }
             Host::Name(name) => name,
         };
-        let mut why = io::ErrorKind::NotFound.into();
+        let mut failure = io::ErrorKind::NotFound.into();
         for is_v6 in [false, true] {
             match self.resolve(name, is_v6).await {
                 Ok(addresses) => {
                     for ip in addresses {
                         match self.reach.check(ip) {
                             Ok(()) => return Ok(SocketAddr::new(ip, to.port)),
-                            Err(error) => why = error,
+                            Err(error) => failure = error,
                         }
                     }
                 }
-                Err(error) => why = error,
+                Err(error) => failure = error,
             }
         }
-        Err(why)
+        Err(failure)
     }
 
     /// The same; a name is resolved when it is the client's turn.
@@ -195,15 +195,15 @@ impl<S: Stack> Dialer<S> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         let to = self.address(&Target { host, port: 0 }).await?.ip();
         let began = clock::boottime_nanos();
-        timeout(ECHO_PATIENCE, self.stack.ping(to, ECHO)).await??;
+        timeout(ECHO_TIMEOUT, self.stack.ping(to, ECHO)).await??;
         Ok((to, Duration::from_nanos(clock::boottime_nanos() - began)))
     }
 
     async fn resolve(&self, name: &str, is_v6: bool) -> io::Result<Vec<IpAddr>> {
-        if !self.reach.speaks(is_v6) {
+        if !self.reach.has_family(is_v6) {
             return Ok(Vec::new());
         }
-        self.names.addresses(name, if is_v6 { Record::Aaaa } else { Record::A }).await
+        self.resolver.addresses(name, if is_v6 { Record::Aaaa } else { Record::A }).await
     }
 
     async fn dial_name(&self, name: &str, port: u16) -> io::Result<S::Stream> {
@@ -211,7 +211,7 @@ impl<S: Stack> Dialer<S> {
         let now = || Duration::from_nanos(clock::boottime_nanos() - began);
         let mut eyeballs = Eyeballs::default();
         let mut attempts = JoinSet::new();
-        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
         let mut v6 = pin!(self.resolve(name, true));
         let mut v4 = pin!(self.resolve(name, false));
         let (mut has_v6, mut has_v4) = (false, false);
@@ -227,22 +227,22 @@ impl<S: Stack> Dialer<S> {
                 });
             }
             if eyeballs.is_over() {
-                return Err(why);
+                return Err(failure);
             }
             let next = eyeballs.poll_timeout().map(|at| at.saturating_sub(now()));
             tokio::select! {
                 answer = &mut v6, if !has_v6 => {
                     has_v6 = true;
-                    eyeballs.handle_addresses(true, known(answer, &mut why), now());
+                    eyeballs.handle_addresses(true, addresses_or(answer, &mut failure), now());
                 }
                 answer = &mut v4, if !has_v4 => {
                     has_v4 = true;
-                    eyeballs.handle_addresses(false, known(answer, &mut why), now());
+                    eyeballs.handle_addresses(false, addresses_or(answer, &mut failure), now());
                 }
                 Some(attempt) = attempts.join_next() => match attempt {
                     Ok(Ok(stream)) => return Ok(stream),
                     Ok(Err(error)) => {
-                        why = error;
+                        failure = error;
                         eyeballs.handle_failure(now());
                     }
                     Err(error) => return Err(io::Error::other(error)),
@@ -253,10 +253,10 @@ impl<S: Stack> Dialer<S> {
     }
 }
 
-/// The addresses of an answer; the reason of a failure goes into `why`.
-fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
+/// The addresses of an answer; the reason of a failure goes into `failure`.
+fn addresses_or(answer: io::Result<Vec<IpAddr>>, failure: &mut io::Error) -> Vec<IpAddr> {
     answer.unwrap_or_else(|error| {
-        *why = error;
+        *failure = error;
         Vec::new()
     })
 }
@@ -270,16 +270,16 @@ mod tests {
     use super::{
         super::{
             identity::Identity,
-            testing::{Memory, Way, connected},
+            test_stack::{HostBehavior, MemoryStack, connected},
         },
         *,
     };
 
     const CLIENT: Client = Client::User(1);
 
-    fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
-        let reach = Reach::new(Arc::new(Identity::of(vec![[10, 0, 0, 9].into()])), |_| true);
-        Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default(), 9)
+    fn dialer(hosts: &[(&str, HostBehavior)]) -> Dialer<MemoryStack> {
+        let reach = Reach::new(Arc::new(Identity::new(vec![[10, 0, 0, 9].into()])), |_| true);
+        Dialer::new(Arc::new(MemoryStack::new(hosts)), reach, Dns::default(), 9)
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -296,9 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_away_ends_its_dial() {
+    fn dial_ends_when_the_client_disconnects() {
         run(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let dialer = dialer(&[("10.0.0.1", HostBehavior::Silent)]);
             let (client, here) = UnixStream::pair().unwrap();
             let mut here = Stream::Unix(here);
             let mut early = Vec::new();
@@ -319,9 +319,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_sends_meanwhile_is_kept_and_bounded() {
+    fn input_during_a_dial_is_stored_up_to_a_limit() {
         run(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let dialer = dialer(&[("10.0.0.1", HostBehavior::Silent)]);
             let (mut client, here) = UnixStream::pair().unwrap();
             let mut here = Stream::Unix(here);
             client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
@@ -334,9 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_are_watched_take_nothing_from_second_attempts() {
+    fn watched_clients_do_not_use_the_descriptors_of_second_attempts() {
         run(async {
-            let dialer = Arc::new(dialer(&[("10.0.0.1", Way::Silent)]));
+            let dialer = Arc::new(dialer(&[("10.0.0.1", HostBehavior::Silent)]));
             let mut dialing = JoinSet::new();
             let mut clients = Vec::new();
             for number in 0..20 {
@@ -364,9 +364,9 @@ mod tests {
 
     /// RFC 9293, section 3.6: a side that has ended its output may still read.
     #[test]
-    fn the_end_of_the_input_of_a_client_does_not_end_its_dial() {
+    fn dial_continues_after_the_client_half_closes() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Late)]);
+            let dialer = dialer(&[("10.0.0.1", HostBehavior::Late)]);
             let target = target("10.0.0.1:80");
             let (tcp, tcp_here) = connected(1 << 20).await;
             let (unix, unix_here) = UnixStream::pair().unwrap();
@@ -386,9 +386,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_gone_behind_the_end_of_its_input_ends_its_dial() {
+    fn dial_ends_when_a_half_closed_client_disconnects() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let dialer = dialer(&[("10.0.0.1", HostBehavior::Silent)]);
             let target = target("10.0.0.1:80");
             for reads in [true, false] {
                 let (tcp, tcp_here) = connected(1 << 20).await;
@@ -422,9 +422,9 @@ mod tests {
 
     /// What it sends meanwhile does not hide that it goes, nor is it lost or taken for that.
     #[test]
-    fn a_client_that_goes_away_behind_more_than_is_kept_ends_its_dial() {
+    fn dial_ends_when_a_client_with_unread_input_disconnects() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let dialer = dialer(&[("10.0.0.1", HostBehavior::Silent)]);
             let target = target("10.0.0.1:80");
             let (tcp, tcp_here) = connected(1 << 20).await;
             let (unix, unix_here) = UnixStream::pair().unwrap();
@@ -455,16 +455,20 @@ mod tests {
     }
 
     #[test]
-    fn what_no_peer_is_allowed_is_refused_at_once_and_what_becomes_allowed_is_dialed() {
+    fn dial_outside_the_allowed_ips_fails_at_once_and_works_once_they_change() {
         run(async {
             let is_allowed = Arc::new(AtomicBool::new(false));
             let allowed = is_allowed.clone();
             let server = IpAddr::from([10, 0, 0, 53]);
-            let reach = Reach::new(Arc::new(Identity::of(vec![[10, 0, 0, 9].into()])), move |_| {
-                allowed.load(Ordering::Relaxed)
-            });
+            let reach =
+                Reach::new(Arc::new(Identity::new(vec![[10, 0, 0, 9].into()])), move |_| {
+                    allowed.load(Ordering::Relaxed)
+                });
             let dns = Dns { servers: vec![server.into()], search_domains: Vec::new() };
-            let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
+            let stack = Arc::new(MemoryStack::new(&[
+                ("10.0.0.1", HostBehavior::Open),
+                ("10.0.0.9", HostBehavior::Open),
+            ]));
             let dialer = Dialer::new(stack, reach, dns, 9);
             let began = Instant::now();
             for text in ["10.0.0.1:80", "a.example:80"] {
@@ -482,9 +486,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_and_an_open_place_is_reached() {
+    fn dial_reports_the_reason_of_a_failure_and_connects_to_an_open_port() {
         run(async {
-            let dialer = dialer(&[("10.0.0.1", Way::Closed), ("fd00::1", Way::Open)]);
+            let dialer =
+                dialer(&[("10.0.0.1", HostBehavior::Closed), ("fd00::1", HostBehavior::Open)]);
             for (text, kind) in [
                 ("10.0.0.1:80", io::ErrorKind::ConnectionRefused),
                 ("10.0.0.2:80", io::ErrorKind::NetworkUnreachable),

@@ -13,28 +13,28 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The attempts to one name. Times are since it was asked for.
 #[derive(Debug, Default)]
 pub(super) struct Eyeballs {
-    v6: Waiting,
-    v4: Waiting,
+    v6: Candidates,
+    v4: Candidates,
     /// The family of the last attempt.
-    was_v6: bool,
+    last_was_v6: bool,
     running: usize,
     /// When the next attempt may begin.
     next: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Candidates {
     addresses: VecDeque<IpAddr>,
-    is_known: bool,
+    is_resolved: bool,
 }
 
 impl Eyeballs {
     /// Takes what the name server said of a family, nothing where it failed.
     pub fn handle_addresses(&mut self, is_v6: bool, addresses: Vec<IpAddr>, now: Duration) {
-        let waiting = if is_v6 { &mut self.v6 } else { &mut self.v4 };
-        waiting.addresses.extend(addresses);
-        waiting.is_known = true;
-        if !is_v6 && !self.v6.is_known {
+        let candidates = if is_v6 { &mut self.v6 } else { &mut self.v4 };
+        candidates.addresses.extend(addresses);
+        candidates.is_resolved = true;
+        if !is_v6 && !self.v6.is_resolved {
             self.next = now + RESOLUTION_DELAY;
         } else if is_v6 && self.running == 0 {
             self.next = now;
@@ -49,17 +49,17 @@ impl Eyeballs {
 
     /// The address to be tried now.
     pub fn poll_attempt(&mut self, now: Duration) -> Option<IpAddr> {
-        let due = now >= self.next && (self.v6.is_known || self.v4.is_known);
+        let due = now >= self.next && (self.v6.is_resolved || self.v4.is_resolved);
         if !due {
             return None;
         }
-        let v6_first = !self.was_v6;
+        let v6_first = !self.last_was_v6;
         let address = if v6_first {
             self.v6.addresses.pop_front().or_else(|| self.v4.addresses.pop_front())
         } else {
             self.v4.addresses.pop_front().or_else(|| self.v6.addresses.pop_front())
         }?;
-        self.was_v6 = address.is_ipv6();
+        self.last_was_v6 = address.is_ipv6();
         self.running += 1;
         self.next = now + ATTEMPT_DELAY;
         Some(address)
@@ -73,7 +73,8 @@ impl Eyeballs {
 
     /// Whether nothing is left that could succeed.
     pub fn is_over(&self) -> bool {
-        let nothing = |waiting: &Waiting| waiting.is_known && waiting.addresses.is_empty();
+        let nothing =
+            |candidates: &Candidates| candidates.is_resolved && candidates.addresses.is_empty();
         self.running == 0 && nothing(&self.v6) && nothing(&self.v4)
     }
 }
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns_a_quarter_of_a_second_apart() {
+    fn attempts_alternate_between_families_every_250_ms() {
         let mut eyeballs = Eyeballs::default();
         eyeballs.handle_addresses(true, vec![ip("fd::1"), ip("fd::2")], ms(5));
         assert_eq!(eyeballs.poll_attempt(ms(5)), Some(ip("fd::1")));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_waits_a_moment_for_ipv6_and_no_longer() {
+    fn ipv4_addresses_wait_50_ms_for_ipv6_addresses() {
         let mut eyeballs = Eyeballs::default();
         eyeballs.handle_addresses(false, vec![ip("10.0.0.1")], ms(10));
         assert_eq!(eyeballs.poll_attempt(ms(59)), None);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_brings_the_next_attempt_at_once() {
+    fn next_attempt_starts_at_once_after_a_failure() {
         let mut eyeballs = Eyeballs::default();
         eyeballs.handle_addresses(true, vec![], ms(0));
         assert_eq!(eyeballs.poll_attempt(ms(0)), None);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_there_are_no_addresses() {
+    fn attempts_are_over_if_neither_family_has_addresses() {
         let mut eyeballs = Eyeballs::default();
         eyeballs.handle_addresses(true, vec![], ms(0));
         assert!(!eyeballs.is_over());

@@ -54,7 +54,7 @@ pub(super) struct Slot {
 impl HalfOpen {
     /// Waits for a slot.
     pub async fn slot(&self, client: Client) -> Slot {
-        let waits = {
+        let receiver = {
             let mut slots = self.lock();
             let share = slots.clients.entry(client).or_default();
             if share.taken < SHARE && slots.taken < SLOTS {
@@ -67,7 +67,7 @@ impl HalfOpen {
             slots.clients.entry(client).or_default().waiting.push_back((turn, sender));
             receiver
         };
-        waits.await.expect("a waiting client is dropped with its receiver only")
+        receiver.await.expect("a waiting client is dropped with its receiver only")
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots> {
@@ -75,7 +75,7 @@ impl HalfOpen {
     }
 
     /// Hands out what is free to those that wait.
-    fn hand_out(&self) {
+    fn grant_free_slots(&self) {
         loop {
             let (sender, client) = {
                 let mut slots = self.lock();
@@ -86,7 +86,7 @@ impl HalfOpen {
                 (sender, client)
             };
             // One that no longer waits drops its slot here, outside of the lock, which
-            // ends in the next turn of `hand_out`.
+            // ends in the next turn of `grant_free_slots`.
             let _ = sender.send(Slot { slots: self.clone(), client });
         }
     }
@@ -98,7 +98,7 @@ impl Slots {
         self.clients.entry(client).or_default().taken += 1;
     }
 
-    fn give_back(&mut self, client: Client) {
+    fn release(&mut self, client: Client) {
         self.taken -= 1;
         if let Some(share) = self.clients.get_mut(&client) {
             share.taken -= 1;
@@ -127,8 +127,8 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.lock().give_back(self.client);
-        self.slots.hand_out();
+        self.slots.lock().release(self.client);
+        self.slots.grant_free_slots();
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_does_not_take_the_places_of_another() {
+    fn one_client_cannot_use_the_slots_of_another() {
         let half_open = HalfOpen::default();
         let hog = taken(&half_open, 1, SHARE);
         let mut more = pin!(half_open.slot(Client::User(1)));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_place_goes_to_the_client_with_the_fewest() {
+    fn free_slot_goes_to_the_client_with_the_fewest_slots() {
         let half_open = HalfOpen::default();
         let mut hogs: Vec<_> = (1..=3).map(|hog| taken(&half_open, hog, SHARE)).collect();
         let _most = taken(&half_open, 4, SHARE - 1);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_up_waiting_takes_no_place() {
+    fn cancelled_wait_uses_no_slot() {
         let half_open = HalfOpen::default();
         let mut hog = taken(&half_open, 1, SHARE);
         {

@@ -41,12 +41,12 @@ pub struct Forward {
     /// The head for the origin. The body follows it.
     pub head: Vec<u8>,
     pub body: Body,
-    pub asked: Asked,
+    pub info: RequestInfo,
 }
 
 /// The properties of a request that its answer depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestInfo {
     /// The client speaks HTTP/1.`minor`.
     pub minor: u8,
     /// A HEAD request: its answer consists of a head only (RFC 9110, section 9.3.2).
@@ -102,25 +102,25 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
         Err(_) => return Err(Refusal::BadRequest),
     };
     let fields = Fields::new(request.headers);
-    if users.are_asked() && !is_admitted(fields, users) {
+    if users.are_required() && !is_admitted(fields, users) {
         return Err(Refusal::AuthenticationRequired);
     }
     let method = request.method.ok_or(Refusal::BadRequest)?;
-    let place = request.path.ok_or(Refusal::BadRequest)?;
+    let request_target = request.path.ok_or(Refusal::BadRequest)?;
     if method == "CONNECT" {
-        let target = Target::parse(place, None).ok_or(Refusal::BadRequest)?;
+        let target = Target::parse(request_target, None).ok_or(Refusal::BadRequest)?;
         return Ok(Some((Request::Connect(target), len)));
     }
     // RFC 9112, section 3.2.
     if fields.values("Host").count() > 1 {
         return Err(Refusal::BadRequest);
     }
-    let (target, authority, path) = absolute(method, place)?;
+    let (target, authority, path) = absolute(method, request_target)?;
     let minor = request.version.unwrap_or(1);
     let body = Body::of_request(fields, minor)?;
     let upgrades = minor > 0 && fields.lists("Connection", "upgrade") && fields.has("Upgrade");
     let closes = ["Connection", "Proxy-Connection"].iter().any(|name| fields.lists(name, "close"));
-    let asked = Asked {
+    let info = RequestInfo {
         minor,
         is_head: method == "HEAD",
         is_idempotent: IDEMPOTENT.contains(&method),
@@ -132,14 +132,14 @@ pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Ref
     let mut head = Head::new(format!("{method} {path} HTTP/1.1"));
     head.put("Host", authority.as_bytes());
     let hop_by_hop = fields.hop_by_hop().ok_or(Refusal::BadRequest)?;
-    put_fields(&mut head, (fields, &hop_by_hop), &asked, hops);
+    put_fields(&mut head, (fields, &hop_by_hop), &info, hops);
     if let Body::Bytes(len) = body
         && fields.has("Content-Length")
     {
         head.put("Content-Length", len.to_string().as_bytes());
     }
     head.put_via(minor);
-    let forward = Forward { target, head: head.finish(), body, asked };
+    let forward = Forward { target, head: head.finish(), body, info };
     Ok(Some((Request::Forward(forward), len)))
 }
 
@@ -148,8 +148,11 @@ const IDEMPOTENT: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE
 
 /// Splits `http://authority/path`. The returned path starts with a slash, except that an empty path
 /// of OPTIONS becomes `*` (RFC 9112, section 3.2.4).
-fn absolute<'a>(method: &str, place: &'a str) -> Result<(Target, &'a str, String), Refusal> {
-    let (scheme, rest) = place.split_once("://").ok_or(Refusal::BadRequest)?;
+fn absolute<'a>(
+    method: &str,
+    request_target: &'a str,
+) -> Result<(Target, &'a str, String), Refusal> {
+    let (scheme, rest) = request_target.split_once("://").ok_or(Refusal::BadRequest)?;
     // Clients use CONNECT for TLS. A WebSocket begins as an HTTP request (RFC 6455, section 4.1).
     if !["http", "ws"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Err(Refusal::NotImplemented);
@@ -181,7 +184,7 @@ fn hops_left(method: &str, fields: Fields<'_>) -> Result<Option<u64>, Refusal> {
 fn put_fields(
     head: &mut Head,
     (fields, hop_by_hop): (Fields<'_>, &HopByHop<'_>),
-    asked: &Asked,
+    info: &RequestInfo,
     hops: Option<u64>,
 ) {
     for field in fields.iter() {
@@ -192,19 +195,19 @@ fn put_fields(
             head.put(field.name, hops.to_string().as_bytes());
             continue;
         }
-        let goes_on = if is("Upgrade") {
-            asked.upgrades
+        let is_forwarded = if is("Upgrade") {
+            info.upgrades
         } else if is("Expect") {
             // An expectation in an HTTP/1.0 request is ignored (RFC 9110, section 10.1.1).
-            asked.minor > 0
+            info.minor > 0
         } else {
             !is("Host") && !is("Content-Length") && !hop_by_hop.contains(field.name)
         };
-        if goes_on {
+        if is_forwarded {
             head.put(field.name, field.value);
         }
     }
-    match (asked.upgrades, asked.closes) {
+    match (info.upgrades, info.closes) {
         (true, _) => head.put("Connection", b"Upgrade"),
         (false, true) => head.put("Connection", b"close"),
         (false, false) => {}
@@ -258,11 +261,11 @@ impl Refusal {
 
     /// The whole answer, with `why` as its text. It announces that the connection closes.
     pub fn encode(self, why: &str) -> Vec<u8> {
-        self.encode_for(why, &Asked { closes: true, ..Asked::default() })
+        self.encode_for(why, &RequestInfo { closes: true, ..RequestInfo::default() })
     }
 
     /// The whole answer to a request.
-    pub fn encode_for(self, why: &str, asked: &Asked) -> Vec<u8> {
+    pub fn encode_for(self, why: &str, info: &RequestInfo) -> Vec<u8> {
         let (status, more) = match self {
             Self::LastHop => ("200 OK", ""),
             Self::BadRequest => ("400 Bad Request", ""),
@@ -277,13 +280,13 @@ impl Refusal {
             Self::BadGateway => ("502 Bad Gateway", ""),
             Self::GatewayTimeout => ("504 Gateway Timeout", ""),
         };
-        let close = if asked.closes { "Connection: close\r\n" } else { "" };
+        let close = if info.closes { "Connection: close\r\n" } else { "" };
         let head = format!(
             "HTTP/1.1 {status}\r\n{more}Content-Type: text/plain\r\nContent-Length: {}\r\n\
              {close}\r\n",
             why.len() + 1
         );
-        let body = if asked.is_head { String::new() } else { format!("{why}\n") };
+        let body = if info.is_head { String::new() } else { format!("{why}\n") };
         [head, body].concat().into_bytes()
     }
 }

@@ -18,10 +18,10 @@ use tokio::{
 
 use super::{
     connections::{Connection, Group, Refused},
-    gate::{ASKING, Gate, carry, refuse},
     half_open::Client,
-    http::{self, Asked, Body, CONNECTED, Forward, Refusal, Request},
+    http::{self, Body, CONNECTED, Forward, Refusal, Request, RequestInfo},
     local::Stream,
+    serve::{ProxyContext, REQUEST_TIMEOUT, carry, refuse},
     stack::Stack,
 };
 use config::target::Target;
@@ -37,28 +37,30 @@ const ORIGIN_IDLE: Duration = Duration::from_secs(4);
 
 /// Serves one client.
 pub(super) async fn serve<S: Stack>(
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     mut here: Stream,
     client: Client,
     connection: Connection,
 ) -> io::Result<()> {
     let mut session = Session {
-        gate,
+        context,
         client,
         connection,
         input: Input::default(),
-        kept: None,
+        idle_origin: None,
         is_admitted: false,
     };
     loop {
         let request = match session.read_request(&mut here).await? {
             Some(Ok(request)) => request,
-            Some(Err(refusal)) => return refuse(here, &refusal.encode(of_refusal(refusal))).await,
+            Some(Err(refusal)) => {
+                return refuse(here, &refusal.encode(refusal_text(refusal))).await;
+            }
             None => return refuse(here, &[]).await,
         };
         // The next dial may take longer than an idle connection is safe from eviction.
         session.connection.touch();
-        here = here.unless(session.admit().await)?;
+        here = here.or_reset(session.admit().await)?;
         match request {
             Request::Connect(target) => return session.tunnel(here, &target).await,
             Request::Forward(forward) => match session.forward(here, forward).await? {
@@ -69,27 +71,27 @@ pub(super) async fn serve<S: Stack>(
     }
 }
 
-fn of_refusal(refusal: Refusal) -> &'static str {
+fn refusal_text(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::LastHop => "linerate: this is the last hop",
-        _ => "linerate: not as asked",
+        _ => "linerate: the request was refused",
     }
 }
 
 /// The state of a client, without its socket.
 struct Session<S: Stack> {
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     client: Client,
     connection: Connection,
     /// Bytes that were read and are not part of a request yet.
     input: Input,
-    kept: Option<Kept<S::Stream>>,
+    idle_origin: Option<IdleOrigin<S::Stream>>,
     /// Whether the client has sent a request.
     is_admitted: bool,
 }
 
 /// A connection to the last origin.
-struct Kept<T> {
+struct IdleOrigin<T> {
     to: Target,
     stream: T,
     until: Instant,
@@ -98,7 +100,7 @@ struct Kept<T> {
 impl<S: Stack> Session<S> {
     async fn admit(&mut self) -> Result<(), Refused> {
         if !self.is_admitted {
-            self.connection.become_in_time(Group::Clients, S::CONNECTION).await?;
+            self.connection.wait_to_change_group(Group::Clients, S::CONNECTION).await?;
             self.is_admitted = true;
         }
         Ok(())
@@ -112,7 +114,7 @@ impl<S: Stack> Session<S> {
         if self.is_admitted && self.input.is_empty() && !self.await_request(here).await? {
             return Ok(None);
         }
-        match timeout(ASKING, self.read_head(here)).await {
+        match timeout(REQUEST_TIMEOUT, self.read_head(here)).await {
             Ok(read) => read,
             Err(_) => Ok(Some(Err(Refusal::TimedOut))),
         }
@@ -122,11 +124,12 @@ impl<S: Stack> Session<S> {
     async fn await_request(&mut self, here: &mut Stream) -> io::Result<bool> {
         let until = Instant::now() + IDLE;
         loop {
-            let kept_until = self.kept.as_ref().map_or(until, |kept| kept.until.min(until));
+            let kept_until =
+                self.idle_origin.as_ref().map_or(until, |idle_origin| idle_origin.until.min(until));
             tokio::select! {
                 read = here.read_buf(self.input.tail()) => return Ok(read? > 0),
                 () = sleep_until(kept_until) => {
-                    self.kept = None;
+                    self.idle_origin = None;
                     if kept_until == until {
                         return Ok(false);
                     }
@@ -142,7 +145,7 @@ impl<S: Stack> Session<S> {
     ) -> io::Result<Option<Result<Request, Refusal>>> {
         loop {
             if self.input.may_hold_head() {
-                match http::parse(&self.input, &self.gate.users) {
+                match http::parse(&self.input, &self.context.users) {
                     Ok(Some((request, len))) => {
                         self.input.consume(len);
                         return Ok(Some(Ok(request)));
@@ -169,7 +172,7 @@ impl<S: Stack> Session<S> {
             }
             Err(error) => {
                 let refusal = Refusal::of_error(&error);
-                refuse(here, &refusal.encode(&of_target(target, &error))).await?;
+                refuse(here, &refusal.encode(&failure_text(target, &error))).await?;
                 Err(error)
             }
         }
@@ -177,25 +180,25 @@ impl<S: Stack> Session<S> {
 
     /// Serves a request of another method. Returns the client's connection if it stays open.
     async fn forward(&mut self, mut here: Stream, request: Forward) -> io::Result<Option<Stream>> {
-        let Forward { target, head, body, asked } = request;
-        let is_repeatable = asked.is_idempotent && body.is_empty();
-        let mut kept = self.take_kept(&target, is_repeatable).await;
+        let Forward { target, head, body, info } = request;
+        let is_repeatable = info.is_idempotent && body.is_empty();
+        let mut idle_origin = self.take_idle_origin(&target, is_repeatable).await;
         // A kept connection may end at this moment. Then the request is sent again.
-        let mut again = kept.is_some().then(|| head.clone());
+        let mut again = idle_origin.is_some().then(|| head.clone());
         let (mut head, mut body) = (head, body);
         loop {
-            let there = match kept.take() {
+            let there = match idle_origin.take() {
                 Some(there) => there,
                 None => match self.dial(&mut here, &target).await {
                     Ok(there) => there,
                     Err(error) => {
                         let is_over = body.is_empty();
-                        return self.fail(here, (&target, &error), &asked, is_over).await;
+                        return self.fail(here, (&target, &error), &info, is_over).await;
                     }
                 },
             };
             let input = std::mem::take(&mut self.input);
-            let request = exchange::Request { head, body, input, asked };
+            let request = exchange::Request { head, body, input, info };
             let exchanged = exchange::<S>(here, there, request, &self.connection).await;
             let there = exchanged.there;
             (here, self.input) = (exchanged.here, exchanged.input);
@@ -203,7 +206,7 @@ impl<S: Stack> Session<S> {
                 End::Answered { client_stays, origin_stays } => {
                     if origin_stays && client_stays {
                         let until = Instant::now() + ORIGIN_IDLE;
-                        self.kept = Some(Kept { to: target, stream: there, until });
+                        self.idle_origin = Some(IdleOrigin { to: target, stream: there, until });
                     }
                     if client_stays {
                         return Ok(Some(here));
@@ -214,7 +217,7 @@ impl<S: Stack> Session<S> {
                 End::Unanswered { error, silent } => {
                     drop(there);
                     let Some(again) = again.take().filter(|_| silent) else {
-                        return self.fail(here, (&target, &error), &asked, false).await;
+                        return self.fail(here, (&target, &error), &info, false).await;
                     };
                     (head, body) = (again, Body::Bytes(0));
                 }
@@ -229,23 +232,23 @@ impl<S: Stack> Session<S> {
 
     /// Dials. Meanwhile it reads further bytes of the client into `input`, which is bounded.
     async fn dial(&mut self, here: &mut Stream, to: &Target) -> io::Result<S::Stream> {
-        let dialed = self.gate.dialer.dial_for(self.client, here, self.input.tail(), to).await;
+        let dialed = self.context.dialer.dial_for(self.client, here, self.input.tail(), to).await;
         dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
     }
 
     /// The kept connection, if it leads to this origin and has not ended. A request that must not
     /// be sent twice gets a new one: a kept one may end before the answer (RFC 9112, section 9.3.1).
-    async fn take_kept(&mut self, to: &Target, is_repeatable: bool) -> Option<S::Stream> {
-        let mut kept = self
-            .kept
-            .take()
-            .filter(|kept| is_repeatable && kept.to == *to && Instant::now() < kept.until)?;
+    async fn take_idle_origin(&mut self, to: &Target, is_repeatable: bool) -> Option<S::Stream> {
+        let mut idle_origin = self.idle_origin.take().filter(|idle_origin| {
+            is_repeatable && idle_origin.to == *to && Instant::now() < idle_origin.until
+        })?;
         let mut byte = [0];
         let is_quiet = poll_fn(|cx| {
-            let read = Pin::new(&mut kept.stream).poll_read(cx, &mut ReadBuf::new(&mut byte));
+            let read =
+                Pin::new(&mut idle_origin.stream).poll_read(cx, &mut ReadBuf::new(&mut byte));
             std::task::Poll::Ready(read.is_pending())
         });
-        is_quiet.await.then_some(kept.stream)
+        is_quiet.await.then_some(idle_origin.stream)
     }
 
     /// Answers a request in place of its origin. The client's connection stays open if the whole
@@ -254,17 +257,17 @@ impl<S: Stack> Session<S> {
         &self,
         mut here: Stream,
         (target, error): (&Target, &io::Error),
-        asked: &Asked,
+        info: &RequestInfo,
         is_over: bool,
     ) -> io::Result<Option<Stream>> {
-        let asked = Asked { closes: asked.closes || !is_over, ..*asked };
-        let text = Refusal::of_error(error).encode_for(&of_target(target, error), &asked);
+        let info = RequestInfo { closes: info.closes || !is_over, ..*info };
+        let text = Refusal::of_error(error).encode_for(&failure_text(target, error), &info);
         let why = || io::Error::new(error.kind(), error.to_string());
         if error.kind() == io::ErrorKind::ConnectionAborted {
             // The client itself is gone.
             return Err(why());
         }
-        if asked.closes {
+        if info.closes {
             refuse(here, &text).await?;
             return Err(why());
         }
@@ -285,7 +288,7 @@ impl<S: Stack> Session<S> {
     }
 }
 
-fn of_target(target: &Target, error: &io::Error) -> String {
+fn failure_text(target: &Target, error: &io::Error) -> String {
     let text = error.to_string();
     let prefix = format!("{target}: ");
     format!("linerate: {target}: {}", text.strip_prefix(&prefix).unwrap_or(&text))

@@ -9,10 +9,10 @@ use std::{
 
 /// The addresses and the known names of a stack.
 #[derive(Debug, Default)]
-pub struct Identity(RwLock<Known>);
+pub struct Identity(RwLock<Entries>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct Entries {
     addresses: Vec<IpAddr>,
     /// Without a dot at the end, in lower case.
     names: HashMap<String, Vec<IpAddr>>,
@@ -22,7 +22,7 @@ struct Known {
 
 impl Identity {
     /// That of a stack with these addresses, which knows no name.
-    pub fn of(addresses: Vec<IpAddr>) -> Self {
+    pub fn new(addresses: Vec<IpAddr>) -> Self {
         let identity = Self::default();
         identity.set(addresses, [], Vec::new());
         identity
@@ -35,44 +35,45 @@ impl Identity {
         names: impl IntoIterator<Item = (String, Vec<IpAddr>)>,
         search: Vec<String>,
     ) {
-        let names = names.into_iter().map(|(name, addresses)| (plain(&name), addresses)).collect();
-        let search = search.iter().map(|domain| plain(domain)).collect();
+        let names =
+            names.into_iter().map(|(name, addresses)| (normalized(&name), addresses)).collect();
+        let search = search.iter().map(|domain| normalized(domain)).collect();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) =
-            Known { addresses, names, search };
+            Entries { addresses, names, search };
     }
 
     /// Whether this is an address of the stack.
     pub(super) fn has(&self, address: IpAddr) -> bool {
-        self.read(|known| known.addresses.contains(&address))
+        self.read(|entries| entries.addresses.contains(&address))
     }
 
     /// Whether there is an address of a family to speak from.
-    pub(super) fn speaks(&self, is_v6: bool) -> bool {
-        self.read(|known| known.addresses.iter().any(|address| address.is_ipv6() == is_v6))
+    pub(super) fn has_family(&self, is_v6: bool) -> bool {
+        self.read(|entries| entries.addresses.iter().any(|address| address.is_ipv6() == is_v6))
     }
 
     /// The addresses of a known name; `None` of one that has to be asked for. Below the domains of
     /// [`Identity::set`] all names are known, so that others have no addresses.
     pub(super) fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
-        let name = plain(name);
-        self.read(|known| {
-            let longer = known.search.iter().map(|domain| format!("{name}.{domain}"));
+        let name = normalized(name);
+        self.read(|entries| {
+            let longer = entries.search.iter().map(|domain| format!("{name}.{domain}"));
             let longer = longer.filter(|_| !name.contains('.'));
             let mut candidates = longer.chain([name.clone()]);
-            let found = candidates.find_map(|name| known.names.get(&name).cloned());
+            let found = candidates.find_map(|name| entries.names.get(&name).cloned());
             let is_below = |domain: &String| {
                 name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
             };
-            found.or_else(|| known.search.iter().any(is_below).then(Vec::new))
+            found.or_else(|| entries.search.iter().any(is_below).then(Vec::new))
         })
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&Entries) -> T) -> T {
         read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn plain(name: &str) -> String {
+fn normalized(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_short_and_long_and_others_below_their_domain_are_nobody() {
+    fn names_resolve_short_and_long_and_unknown_names_in_their_domain_are_empty() {
         let identity = Identity::default();
         let desk: Vec<IpAddr> = vec![[100, 64, 0, 2].into()];
         let names = [("Desk.home.example.".to_owned(), desk.clone())];
@@ -92,8 +93,8 @@ mod tests {
         assert_eq!(identity.addresses_of("gone.home.example"), Some(Vec::new()));
         assert_eq!(identity.addresses_of("example.com"), None);
         assert!(identity.has([100, 64, 0, 1].into()) && !identity.has(desk[0]));
-        assert!(identity.speaks(false) && !identity.speaks(true));
+        assert!(identity.has_family(false) && !identity.has_family(true));
         identity.set(Vec::new(), [], Vec::new());
-        assert!(identity.addresses_of("desk").is_none() && !identity.speaks(false));
+        assert!(identity.addresses_of("desk").is_none() && !identity.has_family(false));
     }
 }

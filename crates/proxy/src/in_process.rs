@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_switches_of_a_tun_device_are_heeded_at_the_start_and_later() {
+    fn tun_offload_switches_apply_at_start_and_after_a_change() {
         let addresses = vec!["10.0.0.1/24".parse().unwrap()];
         let plan = Plan { name: "wg0".into(), mtu: 1420, addresses, ..Plan::default() };
         let offloads = Arc::new(Offloads::default());

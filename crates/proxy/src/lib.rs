@@ -12,22 +12,16 @@
 //! such a namespace is not permitted, [`InProcessStack`] has the stack of the crate `netstack` in place of
 //! the TUN. The engine's threads are the same; one more thread serves all clients.
 //!
-//! [`Front`] is all of it, for `linerate proxy`; [`Inside`] is a tunnel without the proxies, for
+//! [`Proxies`] is all of it, for `linerate proxy`; [`TunnelNet`] is a tunnel without the proxies, for
 //! programs that have one in their own process.
 #![forbid(unsafe_code)]
 // The library needs few of the parts.
 #![cfg_attr(not(feature = "http"), allow(dead_code))]
 
-mod associate;
 mod capacity;
 mod connections;
-mod datagrams;
 mod dial;
 mod eyeballs;
-mod flows;
-#[cfg(feature = "http")]
-mod front;
-mod gate;
 mod half_open;
 #[cfg(feature = "http")]
 pub mod http;
@@ -35,12 +29,14 @@ pub mod http;
 mod http_server;
 mod identity;
 mod in_process;
-mod inside;
 mod local;
-mod names;
 mod namespace;
+#[cfg(feature = "http")]
+mod proxies;
 mod reach;
 mod relay;
+mod resolver;
+mod serve;
 #[cfg(feature = "http")]
 mod services;
 pub mod socks;
@@ -48,17 +44,21 @@ mod socks_server;
 mod splice;
 mod stack;
 #[cfg(test)]
-mod testing;
+mod test_stack;
+mod tunnel_net;
+mod udp_associate;
+mod udp_flows;
+mod udp_relay;
 mod users;
 
-#[cfg(feature = "http")]
-pub use front::{Front, PeerOf, Served, Serving, TunnelSide, Work};
 pub use identity::Identity;
 pub use in_process::InProcessStack;
-pub use inside::Inside;
-pub use names::message as dns;
 pub use namespace::KernelStack;
+#[cfg(feature = "http")]
+pub use proxies::{PeerLookup, Proxies, ProxiesHandle, ProxyRuntime, ProxyThread, TunnelSide};
+pub use resolver::message as dns;
 #[cfg(feature = "http")]
 pub use services::read_users;
 pub use stack::Stack;
+pub use tunnel_net::TunnelNet;
 pub use users::Users;

@@ -122,7 +122,7 @@ impl Stream {
     ///
     /// # Errors
     /// It is.
-    pub fn unless<E: Into<io::Error>>(self, refused: Result<(), E>) -> io::Result<Self> {
+    pub fn or_reset<E: Into<io::Error>>(self, refused: Result<(), E>) -> io::Result<Self> {
         match refused {
             Ok(()) => Ok(self),
             Err(refused) => {

@@ -22,8 +22,8 @@ impl Reach {
     }
 
     /// Whether there is an address of a family to speak from.
-    pub fn speaks(&self, is_v6: bool) -> bool {
-        self.own.speaks(is_v6)
+    pub fn has_family(&self, is_v6: bool) -> bool {
+        self.own.has_family(is_v6)
     }
 
     /// The addresses of a name that need not be asked for.

@@ -4,7 +4,7 @@
 //! connections of a thread share, and only what the other side did not take at once
 //! is kept. Nothing more is read until that is gone.
 
-mod both;
+mod directions;
 
 use std::{
     cell::RefCell,
@@ -16,12 +16,12 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use both::go_on;
-pub(super) use both::{Broken, News};
+use directions::drive;
+pub(super) use directions::{Broken, Progress};
 
 /// The shared buffer, in bytes: what one call reads. 256 KiB carried no more, and with 64
 /// streams kept more.
-const SCRATCH: usize = 64 * 1024;
+const SHARED_BUFFER_LEN: usize = 64 * 1024;
 /// Reads of one direction before others have their turn.
 pub(super) const ROUNDS: usize = 4;
 /// How long a connection may be silent: what RFC 5382 (REQ-5) asks of those between.
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_mins(124);
 const IDLE_HALF_CLOSED: Duration = Duration::from_mins(15);
 
 thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SHARED_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Is called when bytes moved.
@@ -53,10 +53,10 @@ where
 /// # Errors
 /// As for [`relay`].
 pub(super) async fn relay_answer(
-    step: impl FnMut(usize, &mut Context<'_>, &mut News) -> Poll<Result<(), Broken>>,
+    step: impl FnMut(usize, &mut Context<'_>, &mut Progress) -> Poll<Result<(), Broken>>,
     moved: OnMove<'_>,
 ) -> io::Result<()> {
-    go_on(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
+    drive(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
 }
 
 async fn relay_within<A, B>(
@@ -69,17 +69,17 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut there, mut back) = (Half::default(), Half::default());
-    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
+    let step = |way: usize, cx: &mut Context<'_>, progress: &mut Progress| {
         let (a, b) = (Pin::new(&mut *a), Pin::new(&mut *b));
-        if way == 0 { there.poll(cx, a, b, news) } else { back.poll(cx, b, a, news) }
+        if way == 0 { there.poll(cx, a, b, progress) } else { back.poll(cx, b, a, progress) }
     };
-    go_on(step, watched, |[there, back]| there && back).await
+    drive(step, watched, |[there, back]| there && back).await
 }
 
 /// One direction that knows its ends.
 pub(super) trait Direction {
     /// Moves the bytes that can be moved. It is ready once the direction has ended.
-    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>>;
+    fn poll(&mut self, cx: &mut Context<'_>, progress: &mut Progress) -> Poll<Result<(), Broken>>;
 }
 
 /// Carries bytes by two directions until both are over.
@@ -91,17 +91,17 @@ pub(super) async fn carry_both(
     mut back: impl Direction,
     moved: OnMove<'_>,
 ) -> io::Result<()> {
-    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
-        if way == 0 { there.poll(cx, news) } else { back.poll(cx, news) }
+    let step = |way: usize, cx: &mut Context<'_>, progress: &mut Progress| {
+        if way == 0 { there.poll(cx, progress) } else { back.poll(cx, progress) }
     };
-    go_on(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
+    drive(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
 }
 
 /// One direction.
 #[derive(Default)]
 pub(super) struct Half {
     /// What was read and not written yet, from this place on.
-    kept: Vec<u8>,
+    pending: Vec<u8>,
     at: usize,
     state: State,
 }
@@ -125,7 +125,7 @@ impl Half {
 
     /// Whether all bytes that were read were written.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.pending.is_empty()
     }
 
     /// Moves the bytes that can be moved. It is ready once the direction has ended.
@@ -134,17 +134,17 @@ impl Half {
         cx: &mut Context<'_>,
         mut from: Pin<&mut R>,
         mut to: Pin<&mut W>,
-        news: &mut News,
+        progress: &mut Progress,
     ) -> Poll<Result<(), Broken>> {
         for _ in 0..ROUNDS {
-            ready!(self.write_kept(cx, to.as_mut(), news)).map_err(Broken::Writer)?;
+            ready!(self.write_pending(cx, to.as_mut(), progress)).map_err(Broken::Writer)?;
             match self.state {
                 State::Carrying => {
-                    ready!(self.carry(cx, from.as_mut(), to.as_mut(), news))?;
+                    ready!(self.carry(cx, from.as_mut(), to.as_mut(), progress))?;
                 }
                 State::Ending => {
                     let ended = ready!(to.as_mut().poll_shutdown(cx));
-                    ended.or_else(gone_is_ended).map_err(Broken::Writer)?;
+                    ended.or_else(ignore_not_connected).map_err(Broken::Writer)?;
                     self.state = State::Done;
                 }
                 State::Done => return Poll::Ready(Ok(())),
@@ -160,45 +160,45 @@ impl Half {
         cx: &mut Context<'_>,
         from: Pin<&mut R>,
         to: Pin<&mut W>,
-        news: &mut News,
+        progress: &mut Progress,
     ) -> Poll<Result<(), Broken>> {
-        BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(SCRATCH, 0);
+        SHARED_BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(SHARED_BUFFER_LEN, 0);
             let mut read = ReadBuf::new(buffer);
             ready!(from.poll_read(cx, &mut read)).map_err(Broken::Reader)?;
             let bytes = read.filled();
             if bytes.is_empty() {
-                news.end()?;
+                progress.reader_end()?;
                 self.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            news.has_moved = true;
+            progress.has_moved = true;
             let (written, result) = match to.poll_write(cx, bytes) {
-                Poll::Ready(Ok(0)) => (0, Err(takes_nothing())),
+                Poll::Ready(Ok(0)) => (0, Err(write_zero())),
                 Poll::Ready(Ok(written)) => (written, Ok(())),
                 Poll::Ready(Err(error)) => (0, Err(error)),
                 Poll::Pending => (0, Ok(())),
             };
-            self.kept = bytes[written..].to_vec();
+            self.pending = bytes[written..].to_vec();
             self.at = 0;
             Poll::Ready(result.map_err(Broken::Writer))
         })
     }
 
-    fn write_kept<W: AsyncWrite>(
+    fn write_pending<W: AsyncWrite>(
         &mut self,
         cx: &mut Context<'_>,
         mut to: Pin<&mut W>,
-        news: &mut News,
+        progress: &mut Progress,
     ) -> Poll<io::Result<()>> {
-        while self.at < self.kept.len() {
-            match ready!(to.as_mut().poll_write(cx, &self.kept[self.at..]))? {
-                0 => return Poll::Ready(Err(takes_nothing())),
+        while self.at < self.pending.len() {
+            match ready!(to.as_mut().poll_write(cx, &self.pending[self.at..]))? {
+                0 => return Poll::Ready(Err(write_zero())),
                 written => self.at += written,
             }
-            news.has_moved = true;
+            progress.has_moved = true;
         }
-        self.kept = Vec::new();
+        self.pending = Vec::new();
         self.at = 0;
         Poll::Ready(Ok(()))
     }
@@ -218,17 +218,17 @@ impl<R, W> Copied<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction for Copied<R, W> {
-    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>> {
-        self.half.poll(cx, Pin::new(&mut self.from), Pin::new(&mut self.to), news)
+    fn poll(&mut self, cx: &mut Context<'_>, progress: &mut Progress) -> Poll<Result<(), Broken>> {
+        self.half.poll(cx, Pin::new(&mut self.from), Pin::new(&mut self.to), progress)
     }
 }
 
-fn takes_nothing() -> io::Error {
+fn write_zero() -> io::Error {
     io::ErrorKind::WriteZero.into()
 }
 
 /// A side that has gone already needs not be told.
-fn gone_is_ended(error: io::Error) -> io::Result<()> {
+fn ignore_not_connected(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
 }
 
@@ -257,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_arrive_whole_through_a_side_that_takes_little_at_a_time() {
+    fn both_directions_arrive_whole_through_a_small_buffer() {
         run(async {
             let (mut near, mut a) = duplex(1 << 20);
             let (mut b, far) = duplex(7);
             let relay = tokio::spawn(async move { relay(&mut a, &mut b, &|| {}).await });
-            let sent: Vec<u8> = (0..SCRATCH * 2 + 5).map(|i| (i % 251) as u8).collect();
+            let sent: Vec<u8> = (0..SHARED_BUFFER_LEN * 2 + 5).map(|i| (i % 251) as u8).collect();
             let (mut far_read, mut far_write) = tokio::io::split(far);
             let answer = sent[..70_000].to_vec();
             let expected = answer.clone();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn one_direction_goes_on_when_the_other_has_ended() {
+    fn one_direction_continues_after_the_other_ended() {
         run(async {
             let (mut near, mut a) = duplex(64);
             let (mut b, mut far) = duplex(64);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_it_and_a_byte_in_time_does_not() {
+    fn relay_times_out_only_if_no_byte_moves() {
         run(async {
             let (mut near, mut a) = duplex(64);
             let (mut b, mut far) = duplex(64);

@@ -12,14 +12,14 @@ use zeroize::Zeroizing;
 
 use super::{
     connections::{Group, Source},
-    datagrams::carry_datagrams,
-    gate::{Exposed, Gate, ListenerRole, expose, forward, serve_each},
     half_open::Client,
     http_server,
     local::Listener,
     namespace::unspecified,
+    serve::{ExposedService, ListenerRole, ProxyContext, expose, forward, serve_each},
     socks_server,
     stack::Stack,
+    udp_relay::relay_datagrams,
     users::Users,
 };
 use config::conf::{self, Expose, Forward, SocketAddress, Transport, WithOrigin};
@@ -43,7 +43,7 @@ pub fn read_users(users: &[WithOrigin<conf::ProxyUser>]) -> anyhow::Result<Users
 }
 
 /// What is bound and not served yet.
-pub(super) struct Bound<S: Stack> {
+pub(super) struct BoundServices<S: Stack> {
     socks: Vec<(String, Listener)>,
     http: Vec<(String, Listener)>,
     forwards: Vec<(String, Listener, Forward)>,
@@ -53,14 +53,14 @@ pub(super) struct Bound<S: Stack> {
 }
 
 /// What services are served by.
-pub(super) struct Rules {
+pub(super) struct ServiceLimits {
     /// Clients of each service of datagrams at most.
     pub datagrams: usize,
     /// Whose an address of the tunnel is.
     pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
 }
 
-impl<S: Stack> Bound<S> {
+impl<S: Stack> BoundServices<S> {
     /// How many services of datagrams there are.
     pub fn datagram_services(&self) -> usize {
         self.datagram_forwards.len() + self.exposed_datagrams.len()
@@ -117,39 +117,39 @@ impl<S: Stack> Bound<S> {
     }
 
     /// Serves them all, and tells what they are. To be called within a runtime.
-    pub fn serve(self, gate: &Arc<Gate<S>>, rules: &Rules) -> Vec<String> {
+    pub fn serve(self, context: &Arc<ProxyContext<S>>, rules: &ServiceLimits) -> Vec<String> {
         let mut names = Vec::new();
         for (name, listener) in self.socks {
-            let (all, gate) = (gate.clone(), gate.clone());
+            let (all, context) = (context.clone(), context.clone());
             names.push(name.clone());
             let serve = move |stream, client, connection| {
-                socks_server::serve(gate.clone(), stream, client, connection)
+                socks_server::serve(context.clone(), stream, client, connection)
             };
             tokio::spawn(serve_each(
                 all,
                 listener,
-                ListenerRole { name, group: Group::Asking },
+                ListenerRole { name, group: Group::BeforeRequest },
                 serve,
             ));
         }
         for (name, listener) in self.http {
-            let (all, gate) = (gate.clone(), gate.clone());
+            let (all, context) = (context.clone(), context.clone());
             names.push(name.clone());
             let serve = move |stream, client, connection| {
-                http_server::serve(gate.clone(), stream, client, connection)
+                http_server::serve(context.clone(), stream, client, connection)
             };
             tokio::spawn(serve_each(
                 all,
                 listener,
-                ListenerRole { name, group: Group::Asking },
+                ListenerRole { name, group: Group::BeforeRequest },
                 serve,
             ));
         }
         for (name, listener, rule) in self.forwards {
-            let (all, gate, to) = (gate.clone(), gate.clone(), Arc::new(rule.to));
+            let (all, context, to) = (context.clone(), context.clone(), Arc::new(rule.to));
             names.push(name.clone());
             let serve = move |stream, client, connection| {
-                forward(gate.clone(), to.clone(), stream, client, connection)
+                forward(context.clone(), to.clone(), stream, client, connection)
             };
             tokio::spawn(serve_each(
                 all,
@@ -159,25 +159,25 @@ impl<S: Stack> Bound<S> {
             ));
         }
         for (name, socket, rule) in self.datagram_forwards {
-            let (gate, to) = (gate.clone(), Arc::new(rule.to));
+            let (context, to) = (context.clone(), Arc::new(rule.to));
             names.push(name.clone());
             let open = move |client: SocketAddr| {
-                let (gate, to) = (gate.clone(), to.clone());
-                async move { gate.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
+                let (context, to) = (context.clone(), to.clone());
+                async move { context.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
             };
-            tokio::spawn(carry_datagrams(name, rules.datagrams, socket, open));
+            tokio::spawn(relay_datagrams(name, rules.datagrams, socket, open));
         }
         for (number, (name, listener, rule)) in self.exposed.into_iter().enumerate() {
             names.push(name.clone());
             let (to, source) = (Arc::new(rule.to), rules.source.clone());
-            let exposed = Exposed { number, what: name, to, source };
-            tokio::spawn(expose::<S>(gate.clone(), listener, exposed));
+            let exposed = ExposedService { number, what: name, to, source };
+            tokio::spawn(expose::<S>(context.clone(), listener, exposed));
         }
         for (name, socket, rule) in self.exposed_datagrams {
             let SocketAddress::Ip(to) = rule.to else { continue };
             names.push(name.clone());
             let open = move |_| to_service(to);
-            tokio::spawn(carry_datagrams(name, rules.datagrams, socket, open));
+            tokio::spawn(relay_datagrams(name, rules.datagrams, socket, open));
         }
         names
     }

@@ -96,9 +96,9 @@ impl Reply {
 #[derive(Debug, PartialEq, Eq)]
 pub enum State {
     /// It has to say more.
-    Asking,
+    Negotiating,
     /// It has asked, and waits for a [`Reply`].
-    Asked(Request),
+    Requested(Request),
     /// It was refused, and told so.
     Refused,
 }
@@ -124,7 +124,7 @@ impl<'a> Negotiation<'a> {
     /// A client that has said nothing yet.
     pub fn new(users: &'a Users) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
-        Self { users, phase: Phase::Methods, input, output, state: State::Asking }
+        Self { users, phase: Phase::Methods, input, output, state: State::Negotiating }
     }
 
     /// Takes what the client sent.
@@ -176,7 +176,7 @@ impl<'a> Negotiation<'a> {
         }
         let count = usize::from(*self.input.get(1)?);
         let methods = self.input.get(2..2 + count)?;
-        let wanted = if self.users.are_asked() { PASSWORD } else { NO_AUTHENTICATION };
+        let wanted = if self.users.are_required() { PASSWORD } else { NO_AUTHENTICATION };
         if methods.contains(&wanted) {
             self.phase = if wanted == PASSWORD { Phase::Password } else { Phase::Request };
             self.output.extend_from_slice(&[VERSION, wanted]);
@@ -204,26 +204,26 @@ impl<'a> Negotiation<'a> {
     }
 
     fn request(&mut self) -> Option<usize> {
-        let nowhere = super::namespace::unspecified(true);
+        let unspecified_address = super::namespace::unspecified(true);
         if *self.input.first()? != VERSION {
-            self.refuse(&Reply::GeneralFailure.encode(nowhere));
+            self.refuse(&Reply::GeneralFailure.encode(unspecified_address));
             return None;
         }
         let command = *self.input.get(1)?;
         let (target, len) = match address(self.input.get(3..)?) {
             Address::Short => return None,
             Address::Bad => {
-                self.refuse(&Reply::AddressNotSupported.encode(nowhere));
+                self.refuse(&Reply::AddressNotSupported.encode(unspecified_address));
                 return None;
             }
             Address::Whole(target, len) => (target, len),
         };
         self.phase = Phase::Over;
         match command {
-            CONNECT => self.state = State::Asked(Request::Connect(target)),
-            UDP_ASSOCIATE => self.state = State::Asked(Request::UdpAssociate(target)),
+            CONNECT => self.state = State::Requested(Request::Connect(target)),
+            UDP_ASSOCIATE => self.state = State::Requested(Request::UdpAssociate(target)),
             // BIND, which nobody offers, and what is none.
-            _ => self.refuse(&Reply::CommandNotSupported.encode(nowhere)),
+            _ => self.refuse(&Reply::CommandNotSupported.encode(unspecified_address)),
         }
         Some(3 + len)
     }

@@ -8,36 +8,37 @@ use tokio::{
 };
 
 use super::{
-    associate::associate,
     connections::{Connection, Group},
-    gate::{ASKING, Gate, carry, refuse},
     half_open::Client,
     local::Stream,
     namespace::unspecified,
+    serve::{ProxyContext, REQUEST_TIMEOUT, carry, refuse},
     socks::{Negotiation, Reply, Request, State},
     stack::Stack,
+    udp_associate::associate,
     users::Users,
 };
 use config::target::Target;
 
 /// Serves one client.
 pub(super) async fn serve<S: Stack>(
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     mut stream: Stream,
     client: Client,
     mut connection: Connection,
 ) -> io::Result<()> {
-    let asked = timeout(ASKING, negotiate(&gate.users, &mut stream, &connection)).await??;
-    match asked {
+    let request =
+        timeout(REQUEST_TIMEOUT, negotiate(&context.users, &mut stream, &connection)).await??;
+    match request {
         Some((Request::Connect(target), early)) => {
-            let admitted = connection.become_in_time(Group::Clients, S::CONNECTION).await;
-            let stream = stream.unless(admitted)?;
-            connect(&gate, (stream, client, connection), &target, early).await
+            let admitted = connection.wait_to_change_group(Group::Clients, S::CONNECTION).await;
+            let stream = stream.or_reset(admitted)?;
+            connect(&context, (stream, client, connection), &target, early).await
         }
         Some((Request::UdpAssociate(from), _)) => {
-            let admitted = connection.become_in_time(Group::Clients, S::ASSOCIATION).await;
-            let stream = stream.unless(admitted)?;
-            associate(gate, stream, &from, &connection).await
+            let admitted = connection.wait_to_change_group(Group::Clients, S::ASSOCIATION).await;
+            let stream = stream.or_reset(admitted)?;
+            associate(context, stream, &from, &connection).await
         }
         None => refuse(stream, &[]).await,
     }
@@ -65,9 +66,9 @@ async fn negotiate(
             stream.write_all(&output).await?;
         }
         match negotiation.state() {
-            State::Asking => {}
+            State::Negotiating => {}
             State::Refused => return Ok(None),
-            State::Asked(request) => {
+            State::Requested(request) => {
                 let request = request.clone();
                 return Ok(Some((request, negotiation.into_rest())));
             }
@@ -76,20 +77,20 @@ async fn negotiate(
 }
 
 async fn connect<S: Stack>(
-    gate: &Gate<S>,
+    context: &ProxyContext<S>,
     (mut here, client, connection): (Stream, Client, Connection),
     target: &Target,
     mut early: Vec<u8>,
 ) -> io::Result<()> {
-    let nowhere = unspecified(true);
-    match gate.dialer.dial_for(client, &mut here, &mut early, target).await {
+    let unspecified_address = unspecified(true);
+    match context.dialer.dial_for(client, &mut here, &mut early, target).await {
         Ok(mut there) => {
-            here.write_all(&Reply::Succeeded.encode(nowhere)).await?;
+            here.write_all(&Reply::Succeeded.encode(unspecified_address)).await?;
             there.write_all(&early).await?;
             carry::<S>(here, there, &connection).await
         }
         Err(error) => {
-            refuse(here, &Reply::of_error(&error).encode(nowhere)).await?;
+            refuse(here, &Reply::of_error(&error).encode(unspecified_address)).await?;
             Err(io::Error::new(error.kind(), format!("{target}: {error}")))
         }
     }

@@ -16,11 +16,11 @@ use tokio::{
 
 use super::{
     local::Stream,
-    relay::{Broken, Copied, Direction, News, OnMove, ROUNDS, State, carry_both},
+    relay::{Broken, Copied, Direction, OnMove, Progress, ROUNDS, State, carry_both},
 };
 
 /// Empty pipes that a thread keeps; each is two file descriptors.
-const KEPT: usize = 16;
+const MAX_IDLE_PIPES: usize = 16;
 
 thread_local! {
     static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
@@ -50,12 +50,12 @@ impl<'a, R, W> Spliced<'a, R, W> {
 }
 
 impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
-    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>> {
+    fn poll(&mut self, cx: &mut Context<'_>, progress: &mut Progress) -> Poll<Result<(), Broken>> {
         for _ in 0..ROUNDS {
             if let Some(pipe) = &mut self.pipe {
                 ready!(self.to.poll_write_ready(cx)).map_err(Broken::Writer)?;
                 match self.to.try_io(Interest::WRITABLE, || pipe.drain(self.to)) {
-                    Ok(_) => news.has_moved = true,
+                    Ok(_) => progress.has_moved = true,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     Err(error) => return Poll::Ready(Err(Broken::Writer(error))),
                 }
@@ -71,7 +71,7 @@ impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
                     match self.from.try_io(Interest::READABLE, || pipe.fill(self.from)) {
                         Ok(0) => {
                             give_back(Some(pipe));
-                            news.end()?;
+                            progress.reader_end()?;
                             self.state = State::Ending;
                         }
                         Ok(_) => self.pipe = Some(pipe),
@@ -103,7 +103,7 @@ fn take_pipe() -> io::Result<Pipe> {
 /// Keeps an empty pipe for the next.
 fn give_back(pipe: Option<Pipe>) {
     PIPES.with_borrow_mut(|pipes| {
-        if pipes.len() < KEPT {
+        if pipes.len() < MAX_IDLE_PIPES {
             pipes.extend(pipe);
         }
     });

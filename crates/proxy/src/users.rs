@@ -13,7 +13,7 @@ impl Users {
     }
 
     /// Whether clients have to authenticate.
-    pub fn are_asked(&self) -> bool {
+    pub fn are_required(&self) -> bool {
         !self.0.is_empty()
     }
 
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn only_name_and_password_together_are_admitted() {
         let mut users = Users::default();
-        assert!(!users.are_asked());
+        assert!(!users.are_required());
         users.add("ann".into(), Zeroizing::new("secret".into()));
         users.add("bob".into(), Zeroizing::new(String::new()));
-        assert!(users.are_asked() && users.admit(b"ann", b"secret") && users.admit(b"bob", b""));
+        assert!(users.are_required() && users.admit(b"ann", b"secret") && users.admit(b"bob", b""));
         for (name, password) in [
             ("ann", ""),
             ("ann", "secre"),

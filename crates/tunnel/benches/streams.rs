@@ -81,9 +81,9 @@ async fn send(mut stream: TcpStream) {
 /// Gbit/s, for so long, once it is under way.
 async fn receive(mut stream: TcpStream, turn: Duration) -> f64 {
     let mut bytes = vec![0; BUFFER];
-    let mut heard = 0;
-    while heard < 64 << 20 {
-        heard += stream.read(&mut bytes).await.unwrap();
+    let mut received = 0;
+    while received < 64 << 20 {
+        received += stream.read(&mut bytes).await.unwrap();
     }
     let (begun, mut counted) = (boottime_nanos(), 0);
     loop {

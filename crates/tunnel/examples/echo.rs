@@ -18,9 +18,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     stream.write_all(b"hello through the tunnel\n").await?;
     stream.shutdown().await?;
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).await?;
-    print!("{heard}");
+    let mut received = String::new();
+    stream.read_to_string(&mut received).await?;
+    print!("{received}");
 
     drop(stream);
     tunnel.close().await;

@@ -60,9 +60,10 @@ impl Tunnel {
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let at = listener.local_addr()?;
-        let inside = self.inside().clone();
-        let known = password.clone();
-        let serving = tokio::spawn(async move { inside.serve_socks(listener, USER, known).await });
+        let net = self.net().clone();
+        let expected_password = password.clone();
+        let serving =
+            tokio::spawn(async move { net.serve_socks(listener, USER, expected_password).await });
         Ok(Gateway { at, password, serving: serving.abort_handle() })
     }
 }

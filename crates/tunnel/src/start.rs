@@ -11,7 +11,7 @@ use std::{
 use config::{EndpointName, conf::Conf};
 use netstack::{StackRecv, StackSend};
 use node::{ApplyError, Attachments, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
-use proxy::Inside;
+use proxy::TunnelNet;
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
 use wg::PostQuantum;
@@ -35,7 +35,7 @@ pub enum StartError {
 /// for the kernel does so on a thread of its own.
 pub(crate) async fn start<T: Send + 'static>(
     conf: &Arc<Conf>,
-    then: impl FnOnce(Inside, Node) -> T + Send + 'static,
+    then: impl FnOnce(TunnelNet, Node) -> T + Send + 'static,
 ) -> Result<T, StartError> {
     if conf.interface.addresses.is_empty() {
         return Err(StartError::NoAddress);
@@ -45,7 +45,7 @@ pub(crate) async fn start<T: Send + 'static>(
     }
     let endpoints = resolve(conf).await?;
     let conf = conf.clone();
-    aside(move || start_node(&conf, &endpoints).map(|(inside, node)| then(inside, node)))
+    run_on_thread(move || start_node(&conf, &endpoints).map(|(net, node)| then(net, node)))
         .await
         .unwrap_or_else(|error| Err(StartError::System(error)))
 }
@@ -54,37 +54,37 @@ pub(crate) async fn start<T: Send + 'static>(
 ///
 /// # Errors
 /// There is no thread to be had, or it panicked.
-pub(crate) async fn aside<T: Send + 'static>(
+pub(crate) async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let working = move || {
         // Where nobody waits any more, it ends here.
-        let _ = tell.send(work());
+        let _ = sender.send(work());
     };
     thread::Builder::new().name("tunnel".into()).spawn(working)?;
-    told.await.map_err(|_| io::Error::other("the thread panicked"))
+    receiver.await.map_err(|_| io::Error::other("the thread panicked"))
 }
 
 fn start_node(
     conf: &Conf,
     endpoints: &HashMap<EndpointName, SocketAddr>,
-) -> Result<(Inside, Node), StartError> {
+) -> Result<(TunnelNet, Node), StartError> {
     let change = conf.change(|name| Ok(endpoints[name]))?;
     let endpoints: Vec<SocketAddr> = endpoints.values().copied().collect();
 
     let offloads = Arc::new(Offloads::default());
     let fwmark = conf.interface.fwmark.unwrap_or(0);
     let mtu = conf.interface.mtu.map_or_else(|| path_mtu(fwmark, &endpoints), u32::from);
-    let opened = Inside::open(conf, mtu, &offloads);
-    let (inside, ip) = opened.map_err(StartError::System)?;
+    let opened = TunnelNet::open(conf, mtu, &offloads);
+    let (net, ip) = opened.map_err(StartError::System)?;
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
-    let node = data_plane(&inside, ip, udp, offloads, Attachments::default());
+    let node = data_plane(&net, ip, udp, offloads, Attachments::default());
     let node = node.map_err(StartError::System)?;
     node.set_post_quantum(conf.interface.features.post_quantum.unwrap_or(PostQuantum::On));
     node.apply(change).map_err(StartError::Refused)?;
     node.link_up().map_err(StartError::Port)?;
-    Ok((inside, node))
+    Ok((net, node))
 }
 
 /// Starts the data plane around the inside's stack.
@@ -92,7 +92,7 @@ fn start_node(
 /// # Errors
 /// The system starts no more threads.
 pub(crate) fn data_plane(
-    inside: &Inside,
+    net: &TunnelNet,
     (recv, send, info): (StackRecv, StackSend, TunInfo),
     udp: (UdpSocket, UdpReceiver),
     offloads: Arc<Offloads>,
@@ -100,7 +100,7 @@ pub(crate) fn data_plane(
 ) -> io::Result<Node> {
     let ip = IpSide { recv, send, info, source: None };
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let stack = inside.stack().clone();
+    let stack = net.stack().clone();
     let ended = move |error| {
         tracing::error!(%error, "the data plane ended");
         stack.close();
@@ -110,8 +110,8 @@ pub(crate) fn data_plane(
 
 /// The largest of the paths' MTUs less our overhead, where the kernel says.
 pub(crate) fn path_mtu(fwmark: u32, endpoints: &[SocketAddr]) -> u32 {
-    let asked = Netlink::open().map_err(Into::into);
-    let mtu = asked.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
+    let opened = Netlink::open().map_err(Into::into);
+    let mtu = opened.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
     mtu.unwrap_or_else(|error| {
         tracing::debug!(%error, "no MTU of the path");
         DEFAULT_MTU
@@ -120,13 +120,13 @@ pub(crate) fn path_mtu(fwmark: u32, endpoints: &[SocketAddr]) -> u32 {
 
 /// The endpoints' addresses, by their names.
 async fn resolve(conf: &Conf) -> Result<HashMap<EndpointName, SocketAddr>, StartError> {
-    let mut known = HashMap::new();
+    let mut addresses = HashMap::new();
     for name in conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
         let resolved = resolve_one(name).await;
         let failed = |error| StartError::Endpoint(name.clone(), error);
-        known.insert(name.clone(), resolved.map_err(failed)?);
+        addresses.insert(name.clone(), resolved.map_err(failed)?);
     }
-    Ok(known)
+    Ok(addresses)
 }
 
 async fn resolve_one(name: &EndpointName) -> io::Result<SocketAddr> {

@@ -103,11 +103,11 @@ impl Member {
         let mut member = Self { tunnel, addresses };
         member.log_in(options, end).await?;
         // The data plane hears it last, after the peers.
-        let known = member.addresses.wait_for(|addresses| !addresses.is_empty());
-        match timeout_at(end, known).await.map(|known| known.map(drop)) {
+        let assigned = member.addresses.wait_for(|addresses| !addresses.is_empty());
+        match timeout_at(end, assigned).await.map(|assigned| assigned.map(drop)) {
             Ok(Ok(())) => Ok(member),
             Ok(Err(_)) => Err(JoinError::Ended),
-            Err(_) => Err(member.late().await),
+            Err(_) => Err(member.timeout_error().await),
         }
     }
 
@@ -124,25 +124,25 @@ impl Member {
         } = options;
         let server_key = server_key.map(|key| read_server_key(&key)).transpose();
         let server_key = server_key.map_err(|why| JoinError::Refused(why.to_owned()))?;
-        let (watcher, mut news) = watcher();
+        let (watcher, mut notifications) = watcher();
         let mask = WatchMask::INITIAL_STATE;
         self.requests()?.send(Request::Watch { mask, watcher }).await.map_err(ended)?;
-        let mut prefs = self.ask(|reply| Request::Prefs { reply }).await?;
+        let mut prefs = self.request(|reply| Request::Prefs { reply }).await?;
         prefs.set_coordinator(coordinator, server_key);
         prefs.want_running = true;
         prefs.hostname = hostname.unwrap_or(prefs.hostname);
         prefs.advertise_tags = tags.unwrap_or(prefs.advertise_tags);
         prefs.route_all = accept_routes.unwrap_or(prefs.route_all);
-        let mut has_asked = auth_key.is_some();
+        let mut has_requested_login = auth_key.is_some();
         let auth_key = auth_key.map(|key| AuthKey::new(String::clone(&key))).unwrap_or_default();
         let options = StartOptions { update_prefs: Some(prefs), auth_key };
-        self.ask(|reply| Request::Start { options, reply }).await?;
+        self.request(|reply| Request::Start { options, reply }).await?;
         loop {
-            let told = match timeout_at(end, news.recv()).await {
-                Ok(told) => told.ok_or(JoinError::Ended)?,
-                Err(_) => return Err(self.late().await),
+            let notification = match timeout_at(end, notifications.recv()).await {
+                Ok(notification) => notification.ok_or(JoinError::Ended)?,
+                Err(_) => return Err(self.timeout_error().await),
             };
-            let Notify { err_message, browse_to_url, state, .. } = &*told;
+            let Notify { err_message, browse_to_url, state, .. } = &*notification;
             if let Some(why) = err_message {
                 return Err(JoinError::Refused(plain(why)));
             }
@@ -153,12 +153,12 @@ impl Member {
             }
             match state {
                 Some(State::Running) => return Ok(()),
-                Some(State::NeedsLogin) if !has_asked => {
+                Some(State::NeedsLogin) if !has_requested_login => {
                     if on_page.is_none() {
                         return Err(JoinError::NeedsLogin);
                     }
-                    has_asked = true;
-                    self.ask(|reply| Request::LoginInteractive { reply }).await?;
+                    has_requested_login = true;
+                    self.request(|reply| Request::LoginInteractive { reply }).await?;
                 }
                 _ => {}
             }
@@ -166,7 +166,7 @@ impl Member {
     }
 
     /// Why it takes so long.
-    async fn late(&self) -> JoinError {
+    async fn timeout_error(&self) -> JoinError {
         match self.status().await {
             Ok(status) => JoinError::TimedOut(status.health),
             Err(_) => JoinError::Ended,
@@ -189,7 +189,7 @@ impl Member {
     /// # Errors
     /// The agent has ended.
     pub async fn status(&self) -> Result<Status, RequestError> {
-        let status = self.ask(|reply| Request::Status { peers: true, reply }).await?;
+        let status = self.request(|reply| Request::Status { peers: true, reply }).await?;
         Ok(Status::from(*status))
     }
 
@@ -199,7 +199,7 @@ impl Member {
     /// # Errors
     /// The coordinator was not told, or the agent has ended.
     pub async fn logout(&self) -> Result<(), RequestError> {
-        self.ask(|reply| Request::Logout { reply }).await
+        self.request(|reply| Request::Logout { reply }).await
     }
 
     /// Ends the tunnel as [`Tunnel::close`] does, and with the last clone the node. The network
@@ -208,7 +208,10 @@ impl Member {
         self.tunnel.close().await;
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, RequestError> {
+    async fn request<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
         self.requests()?.send(request(reply)).await.map_err(ended)?;
         let answer = answer.await.map_err(|_| RequestError::Ended)?;
@@ -224,12 +227,12 @@ impl Member {
 
 impl Agent {
     pub fn network_changes(&self) -> impl Fn() + Send + use<> {
-        let tell = self.plane_handle.as_ref().map(PlaneHandle::network_changes);
-        move || tell.iter().for_each(|tell| tell())
+        let notify = self.plane_handle.as_ref().map(PlaneHandle::network_changes);
+        move || notify.iter().for_each(|notify| notify())
     }
 
     /// Ends the agent, and waits for all threads that have the node.
-    pub fn end(&mut self) {
+    pub fn stop(&mut self) {
         self.requests = None;
         // One that panicked has ended, too.
         self.thread.take().map(JoinHandle::join);

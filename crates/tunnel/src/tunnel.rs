@@ -10,7 +10,7 @@ use std::{
 
 use netstack::{TcpListener, TcpStream, UdpSocket};
 use node::Node;
-use proxy::Inside;
+use proxy::TunnelNet;
 use sys::netlink::{Event, Monitor};
 use wg::config::PeerState;
 
@@ -20,13 +20,13 @@ use crate::{Config, StartError, start::start};
 ///
 /// Dropping that waits for the tunnel's threads, some milliseconds at most 100.
 #[derive(Clone)]
-pub struct Tunnel(Arc<Running>);
+pub struct Tunnel(Arc<RunningTunnel>);
 
-pub(crate) struct Running {
-    inside: Inside,
+pub(crate) struct RunningTunnel {
+    net: TunnelNet,
     node: Arc<Node>,
     /// `None` where the machine does not tell of its routes.
-    routes: Option<RouteWatch>,
+    routes: Option<RouteWatcher>,
     /// What it has as a node of a tailnet.
     #[cfg(feature = "tailnet")]
     agent: Option<crate::tailnet::Agent>,
@@ -40,7 +40,7 @@ impl Tunnel {
     /// An endpoint's name is not to be resolved, the UDP port is not to be had, or the
     /// system gives no thread or socket.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
-        Ok(Self(Arc::new(start(&config.0, Running::new).await?)))
+        Ok(Self(Arc::new(start(&config.0, RunningTunnel::new).await?)))
     }
 
     /// Connects to an address. Dropping the future gives it up.
@@ -50,7 +50,7 @@ impl Tunnel {
     /// of which there is no address here; `ConnectionRefused`; `TimedOut`, after two
     /// minutes; `HostUnreachable`; `NotConnected` once the tunnel has ended.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        self.0.inside.connect(to).await
+        self.0.net.connect(to).await
     }
 
     /// Connects to a name, or to an address, IPv6 with or without brackets. The addresses
@@ -59,7 +59,7 @@ impl Tunnel {
     /// # Errors
     /// Those of [`Tunnel::connect`] and [`Tunnel::resolve`].
     pub async fn connect_host(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        self.0.inside.connect_host(host, port).await
+        self.0.net.connect_host(host, port).await
     }
 
     /// The addresses of a name, those of IPv6 first. The servers of `DNS` are asked through
@@ -70,7 +70,7 @@ impl Tunnel {
     /// `NotFound` where there is no such name or no server to ask, `TimedOut` where none
     /// answers.
     pub async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        self.0.inside.addresses(name).await
+        self.0.net.addresses(name).await
     }
 
     /// Listens at an address of ours, or at all of its family where it is unspecified (of
@@ -80,7 +80,7 @@ impl Tunnel {
     /// `AddrNotAvailable` where the address is not ours, `AddrInUse`, and `NotConnected`
     /// once the tunnel has ended.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
-        self.0.inside.stack().listen(at)
+        self.0.net.stack().listen(at)
     }
 
     /// Binds a UDP socket, to addresses and ports as with [`Tunnel::listen`]. What it sends
@@ -89,7 +89,7 @@ impl Tunnel {
     /// # Errors
     /// As with [`Tunnel::listen`].
     pub fn bind_udp(&self, at: SocketAddr) -> io::Result<UdpSocket> {
-        self.0.inside.stack().bind_udp(at)
+        self.0.net.stack().bind_udp(at)
     }
 
     /// Sends an ICMP echo request and waits for its answer; how long that took. It waits
@@ -98,7 +98,7 @@ impl Tunnel {
     /// # Errors
     /// There is no address of its family here, or the tunnel has ended.
     pub async fn ping(&self, to: IpAddr) -> io::Result<Duration> {
-        self.0.inside.stack().ping(to).await
+        self.0.net.stack().ping(to).await
     }
 
     /// The UDP port outside of the tunnel.
@@ -113,12 +113,12 @@ impl Tunnel {
 
     /// How many TCP connections there are, those that end too.
     pub fn connections(&self) -> usize {
-        self.0.inside.stack().connections()
+        self.0.net.stack().connections()
     }
 
     /// Bytes that the buffers of all connections hold.
     pub fn memory_used(&self) -> usize {
-        self.0.inside.stack().memory_used()
+        self.0.net.stack().memory_used()
     }
 
     /// Every counter that is not a peer's, by name: what was dropped, and why.
@@ -128,7 +128,7 @@ impl Tunnel {
             ("udp_receive_buffer", stats.socket.receive_buffer),
             ("udp_send_buffer", stats.socket.send_buffer),
         ];
-        let dropped = self.0.inside.dropped().counters();
+        let dropped = self.0.net.dropped().counters();
         stats.losses().into_iter().chain(dropped).chain(buffers).collect()
     }
 
@@ -139,13 +139,13 @@ impl Tunnel {
     /// A peer that does not answer is waited for, 100 seconds: who has less patience gives
     /// the future up and drops the tunnel.
     pub async fn close(self) {
-        let stack = self.0.inside.stack();
+        let stack = self.0.net.stack();
         stack.drained().await;
         stack.close();
     }
 
     #[cfg(feature = "tailnet")]
-    pub(crate) fn of(running: Running) -> Self {
+    pub(crate) fn from_running(running: RunningTunnel) -> Self {
         Self(Arc::new(running))
     }
 
@@ -155,8 +155,8 @@ impl Tunnel {
     }
 
     #[cfg(feature = "gateway")]
-    pub(crate) fn inside(&self) -> &Inside {
-        &self.0.inside
+    pub(crate) fn net(&self) -> &TunnelNet {
+        &self.0.net
     }
 }
 
@@ -166,13 +166,13 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-impl Running {
-    fn new(inside: Inside, node: Node) -> Self {
+impl RunningTunnel {
+    fn new(net: TunnelNet, node: Node) -> Self {
         let node = Arc::new(node);
         let routed = node.clone();
         let routes = watch_routes(move || routed.routes_changed());
         Self {
-            inside,
+            net,
             node,
             routes,
             #[cfg(feature = "tailnet")]
@@ -182,42 +182,42 @@ impl Running {
 
     /// That of a node of a tailnet.
     #[cfg(feature = "tailnet")]
-    pub fn of_member(inside: Inside, node: Arc<Node>, agent: crate::tailnet::Agent) -> Self {
-        let (routed, tell) = (node.clone(), agent.network_changes());
+    pub fn for_tailnet(net: TunnelNet, node: Arc<Node>, agent: crate::tailnet::Agent) -> Self {
+        let (routed, notify_agent) = (node.clone(), agent.network_changes());
         let routes = watch_routes(move || {
             routed.routes_changed();
-            tell();
+            notify_agent();
         });
-        Self { inside, node, routes, agent: Some(agent) }
+        Self { net, node, routes, agent: Some(agent) }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTunnel {
     fn drop(&mut self) {
         // Through the engine, which ends only with the node.
-        self.inside.stack().close();
+        self.net.stack().close();
         self.routes = None;
         #[cfg(feature = "tailnet")]
         if let Some(agent) = &mut self.agent {
-            agent.end();
+            agent.stop();
         }
     }
 }
 
-fn watch_routes(changed: impl Fn() + Send + 'static) -> Option<RouteWatch> {
-    RouteWatch::start(changed)
+fn watch_routes(changed: impl Fn() + Send + 'static) -> Option<RouteWatcher> {
+    RouteWatcher::start(changed)
         .inspect_err(|error| tracing::debug!(%error, "changed routes will not be heard of"))
         .ok()
 }
 
 /// A thread that hears of changed routes and addresses: by which of our addresses the peers are
 /// reached is to be found out again then.
-struct RouteWatch {
+struct RouteWatcher {
     waker: Box<dyn Fn() + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl RouteWatch {
+impl RouteWatcher {
     fn start(changed: impl Fn() + Send + 'static) -> io::Result<Self> {
         let mut monitor = Monitor::open()?;
         let waker = monitor.waker();
@@ -239,7 +239,7 @@ impl RouteWatch {
     }
 }
 
-impl Drop for RouteWatch {
+impl Drop for RouteWatcher {
     fn drop(&mut self) {
         (self.waker)();
         if let Some(thread) = self.thread.take() {

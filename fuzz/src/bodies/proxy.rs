@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use config::{Host, Target};
 use proxy::{
     Users,
-    dns::{Answer, Question, Record},
-    http::{self, Asked, Body, Follows},
+    dns::{Answer, Query, Record},
+    http::{self, Body, Follows, RequestInfo},
     socks::{self, Negotiation, State, datagram},
 };
 
@@ -43,9 +43,9 @@ pub fn socks(data: &[u8]) {
     let users = users(flags);
     let whole = talk(&users, [rest].into_iter());
     assert_eq!(whole, talk(&users, pieces(rest, seed)), "it is another talk in pieces");
-    let (said, asked, early) = whole;
+    let (said, request, early) = whole;
     assert!(rest.ends_with(&early));
-    if let Some(request) = asked {
+    if let Some(request) = request {
         let is_asked = flags & 1 != 0;
         assert_eq!(said, if is_asked { &[5, 2, 1, 0][..] } else { &[5, 0] });
         let consumed = &rest[..rest.len() - early.len()];
@@ -78,11 +78,11 @@ fn talk<'a>(users: &Users, pieces: impl Iterator<Item = &'a [u8]>) -> Talk {
         negotiation.handle_input(piece);
         said.extend(negotiation.poll_output().unwrap_or_default());
     }
-    let asked = match negotiation.state() {
-        State::Asked(request) => Some(request.clone()),
-        State::Asking | State::Refused => None,
+    let request = match negotiation.state() {
+        State::Requested(request) => Some(request.clone()),
+        State::Negotiating | State::Refused => None,
     };
-    (said, asked, negotiation.into_rest())
+    (said, request, negotiation.into_rest())
 }
 
 fn check_target(target: &Target) {
@@ -142,10 +142,16 @@ pub fn http(data: &[u8]) {
 fn answer(data: &[u8], flags: u8, whole: bool) {
     let bit = |bit: u8| flags & bit != 0;
     let (is_head, upgrades, closes) = (bit(2), bit(4), bit(8));
-    let asked = Asked { minor: u8::from(bit(16)), is_head, upgrades, closes, ..Asked::default() };
-    let Ok(Some((answer, len))) = http::Answer::parse(data, &asked, whole) else { return };
+    let info = RequestInfo {
+        minor: u8::from(bit(16)),
+        is_head,
+        upgrades,
+        closes,
+        ..RequestInfo::default()
+    };
+    let Ok(Some((answer, len))) = http::Answer::parse(data, &info, whole) else { return };
     for short in [len - 1, len / 2] {
-        let partial = http::Answer::parse(&data[..short], &asked, whole);
+        let partial = http::Answer::parse(&data[..short], &info, whole);
         assert!(matches!(partial, Ok(None)), "{short} of {len} bytes: {partial:?}");
     }
     assert!(upgrades || answer.follows != Follows::Upgrade);
@@ -222,13 +228,13 @@ fn check_request(forward: &http::Forward) {
     assert!(path.starts_with(b"/") || (method, path) == (b"OPTIONS", b"*"));
     assert_eq!(version, b"HTTP/1.1");
     let all = |name: &str| of_name(&fields, name);
-    let connection: &[&[u8]] = match (forward.asked.upgrades, forward.asked.closes) {
+    let connection: &[&[u8]] = match (forward.info.upgrades, forward.info.closes) {
         (true, _) => &[b"Upgrade"],
         (_, true) => &[b"close"],
         _ => &[],
     };
     assert_eq!((all("host").len(), &all("connection")[..]), (1, connection));
-    assert_eq!(all("upgrade").is_empty(), !forward.asked.upgrades);
+    assert_eq!(all("upgrade").is_empty(), !forward.info.upgrades);
     for ours in ["proxy-authorization", "proxy-connection", "keep-alive", "te"] {
         assert!(all(ours).is_empty(), "{ours} goes to the origin");
     }
@@ -282,20 +288,20 @@ pub fn dns(data: &[u8]) {
     let (name, rest) = rest.split_at(usize::from(name_len).min(rest.len()));
     let name = String::from_utf8_lossy(name);
     let name = if kind & 2 == 0 { "www.example" } else { &*name };
-    let Some(question) = Question::new(0x1234, name, record) else { return };
-    let asked = question.as_bytes();
-    check_question(asked, name);
+    let Some(query) = Query::new(0x1234, name, record) else { return };
+    let bytes = query.as_bytes();
+    check_question(bytes, name);
     if kind & 4 != 0 {
-        question.answer(rest);
+        query.answer(rest);
         return;
     }
-    let mut message = asked.to_vec();
+    let mut message = bytes.to_vec();
     message[2] |= 0x80;
     message[3] = flags;
     message[7] = count;
     let records = message.len();
     message.extend_from_slice(rest);
-    let answer = question.answer(&message).expect("it is an answer to the question");
+    let answer = query.answer(&message).expect("it is an answer to the question");
     let expected = match flags & 0xf {
         0 => records_of(&message[records..], count, record),
         3 => Answer::NoSuchName,

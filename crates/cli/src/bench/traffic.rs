@@ -23,10 +23,10 @@ const CHUNK: usize = 128 << 10;
 const INTERVAL: Duration = Duration::from_millis(3);
 
 /// An echo that takes longer is lost.
-const LOST: Duration = Duration::from_secs(1);
+const ECHO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a receiver checks whether the measurement is over.
-const CHECK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn now() -> Duration {
     boottime()
@@ -49,7 +49,7 @@ impl Load {
                 Err(error) if now() - begin > TIMEOUT => {
                     return Err(error).context("the tunnel does not come up");
                 }
-                Err(_) => thread::sleep(CHECK),
+                Err(_) => thread::sleep(POLL_INTERVAL),
             }
         };
         let at = listener.local_addr()?;
@@ -91,8 +91,8 @@ pub(super) fn echoes(
     time: Duration,
 ) -> anyhow::Result<Vec<Duration>> {
     let (client, server) = sockets(from, to, address)?;
-    client.set_read_timeout(Some(LOST))?;
-    server.set_read_timeout(Some(CHECK))?;
+    client.set_read_timeout(Some(ECHO_TIMEOUT))?;
+    server.set_read_timeout(Some(POLL_INTERVAL))?;
     let over = AtomicBool::new(false);
     let mut times = thread::scope(|scope| -> anyhow::Result<Vec<Duration>> {
         let answer = || {
@@ -105,7 +105,7 @@ pub(super) fn echoes(
             }
         };
         thread::Builder::new().spawn_scoped(scope, answer)?;
-        let times = call(&client, time);
+        let times = send_echoes(&client, time);
         over.store(true, Ordering::Relaxed);
         times
     })?;
@@ -114,7 +114,7 @@ pub(super) fn echoes(
     Ok(times)
 }
 
-fn call(client: &UdpSocket, time: Duration) -> anyhow::Result<Vec<Duration>> {
+fn send_echoes(client: &UdpSocket, time: Duration) -> anyhow::Result<Vec<Duration>> {
     let (begin, mut times, mut number) = (now(), Vec::new(), 0u64);
     while now() - begin < time {
         number += 1;
@@ -164,7 +164,7 @@ impl Flood {
 
     pub fn run(self, time: Duration) -> anyhow::Result<Flooded> {
         let Flood { from, to, payload } = self;
-        to.set_read_timeout(Some(CHECK))?;
+        to.set_read_timeout(Some(POLL_INTERVAL))?;
         let (over, received) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let receive = || {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_one_of_the_times() {
+    fn percentile_is_one_of_the_times() {
         let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
         assert_eq!(percentile(&times, 0.5), Duration::from_millis(51));
         assert_eq!(percentile(&times, 0.99), Duration::from_millis(100));

@@ -81,7 +81,7 @@ mod tests {
         let report = Report { findings, unknown: vec!["u".into()] };
         let applied =
             [(Setting::mtu("wg0", 1340), Err(std::io::ErrorKind::PermissionDenied.into()))];
-        let told = |commands: Value, advice: Value| {
+        let finding_json = |commands: Value, advice: Value| {
             json!({
                 "check": "mtu", "on": "wg0", "weight": "slow", "what": "w", "why": "y",
                 "cost": "c", "commands": commands, "advice": advice,
@@ -93,8 +93,8 @@ mod tests {
                 "schema": 1,
                 "version": env!("CARGO_PKG_VERSION"),
                 "findings": [
-                    told(json!(["ip link set wg0 mtu 1340"]), Value::Null),
-                    told(json!([]), json!("do")),
+                    finding_json(json!(["ip link set wg0 mtu 1340"]), Value::Null),
+                    finding_json(json!([]), json!("do")),
                 ],
                 "unknown": ["u"],
                 "applied": [
@@ -110,8 +110,14 @@ mod tests {
             (Setting::mtu("wg0", 1420), UndoOutcome::Restored),
             (Setting::mtu("wg1", 1420), UndoOutcome::Changed("1300".into())),
         ];
-        let told = &describe_undone(&undone)["undone"];
-        assert_eq!((&told[0]["outcome"], &told[0]["detail"]), (&json!("restored"), &Value::Null));
-        assert_eq!((&told[1]["outcome"], &told[1]["detail"]), (&json!("changed"), &json!("1300")));
+        let finding_json = &describe_undone(&undone)["undone"];
+        assert_eq!(
+            (&finding_json[0]["outcome"], &finding_json[0]["detail"]),
+            (&json!("restored"), &Value::Null)
+        );
+        assert_eq!(
+            (&finding_json[1]["outcome"], &finding_json[1]["detail"]),
+            (&json!("changed"), &json!("1300"))
+        );
     }
 }

@@ -68,14 +68,14 @@ impl Write for Output {
 }
 
 /// Has a process in the background leave its terminal.
-pub(crate) struct LeavesTerminal {
+pub(crate) struct TerminalDetachment {
     /// Whether the process leaves it.
-    leaves: bool,
+    detaches: bool,
     /// The socket that leads to syslog.
     syslog: Option<OwnedFd>,
 }
 
-impl LeavesTerminal {
+impl TerminalDetachment {
     /// Connects to syslog, unless logs were asked for or are collected: those stay on standard error.
     pub fn prepare() -> Self {
         Self::prepare_by(|syslog| Ok(syslog.into()))
@@ -88,16 +88,16 @@ impl LeavesTerminal {
 
     fn prepare_by(connect: impl FnOnce(Syslog) -> io::Result<OwnedFd>) -> Self {
         let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
-        let leaves = wanted.iter().all(|name| std::env::var_os(name).is_none());
+        let detaches = wanted.iter().all(|name| std::env::var_os(name).is_none());
         // Most containers run without syslog.
-        let syslog = leaves.then(|| Syslog::connect().and_then(connect).ok()).flatten();
-        Self { leaves, syslog }
+        let syslog = detaches.then(|| Syslog::connect().and_then(connect).ok()).flatten();
+        Self { detaches, syslog }
     }
 
     /// Redirects standard error to syslog, or to `/dev/null`: the reader of a pipe would wait until
     /// it is closed.
-    pub fn leave(&self) {
-        if !self.leaves {
+    pub fn detach(&self) {
+        if !self.detaches {
             return;
         }
         let left = match &self.syslog {

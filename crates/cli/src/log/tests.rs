@@ -41,8 +41,8 @@ fn logged(format: Format, clock: fn() -> Duration, log: impl FnOnce()) -> Vec<St
 }
 
 #[test]
-fn each_place_has_its_own_limit_and_the_processs_own_messages_have_none() {
-    let told = lines(Format::Text, || {
+fn each_call_site_has_its_own_limit_and_process_modules_have_none() {
+    let logged_lines = lines(Format::Text, || {
         for number in 0..100 {
             tracing::warn!(number, "a client is wrong");
             tracing::warn!(target: "host", "a line of the file");
@@ -51,13 +51,13 @@ fn each_place_has_its_own_limit_and_the_processs_own_messages_have_none() {
         }
         tracing::error!("another place");
     });
-    let count = |what: &str| told.iter().filter(|line| line.contains(what)).count();
+    let count = |what: &str| logged_lines.iter().filter(|line| line.contains(what)).count();
     assert_eq!(count("a client is wrong"), 10);
     assert_eq!(count("somebody else"), 10);
     assert_eq!(count("a line of the file"), 100);
     assert_eq!(count("it stays behind"), 100);
     assert_eq!(count("another place"), 1);
-    assert!(told[0].ends_with(" WARN a client is wrong number=0"), "{}", told[0]);
+    assert!(logged_lines[0].ends_with(" WARN a client is wrong number=0"), "{}", logged_lines[0]);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_number_of_suppressed_messages_is_in_the_next_one() {
     }
     for format in [Format::Text, Format::Json] {
         NOW.set(0);
-        let told = logged(
+        let logged_lines = logged(
             format,
             || Duration::from_secs(NOW.get()),
             || {
@@ -77,16 +77,16 @@ fn the_number_of_suppressed_messages_is_in_the_next_one() {
                 }
             },
         );
-        assert_eq!(told.len(), 11);
+        assert_eq!(logged_lines.len(), 11);
         match format {
             Format::Text => {
                 assert!(
-                    told[10].ends_with("again (20 similar messages were suppressed)"),
-                    "{told:?}"
+                    logged_lines[10].ends_with("again (20 similar messages were suppressed)"),
+                    "{logged_lines:?}"
                 );
             }
             Format::Json => {
-                let untold = told.iter().map(|line| {
+                let untold = logged_lines.iter().map(|line| {
                     let line: Value = serde_json::from_str(line).unwrap();
                     line["untold"].as_u64().unwrap()
                 });
@@ -97,13 +97,13 @@ fn the_number_of_suppressed_messages_is_in_the_next_one() {
 }
 
 #[test]
-fn json_is_one_object_a_line_with_types_and_no_line_within() {
-    let told = lines(Format::Json, || {
+fn json_event_is_one_line_with_typed_fields() {
+    let logged_lines = lines(Format::Json, || {
         let error = io::Error::other("two\nlines, \"quoted\"");
         tracing::error!(%error, port = 51820_u16, wanted = true, at = -1, "it\tfailed");
         tracing::info!("plain {}", 7);
     });
-    let [first, second] = &told[..] else { panic!("{told:?}") };
+    let [first, second] = &logged_lines[..] else { panic!("{logged_lines:?}") };
     let mut first: Value = serde_json::from_str(first).unwrap();
     let time = first["time"].take();
     let time = time.as_str().unwrap();
@@ -124,7 +124,7 @@ fn json_is_one_object_a_line_with_types_and_no_line_within() {
 }
 
 #[test]
-fn the_error_that_ends_a_process_is_one_more_line() {
+fn fatal_error_is_one_line_of_the_log_format() {
     let error = anyhow::anyhow!("two\nlines").context("wg0");
     assert_eq!(Log::default().failure(&error), "linerate: wg0: two\nlines");
     let json = Log::of(LogStyle { json: true, background: true });
@@ -136,8 +136,8 @@ fn the_error_that_ends_a_process_is_one_more_line() {
         (&failure["message"], &failure["level"]),
         (&json!("wg0: two\nlines"), &json!("error"))
     );
-    let told = lines(Format::Json, || tracing::error!("another"));
-    let other: Value = serde_json::from_str(&told[0]).unwrap();
+    let logged_lines = lines(Format::Json, || tracing::error!("another"));
+    let other: Value = serde_json::from_str(&logged_lines[0]).unwrap();
     let keys = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&failure), keys(&other));
 }

@@ -35,13 +35,13 @@ fn running_peer(number: u8, lines: &str) -> String {
     format!("public_key={}\n{lines}\n", name(number).to_hex())
 }
 
-fn told(number: u8, lines: &[&str]) -> Vec<String> {
+fn change_lines(number: u8, lines: &[&str]) -> Vec<String> {
     let name = format!("public_key={}", name(number).to_hex());
     [name].into_iter().chain(lines.iter().map(|&line| line.to_owned())).collect()
 }
 
 #[test]
-fn a_file_that_did_not_change_changes_nothing() {
+fn unchanged_file_changes_nothing() {
     let file = file_peer(
         1,
         "Endpoint = a.example:1\nAllowedIPs = 10.0.0.0/8, fd00::5/64\nPersistentKeepalive = 25",
@@ -53,14 +53,14 @@ fn a_file_that_did_not_change_changes_nothing() {
     );
     let device = "ListenPort = 7\nFwMark = 8\n";
     let state = format!("listen_port=7\nfwmark=9\n{running}");
-    assert_eq!(lines(&format!("{device}{file}"), &state), told(1, &[]));
+    assert_eq!(lines(&format!("{device}{file}"), &state), change_lines(1, &[]));
     // It would be another port each time.
-    assert_eq!(lines(&file, &state), told(1, &[]));
-    assert_eq!(lines(&format!("ListenPort = 0\n{file}"), &state), told(1, &[]));
+    assert_eq!(lines(&file, &state), change_lines(1, &[]));
+    assert_eq!(lines(&format!("ListenPort = 0\n{file}"), &state), change_lines(1, &[]));
 }
 
 #[test]
-fn what_a_file_no_longer_has_is_removed() {
+fn entries_missing_from_the_file_are_removed() {
     let psk = key(5);
     let running = running_peer(
         1,
@@ -70,13 +70,14 @@ fn what_a_file_no_longer_has_is_removed() {
         ),
     );
     let none = format!("preshared_key={}", "0".repeat(64));
-    let expected = told(1, &[&none, "persistent_keepalive_interval=0", "allowed_ip=-10.0.0.0/8"]);
+    let expected =
+        change_lines(1, &[&none, "persistent_keepalive_interval=0", "allowed_ip=-10.0.0.0/8"]);
     assert_eq!(lines(&file_peer(1, ""), &running), expected);
-    assert_eq!(lines("", &running), told(1, &["remove=true"]));
+    assert_eq!(lines("", &running), change_lines(1, &["remove=true"]));
 }
 
 #[test]
-fn what_is_new_is_added_and_nothing_is_replaced() {
+fn new_entries_are_added_without_replacing_others() {
     let psk = key(5);
     let file = file_peer(
         1,
@@ -88,7 +89,7 @@ fn what_is_new_is_added_and_nothing_is_replaced() {
     ) + &file_peer(2, "AllowedIPs = 10.2.0.0/16");
     let running = running_peer(1, "endpoint=192.0.2.9:1\nallowed_ip=10.0.0.0/8");
     let psk = format!("preshared_key={}", *psk.to_hex());
-    let mut expected = told(
+    let mut expected = change_lines(
         1,
         &[
             &psk,
@@ -97,7 +98,7 @@ fn what_is_new_is_added_and_nothing_is_replaced() {
             "allowed_ip=10.1.0.0/16",
         ],
     );
-    expected.extend(told(2, &["allowed_ip=10.2.0.0/16"]));
+    expected.extend(change_lines(2, &["allowed_ip=10.2.0.0/16"]));
     assert_eq!(lines(&file, &running), expected);
     let running = format!("listen_port=6\n{running}");
     assert_eq!(lines(&format!("ListenPort = 7\n{file}"), &running)[0], "listen_port=7");
@@ -105,20 +106,21 @@ fn what_is_new_is_added_and_nothing_is_replaced() {
 
 /// It is never removed in between, only added to the other peer.
 #[test]
-fn a_network_moves_from_one_peer_to_another() {
+fn network_moves_between_peers_without_a_removal() {
     let running = running_peer(1, "allowed_ip=10.0.0.0/8") + &running_peer(2, "");
     let moved = file_peer(1, "") + &file_peer(2, "AllowedIPs = 10.0.0.0/8");
-    let expected = [told(1, &[]), told(2, &["allowed_ip=10.0.0.0/8"])].concat();
+    let expected = [change_lines(1, &[]), change_lines(2, &["allowed_ip=10.0.0.0/8"])].concat();
     assert_eq!(lines(&moved, &running), expected);
     // To one that is new, from one that goes.
     let moved = file_peer(3, "AllowedIPs = 10.0.0.0/8");
     let changed = lines(&moved, &running_peer(1, "allowed_ip=10.0.0.0/8"));
-    let expected = [told(3, &["allowed_ip=10.0.0.0/8"]), told(1, &["remove=true"])].concat();
+    let expected =
+        [change_lines(3, &["allowed_ip=10.0.0.0/8"]), change_lines(1, &["remove=true"])].concat();
     assert_eq!(changed, expected);
     // What two have is the last one's, as when the interface came up.
     let both = file_peer(1, "AllowedIPs = 10.0.0.0/8") + &file_peer(2, "AllowedIPs = 10.0.0.0/8");
     let running = running_peer(1, "") + &running_peer(2, "allowed_ip=10.0.0.0/8");
-    assert_eq!(lines(&both, &running), [told(1, &[]), told(2, &[])].concat());
+    assert_eq!(lines(&both, &running), [change_lines(1, &[]), change_lines(2, &[])].concat());
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn own(own: &Stats) -> Value {
         "parts": own.sandbox.iter().map(part).collect::<Vec<_>>(),
         "off": own.sandbox_off,
     });
-    let told = own.sandbox_off.is_some() || !own.sandbox.is_empty();
+    let is_reported = own.sandbox_off.is_some() || !own.sandbox.is_empty();
     json!({
         "version": own.version,
         "aead": own.aead,
@@ -75,7 +75,7 @@ fn own(own: &Stats) -> Value {
         },
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
-        "sandbox": told.then_some(sandbox),
+        "sandbox": is_reported.then_some(sandbox),
         "offers": own.offers.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "proxy": own.proxy.as_ref().map(proxy),
     })
@@ -106,7 +106,9 @@ mod tests {
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         let peer = one.peers[0].public_key.to_base64();
-        one.learn(&format!("path_mtu={peer} 1380\npost_quantum={peer} 1700000000\n{counters}"));
+        one.read_stats(&format!(
+            "path_mtu={peer} 1380\npost_quantum={peer} 1700000000\n{counters}"
+        ));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
         let described = describe(&[one]);
         assert_eq!(
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_tells_its_services() {
+    fn proxy_services_are_described() {
         let own = Stats::parse("stack=in-process\nservice=socks5 127.0.0.1:1080\n");
         let proxy = json!({
             "stack": "in-process",

@@ -140,7 +140,7 @@ mod tests {
 
     fn described(state: &str, counters: Option<&str>) -> String {
         let mut interface = Interface::parse("wg0".into(), state);
-        counters.into_iter().for_each(|counters| interface.learn(counters));
+        counters.into_iter().for_each(|counters| interface.read_stats(counters));
         describe(&interface, Style { bold: false })
     }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_without_a_secret_against_quantum_computers_is_shown_as_such() {
+    fn session_without_post_quantum_secret_shows_no() {
         let peer = |handshake: u64| {
             format!(
                 "public_key={}\nlast_handshake_time_sec={handshake}\nerrno=0\n\n",
@@ -186,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_is_shown_by_its_parts_or_with_the_reason_why_there_is_none() {
-        for (counters, told) in [
+    fn sandbox_is_shown_by_its_parts_or_the_reason_for_its_absence() {
+        for (counters, expected_line) in [
             (
                 "sandbox=files (landlock): partly\nsandbox=system calls (seccomp): wholly\n",
                 "  sandbox: files (landlock) partly, system calls (seccomp) wholly\n",
@@ -195,7 +195,7 @@ mod tests {
             ("sandbox_off=PostUp needs programs\n", "  sandbox: off (PostUp needs programs)\n"),
             ("", ""),
         ] {
-            let expected = format!("interface: wg0\n{told}\noffloads:\n");
+            let expected = format!("interface: wg0\n{expected_line}\noffloads:\n");
             assert_eq!(described("", Some(counters)), expected);
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_and_the_code_are_shown_and_only_drops_that_happened() {
+    fn offloads_aead_code_and_nonzero_drops_are_shown() {
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8388608\nversion=1.2.3\n\
                         aead=avx512\noffload_tun-tso=on\ndemotions_tun-tso=0\n\
                         offload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";

@@ -62,7 +62,7 @@ pub(crate) struct Flags {
 struct RelayPort(Option<u16>);
 
 /// The longest name of a machine, in bytes (`tailscale up`).
-const LONGEST_HOSTNAME: usize = 256;
+const MAX_HOSTNAME_LEN: usize = 256;
 /// The networks of an exit node.
 const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
@@ -72,7 +72,7 @@ impl Flags {
     /// # Errors
     /// An advertised network is invalid, or only one of the two default routes is advertised.
     pub fn check(&self) -> anyhow::Result<()> {
-        self.advertise_routes.as_ref().map(|said| read_routes(said)).transpose().map(drop)
+        self.advertise_routes.as_ref().map(|given| read_routes(given)).transpose().map(drop)
     }
 
     /// The settings that are said, as LocalAPI takes them (`ipn/prefs.go`, `MaskedPrefs`).
@@ -80,34 +80,34 @@ impl Flags {
     /// # Errors
     /// A network is none, or there is no such exit node.
     pub fn masked(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Value> {
-        let mut wish = Map::new();
-        let mut say = |name: &str, value: Value| {
-            wish.insert(format!("{name}Set"), json!(true));
-            wish.insert(name.to_owned(), value);
+        let mut prefs = Map::new();
+        let mut set = |name: &str, value: Value| {
+            prefs.insert(format!("{name}Set"), json!(true));
+            prefs.insert(name.to_owned(), value);
         };
         if let Some(name) = &self.hostname {
-            say("Hostname", json!(name));
+            set("Hostname", json!(name));
         }
         if let Some(tags) = &self.advertise_tags {
             let tags: Vec<&String> = tags.iter().filter(|tag| !tag.is_empty()).collect();
-            say("AdvertiseTags", json!(tags));
+            set("AdvertiseTags", json!(tags));
         }
         if self.advertise_routes.is_some() || self.advertise_exit_node.is_some() {
-            say("AdvertiseRoutes", json!(self.routes(runtime, client)?));
+            set("AdvertiseRoutes", json!(self.routes(runtime, client)?));
         }
         if let Some(node) = &self.exit_node {
-            say("ExitNodeIP", json!(""));
+            set("ExitNodeIP", json!(""));
             let id = if node.is_empty() { String::new() } else { find(runtime, client, node)? };
-            say("ExitNodeID", json!(id));
+            set("ExitNodeID", json!(id));
         }
         if let Some(RelayPort(port)) = self.relay_server_port {
-            say("RelayServerPort", json!(port));
+            set("RelayServerPort", json!(port));
         }
         if let Some(key) = &self.server_key {
-            say("ServerKey", json!(key));
+            set("ServerKey", json!(key));
         }
         if let Some(user) = &self.operator {
-            say("OperatorUser", json!(user));
+            set("OperatorUser", json!(user));
         }
         let switches = [
             ("RouteAll", self.accept_routes),
@@ -119,10 +119,10 @@ impl Flags {
         ];
         for (name, value) in switches {
             if let Some(value) = value {
-                say(name, json!(value));
+                set(name, json!(value));
             }
         }
-        Ok(Value::Object(wish))
+        Ok(Value::Object(prefs))
     }
 
     /// The networks that are advertised from now on. What is not said stays.
@@ -133,15 +133,15 @@ impl Flags {
             .iter()
             .filter_map(|net| Some(net.as_str()?.to_owned()))
             .partition(|net| EXIT.contains(&net.as_str()));
-        let said = self.advertise_routes.as_ref().map(|said| read_routes(said)).transpose()?;
-        let (mut routes, says_exit) = said.unwrap_or((routes, false));
-        let is_exit = self.advertise_exit_node.unwrap_or(says_exit || !exits.is_empty());
+        let given = self.advertise_routes.as_ref().map(|given| read_routes(given)).transpose()?;
+        let (mut routes, has_exit) = given.unwrap_or((routes, false));
+        let is_exit = self.advertise_exit_node.unwrap_or(has_exit || !exits.is_empty());
         routes.extend(EXIT.iter().filter(|_| is_exit).map(|net| (*net).to_owned()));
         Ok(routes)
     }
 
     /// Whether any is said.
-    pub fn are_said(&self) -> bool {
+    pub fn any_is_set(&self) -> bool {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
         let Self { shields_up, snat_subnet_routes, operator, relay_server_port, .. } = self;
@@ -159,7 +159,7 @@ impl Flags {
 
 fn hostname(text: &str) -> Result<String, &'static str> {
     match text {
-        _ if text.len() > LONGEST_HOSTNAME => Err("a name has at most 256 bytes"),
+        _ if text.len() > MAX_HOSTNAME_LEN => Err("a name has at most 256 bytes"),
         _ if text.starts_with('-') => Err("a name does not begin with a hyphen"),
         _ if text.contains(char::is_control) => Err("a name has no control characters"),
         _ => Ok(text.to_owned()),
@@ -219,7 +219,7 @@ fn network(text: &str) -> anyhow::Result<String> {
 fn find(runtime: &Runtime, client: &Client, node: &str) -> anyhow::Result<String> {
     let status = runtime.block_on(client.get("status"))?;
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
-    let found = peers.into_iter().find(|peer| super::status::is_called(peer, node));
+    let found = peers.into_iter().find(|peer| super::status::has_name(peer, node));
     let found = found.with_context(|| format!("--exit-node: there is no node {node}"))?;
     if found["ExitNodeOption"] != json!(true) {
         bail!("--exit-node: {node} does not offer to be one");
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_tags_that_tailscale_refuses_are_refused_with_the_reason() {
+    fn names_and_tags_follow_the_rules_of_tailscale() {
         for good in ["", "a", "web.prod", "My Mac", "münchen", &"a".repeat(256)] {
             assert_eq!(hostname(good).as_deref(), Ok(good));
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn default_routes_are_advertised_together() {
+    fn one_default_route_alone_is_refused() {
         let read = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(ToString::to_string).collect();
             read_routes(&texts).map_err(|error| error.to_string())

@@ -4,17 +4,17 @@ use doctor::{Member, Tunnel};
 use serde_json::{Map, Value};
 
 use super::{
-    Which, is_member,
-    questions::{word, words},
+    NodeSelector, is_running_node,
+    queries::{word, words},
     runtime,
 };
 
 /// Asks the node of this tunnel, where it is one.
-pub(crate) fn health(tunnel: &mut Tunnel) {
-    if !is_member(&tunnel.name) {
+pub(crate) fn add_node_health(tunnel: &mut Tunnel) {
+    if !is_running_node(&tunnel.name) {
         return;
     }
-    match ask(&tunnel.name) {
+    match query_node(&tunnel.name) {
         Ok((status, prefs)) => {
             tunnel.member = Some(member(&status));
             let routes = words(&prefs["AdvertiseRoutes"]);
@@ -24,8 +24,8 @@ pub(crate) fn health(tunnel: &mut Tunnel) {
     }
 }
 
-fn ask(name: &str) -> anyhow::Result<(Value, Value)> {
-    let client = Which { interface: Some(name.to_owned()) }.client()?;
+fn query_node(name: &str) -> anyhow::Result<(Value, Value)> {
+    let client = NodeSelector { interface: Some(name.to_owned()) }.client()?;
     let runtime = runtime()?;
     Ok((runtime.block_on(client.get("status"))?, runtime.block_on(client.get("prefs"))?))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_that_are_used_and_have_no_direct_path_are_told() {
+    fn active_peers_without_a_direct_path_are_listed_as_relayed() {
         let peer = |name: &str, active: bool, direct: &str, relay: &str| json!({"DNSName": format!("{name}.net."), "Active": active, "CurAddr": direct, "Relay": relay});
         let status = json!({
             "BackendState": "Running",

@@ -34,12 +34,12 @@ use sys::process::{take_argument, take_variable};
 use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
-use super::{Flags, is_member, runtime, seconds};
+use super::{Flags, is_running_node, runtime, seconds};
 use crate::{
     Sandbox, Started,
     log::Log,
-    machine::Machine,
     proxy::{socket_address, with_origin},
+    resource_args::ResourceArgs,
 };
 
 /// The interface where none is said.
@@ -47,7 +47,7 @@ const INTERFACE: &str = "tailnet0";
 /// Where a key may be, beside the argument.
 const KEY_VARIABLES: [&str; 3] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY", "TS_AUTH_KEY"];
 /// The longest auth key, in bytes. Those of Tailscale and headscale have fewer than 100.
-const LONGEST_KEY: usize = 4096;
+const MAX_KEY_LEN: usize = 4096;
 /// The states of a node (`ipn/backend.go`, `State`).
 const NEEDS_LOGIN: u64 = 2;
 const NEEDS_APPROVAL: u64 = 3;
@@ -55,9 +55,9 @@ const RUNNING: u64 = 6;
 /// Tells the state, settings and the address for logging in at once (`NotifyInitialState`).
 const INITIAL_STATE: u32 = 1 << 1;
 /// How often it is tried whether a node that was just started answers.
-const STEP: Duration = Duration::from_millis(20);
+const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a running node is asked whether the coordinator has answered.
-const LOOK: Duration = Duration::from_millis(100);
+const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The life of a node, which reports when it is ready.
 type Run = Box<dyn FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>>;
@@ -83,7 +83,7 @@ pub(crate) struct Join {
     /// The coordinator, as https://headscale.example, and the interface. Without a coordinator, the
     /// one that was joined before.
     #[arg(value_name = "URL] [IFACE", num_args = 0..=2)]
-    places: Vec<String>,
+    url_and_interface: Vec<String>,
     /// A key that admits this machine: file:PATH, env:NAME, or the key itself, which others can see
     /// in the list of processes. By default the environment's LINERATE_AUTH_KEY, TS_AUTHKEY or
     /// TS_AUTH_KEY, which may be file:PATH as well; without one, you log in with a browser.
@@ -126,7 +126,7 @@ pub(crate) struct Join {
     #[command(flatten)]
     sandbox: Sandbox,
     #[command(flatten)]
-    machine: Machine,
+    resource_args: ResourceArgs,
     #[command(flatten)]
     log: Log,
 }
@@ -143,13 +143,13 @@ impl Join {
 
     /// Joins, and returns once the node is connected.
     pub fn run(mut self) -> anyhow::Result<()> {
-        let (url, name) = self.places()?;
+        let (url, name) = self.url_and_interface()?;
         self.flags.check()?;
         let mut key = self.take_auth_key()?;
         if self.only_log_in {
             return self.log_in(&name, url.as_deref(), key);
         }
-        if is_member(&name) {
+        if is_running_node(&name) {
             let is_start = self.foreground || !self.address_range.is_empty();
             ensure!(!is_start, "{name}: it runs already: `linerate down {name}` ends it");
             return self.log_in(&name, url.as_deref(), key);
@@ -164,7 +164,11 @@ impl Join {
             // This process becomes the node, which talks to nobody here.
             let mut again = Command::new("/proc/self/exe");
             again.args(env::args_os().skip(1)).arg("--only-log-in").stdin(Stdio::piped());
-            let mut input = again.spawn()?.stdin.take().context("a pipe was asked for")?;
+            let mut input = again
+                .spawn()?
+                .stdin
+                .take()
+                .context("the child process has no pipe for its standard input")?;
             input.write_all(key.take().unwrap_or_default().as_bytes())?;
         }
         // In the background this returns in two processes, of which the node's drops the key.
@@ -185,7 +189,7 @@ impl Join {
         let address_ranges = self.address_range.clone();
         let member = Some(member_process::Options { state, address_ranges });
         let name = name.to_owned();
-        let (resources, sandbox) = (self.machine.resources()?, self.sandbox.is_on());
+        let (resources, sandbox) = (self.resource_args.resources()?, self.sandbox.is_on());
         let log_style = self.log.style(!self.foreground);
         let run: Run = if self.userspace {
             let mut conf = Conf::new(Interface::default(), Vec::new());
@@ -210,9 +214,9 @@ impl Join {
     }
 
     /// The coordinator and the interface.
-    fn places(&self) -> anyhow::Result<(Option<String>, String)> {
+    fn url_and_interface(&self) -> anyhow::Result<(Option<String>, String)> {
         let (urls, names): (Vec<&String>, Vec<&String>) =
-            self.places.iter().partition(|place| place.contains("://"));
+            self.url_and_interface.iter().partition(|argument| argument.contains("://"));
         let (url, name) = match (&urls[..], &names[..]) {
             ([] | [_], [] | [_]) => (urls.first(), names.first()),
             ([_, ..], [..]) if urls.len() > 1 => bail!("a node has one coordinator"),
@@ -264,17 +268,17 @@ impl Join {
         let client = Client::new(local_socket(name));
         let runtime = runtime()?;
         let end = Instant::now() + self.timeout;
-        runtime.block_on(answers(&client, end))?;
-        let mut wish = self.flags.masked(&runtime, &client)?;
-        wish["WantRunningSet"] = json!(true);
-        wish["WantRunning"] = json!(true);
+        runtime.block_on(wait_until_answering(&client, end))?;
+        let mut prefs = self.flags.masked(&runtime, &client)?;
+        prefs["WantRunningSet"] = json!(true);
+        prefs["WantRunning"] = json!(true);
         if let Some(url) = url {
-            wish["ControlURLSet"] = json!(true);
-            wish["ControlURL"] = json!(url);
+            prefs["ControlURLSet"] = json!(true);
+            prefs["ControlURL"] = json!(url);
         }
         runtime.block_on(async {
-            let mut notices = client.watch(INITIAL_STATE).await?;
-            client.patch("prefs", &wish).await?;
+            let mut notifications = client.watch(INITIAL_STATE).await?;
+            client.patch("prefs", &prefs).await?;
             let (mut start, has_key) = (json!({}), key.is_some());
             if let Some(key) = key {
                 start["AuthKey"] = json!(*key);
@@ -283,7 +287,7 @@ impl Join {
             if self.force_reauth {
                 client.post("login-interactive", None).await?;
             }
-            let status = wait(&client, &mut notices, has_key, end).await?;
+            let status = wait_until_connected(&client, &mut notifications, has_key, end).await?;
             println!("{name}: {}", connected(&status));
             Ok(())
         })
@@ -308,17 +312,17 @@ fn read_key_file(named_by: &str, path: &str) -> anyhow::Result<Zeroizing<String>
 
 /// Reads a key. Its memory is allocated once: a string that grows would leave pieces behind.
 fn read_key(from: impl io::Read) -> anyhow::Result<Zeroizing<String>> {
-    let mut key = Zeroizing::new(String::with_capacity(LONGEST_KEY + 1));
-    let read = from.take(LONGEST_KEY as u64 + 1).read_to_string(&mut key)?;
-    ensure!(read <= LONGEST_KEY, "a key has at most {LONGEST_KEY} bytes");
+    let mut key = Zeroizing::new(String::with_capacity(MAX_KEY_LEN + 1));
+    let read = from.take(MAX_KEY_LEN as u64 + 1).read_to_string(&mut key)?;
+    ensure!(read <= MAX_KEY_LEN, "a key has at most {MAX_KEY_LEN} bytes");
     Ok(key)
 }
 
 /// Waits until a node that was just started answers.
-async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
+async fn wait_until_answering(client: &Client, end: Instant) -> anyhow::Result<()> {
     loop {
         match client.get("prefs").await {
-            Err(ClientError::Absent(_)) if Instant::now() < end => sleep(STEP).await,
+            Err(ClientError::Absent(_)) if Instant::now() < end => sleep(START_POLL_INTERVAL).await,
             answer => return Ok(answer.map(drop)?),
         }
     }
@@ -326,14 +330,14 @@ async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
 
 /// Waits until the node runs, and the coordinator has answered or cannot be reached. Returns the
 /// node's status.
-async fn wait(
+async fn wait_until_connected(
     client: &Client,
-    notices: &mut Notifications,
+    notifications: &mut Notifications,
     has_key: bool,
     mut end: Instant,
 ) -> anyhow::Result<Value> {
     // A key logs in without a page.
-    let (mut page, mut asked, mut runs) = (String::new(), has_key, false);
+    let (mut page, mut has_requested_login, mut runs) = (String::new(), has_key, false);
     loop {
         if runs {
             let status = client.get("status?peers=false").await?;
@@ -342,28 +346,29 @@ async fn wait(
                 return Ok(status);
             }
         }
-        let until = if runs { end.min(Instant::now() + LOOK) } else { end };
-        let notice = match timeout_at(until, notices.next()).await {
-            Ok(notice) => notice?.context("the node ended")?,
+        let until = if runs { end.min(Instant::now() + STATUS_POLL_INTERVAL) } else { end };
+        let notification = match timeout_at(until, notifications.next()).await {
+            Ok(notification) => notification?.context("the node ended")?,
             Err(_) if runs => continue,
-            Err(_) => bail!("not connected yet: {}", why(client).await),
+            Err(_) => bail!("not connected yet: {}", reason_not_connected(client).await),
         };
-        if let Some(error) = notice["ErrMessage"].as_str().filter(|error| !error.is_empty()) {
+        if let Some(error) = notification["ErrMessage"].as_str().filter(|error| !error.is_empty()) {
             bail!("{error}");
         }
-        if let Some(at) = notice["BrowseToURL"].as_str().filter(|at| !at.is_empty() && *at != page)
+        if let Some(at) =
+            notification["BrowseToURL"].as_str().filter(|at| !at.is_empty() && *at != page)
         {
-            show(at);
+            print_login_page(at);
             page = at.to_owned();
             // However long somebody takes.
             end = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         }
-        let state = notice["State"].as_u64();
+        let state = notification["State"].as_u64();
         runs = state.map_or(runs, |state| state == RUNNING);
         match state {
-            Some(NEEDS_LOGIN) if !asked => {
+            Some(NEEDS_LOGIN) if !has_requested_login => {
                 client.post("login-interactive", None).await?;
-                asked = true;
+                has_requested_login = true;
             }
             Some(NEEDS_APPROVAL) => {
                 eprintln!("This machine waits for an administrator's approval.");
@@ -374,7 +379,7 @@ async fn wait(
 }
 
 /// What is in the way, as the node tells it.
-async fn why(client: &Client) -> String {
+async fn reason_not_connected(client: &Client) -> String {
     let status = client.get("status?peers=false").await.unwrap_or_default();
     let health = health(&status);
     match status["BackendState"].as_str() {
@@ -384,7 +389,7 @@ async fn why(client: &Client) -> String {
 }
 
 /// The address to log in at, for a browser here and for a phone.
-fn show(at: &str) {
+fn print_login_page(at: &str) {
     eprintln!("\nTo log in, visit:\n\n\t{at}\n");
     if let Ok(code) = QrCode::new(at) {
         eprintln!("{}", code.render::<Dense1x2>().quiet_zone(true).build());

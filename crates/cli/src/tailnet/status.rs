@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::{Which, runtime};
+use super::{NodeSelector, runtime};
 use crate::units::bytes;
 
 /// Arguments of `linerate status`.
@@ -13,12 +13,12 @@ pub(crate) struct Status {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    which: Which,
+    selector: NodeSelector,
 }
 
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
-        let client = self.which.client()?;
+        let client = self.selector.client()?;
         let status = runtime()?.block_on(client.get("status"))?;
         if self.json {
             println!("{status:#}");
@@ -30,7 +30,7 @@ impl Status {
 }
 
 /// Whether a peer of the status has this name, short or long, or this address.
-pub(super) fn is_called(peer: &Value, name: &str) -> bool {
+pub(super) fn has_name(peer: &Value, name: &str) -> bool {
     let own = peer["DNSName"].as_str().unwrap_or_default().trim_end_matches('.');
     let name = name.trim_end_matches('.');
     let short = own.split('.').next().unwrap_or_default();
@@ -67,7 +67,7 @@ fn text(status: &Value) -> String {
         text += &format!("{}\n", line.trim_end());
     }
     for problem in status["Health"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("\n! {}\n", in_a_line(problem));
+        text += &format!("\n! {}\n", on_one_line(problem));
     }
     text
 }
@@ -96,11 +96,11 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
     };
     let secret = if peer["PostQuantum"].is_string() { "; post-quantum" } else { "" };
     let path = format!("{path}{rates}{secret}{}", expiry(peer));
-    [address, name, user, word("OS"), path].map(|cell| in_a_line(&cell))
+    [address, name, user, word("OS"), path].map(|cell| on_one_line(&cell))
 }
 
 /// Words of the network, which never begin a line of ours.
-pub(super) fn in_a_line(words: &str) -> String {
+pub(super) fn on_one_line(words: &str) -> String {
     words.replace(char::is_control, " ")
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_network_begin_no_line() {
+    fn remote_text_cannot_start_a_line() {
         let evil = "a\n! forged\u{1b}[2J";
         let peer = json!({"DNSName": evil, "OS": evil, "KeyExpiry": evil, "CurAddr": evil});
         let text = text(&json!({"BackendState": "Running", "Health": [evil], "Peer": {"1": peer}}));
@@ -170,8 +170,8 @@ mod tests {
         let peer =
             json!({"DNSName": "b.net.example.", "HostName": "Bee", "TailscaleIPs": ["100.64.0.2"]});
         for name in ["b", "B", "b.net.example", "b.net.example.", "bee", "100.64.0.2"] {
-            assert!(is_called(&peer, name), "{name}");
+            assert!(has_name(&peer, name), "{name}");
         }
-        assert!(!is_called(&peer, "c") && !is_called(&peer, "100.64.0.3"));
+        assert!(!has_name(&peer, "c") && !has_name(&peer, "100.64.0.3"));
     }
 }

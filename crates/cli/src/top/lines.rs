@@ -7,7 +7,7 @@ use wg::config::PeerState;
 
 use super::{
     Sample,
-    rates::{Span, Traffic, answered, batches, queued},
+    rates::{Span, Traffic, batches, handshake_latency, queue_delay},
 };
 use crate::{
     interface::Interface,
@@ -25,7 +25,7 @@ const NEW: &Interface = &Interface {
 };
 
 /// At most `rows` lines: each interface with its busiest peers.
-pub(super) fn of(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
+pub(super) fn render(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
     let span = Span::between(before.at, now.at);
     let heads: Vec<(&Interface, &Interface, Vec<String>)> = now
         .interfaces
@@ -85,11 +85,11 @@ fn head_of_own(span: Span, old: Option<&Stats>, own: &Stats, sum: Traffic) -> Ve
         )
     };
     let mut out = direction("out", sum.sent, before.outbound, own.load.outbound);
-    if let Some(millis) = queued(&before, &own.load) {
+    if let Some(millis) = queue_delay(&before, &own.load) {
         out += &format!("  {millis:.2} ms in the queue");
     }
     let mut input = direction("in", sum.received, before.inbound, own.load.inbound);
-    if let Some(millis) = answered(&own.load) {
+    if let Some(millis) = handshake_latency(&own.load) {
         input += &format!("  handshakes answered after {millis:.2} ms");
     }
     let offloads = own.offloads.iter().map(|offload| {
@@ -192,7 +192,7 @@ mod tests {
                  offload_udp-gso=on\ndemotions_udp-gso=2\n",
             ),
         );
-        let lines = of(&before, &now, 50);
+        let lines = render(&before, &now, 50);
         assert_eq!(lines[0], "wg0  1.2  avx2  port 7");
         for (line, words) in [
             (1, vec!["in ", "4.00 Mbit/s", " 200 packets/s", "40.0 a batch", "after 20.00 ms"]),
@@ -209,25 +209,25 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_peers_come_first_and_no_line_more_than_fits() {
+    fn busiest_peers_come_first_within_the_row_limit() {
         let many: Vec<_> = (0..40).map(|peer| (peer, 0, 0)).collect();
         let mut busy = many.clone();
         (busy[7].2, busy[9].1) = (500, 900);
         let (before, now) = (sample(0, &many, None), sample(SECOND, &busy, None));
-        let lines = of(&before, &now, 10);
+        let lines = render(&before, &now, 10);
         assert_eq!(lines.len(), 9);
         assert!(lines[3].contains("CQkJ") && lines[4].contains("BwcH"), "{lines:#?}");
         assert_eq!(lines[8], "  and 35 more");
-        assert_eq!(of(&before, &now, 3).len(), 3);
-        let all = of(&before, &now, 100);
+        assert_eq!(render(&before, &now, 3).len(), 3);
+        let all = render(&before, &now, 100);
         assert!(all.len() == 43 && !all.iter().any(|line| line.contains("more")));
     }
 
     #[test]
-    fn a_path_whose_mtu_was_found_shows_it() {
+    fn measured_path_mtu_is_shown() {
         let mut now = sample(SECOND, &[(1, 900, 0), (2, 0, 0)], Some(""));
         now.interfaces[0].peers[0].path_mtu = Some(1230);
-        let lines = of(&sample(0, &[], Some("")), &now, 50);
+        let lines = render(&sample(0, &[], Some("")), &now, 50);
         let peers: Vec<_> = lines.iter().filter(|line| line.contains("192.0.2.1")).collect();
         assert!(lines.iter().any(|line| line.ends_with("path mtu  endpoint")), "{lines:#?}");
         assert!(peers[0].ends_with("never      1230  192.0.2.1:1"), "{:?}", peers[0]);
@@ -237,6 +237,6 @@ mod tests {
     #[test]
     fn without_interfaces_there_is_a_message() {
         let nothing = Sample { at: 2, interfaces: vec![] };
-        assert_eq!(of(&sample(1, &[], None), &nothing, 24), ["no interface is running"]);
+        assert_eq!(render(&sample(1, &[], None), &nothing, 24), ["no interface is running"]);
     }
 }

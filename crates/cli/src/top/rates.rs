@@ -51,20 +51,20 @@ pub(super) fn batches(span: Span, before: Sum, after: Sum) -> (f64, Option<f64>)
 }
 
 /// The mean time that the oldest packet of a round waited, in milliseconds.
-pub(super) fn queued(before: &LoadStats, after: &LoadStats) -> Option<f64> {
+pub(super) fn queue_delay(before: &LoadStats, after: &LoadStats) -> Option<f64> {
     mean(before.queued, after.queued).map(|micros| micros / 1e3)
 }
 
 /// The mean time until a handshake was answered, in milliseconds, since the daemon's start, as they
 /// are rare.
-pub(super) fn answered(load: &LoadStats) -> Option<f64> {
+pub(super) fn handshake_latency(load: &LoadStats) -> Option<f64> {
     mean(Sum::default(), load.handshakes).map(|micros| micros / 1e3)
 }
 
 /// The mean of what was added to a count and a sum.
 fn mean(before: Sum, after: Sum) -> Option<f64> {
-    let moved = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
-    let (count, sum) = (moved(before.count, after.count), moved(before.sum, after.sum));
+    let difference = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
+    let (count, sum) = (difference(before.count, after.count), difference(before.sum, after.sum));
     (count > 0).then(|| sum as f64 / count as f64)
 }
 
@@ -77,18 +77,18 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_has_its_rate_and_one_that_was_reset_counts_from_zero() {
+    fn rate_of_a_reset_counter_starts_from_zero() {
         let span = Span::between(1_000_000_000, 3_000_000_000);
         assert_eq!((span.rate(10, 30), span.rate(30, 10)), (10.0, 5.0));
         assert!(Span::between(5, 5).rate(0, 0) == 0.0, "no time passed");
     }
 
     #[test]
-    fn batches_have_their_mean_and_none_have_none() {
+    fn mean_of_no_batches_is_none() {
         let span = Span::between(0, 1_000_000_000);
         assert_eq!(batches(span, sum(10, 100), sum(14, 300)), (200.0, Some(50.0)));
         assert_eq!(batches(span, sum(10, 100), sum(10, 100)), (0.0, None));
         let load = |queued| LoadStats { queued, ..LoadStats::default() };
-        assert_eq!(queued(&load(sum(0, 0)), &load(sum(4, 2_000))), Some(0.5));
+        assert_eq!(queue_delay(&load(sum(0, 0)), &load(sum(4, 2_000))), Some(0.5));
     }
 }

@@ -18,13 +18,13 @@ const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST: &str = "\x1b[J";
 /// Assumed if the terminal does not report its size.
-const USUAL: Room = Room { rows: 24, columns: 80 };
+const DEFAULT_SIZE: ScreenSize = ScreenSize { rows: 24, columns: 80 };
 /// The keys that quit: `q`, and ctrl-C and ctrl-D, which are not signals here.
 const END_KEYS: [u8; 3] = [b'q', 3, 4];
 
 /// The size of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct ScreenSize {
     pub rows: usize,
     pub columns: usize,
 }
@@ -45,13 +45,13 @@ impl Screen {
             return Ok(Self { signals, out, terminal: None });
         }
         let input = stdin();
-        let was = tcgetattr(&input).ok();
-        if let Some(was) = &was {
-            let mut raw = was.clone();
+        let previous = tcgetattr(&input).ok();
+        if let Some(previous) = &previous {
+            let mut raw = previous.clone();
             raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
             tcsetattr(&input, OptionalActions::Now, &raw)?;
         }
-        let screen = Self { signals, out: stdout(), terminal: Some((input, was)) };
+        let screen = Self { signals, out: stdout(), terminal: Some((input, previous)) };
         out.write_all(ENTER.as_bytes())?;
         out.flush()?;
         Ok(screen)
@@ -81,22 +81,22 @@ impl Screen {
     }
 
     /// The size; unlimited without a terminal.
-    pub fn room(&self) -> Room {
+    pub fn size(&self) -> ScreenSize {
         if self.terminal.is_none() {
-            return Room { rows: usize::MAX, columns: usize::MAX };
+            return ScreenSize { rows: usize::MAX, columns: usize::MAX };
         }
         match tcgetwinsize(&self.out) {
             Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
-                Room { rows: size.ws_row.into(), columns: size.ws_col.into() }
+                ScreenSize { rows: size.ws_row.into(), columns: size.ws_col.into() }
             }
-            _ => USUAL,
+            _ => DEFAULT_SIZE,
         }
     }
 
     /// Draws over the previous lines, or prints below them without a terminal.
     pub fn draw(&mut self, lines: &[String], columns: usize) -> io::Result<()> {
         let text = match self.terminal {
-            Some(_) => picture(lines, columns),
+            Some(_) => frame(lines, columns),
             None => lines.join("\n") + "\n\n",
         };
         self.out.write_all(text.as_bytes())?;
@@ -105,7 +105,7 @@ impl Screen {
 }
 
 /// The lines, cut to the width, with control sequences that clear the rest.
-fn picture(lines: &[String], columns: usize) -> String {
+fn frame(lines: &[String], columns: usize) -> String {
     let cut = |line: &String| line.chars().take(columns).collect::<String>() + REST_OF_LINE;
     let lines: Vec<String> = lines.iter().map(cut).collect();
     // No line break after the last line, which would scroll the screen.
@@ -114,12 +114,12 @@ fn picture(lines: &[String], columns: usize) -> String {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if let Some((input, was)) = &self.terminal {
+        if let Some((input, previous)) = &self.terminal {
             // There is nowhere to report an error.
             let _ = self.out.write_all(LEAVE.as_bytes());
             let _ = self.out.flush();
-            if let Some(was) = was {
-                let _ = tcsetattr(input, OptionalActions::Now, was);
+            if let Some(previous) = previous {
+                let _ = tcsetattr(input, OptionalActions::Now, previous);
             }
         }
     }
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_covers_the_previous_one_and_is_cut_to_the_width() {
+    fn frame_clears_the_previous_one_and_is_cut_to_the_width() {
         let lines = ["abcdef".to_owned(), "ä".repeat(5)];
         let expected = "\x1b[Habcd\x1b[K\r\nääää\x1b[K\x1b[J";
-        assert_eq!(picture(&lines, 4), expected);
+        assert_eq!(frame(&lines, 4), expected);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use getrandom::{SysRng, rand_core::TryRng as _};
-use proxy::dns::{Answer, Question, Record};
+use proxy::dns::{Answer, Query, Record};
 use sys::{clock, process::mark_socket};
 
 /// The port of name servers.
@@ -40,7 +40,7 @@ fn of_kind(name: &str, record: Record, servers: &[IpAddr], mark: u32) -> Vec<IpA
 fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Result<Answer> {
     let mut id = [0; 2];
     SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
-    let question = Question::new(u16::from_ne_bytes(id), name, record);
+    let question = Query::new(u16::from_ne_bytes(id), name, record);
     let question = question.ok_or(io::ErrorKind::InvalidInput)?;
     // Each query has a new port, which a forged answer has to guess, too.
     let socket = connected(server, mark)?;

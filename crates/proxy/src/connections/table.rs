@@ -13,23 +13,23 @@ use std::{
 
 use config::uapi::ProxyStats;
 
-use super::{Capacity, Group, Life, Source};
+use super::{Activity, Capacity, Group, Source};
 
 /// How long a connection has moved no byte that may have to make way for another.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a client without a request has to be silent before it may have to make way. A program
 /// sends its request at once, even if two thousand of them start together.
-const ASKING_SILENT: Duration = Duration::from_secs(2);
+const SILENT_BEFORE_REQUEST: Duration = Duration::from_secs(2);
 /// Sources, and connections of each, that are looked at for one that makes way: a bound
 /// for what a newcomer costs.
-const SOURCES_LOOKED_AT: usize = 8;
-const LOOKED_AT: usize = 256;
+const MAX_SOURCES_CHECKED: usize = 8;
+const MAX_CONNECTIONS_CHECKED: usize = 256;
 
 /// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The limit of clients that have not sent their requests yet is reached.
-    Asking,
+    BeforeRequest,
     /// Its source has as many as it may.
     Source,
     /// Its service has.
@@ -47,7 +47,7 @@ pub(crate) struct Counters {
     /// Idle ones that made way.
     pub idle: u64,
     /// Clients that made way as they did not say what they want.
-    pub asking: u64,
+    pub before_request: u64,
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(super) struct Holder {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub life: Arc<Life>,
+    pub activity: Arc<Activity>,
     descriptors: usize,
     number: u64,
     /// The last move by which it stands in its holder, in nanoseconds.
@@ -84,7 +84,7 @@ pub(super) struct Entry {
 /// What is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    Asking,
+    BeforeRequest,
     Source,
     Service,
     Side,
@@ -92,7 +92,7 @@ pub(super) enum Full {
 }
 
 impl Entry {
-    fn place(&self) -> (Duration, u64) {
+    fn key(&self) -> (Duration, u64) {
         (Duration::from_nanos(self.noted.load(Ordering::Relaxed)), self.number)
     }
 
@@ -121,14 +121,14 @@ impl Table {
     pub fn admit(
         &mut self,
         key: Key,
-        life: Arc<Life>,
+        activity: Arc<Activity>,
         descriptors: usize,
         now: Duration,
     ) -> Result<Arc<Entry>, Refused> {
-        self.room(key, descriptors, now).map_err(|full| self.refuse(full))?;
+        self.make_room(key, descriptors, now).map_err(|full| self.refuse(full))?;
         self.next += 1;
         let number = self.next;
-        let entry = Arc::new(Entry { life, descriptors, number, noted: AtomicU64::default() });
+        let entry = Arc::new(Entry { activity, descriptors, number, noted: AtomicU64::default() });
         self.insert(key, &entry);
         Ok(entry)
     }
@@ -137,9 +137,9 @@ impl Table {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub fn room(&mut self, key: Key, descriptors: usize, now: Duration) -> Result<(), Full> {
+    pub fn make_room(&mut self, key: Key, descriptors: usize, now: Duration) -> Result<(), Full> {
         while let Some(full) = self.full(key, descriptors) {
-            if !self.make_way(full, key, now) {
+            if !self.evict_idle(full, key, now) {
                 return Err(full);
             }
         }
@@ -157,7 +157,7 @@ impl Table {
         if !self.remove(from, old) {
             return Err(Refused::All);
         }
-        let admitted = self.admit(to, old.life.clone(), descriptors, now);
+        let admitted = self.admit(to, old.activity.clone(), descriptors, now);
         if admitted.is_err() {
             self.insert(from, old);
         }
@@ -167,7 +167,7 @@ impl Table {
     /// Forgets a connection; whether it was there, and not evicted.
     pub fn remove(&mut self, key: Key, entry: &Entry) -> bool {
         let Some(holder) = self.holders.get_mut(&key) else { return false };
-        if holder.entries.remove(&entry.place()).is_none() {
+        if holder.entries.remove(&entry.key()).is_none() {
             return false;
         }
         holder.descriptors -= entry.descriptors;
@@ -182,9 +182,9 @@ impl Table {
     }
 
     fn insert(&mut self, key: Key, entry: &Arc<Entry>) {
-        entry.note(entry.life.last_move());
+        entry.note(entry.activity.last_move());
         let holder = self.holders.entry(key).or_default();
-        holder.entries.insert(entry.place(), entry.clone());
+        holder.entries.insert(entry.key(), entry.clone());
         holder.descriptors += entry.descriptors;
         *self.groups.entry(key.0).or_default() += entry.descriptors;
         self.all += entry.descriptors;
@@ -194,15 +194,15 @@ impl Table {
     pub fn full(&self, (group, source): Key, more: usize) -> Option<Full> {
         let capacity = &self.capacity;
         let held = |group| self.groups.get(&group).copied().unwrap_or(0);
-        if group == Group::Asking {
-            if held(group) + more > capacity.asking {
-                return Some(Full::Asking);
+        if group == Group::BeforeRequest {
+            if held(group) + more > capacity.before_request {
+                return Some(Full::BeforeRequest);
             }
         } else {
             let side = || self.groups.keys().copied().filter(move |other| same_side(*other, group));
             let of_source = |group| self.holders.get(&(group, source)).map_or(0, |h| h.descriptors);
             let all_of_source: usize = side().map(of_source).sum();
-            if source.is_bounded() && all_of_source + more > capacity.source {
+            if source.has_limit() && all_of_source + more > capacity.source {
                 return Some(Full::Source);
             }
             if matches!(group, Group::Exposed(_)) && held(group) + more > capacity.service {
@@ -216,10 +216,10 @@ impl Table {
     }
 
     /// Has an idle connection make way; whether there is one.
-    fn make_way(&mut self, full: Full, (group, source): Key, now: Duration) -> bool {
+    fn evict_idle(&mut self, full: Full, (group, source): Key, now: Duration) -> bool {
         let own = self.holders.get(&(group, source)).map_or(0, |holder| holder.descriptors);
         let is_in = |key: &Key| match full {
-            Full::Asking | Full::Service => key.0 == group,
+            Full::BeforeRequest | Full::Service => key.0 == group,
             Full::Source => key.1 == source && same_side(key.0, group),
             Full::Side => same_side(key.0, group),
             Full::All => true,
@@ -232,13 +232,17 @@ impl Table {
             .map(|(key, holder)| (Reverse(holder.descriptors), key.1 != source, *key))
             .collect();
         candidates.sort_unstable_by_key(|(descriptors, is_other, _)| (*descriptors, *is_other));
-        for (_, _, key) in candidates.into_iter().take(SOURCES_LOOKED_AT) {
-            let at_least = if key.0 == Group::Asking { ASKING_SILENT } else { IDLE };
+        for (_, _, key) in candidates.into_iter().take(MAX_SOURCES_CHECKED) {
+            let at_least = if key.0 == Group::BeforeRequest { SILENT_BEFORE_REQUEST } else { IDLE };
             if let Some(entry) = self.longest_idle(key, at_least, now) {
                 self.remove(key, &entry);
-                entry.life.evict();
-                let asked = key.0 == Group::Asking;
-                *(if asked { &mut self.counters.asking } else { &mut self.counters.idle }) += 1;
+                entry.activity.evict();
+                let asked = key.0 == Group::BeforeRequest;
+                *(if asked {
+                    &mut self.counters.before_request
+                } else {
+                    &mut self.counters.idle
+                }) += 1;
                 return true;
             }
         }
@@ -248,17 +252,17 @@ impl Table {
     /// The connection of a holder that moved bytes longest ago, if it was so long.
     fn longest_idle(&mut self, key: Key, at_least: Duration, now: Duration) -> Option<Arc<Entry>> {
         let holder = self.holders.get_mut(&key)?;
-        for _ in 0..LOOKED_AT {
+        for _ in 0..MAX_CONNECTIONS_CHECKED {
             let (&(noted, _), entry) = holder.entries.first_key_value()?;
             let entry = entry.clone();
-            let moved = entry.life.last_move();
+            let moved = entry.activity.last_move();
             if moved <= noted {
                 return (now.saturating_sub(noted) >= at_least).then_some(entry);
             }
             // Moves are noted here only, so that one costs no lock.
-            holder.entries.remove(&entry.place());
+            holder.entries.remove(&entry.key());
             entry.note(moved);
-            holder.entries.insert(entry.place(), entry);
+            holder.entries.insert(entry.key(), entry);
         }
         None
     }
@@ -267,7 +271,7 @@ impl Table {
         let counters = &mut self.counters;
         let (refused, count) = match full {
             // It waits instead.
-            Full::Asking => return Refused::Asking,
+            Full::BeforeRequest => return Refused::BeforeRequest,
             Full::Source => (Refused::Source, &mut counters.source),
             Full::Service => (Refused::Service, &mut counters.service),
             Full::Side | Full::All => (Refused::All, &mut counters.all),
@@ -293,7 +297,7 @@ impl Counters {
             refused_service: self.service,
             refused_all: self.all,
             evicted_idle: self.idle,
-            evicted_asking: self.asking,
+            evicted_asking: self.before_request,
             ..ProxyStats::default()
         }
     }
@@ -302,7 +306,7 @@ impl Counters {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Asking => "too many clients have not sent their requests yet",
+            Self::BeforeRequest => "too many clients have not sent their requests yet",
             Self::Source => "its source has as many connections as it may",
             Self::Service => "the service has as many connections as it may",
             Self::All => "there are as many connections as there may be",

@@ -11,7 +11,7 @@ const CAPACITY: Capacity = Capacity {
     side: 750,
     service: 500,
     source: 250,
-    asking: 20,
+    before_request: 20,
     datagrams: 0,
     dialling: 0,
 };
@@ -33,13 +33,14 @@ fn many(connections: &Connections, group: Group, source: Source, count: usize) -
 }
 
 fn evicted(connections: &[Connection]) -> Vec<usize> {
-    let is_evicted = |connection: &Connection| connection.life().is_evicted.load(Ordering::Relaxed);
+    let is_evicted =
+        |connection: &Connection| connection.activity().is_evicted.load(Ordering::Relaxed);
     let all = connections.iter().enumerate();
     all.filter(|(_, connection)| is_evicted(connection)).map(|(at, _)| at).collect()
 }
 
 #[test]
-fn a_peer_at_its_bound_is_refused_while_all_of_its_connections_move_bytes() {
+fn source_at_its_limit_is_refused_while_its_connections_are_busy() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let hog = many(&connections, Group::Exposed(0), peer(1), 250);
@@ -61,7 +62,7 @@ fn a_peer_at_its_bound_is_refused_while_all_of_its_connections_move_bytes() {
 }
 
 #[test]
-fn the_connection_of_a_full_source_that_has_been_idle_for_longest_makes_way() {
+fn longest_idle_connection_of_a_full_source_is_evicted() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let mut hog = many(&connections, Group::Exposed(0), peer(1), 250);
@@ -80,14 +81,14 @@ fn the_connection_of_a_full_source_that_has_been_idle_for_longest_makes_way() {
         }
         assert_eq!(connections.counters().idle, 3);
         let gone = hog.remove(248);
-        gone.life().evicted().await;
+        gone.activity().evicted().await;
         drop(gone);
         assert!(connections.lock().full((Group::Exposed(0), peer(1)), 1).is_some());
     });
 }
 
 #[test]
-fn a_full_service_has_the_peer_with_the_most_make_way_and_never_one_with_fewer() {
+fn full_service_evicts_from_the_peer_with_the_most_connections() {
     run(async {
         let connections = Connections::new(Capacity { source: 400, ..CAPACITY });
         let most = many(&connections, Group::Exposed(0), peer(1), 300);
@@ -108,7 +109,7 @@ fn a_full_service_has_the_peer_with_the_most_make_way_and_never_one_with_fewer()
 }
 
 #[test]
-fn services_together_leave_the_proxies_their_part_and_these_leave_the_services_theirs() {
+fn proxies_and_services_leave_each_other_a_quarter() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let mut held = Vec::new();
@@ -127,27 +128,27 @@ fn services_together_leave_the_proxies_their_part_and_these_leave_the_services_t
 }
 
 #[test]
-fn of_clients_silent_for_two_seconds_the_first_makes_way_and_one_that_spoke_stays() {
+fn longest_silent_client_before_a_request_is_evicted_after_two_seconds() {
     run(async {
         let connections = Connections::new(CAPACITY);
-        let mut silent = many(&connections, Group::Asking, HERE, 20);
-        silent[0].become_one_of(Group::Clients, 4).unwrap();
-        silent.push(connections.admit(Group::Asking, HERE, 1).unwrap());
+        let mut silent = many(&connections, Group::BeforeRequest, HERE, 20);
+        silent[0].change_group(Group::Clients, 4).unwrap();
+        silent.push(connections.admit(Group::BeforeRequest, HERE, 1).unwrap());
         advance(2 * SECOND).await;
         for _ in 0..10 {
-            silent.push(connections.admit(Group::Asking, HERE, 1).unwrap());
+            silent.push(connections.admit(Group::BeforeRequest, HERE, 1).unwrap());
         }
         assert_eq!(evicted(&silent), (1..11).collect::<Vec<_>>());
-        assert_eq!(connections.counters().asking, 10);
-        assert_eq!(silent[1].become_one_of(Group::Clients, 4).unwrap_err(), Refused::All);
+        assert_eq!(connections.counters().before_request, 10);
+        assert_eq!(silent[1].change_group(Group::Clients, 4).unwrap_err(), Refused::All);
         drop(silent);
         // A host that asks without end pays itself.
         let far = |last| Source::Client(Client::Ip([192, 0, 2, last].into()));
-        let modest = connections.admit(Group::Asking, far(1), 1).unwrap();
+        let modest = connections.admit(Group::BeforeRequest, far(1), 1).unwrap();
         advance(3 * SECOND).await;
         let mut flood = Vec::new();
         for _ in 0..1000 {
-            flood.extend(connections.admit(Group::Asking, far(2), 1));
+            flood.extend(connections.admit(Group::BeforeRequest, far(2), 1));
             advance(SECOND / 4).await;
         }
         assert!(flood.len() > 100 && evicted(&[modest]).is_empty());
@@ -155,18 +156,18 @@ fn of_clients_silent_for_two_seconds_the_first_makes_way_and_one_that_spoke_stay
 }
 
 #[test]
-fn clients_that_find_too_many_wait_until_one_has_sent_its_request_or_is_silent() {
+fn client_waits_until_another_has_sent_its_request_or_is_silent() {
     run(async {
         let connections = Connections::new(CAPACITY);
-        let mut first = many(&connections, Group::Asking, HERE, 20);
+        let mut first = many(&connections, Group::BeforeRequest, HERE, 20);
         let began = Instant::now();
         let waits = async {
-            let asking = connections.admit_asking(HERE, Duration::ZERO).await;
+            let asking = connections.admit_before_request(HERE, Duration::ZERO).await;
             (asking.unwrap(), began.elapsed())
         };
         let asks = async {
             tokio::time::sleep(SECOND / 2).await;
-            first[7].become_one_of(Group::Clients, 1).unwrap();
+            first[7].change_group(Group::Clients, 1).unwrap();
         };
         let ((_second, waited), ()) = tokio::join!(waits, asks);
         assert_eq!(waited, SECOND / 2);
@@ -175,36 +176,36 @@ fn clients_that_find_too_many_wait_until_one_has_sent_its_request_or_is_silent()
             first.pop();
         };
         let waits = async {
-            let asking = connections.admit_asking(HERE, Duration::ZERO).await;
+            let asking = connections.admit_before_request(HERE, Duration::ZERO).await;
             (asking.unwrap(), began.elapsed())
         };
         let ((_third, waited), ()) = tokio::join!(waits, left);
         assert_eq!((waited, evicted(&first).len()), (SECOND, 0));
         // All stay silent: the first makes way once it has been silent for long enough.
-        let _fourth = connections.admit_asking(HERE, Duration::ZERO).await.unwrap();
+        let _fourth = connections.admit_before_request(HERE, Duration::ZERO).await.unwrap();
         assert!(began.elapsed() >= 2 * SECOND && began.elapsed() < 3 * SECOND);
         assert_eq!(evicted(&first), [0]);
-        assert_eq!((connections.counters().asking, connections.counters().all), (1, 0));
+        assert_eq!((connections.counters().before_request, connections.counters().all), (1, 0));
     });
 }
 
 #[test]
-fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_refused() {
+fn client_with_a_request_waits_for_room_and_is_refused_after_ten_seconds() {
     run(async {
         let connections = Connections::new(Capacity { side: 40, ..CAPACITY });
         let mut busy = many(&connections, Group::Clients, HERE, 40);
         let keep_busy = |busy: &[Connection]| busy.iter().for_each(Connection::touch);
-        let mut asking = connections.admit(Group::Asking, HERE, 1).unwrap();
+        let mut asking = connections.admit(Group::BeforeRequest, HERE, 1).unwrap();
         let began = Instant::now();
         let ends = async {
             tokio::time::sleep(5 * SECOND).await;
             keep_busy(&busy);
             busy.truncate(36);
         };
-        let (admitted, ()) = tokio::join!(asking.become_in_time(Group::Clients, 4), ends);
+        let (admitted, ()) = tokio::join!(asking.wait_to_change_group(Group::Clients, 4), ends);
         assert_eq!((admitted, began.elapsed()), (Ok(()), 5 * SECOND));
         assert_eq!(connections.counters(), Counters::default());
-        let mut late = connections.admit(Group::Asking, HERE, 1).unwrap();
+        let mut late = connections.admit(Group::BeforeRequest, HERE, 1).unwrap();
         let began = Instant::now();
         let keep = async {
             for _ in 0..11 {
@@ -213,7 +214,8 @@ fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_ref
                 tokio::time::sleep(SECOND).await;
             }
         };
-        let refused = async { (late.become_in_time(Group::Clients, 4).await, began.elapsed()) };
+        let refused =
+            async { (late.wait_to_change_group(Group::Clients, 4).await, began.elapsed()) };
         let ((refused, waited), ()) = tokio::join!(refused, keep);
         assert_eq!(refused, Err(Refused::All));
         assert!(waited >= 10 * SECOND && waited < 11 * SECOND, "{waited:?}");
@@ -222,14 +224,14 @@ fn a_client_that_has_sent_its_request_waits_for_room_for_a_while_and_is_then_ref
 }
 
 #[test]
-fn a_burst_of_one_host_waits_for_room_among_the_connections_of_that_host() {
+fn burst_of_one_host_waits_for_its_own_connections_to_end() {
     run(async {
         let connections = Connections::new(Capacity { source: 4, ..CAPACITY });
         let host = Source::Client(Client::Ip([192, 0, 2, 1].into()));
         let burst = (0..20).map(|_| {
-            let mut client = connections.admit(Group::Asking, host, 1).unwrap();
+            let mut client = connections.admit(Group::BeforeRequest, host, 1).unwrap();
             async move {
-                let admitted = client.become_in_time(Group::Clients, 1).await;
+                let admitted = client.wait_to_change_group(Group::Clients, 1).await;
                 tokio::time::sleep(SECOND).await;
                 admitted
             }
@@ -244,15 +246,15 @@ fn a_burst_of_one_host_waits_for_room_among_the_connections_of_that_host() {
 
 /// Otherwise a client after many silent ones would wait two seconds for each table of them.
 #[test]
-fn the_time_in_the_queue_of_a_listener_is_silence() {
+fn time_in_the_listener_queue_counts_as_silence() {
     run(async {
         let connections = Connections::new(CAPACITY);
-        let first = many(&connections, Group::Asking, HERE, 20);
+        let first = many(&connections, Group::BeforeRequest, HERE, 20);
         advance(2 * SECOND).await;
         let began = Instant::now();
         let mut rest = Vec::new();
         for _ in 0..500 {
-            rest.push(connections.admit_asking(HERE, 2 * SECOND).await.unwrap());
+            rest.push(connections.admit_before_request(HERE, 2 * SECOND).await.unwrap());
         }
         assert_eq!((began.elapsed(), evicted(&first).len()), (Duration::ZERO, 20));
         assert_eq!(evicted(&rest).len(), 480);
@@ -260,7 +262,7 @@ fn the_time_in_the_queue_of_a_listener_is_silence() {
 }
 
 #[test]
-fn hosts_of_one_network_of_ipv6_share_a_bound_and_programs_of_this_machine_have_none() {
+fn ipv6_hosts_of_a_64_share_a_limit_and_local_clients_have_none() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let host = |text: &str| Source::Client(Client::Ip(text.parse().unwrap()));
@@ -278,14 +280,14 @@ fn hosts_of_one_network_of_ipv6_share_a_bound_and_programs_of_this_machine_have_
 }
 
 #[test]
-fn what_is_dropped_leaves_nothing_and_what_made_way_is_not_counted_twice() {
+fn dropped_and_evicted_connections_are_removed_once() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let mut all = many(&connections, Group::Exposed(0), peer(1), 250);
         advance(20 * SECOND).await;
         all.extend(many(&connections, Group::Exposed(0), peer(1), 250));
         assert_eq!(evicted(&all), (0..250).collect::<Vec<_>>());
-        let waiting = all[0].life();
+        let waiting = all[0].activity();
         let waits = tokio::spawn(async move { waiting.evicted().await });
         yield_now().await;
         assert!(waits.is_finished());

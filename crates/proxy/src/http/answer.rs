@@ -1,7 +1,7 @@
 //! The changes that an HTTP proxy makes to an answer.
 
 use super::{
-    Asked, FIELDS_MAX, HEAD_MAX, Refusal,
+    FIELDS_MAX, HEAD_MAX, Refusal, RequestInfo,
     body::{Body, Chunks, Conflict, content_length},
     fields::{Fields, Head, HopByHop},
 };
@@ -49,7 +49,7 @@ impl Answer {
     /// for the client.
     pub fn parse(
         text: &[u8],
-        asked: &Asked,
+        info: &RequestInfo,
         whole: bool,
     ) -> Result<Option<(Self, usize)>, Refusal> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -73,13 +73,13 @@ impl Answer {
             None
         };
         let hop_by_hop = fields.hop_by_hop().ok_or(Refusal::BadGateway)?;
-        let reader = Reader { asked, code, minor, fields, hop_by_hop, length };
+        let reader = Reader { info, code, minor, fields, hop_by_hop, length };
         Ok(Some((reader.answer(answer.reason.unwrap_or(""), whole)?, len)))
     }
 }
 
 struct Reader<'a> {
-    asked: &'a Asked,
+    info: &'a RequestInfo,
     code: u16,
     minor: u8,
     fields: Fields<'a>,
@@ -94,7 +94,7 @@ impl Reader<'_> {
         }
         let follows = self.follows()?;
         let is_framed = follows != Follows::UntilClose;
-        let client_stays = is_framed && whole && !self.asked.closes;
+        let client_stays = is_framed && whole && !self.info.closes;
         // A connection closes after a message with both (RFC 9112, section 6.1).
         let both = ["Content-Length", "Transfer-Encoding"];
         let has_closed = self.minor == 0
@@ -118,17 +118,14 @@ impl Reader<'_> {
     fn interim(&self, reason: &str, whole: bool) -> Result<Answer, Refusal> {
         let is_switched = self.code == SWITCHING_PROTOCOLS;
         // The new protocol begins after the entire request (RFC 9110, section 7.8).
-        if is_switched && !(self.asked.upgrades && whole) {
+        if is_switched && !(self.info.upgrades && whole) {
             return Err(Refusal::BadGateway);
         }
         let follows = if is_switched { Follows::Upgrade } else { Follows::Head };
         let connection: &[_] = if is_switched { &["Upgrade"] } else { &[] };
         // HTTP/1.0 does not define interim answers (RFC 9110, section 15.2).
-        let head = if self.asked.minor == 0 {
-            Vec::new()
-        } else {
-            self.head(reason, connection, &follows)
-        };
+        let head =
+            if self.info.minor == 0 { Vec::new() } else { self.head(reason, connection, &follows) };
         Ok(Answer { head, follows, client_stays: true, origin_stays: true })
     }
 
@@ -141,8 +138,8 @@ impl Reader<'_> {
             let codings: Vec<_> = self.fields.words("Transfer-Encoding").collect();
             let is_chunked = |coding: &&str| coding.eq_ignore_ascii_case("chunked");
             let chunked = codings.iter().filter(|coding| is_chunked(coding)).count();
-            let ends_so = codings.last().is_some_and(is_chunked);
-            return match (chunked, ends_so, self.asked.minor) {
+            let ends_with_chunked = codings.last().is_some_and(is_chunked);
+            return match (chunked, ends_with_chunked, self.info.minor) {
                 (1, true, 1..) => Ok(Follows::Body(Body::Chunks(Chunks::default()))),
                 // HTTP/1.0 does not define codings.
                 (1, true, 0) if codings.len() == 1 => Ok(Follows::Contents(Chunks::default())),
@@ -154,7 +151,7 @@ impl Reader<'_> {
     }
 
     fn has_no_body(&self) -> bool {
-        self.asked.is_head || matches!(self.code, ..200 | NO_CONTENT | NOT_MODIFIED)
+        self.info.is_head || matches!(self.code, ..200 | NO_CONTENT | NOT_MODIFIED)
     }
 
     /// The head for the client, with one length at most and without the fields for this proxy.
@@ -162,7 +159,7 @@ impl Reader<'_> {
         let mut head = Head::new(format!("HTTP/1.1 {} {reason}", self.code));
         for field in self.fields.iter() {
             let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-            let goes_on = if is("Content-Length") {
+            let is_forwarded = if is("Content-Length") {
                 false
             } else if is("Transfer-Encoding") {
                 self.code >= 200 && self.code != NO_CONTENT && !is_decoded(follows)
@@ -171,7 +168,7 @@ impl Reader<'_> {
             } else {
                 !self.hop_by_hop.contains(field.name)
             };
-            if goes_on {
+            if is_forwarded {
                 head.put(field.name, field.value);
             }
         }

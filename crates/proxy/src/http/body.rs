@@ -83,7 +83,7 @@ pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict
 pub struct Chunks {
     state: ChunkState,
     /// Bytes of the extensions of this chunk that were read, or of the trailer.
-    beside: usize,
+    overhead: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,15 +147,15 @@ impl Chunks {
             }
             at += 1;
             if matches!(self.state, ChunkState::Extension(_) | ChunkState::Trailer(_)) {
-                self.beside += 1;
+                self.overhead += 1;
             }
-            if self.beside > HEAD_MAX {
+            if self.overhead > HEAD_MAX {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             match self.step(byte)? {
                 ControlFlow::Continue(state) => {
                     if matches!(self.state, ChunkState::SizeEnd(_)) {
-                        self.beside = 0;
+                        self.overhead = 0;
                     }
                     self.state = state;
                 }

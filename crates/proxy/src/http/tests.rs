@@ -29,23 +29,27 @@ fn forwarded(text: &str) -> (String, String, Body) {
 }
 
 #[test]
-fn connect_names_a_host_and_a_port() {
-    for (place, target) in [
+fn connect_needs_a_host_and_a_port() {
+    for (request_target, target) in [
         ("a.example:443", "a.example:443"),
         ("[fd00::1]:22", "[fd00::1]:22"),
         ("10.0.0.1:1", "10.0.0.1:1"),
     ] {
-        let text = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\nearly");
+        let text =
+            format!("CONNECT {request_target} HTTP/1.1\r\nHost: {request_target}\r\n\r\nearly");
         let target = Target::parse(target, None).unwrap();
         assert_eq!(parsed(&text), Ok(Some((Request::Connect(target), text.len() - 5))));
     }
-    for place in ["a.example", "http://a.example/", "a:b", "/"] {
-        assert_eq!(parsed(&format!("CONNECT {place} HTTP/1.1\r\n\r\n")), Err(Refusal::BadRequest));
+    for request_target in ["a.example", "http://a.example/", "a:b", "/"] {
+        assert_eq!(
+            parsed(&format!("CONNECT {request_target} HTTP/1.1\r\n\r\n")),
+            Err(Refusal::BadRequest)
+        );
     }
 }
 
 #[test]
-fn a_request_goes_on_with_its_path_and_without_what_is_for_the_proxy() {
+fn forwarded_request_has_its_path_and_no_hop_by_hop_fields() {
     let (target, head, body) = forwarded(
         "GET http://a.example:81/p?q HTTP/1.1\r\nHost: evil\r\nProxy-Connection: keep-alive\r\n\
          Connection: keep-alive, X-Private\r\nX-Private: 1\r\nAccept: */*\r\nTE: trailers\r\n\
@@ -64,20 +68,21 @@ fn a_request_goes_on_with_its_path_and_without_what_is_for_the_proxy() {
 
 /// RFC 9112, section 3.2.4.
 #[test]
-fn options_without_a_path_are_asked_of_the_server_as_a_whole() {
-    for (place, path) in
+fn options_without_a_path_becomes_an_asterisk() {
+    for (request_target, path) in
         [("http://a", "*"), ("http://a:81", "*"), ("http://a/", "/"), ("http://a?x", "/?x")]
     {
-        let (_, head, _) = forwarded(&format!("OPTIONS {place} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let (_, head, _) =
+            forwarded(&format!("OPTIONS {request_target} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(head.starts_with(&format!("OPTIONS {path} HTTP/1.1\r\n")), "{head}");
-        let (_, head, _) = forwarded(&format!("GET {place} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let (_, head, _) = forwarded(&format!("GET {request_target} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(head.starts_with("GET /"), "{head}");
     }
 }
 
 /// RFC 9110, section 7.6.2.
 #[test]
-fn options_and_trace_pass_as_many_proxies_as_they_may() {
+fn max_forwards_is_decremented_for_options_and_trace() {
     let of = |method: &str, hops: &str| {
         parsed(&format!("{method} http://a/ HTTP/1.1\r\nMax-Forwards: {hops}\r\n\r\n"))
     };
@@ -96,14 +101,14 @@ fn options_and_trace_pass_as_many_proxies_as_they_may() {
 }
 
 #[test]
-fn another_protocol_may_be_asked_for_and_needs_both_fields() {
+fn upgrade_needs_both_fields_and_http_1_1() {
     let handshake = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
                      Sec-WebSocket-Key: x\r\n";
     let forward = |version: &str, fields: &str| {
         forward(&format!("GET ws://a/chat HTTP/{version}\r\n{fields}\r\n"))
     };
     let whole = forward("1.1", handshake);
-    assert_eq!((whole.target.to_string(), whole.asked.upgrades), ("a:80".to_owned(), true));
+    assert_eq!((whole.target.to_string(), whole.info.upgrades), ("a:80".to_owned(), true));
     let expected = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\
                     Sec-WebSocket-Key: x\r\nConnection: Upgrade\r\nVia: 1.1 linerate\r\n\r\n";
     assert_eq!(String::from_utf8(whole.head).unwrap(), expected);
@@ -112,12 +117,12 @@ fn another_protocol_may_be_asked_for_and_needs_both_fields() {
     {
         let other = forward(version, fields);
         let head = String::from_utf8(other.head).unwrap();
-        assert!(!other.asked.upgrades && !head.contains("pgrade"), "{head}");
+        assert!(!other.info.upgrades && !head.contains("pgrade"), "{head}");
     }
 }
 
 #[test]
-fn a_client_sends_its_next_request_unless_it_closes_or_speaks_http_1_0() {
+fn connection_persists_unless_close_or_http_1_0() {
     for (version, fields, closes) in [
         ("1.1", "", false),
         ("1.1", "Proxy-Connection: keep-alive\r\n", false),
@@ -126,14 +131,14 @@ fn a_client_sends_its_next_request_unless_it_closes_or_speaks_http_1_0() {
         ("1.0", "Connection: keep-alive\r\n", true),
     ] {
         let forward = forward(&format!("GET http://a/ HTTP/{version}\r\n{fields}\r\n"));
-        assert_eq!(forward.asked.closes, closes, "{version} {fields}");
+        assert_eq!(forward.info.closes, closes, "{version} {fields}");
         let head = String::from_utf8(forward.head).unwrap();
         assert_eq!(head.contains("\r\nConnection: close\r\n"), closes, "{head}");
     }
 }
 
 #[test]
-fn an_expectation_is_passed_on_but_not_from_http_1_0() {
+fn expect_is_forwarded_except_from_http_1_0() {
     for (version, expects) in [("1.1", true), ("1.0", false)] {
         let text = format!("PUT http://a/ HTTP/{version}\r\nExpect: 100-continue\r\n\r\n");
         assert_eq!(forwarded(&text).1.contains("Expect: 100-continue"), expects, "{version}");
@@ -141,7 +146,7 @@ fn an_expectation_is_passed_on_but_not_from_http_1_0() {
 }
 
 #[test]
-fn what_is_no_request_to_a_proxy_is_refused() {
+fn invalid_proxy_request_is_refused() {
     let long = format!("GET http://a/ HTTP/1.1\r\nX: {}", "x".repeat(HEAD_MAX));
     let words = "x,".repeat(FIELDS_MAX);
     let words = format!("GET http://a/ HTTP/1.1\r\nConnection: {words}x\r\n\r\n");
@@ -164,7 +169,7 @@ fn what_is_no_request_to_a_proxy_is_refused() {
 }
 
 #[test]
-fn a_body_has_one_length_only() {
+fn conflicting_body_lengths_are_refused() {
     let body = |fields: &str| match parsed(&format!("POST http://a/ HTTP/1.1\r\n{fields}\r\n")) {
         Ok(Some((Request::Forward(forward), _))) => Ok(forward.body),
         Err(refusal) => Err(refusal),
@@ -199,7 +204,7 @@ fn a_body_has_one_length_only() {
 
 /// The origin is sent the field, and may make a length of it.
 #[test]
-fn a_length_or_coding_that_is_no_text_is_not_passed_over() {
+fn non_utf8_length_or_coding_is_refused() {
     for (fields, refusal) in [
         (&b"Content-Length: 5\r\nContent-Length: 6\xff\r\n"[..], Refusal::BadRequest),
         (b"Content-Length: 5, \xff\r\n", Refusal::BadRequest),
@@ -211,7 +216,7 @@ fn a_length_or_coding_that_is_no_text_is_not_passed_over() {
 }
 
 #[test]
-fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
+fn body_ends_at_its_length_before_the_next_request() {
     let chunked = b"5;x=y\r\nhello\r\n0a\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n";
     for (body, text) in [
         (Body::Bytes(5), &b"hello"[..]),
@@ -242,7 +247,7 @@ fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
 /// Other parsers may take a bare line feed or carriage return for the end of a line, or for a part
 /// of it.
 #[test]
-fn a_chunk_whose_lines_end_by_anything_but_crlf_is_refused() {
+fn chunk_lines_without_crlf_are_refused() {
     for text in [
         &b"5\nhello\r\n0\r\n\r\n"[..],
         b"5;x\nhello\r\n0\r\n\r\n",
@@ -259,7 +264,7 @@ fn a_chunk_whose_lines_end_by_anything_but_crlf_is_refused() {
 }
 
 #[test]
-fn extensions_and_trailers_are_bounded() {
+fn chunk_extensions_and_trailers_are_limited() {
     for begin in ["5;", "0\r\nTrailer: "] {
         let mut chunks = Body::Chunks(Chunks::default());
         chunks.handle_input(begin.as_bytes()).unwrap();
@@ -269,7 +274,7 @@ fn extensions_and_trailers_are_bounded() {
 }
 
 #[test]
-fn each_chunk_may_have_extensions_and_padding() {
+fn limit_of_extensions_applies_to_each_chunk() {
     let mut chunks = Body::Chunks(Chunks::default());
     let chunk = format!("1{};x=y\r\n.\r\n", " ".repeat(100));
     for _ in 0..HEAD_MAX / 50 {
@@ -283,7 +288,7 @@ fn each_chunk_may_have_extensions_and_padding() {
 }
 
 #[test]
-fn the_contents_of_chunks_move_to_the_beginning() {
+fn decoded_chunks_move_to_the_front() {
     let mut body = Chunks::default();
     let mut bytes = *b"5;x=y\r\nhello\r\n2\r\n, \r\n5\r\nwo";
     let decoded = body.decode(&mut bytes).unwrap();
@@ -296,15 +301,15 @@ fn the_contents_of_chunks_move_to_the_beginning() {
 }
 
 #[test]
-fn users_are_asked_and_told_apart() {
+fn basic_authentication_accepts_only_the_right_credentials() {
     let mut users = Users::default();
     users.add("ann".into(), Zeroizing::new("p:w\u{ff}".into()));
-    let ask = |field: &str| {
+    let authenticate = |field: &str| {
         let text = format!("CONNECT a:1 HTTP/1.1\r\n{field}\r\n");
         parse(text.as_bytes(), &users).map(|request| request.is_some())
     };
     // "ann:p:wÿ" and "ann:p:w"
-    assert_eq!(ask("proxy-authorization: basic YW5uOnA6d8O/\r\n"), Ok(true));
+    assert_eq!(authenticate("proxy-authorization: basic YW5uOnA6d8O/\r\n"), Ok(true));
     for field in [
         "",
         "Proxy-Authorization: Basic YW5uOnA6dw==\r\n",
@@ -312,7 +317,7 @@ fn users_are_asked_and_told_apart() {
         "Proxy-Authorization: Basic %%%\r\n",
         "Authorization: Basic YW5uOnA6d8O/\r\n",
     ] {
-        assert_eq!(ask(field), Err(Refusal::AuthenticationRequired), "{field}");
+        assert_eq!(authenticate(field), Err(Refusal::AuthenticationRequired), "{field}");
     }
     let answer = String::from_utf8(Refusal::AuthenticationRequired.encode("who?")).unwrap();
     assert!(answer.contains("\r\nProxy-Authenticate: Basic "), "{answer}");
@@ -341,7 +346,7 @@ const PIECES: [&str; 16] = [
 
 proptest! {
     #[test]
-    fn no_request_breaks_it_and_none_smuggles_a_line(
+    fn forwarded_head_has_one_host_and_one_end(
         pieces in collection::vec(sample::select(&PIECES[..]), 0..24),
     ) {
         let text = pieces.concat();
@@ -354,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn a_chunked_body_is_cut_alike_in_whatever_pieces_it_comes(
+    fn chunk_parser_result_does_not_depend_on_the_split(
         bytes in collection::vec(sample::select(&b"0159af\r\n;x"[..]), 0..64),
         cut in 0..64_usize,
     ) {

@@ -22,10 +22,10 @@ use tokio::io::AsyncWrite;
 use super::input::Input;
 use crate::{
     connections::Connection,
-    gate::unless_evicted,
-    http::{Asked, Body},
+    http::{Body, RequestInfo},
     local::Stream,
-    relay::{Half, News, relay_answer},
+    relay::{Half, Progress, relay_answer},
+    serve::unless_evicted,
     stack::Stack,
 };
 use download::Download;
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub body: Body,
     /// Bytes that were already read from the client: the body, and those after it.
     pub input: Input,
-    pub asked: Asked,
+    pub info: RequestInfo,
 }
 
 /// How an exchange ended.
@@ -70,13 +70,13 @@ pub(super) async fn exchange<S: Stack>(
     connection: &Connection,
 ) -> Exchanged<S::Stream> {
     let mut up = Upload::new(request.head, request.body, request.input);
-    let mut down = Download::new(request.asked);
+    let mut down = Download::new(request.info);
     let (mut going, mut coming) = (Half::default(), Half::default());
-    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
+    let step = |way: usize, cx: &mut Context<'_>, progress: &mut Progress| {
         if way == 0 {
             let mut reader = up.reader(&mut here);
             let mut writer = Open(&mut there);
-            let polled = going.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), news);
+            let polled = going.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), progress);
             return match polled {
                 Poll::Ready(Ok(())) => up.poll_end(cx, &mut there).map(Ok),
                 other => other,
@@ -85,9 +85,9 @@ pub(super) async fn exchange<S: Stack>(
         let mut reader = down.reader(&mut there, up.is_sent(&going));
         let mut writer = Open(&mut here);
         // The answer itself shows whether it is complete, even if the origin was reset.
-        let mut own = News::default();
+        let mut own = Progress::default();
         let polled = coming.poll(cx, Pin::new(&mut reader), Pin::new(&mut writer), &mut own);
-        news.has_moved |= own.has_moved;
+        progress.has_moved |= own.has_moved;
         polled
     };
     let moved = || connection.touch();

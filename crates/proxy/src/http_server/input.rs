@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_parsed_at_its_first_bytes_and_after_line_feeds() {
+    fn head_is_parsed_at_its_first_bytes_and_after_line_feeds() {
         let mut input = Input::default();
         assert!(!input.may_hold_head());
         for (piece, may) in [

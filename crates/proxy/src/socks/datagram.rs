@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_comes_back_from_its_header() {
+    fn datagram_header_round_trips() {
         for address in ["10.0.0.1:53", "[fd00::1]:53"] {
             let address: SocketAddr = address.parse().unwrap();
             let datagram = encode(address, b"payload");
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_and_what_is_cut_short_are_no_datagrams() {
+    fn fragments_and_truncated_datagrams_are_rejected() {
         let whole = encode("[fd00::1]:53".parse().unwrap(), b"");
         for len in 0..whole.len() {
             assert_eq!(parse(&whole[..len]), None, "{len}");

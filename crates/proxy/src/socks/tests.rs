@@ -3,17 +3,17 @@ use zeroize::Zeroizing;
 
 use super::*;
 
-fn talk(users: &Users, inputs: &[&[u8]]) -> (Vec<u8>, State, Vec<u8>) {
+fn negotiate(users: &Users, inputs: &[&[u8]]) -> (Vec<u8>, State, Vec<u8>) {
     // Whole, and byte by byte: it has to be the same.
     let run = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut negotiation = Negotiation::new(users);
-        let mut said = Vec::new();
+        let mut replies = Vec::new();
         for piece in pieces {
             negotiation.handle_input(piece);
-            said.extend(negotiation.poll_output().unwrap_or_default());
+            replies.extend(negotiation.poll_output().unwrap_or_default());
         }
-        let state = std::mem::replace(&mut negotiation.state, State::Asking);
-        (said, state, negotiation.into_rest())
+        let state = std::mem::replace(&mut negotiation.state, State::Negotiating);
+        (replies, state, negotiation.into_rest())
     };
     let all = inputs.concat();
     let whole = run(&mut inputs.iter().copied());
@@ -28,7 +28,7 @@ fn refusal(reply: Reply) -> Vec<u8> {
 const HELLO: &[u8] = &[5, 1, 0];
 
 #[test]
-fn each_kind_of_address_is_asked_for_and_what_follows_is_kept() {
+fn each_address_type_is_parsed_and_early_data_is_stored() {
     let name = [&[5, 1, 0, 3, 9][..], b"a.example", &[0, 80]].concat();
     let v6: Vec<u8> = [&[5, 1, 0, 4, 0xfd][..], &[0; 14], &[2, 1, 187]].concat();
     for (request, target) in [
@@ -36,18 +36,18 @@ fn each_kind_of_address_is_asked_for_and_what_follows_is_kept() {
         (&name, "a.example:80"),
         (&v6, "[fd00::2]:443"),
     ] {
-        let (said, state, rest) = talk(&Users::default(), &[HELLO, request, b"early"]);
+        let (replies, state, rest) = negotiate(&Users::default(), &[HELLO, request, b"early"]);
         let target = Target::parse(target, None).unwrap();
-        assert_eq!((said, state), (vec![5, 0], State::Asked(Request::Connect(target))));
+        assert_eq!((replies, state), (vec![5, 0], State::Requested(Request::Connect(target))));
         assert_eq!(rest, b"early");
     }
-    let (_, state, _) = talk(&Users::default(), &[HELLO, &[5, 3, 0, 1, 0, 0, 0, 0, 0, 0]]);
+    let (_, state, _) = negotiate(&Users::default(), &[HELLO, &[5, 3, 0, 1, 0, 0, 0, 0, 0, 0]]);
     let anywhere = Target::parse("0.0.0.0:0", None).unwrap();
-    assert_eq!(state, State::Asked(Request::UdpAssociate(anywhere)));
+    assert_eq!(state, State::Requested(Request::UdpAssociate(anywhere)));
 }
 
 #[test]
-fn bind_and_unknown_commands_and_addresses_are_refused_by_their_numbers() {
+fn unsupported_commands_and_address_types_get_their_reply_code() {
     for (request, reply) in [
         (&[5, 2, 0, 1, 10, 0, 0, 2, 0, 80][..], Reply::CommandNotSupported),
         (&[5, 9, 0, 1, 10, 0, 0, 2, 0, 80], Reply::CommandNotSupported),
@@ -56,52 +56,52 @@ fn bind_and_unknown_commands_and_addresses_are_refused_by_their_numbers() {
         (&[5, 1, 0, 3, 0, 0, 80], Reply::AddressNotSupported),
         (&[4, 1, 0, 1, 10, 0, 0, 2, 0, 80], Reply::GeneralFailure),
     ] {
-        let (said, state, _) = talk(&Users::default(), &[HELLO, request]);
-        assert_eq!(said, [&[5, 0][..], &refusal(reply)].concat(), "{request:?}");
+        let (replies, state, _) = negotiate(&Users::default(), &[HELLO, request]);
+        assert_eq!(replies, [&[5, 0][..], &refusal(reply)].concat(), "{request:?}");
         assert_eq!(state, State::Refused);
     }
 }
 
 #[test]
-fn a_user_has_to_have_the_right_password() {
+fn only_the_right_password_is_accepted() {
     let mut users = Users::default();
     users.add("ann".into(), Zeroizing::new("pw".into()));
     let connect = &[5, 1, 0, 1, 10, 0, 0, 2, 0, 80];
     let right = [&[1, 3][..], b"ann", &[2], b"pw"].concat();
     let wrong = [&[1, 3][..], b"ann", &[2], b"pv"].concat();
-    let (said, state, _) = talk(&users, &[&[5, 2, 0, 2], &right, connect]);
-    assert_eq!(said, [5, 2, 1, 0]);
-    assert!(matches!(state, State::Asked(_)));
-    let (said, state, _) = talk(&users, &[&[5, 2, 0, 2], &wrong, connect]);
-    assert_eq!((&said[..], state), (&[5, 2, 1, 1][..], State::Refused));
+    let (replies, state, _) = negotiate(&users, &[&[5, 2, 0, 2], &right, connect]);
+    assert_eq!(replies, [5, 2, 1, 0]);
+    assert!(matches!(state, State::Requested(_)));
+    let (replies, state, _) = negotiate(&users, &[&[5, 2, 0, 2], &wrong, connect]);
+    assert_eq!((&replies[..], state), (&[5, 2, 1, 1][..], State::Refused));
     // A client that only comes without a name, and one that skips the password.
-    let (said, state, _) = talk(&users, &[HELLO, connect]);
-    assert_eq!((&said[..], state), (&[5, 0xff][..], State::Refused));
-    let (said, state, _) = talk(&users, &[&[5, 1, 2], connect]);
-    assert_eq!((&said[..], state), (&[5, 2, 1, 1][..], State::Refused));
+    let (replies, state, _) = negotiate(&users, &[HELLO, connect]);
+    assert_eq!((&replies[..], state), (&[5, 0xff][..], State::Refused));
+    let (replies, state, _) = negotiate(&users, &[&[5, 1, 2], connect]);
+    assert_eq!((&replies[..], state), (&[5, 2, 1, 1][..], State::Refused));
 }
 
 #[test]
-fn a_password_of_another_version_of_the_negotiation_is_not_taken() {
+fn password_message_of_another_version_is_rejected() {
     let mut users = Users::default();
     users.add("ann".into(), Zeroizing::new("pw".into()));
     for version in [0, 2, 5] {
         let right = [&[version, 3][..], b"ann", &[2], b"pw"].concat();
-        let (said, state, _) = talk(&users, &[&[5, 1, 2], &right]);
-        assert_eq!((&said[..], state), (&[5, 2, 1, 1][..], State::Refused), "{version}");
+        let (replies, state, _) = negotiate(&users, &[&[5, 1, 2], &right]);
+        assert_eq!((&replies[..], state), (&[5, 2, 1, 1][..], State::Refused), "{version}");
     }
 }
 
 #[test]
-fn an_ipv4_address_in_ipv6_is_asked_for_as_ipv4() {
+fn ipv4_mapped_address_becomes_ipv4() {
     let mapped = [&[5, 1, 0, 4][..], &[0; 10], &[0xff, 0xff, 10, 0, 0, 2, 0, 80]].concat();
-    let (_, state, _) = talk(&Users::default(), &[HELLO, &mapped]);
+    let (_, state, _) = negotiate(&Users::default(), &[HELLO, &mapped]);
     let target = Target::parse("10.0.0.2:80", None).unwrap();
-    assert_eq!(state, State::Asked(Request::Connect(target)));
+    assert_eq!(state, State::Requested(Request::Connect(target)));
 }
 
 #[test]
-fn a_failed_dial_is_told_by_its_number() {
+fn dial_errors_map_to_reply_codes() {
     use io::ErrorKind;
     for (kind, number) in [
         (ErrorKind::Other, 1),
@@ -117,15 +117,15 @@ fn a_failed_dial_is_told_by_its_number() {
 }
 
 #[test]
-fn another_protocol_gets_no_answer() {
+fn other_protocol_gets_no_reply() {
     for input in [&b"GET / HTTP/1.1\r\n"[..], &[4, 1, 0, 80]] {
-        let (said, state, _) = talk(&Users::default(), &[input]);
-        assert_eq!((&said[..], state), (&b""[..], State::Refused));
+        let (replies, state, _) = negotiate(&Users::default(), &[input]);
+        assert_eq!((&replies[..], state), (&b""[..], State::Refused));
     }
 }
 
 #[test]
-fn a_reply_has_the_address_of_its_family() {
+fn reply_encodes_the_address_family() {
     let v6 = Reply::Succeeded.encode("[::1]:258".parse().unwrap());
     assert_eq!(v6, [&[5, 0, 0, 4][..], &[0; 15], &[1, 1, 2]].concat());
     let refused = io::ErrorKind::ConnectionRefused.into();
@@ -134,7 +134,7 @@ fn a_reply_has_the_address_of_its_family() {
 
 proptest! {
     #[test]
-    fn no_input_breaks_it_however_it_is_cut(
+    fn any_split_of_any_input_gives_the_same_result(
         version in prop_oneof![Just(5_u8), any::<u8>()],
         input in collection::vec(prop_oneof![0..6_u8, any::<u8>()], 0..300),
         with_users in any::<bool>(),
@@ -143,7 +143,7 @@ proptest! {
         if with_users {
             users.add("a".into(), Zeroizing::new("b".into()));
         }
-        talk(&users, &[&[version], &input]);
+        negotiate(&users, &[&[version], &input]);
         super::datagram::parse(&input);
     }
 }

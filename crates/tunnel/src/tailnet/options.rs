@@ -73,8 +73,8 @@ impl Options {
 
     /// Is told the page where somebody logs this node in. Without it and without a key a join that
     /// needs a login fails.
-    pub fn on_login_page(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        self.on_page = Some(Box::new(tell));
+    pub fn on_login_page(mut self, show_page: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.on_page = Some(Box::new(show_page));
         self
     }
 

@@ -15,7 +15,7 @@ use member::{
 };
 use node::Node;
 use packet::UdpRecv as _;
-use proxy::{Identity, Inside};
+use proxy::{Identity, TunnelNet};
 use sys::{Channel, Offloads, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use wg::PostQuantum;
@@ -23,8 +23,8 @@ use wg::PostQuantum;
 use super::{Agent, JoinError};
 use crate::{
     StartError, Tunnel,
-    start::{aside, data_plane, path_mtu},
-    tunnel::Running,
+    start::{data_plane, path_mtu, run_on_thread},
+    tunnel::RunningTunnel,
 };
 
 /// The agent's own folder, in that of the state.
@@ -37,7 +37,7 @@ pub(super) async fn start(
     state: &Path,
 ) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), JoinError> {
     let state = state.to_owned();
-    let started = aside(move || start_here(&state)).await;
+    let started = run_on_thread(move || start_here(&state)).await;
     started.unwrap_or_else(|error| Err(system(error)))
 }
 
@@ -55,14 +55,14 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let (attached, ends) = plane::attach(udp.1.waker());
     let identity = Arc::<Identity>::default();
     let node = Arc::<OnceLock<Weak<Node>>>::default();
-    let known = node.clone();
+    let node_reference = node.clone();
     let is_allowed = move |ip| {
-        let node = known.get().and_then(Weak::upgrade);
+        let node = node_reference.get().and_then(Weak::upgrade);
         node.is_some_and(|node| node.peer_of(ip).is_some())
     };
-    let opened = Inside::of_member(identity.clone(), is_allowed, path_mtu(0, &[]), &offloads);
-    let (inside, ip) = opened.map_err(system)?;
-    let running = Arc::new(data_plane(&inside, ip, udp, offloads, attached).map_err(system)?);
+    let opened = TunnelNet::for_tailnet(identity.clone(), is_allowed, path_mtu(0, &[]), &offloads);
+    let (net, ip) = opened.map_err(system)?;
+    let running = Arc::new(data_plane(&net, ip, udp, offloads, attached).map_err(system)?);
     let _ = node.set(Arc::downgrade(&running));
     let node = running;
     node.search_paths(true);
@@ -71,22 +71,26 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     bound.map_err(|error| system(io::Error::other(format!("{error:#}"))))?;
 
     let (line, agents_end) = Channel::pair().map_err(system)?;
-    let (tell, addresses) = watch::channel(Vec::new());
-    let stack = inside.stack().clone();
-    let on_identity = Box::new(move |told: ::tailnet::ipc::Identity| {
-        stack.set_addresses(told.addresses.clone());
-        identity.set(told.addresses.clone(), told.names, told.search);
-        tell.send_replace(told.addresses);
+    let (addresses_sender, addresses) = watch::channel(Vec::new());
+    let stack = net.stack().clone();
+    let on_identity = Box::new(move |identity_update: ::tailnet::ipc::Identity| {
+        stack.set_addresses(identity_update.addresses.clone());
+        identity.set(
+            identity_update.addresses.clone(),
+            identity_update.names,
+            identity_update.search,
+        );
+        addresses_sender.send_replace(identity_update.addresses);
     });
     let plane_handle = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
     let agent = Agent::start(&own, agents_end, plane_handle).map_err(system)?;
-    Ok((Tunnel::of(Running::of_member(inside, node, agent)), addresses))
+    Ok((Tunnel::from_running(RunningTunnel::for_tailnet(net, node, agent)), addresses))
 }
 
 impl Agent {
     /// Starts the thread.
     fn start(folder: &Path, plane: Channel, plane_handle: PlaneHandle) -> io::Result<Self> {
-        let (requests, asked) = mpsc::channel(REQUESTS);
+        let (requests, request_receiver) = mpsc::channel(REQUESTS);
         let options = agent::Options {
             name: "tunnel".to_owned(),
             folder: Folder { path: folder.to_owned(), display: folder.to_owned(), open: None },
@@ -96,8 +100,12 @@ impl Agent {
             has_interface: false,
             has_own_user: false,
         };
-        let lines =
-            Lines { plane, steward: None, relay_server: None, clients: Clients::Own(asked) };
+        let lines = Lines {
+            plane,
+            steward: None,
+            relay_server: None,
+            clients: Clients::Own(request_receiver),
+        };
         let run = move || {
             if let Err(error) = agent::run(options, lines) {
                 tracing::error!("the tailnet's agent ended: {error:#}");

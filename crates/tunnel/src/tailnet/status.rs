@@ -71,7 +71,8 @@ impl From<local::Status> for Status {
             Some(user) if peer.tags.is_empty() => plain(&user.login_name),
             _ => String::new(),
         };
-        let peers = status.peer.values().map(|peer| Peer { owner: owner(peer), ..of(peer) });
+        let peers =
+            status.peer.values().map(|peer| Peer { owner: owner(peer), ..peer_status(peer) });
         Self {
             is_connected: status.own.online,
             name: name(&status.own),
@@ -82,7 +83,7 @@ impl From<local::Status> for Status {
     }
 }
 
-fn of(peer: &local::PeerStatus) -> Peer {
+fn peer_status(peer: &local::PeerStatus) -> Peer {
     let path = match (peer.cur_addr.parse(), &*peer.relay) {
         (Ok(address), _) => Path::Direct(address),
         (Err(_), "") => Path::None,
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_whose_an_address_is_and_commands_no_terminal() {
+    fn status_finds_the_node_of_an_address_without_control_characters() {
         let desk: IpAddr = [100, 64, 0, 2].into();
         let peer = local::PeerStatus {
             dns_name: "desk\u{1b}[2J.rig.test.".into(),
@@ -133,7 +134,7 @@ mod tests {
         let found = status.node_at(desk).unwrap();
         assert_eq!((&*found.name, &*found.owner), ("desk[2J.rig.test", "ann"));
         assert_eq!(found.path, Path::Direct("192.0.2.1:7".parse().unwrap()));
-        assert_eq!(of(&far).path, Path::Relay("eu".into()));
+        assert_eq!(peer_status(&far).path, Path::Relay("eu".into()));
         assert_eq!(status.node_at([100, 64, 0, 3].into()), None);
     }
 }

@@ -2,14 +2,14 @@ use std::error::Error;
 
 use tunnel::{Config, ConfigError, StartError, Tunnel};
 
-use crate::rig::{A, B, Pair, at, config, key, peer, soon};
+use crate::tunnel_pair::{A, B, Pair, at, config, in_time, key, peer};
 
 fn text(more: &str) -> String {
     format!("[Interface]\nPrivateKey = {}\nAddress = 10.7.0.1/24\n{more}\n", *key(0).to_base64())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_of_wg_quick_makes_a_tunnel() {
+async fn wg_quick_file_starts_a_tunnel() {
     let b = Tunnel::start(&config(1, B).peer(peer(0, A))).await.unwrap();
     let text = text(&format!(
         "MTU = 1420\nPostUp = never\n[Peer]\nPublicKey = {}\nEndpoint = localhost:{}\n\
@@ -23,12 +23,12 @@ async fn a_file_of_wg_quick_makes_a_tunnel() {
     std::fs::remove_file(&path).unwrap();
     for config in [read.unwrap(), Config::from_text(&text).unwrap()] {
         let a = Tunnel::start(&config).await.unwrap();
-        soon(a.ping(B[0].parse().unwrap())).await.unwrap();
+        in_time(a.ping(B[0].parse().unwrap())).await.unwrap();
     }
 }
 
 #[test]
-fn what_is_no_configuration_is_told_with_its_line() {
+fn invalid_configuration_is_reported_with_its_line() {
     let error = |text: &str| Config::from_text(text).unwrap_err().to_string();
     assert!(error(&text("Adress = 10.7.0.1")).starts_with("configuration:4: "));
     assert!(error(&text("Socks5 = 127.0.0.1:1080")).contains("linerate proxy"));
@@ -39,7 +39,7 @@ fn what_is_no_configuration_is_told_with_its_line() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn failed_start_reports_the_reason() {
     let nameless = peer(1, B).endpoint("nowhere.invalid", 1);
     let error = Tunnel::start(&config(0, A).peer(nameless)).await.unwrap_err();
     assert!(matches!(&error, StartError::Endpoint(name, _) if name.host == "nowhere.invalid"));
@@ -54,7 +54,7 @@ async fn what_cannot_start_says_why() {
 /// The longest packet follows from the paths to the endpoints: loopback's is longer than
 /// any, and b, that knows no endpoint, has that of the default route.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_an_mtu_the_ways_tell() {
+async fn default_mtu_follows_from_the_path_mtu() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let b = Config::new(key(1)).address(B[0].parse().unwrap()).peer(peer(0, A));
     let b = Tunnel::start(&b).await.unwrap();
@@ -63,11 +63,11 @@ async fn without_an_mtu_the_ways_tell() {
     let pair = Pair { a: Tunnel::start(&a).await.unwrap(), b };
     let listener = pair.b.listen(at(B[0], 80)).unwrap();
     let dialed = async { tokio::join!(pair.a.connect(at(B[0], 80)), listener.accept()) };
-    let (near, far) = soon(dialed).await;
+    let (near, far) = in_time(dialed).await;
     let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
     let bytes = vec![7; 1_000_000];
-    let mut heard = vec![0; bytes.len()];
-    let said = async { tokio::join!(near.write_all(&bytes), far.read_exact(&mut heard)) };
-    let (wrote, read) = soon(said).await;
-    assert!(wrote.is_ok() && read.is_ok() && heard == bytes);
+    let mut received = vec![0; bytes.len()];
+    let transfer = async { tokio::join!(near.write_all(&bytes), far.read_exact(&mut received)) };
+    let (wrote, read) = in_time(transfer).await;
+    assert!(wrote.is_ok() && read.is_ok() && received == bytes);
 }

@@ -27,7 +27,7 @@ use tunnel::{Connector, TcpListener};
 
 use crate::{
     names::with_names,
-    rig::{Pair, at, soon, speech},
+    tunnel_pair::{Pair, at, in_time, pattern},
 };
 
 const LEN: usize = 2_000_000;
@@ -82,8 +82,8 @@ async fn fetch<C: Connect + Clone + Send + Sync + 'static>(
     client: &Client<C, Full<Bytes>>,
     request: Request<Full<Bytes>>,
 ) -> Result<Bytes, hyper_util::client::legacy::Error> {
-    let response = soon(client.request(request)).await?;
-    Ok(soon(response.into_body().collect()).await.unwrap().to_bytes())
+    let response = in_time(client.request(request)).await?;
+    Ok(in_time(response.into_body().collect()).await.unwrap().to_bytes())
 }
 
 /// Runs the tasks of a client, and counts those that have not ended: one for each connection, and
@@ -105,7 +105,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 impl Tasks {
     /// Waits until so many are left.
     async fn left(&self, count: usize) {
-        soon(async {
+        in_time(async {
             while self.0.load(Ordering::Acquire) != count {
                 tokio::task::yield_now().await;
             }
@@ -119,7 +119,7 @@ fn get(url: &str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hyper_fetches_and_posts_and_keeps_its_connection() {
+async fn hyper_client_reuses_its_connection() {
     let (pair, _) = with_web().await;
     let connector = Connector::new(pair.a.clone());
     let tasks = Tasks::default();
@@ -131,7 +131,7 @@ async fn hyper_fetches_and_posts_and_keeps_its_connection() {
         // The client puts it back behind the answer.
         tasks.left(1).await;
     }
-    let sent = Bytes::from(speech(LEN, 1));
+    let sent = Bytes::from(pattern(LEN, 1));
     let post = Request::post("http://[fd07::2]:80/").body(Full::new(sent.clone())).unwrap();
     assert!(fetch(&client, post).await.unwrap() == sent);
     for url in ["http://new.inside.example/", "http://10.7.0.2:81/"] {
@@ -141,7 +141,7 @@ async fn hyper_fetches_and_posts_and_keeps_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hyper_speaks_tls_over_our_stream() {
+async fn hyper_client_uses_tls_over_the_tunnel() {
     let (pair, name) = with_web().await;
     let mut roots = RootCertStore::empty();
     roots.add(name.cert.der().clone()).unwrap();
@@ -162,32 +162,32 @@ fn reqwest(proxy: &str, name: &rcgen::CertifiedKey<rcgen::KeyPair>) -> reqwest::
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reqwest_fetches_and_posts_by_http_and_by_its_own_tls() {
+async fn reqwest_client_uses_http_and_tls_through_the_gateway() {
     let (pair, name) = with_web().await;
     let gateway = pair.a.gateway().await.unwrap();
     let client = reqwest(&gateway.url(), &name);
     for url in ["http://web.inside.example/c", "https://web.inside.example/c"] {
-        let page = soon(client.get(url).send()).await.unwrap().text().await.unwrap();
+        let page = in_time(client.get(url).send()).await.unwrap().text().await.unwrap();
         assert_eq!(page, r#"/c of "web.inside.example""#);
-        let sent = speech(LEN, 2);
-        let echo = soon(client.post(url).body(sent.clone()).send()).await.unwrap();
-        assert!(soon(echo.bytes()).await.unwrap() == sent, "{url}");
+        let sent = pattern(LEN, 2);
+        let echo = in_time(client.post(url).body(sent.clone()).send()).await.unwrap();
+        assert!(in_time(echo.bytes()).await.unwrap() == sent, "{url}");
     }
     let sent = pair.a.peers()[0].tx_bytes;
     assert!(sent > 2 * LEN as u64, "{sent} bytes went through the tunnel");
-    let unnamed = soon(client.get("https://old.inside.example/").send()).await.unwrap_err();
+    let unnamed = in_time(client.get("https://old.inside.example/").send()).await.unwrap_err();
     assert!(unnamed.is_connect(), "the certificate is of another name");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_is_for_who_was_told_its_address_and_for_its_time() {
+async fn gateway_needs_its_password_and_ends_when_dropped() {
     let (pair, name) = with_web().await;
     let gateway = pair.a.gateway().await.unwrap();
     let url = gateway.url();
     assert_eq!(format!("{gateway:?}"), format!("Gateway({})", gateway.local_addr()));
     let get = |proxy: String| {
         let client = reqwest(&proxy, &name);
-        async move { soon(client.get("http://web.inside.example/").send()).await }
+        async move { in_time(client.get("http://web.inside.example/").send()).await }
     };
     assert!(get(url.clone()).await.is_ok());
     let guess = |password: &str| format!("socks5h://tunnel:{password}@{}", gateway.local_addr());
@@ -197,7 +197,7 @@ async fn a_gateway_is_for_who_was_told_its_address_and_for_its_time() {
     let at = gateway.local_addr();
     drop(gateway);
     // The task that listens ends at its next turn.
-    soon(async {
+    in_time(async {
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         while !tokio::net::TcpStream::connect(at).await.is_err_and(is_refused) {
             tokio::task::yield_now().await;

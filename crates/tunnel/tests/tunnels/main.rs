@@ -9,8 +9,8 @@
 mod block_on;
 mod configuration;
 mod datagrams;
-mod ends;
 mod http;
 mod names;
-mod rig;
+mod shutdown;
 mod streams;
+mod tunnel_pair;

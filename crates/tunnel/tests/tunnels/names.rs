@@ -2,14 +2,14 @@ use std::{io::ErrorKind, net::IpAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::rig::{A, B, NOBODY, Pair, at, soon};
+use crate::tunnel_pair::{A, B, Pair, UNUSED, at, in_time};
 
 /// What the name server says: the name, and its addresses.
 type Zone = &'static [(&'static str, &'static [&'static str])];
 
 const ZONE: Zone = &[
     ("web.inside.example", &[B[0], B[1]]),
-    ("half.inside.example", &[NOBODY, B[1]]),
+    ("half.inside.example", &[UNUSED, B[1]]),
     ("old.inside.example", &[B[0]]),
 ];
 
@@ -61,9 +61,9 @@ fn answer(question: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_are_asked_for_inside_of_the_tunnel() {
+async fn names_are_resolved_inside_the_tunnel() {
     let pair = with_names().await;
-    let resolve = |name: &'static str| soon(pair.a.resolve(name));
+    let resolve = |name: &'static str| in_time(pair.a.resolve(name));
     let ips =
         |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
     assert_eq!(resolve("web.inside.example").await.unwrap(), ips(&[B[1], B[0]]));
@@ -74,12 +74,12 @@ async fn names_are_asked_for_inside_of_the_tunnel() {
     assert_eq!(resolve("no name").await.unwrap_err().kind(), ErrorKind::InvalidInput);
     // This machine knows that name; who asks inside of a tunnel asks nobody else.
     assert_eq!(resolve("localhost").await.unwrap_err().kind(), ErrorKind::NotFound);
-    let nobody = soon(pair.b.resolve("web.inside.example")).await.unwrap_err();
+    let nobody = in_time(pair.b.resolve("web.inside.example")).await.unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::NotFound, "there is no server to ask");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_is_reached_by_whichever_address_answers() {
+async fn connect_host_uses_the_address_that_answers() {
     let pair = with_names().await;
     let listener = pair.b.listen(at("::", 80)).unwrap();
     tokio::spawn(async move {
@@ -88,11 +88,11 @@ async fn a_name_is_reached_by_whichever_address_answers() {
         }
     });
     for (name, from) in [("web", A[1]), ("half", A[1]), ("old", A[0]), (B[0], A[0]), (B[1], A[1])] {
-        let mut stream = soon(pair.a.connect_host(name, 80)).await.unwrap();
-        let mut heard = String::new();
-        soon(stream.read_to_string(&mut heard)).await.unwrap();
-        assert_eq!(heard, from, "{name}");
+        let mut stream = in_time(pair.a.connect_host(name, 80)).await.unwrap();
+        let mut received = String::new();
+        in_time(stream.read_to_string(&mut received)).await.unwrap();
+        assert_eq!(received, from, "{name}");
     }
-    let unknown = soon(pair.a.connect_host("new", 80)).await.unwrap_err();
+    let unknown = in_time(pair.a.connect_host("new", 80)).await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
 }

@@ -5,48 +5,48 @@ use tunnel::{TcpStream, Tunnel};
 
 use crate::{
     block_on::block_on,
-    rig::{A, B, NOBODY, Pair, at, soon, speech},
+    tunnel_pair::{A, B, Pair, UNUSED, at, in_time, pattern},
 };
 
 /// Both ends of a connection to b.
 async fn connected(pair: &Pair, to: SocketAddr) -> (TcpStream, TcpStream) {
     let listener = pair.b.listen(to).unwrap();
     let both = async { tokio::join!(pair.a.connect(to), listener.accept()) };
-    let (near, far) = soon(both).await;
+    let (near, far) = in_time(both).await;
     (near.unwrap(), far.unwrap().0)
 }
 
 /// Says one thing, hears another, and both ends.
-async fn talk(stream: TcpStream, says: Vec<u8>, hears: Vec<u8>) {
+async fn exchange(stream: TcpStream, sent: Vec<u8>, expected: Vec<u8>) {
     let (mut read, mut write) = stream.into_split();
-    let saying = async {
-        write.write_all(&says).await.unwrap();
+    let writing = async {
+        write.write_all(&sent).await.unwrap();
         write.shutdown().await.unwrap();
     };
-    let mut heard = Vec::new();
-    let (_, hearing) = tokio::join!(saying, read.read_to_end(&mut heard));
-    hearing.unwrap();
-    assert!(heard == hears, "{} bytes of {}", heard.len(), hears.len());
+    let mut received = Vec::new();
+    let (_, reading) = tokio::join!(writing, read.read_to_end(&mut received));
+    reading.unwrap();
+    assert!(received == expected, "{} bytes of {}", received.len(), expected.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bulk_goes_both_ways_at_once_over_both_families() {
+async fn bulk_transfers_run_both_ways_at_once_over_both_families() {
     const LEN: usize = 8_000_000;
     let pair = Pair::start().await;
     for to in B {
         let (near, far) = connected(&pair, at(to, 80)).await;
         assert_eq!(near.peer_addr().unwrap(), at(to, 80));
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
-        let (one, other) = (speech(LEN, 1), speech(LEN, 2));
-        let far = tokio::spawn(talk(far, other.clone(), one.clone()));
-        soon(talk(near, one, other)).await;
-        soon(far).await.unwrap();
+        let (one, other) = (pattern(LEN, 1), pattern(LEN, 2));
+        let far = tokio::spawn(exchange(far, other.clone(), one.clone()));
+        in_time(exchange(near, one, other)).await;
+        in_time(far).await.unwrap();
     }
     assert!(pair.a.peers()[0].tx_bytes > 2 * LEN as u64, "it went another way");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_streams_at_once_all_arrive() {
+async fn two_hundred_concurrent_streams_arrive() {
     let pair = Pair::start().await;
     let listener = pair.b.listen(at(B[0], 80)).unwrap();
     let accepting = tokio::spawn(async move {
@@ -66,17 +66,17 @@ async fn two_hundred_streams_at_once_all_arrive() {
     let streams = (0..200).map(|number| {
         let tunnel = pair.a.clone();
         tokio::spawn(async move {
-            let bytes = speech(60_000 + number as usize, number);
+            let bytes = pattern(60_000 + number as usize, number);
             let stream = tunnel.connect(at(B[0], 80)).await.unwrap();
-            talk(stream, bytes.clone(), bytes).await;
+            exchange(stream, bytes.clone(), bytes).await;
         })
     });
     for stream in streams.collect::<Vec<_>>() {
-        soon(stream).await.unwrap();
+        in_time(stream).await.unwrap();
     }
-    soon(accepting).await.unwrap();
+    in_time(accepting).await.unwrap();
     // The last acknowledgements are on their way.
-    soon(async {
+    in_time(async {
         while pair.a.memory_used() + pair.b.memory_used() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -85,56 +85,56 @@ async fn two_hundred_streams_at_once_all_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_said_all_still_hears() {
+async fn half_closed_stream_still_receives() {
     let pair = Pair::start().await;
     let (mut near, mut far) = connected(&pair, at(B[1], 80)).await;
     near.write_all(b"question").await.unwrap();
     near.shutdown().await.unwrap();
     assert_eq!(near.write(b"?").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
-    let mut heard = String::new();
-    soon(far.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "question");
+    let mut received = String::new();
+    in_time(far.read_to_string(&mut received)).await.unwrap();
+    assert_eq!(received, "question");
     far.write_all(b"answer").await.unwrap();
     drop(far);
-    heard.clear();
-    soon(near.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "answer");
+    received.clear();
+    in_time(near.read_to_string(&mut received)).await.unwrap();
+    assert_eq!(received, "answer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resets_and_refusals_and_places_without_a_way_are_told() {
+async fn reset_refusal_and_missing_route_have_their_error_kinds() {
     let pair = Pair::start().await;
     let (near, mut far) = connected(&pair, at(B[0], 80)).await;
-    let hearing = tokio::spawn(async move { far.read(&mut [0; 9]).await });
+    let reading = tokio::spawn(async move { far.read(&mut [0; 9]).await });
     near.set_zero_linger().unwrap();
     drop(near);
-    let reset = soon(hearing).await.unwrap().unwrap_err();
+    let reset = in_time(reading).await.unwrap().unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
-    let refused = soon(pair.a.connect(at(B[0], 81))).await.unwrap_err();
+    let refused = in_time(pair.a.connect(at(B[0], 81))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let nowhere = soon(pair.a.connect(at("192.0.2.1", 80))).await.unwrap_err();
+    let nowhere = in_time(pair.a.connect(at("192.0.2.1", 80))).await.unwrap_err();
     assert_eq!(nowhere.kind(), ErrorKind::NetworkUnreachable);
     let elsewhere = pair.a.listen(at(B[0], 80)).unwrap_err();
     assert_eq!(elsewhere.kind(), ErrorKind::AddrNotAvailable);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dial_that_is_given_up_leaves_nothing_behind() {
+async fn cancelled_connect_leaves_no_connection() {
     let pair = Pair::start().await;
     for _ in 0..50 {
         let patience = Duration::from_millis(2);
-        let dialing = pair.a.connect(at(NOBODY, 80));
+        let dialing = pair.a.connect(at(UNUSED, 80));
         assert!(tokio::time::timeout(patience, dialing).await.is_err());
     }
     assert_eq!(pair.a.connections(), 0);
-    soon(connected(&pair, at(B[0], 80))).await;
+    in_time(connected(&pair, at(B[0], 80))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_read_stops_who_writes() {
+async fn writer_waits_for_a_reader_that_does_not_read() {
     let pair = Pair::start().await;
     let (mut near, mut far) = connected(&pair, at(B[0], 80)).await;
-    let bytes = speech(100_000, 3);
+    let bytes = pattern(100_000, 3);
     let (mut whole, mut part) = (0, 0);
     let patience = Duration::from_millis(300);
     // A write that is given up has written what its last call did.
@@ -151,30 +151,30 @@ async fn who_does_not_read_stops_who_writes() {
     let held = pair.a.memory_used() + pair.b.memory_used();
     assert!(held < 34_000_000, "{held} bytes");
     drop(near);
-    let mut heard = vec![0; bytes.len()];
+    let mut received = vec![0; bytes.len()];
     for _ in 0..whole {
-        soon(far.read_exact(&mut heard)).await.unwrap();
-        assert!(heard == bytes);
+        in_time(far.read_exact(&mut received)).await.unwrap();
+        assert!(received == bytes);
     }
-    heard.clear();
-    soon(far.read_to_end(&mut heard)).await.unwrap();
-    assert!(heard == bytes[..part]);
+    received.clear();
+    in_time(far.read_to_end(&mut received)).await.unwrap();
+    assert!(received == bytes[..part]);
 }
 
 /// Wakers of a stranger to tokio.
 #[test]
-fn any_executor_drives_the_sockets() {
+fn sockets_work_on_any_executor() {
     let Pair { a, b } = block_on(Pair::start());
     let listener = b.listen(at(B[0], 80)).unwrap();
     let serving = thread::Builder::new().spawn(move || {
         block_on(async {
             let (stream, from) = listener.accept().await.unwrap();
             assert_eq!(from.ip(), A[0].parse::<std::net::IpAddr>().unwrap());
-            talk(stream, speech(1_000_000, 1), speech(1_000_000, 2)).await;
+            exchange(stream, pattern(1_000_000, 1), pattern(1_000_000, 2)).await;
         })
     });
     let dial = |tunnel: &Tunnel| block_on(tunnel.connect(at(B[0], 80))).unwrap();
-    block_on(talk(dial(&a), speech(1_000_000, 2), speech(1_000_000, 1)));
+    block_on(exchange(dial(&a), pattern(1_000_000, 2), pattern(1_000_000, 1)));
     serving.unwrap().join().unwrap();
     block_on(a.close());
     block_on(b.close());

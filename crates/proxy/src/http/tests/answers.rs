@@ -1,25 +1,25 @@
 use super::super::*;
 
-const GET: Asked =
-    Asked { minor: 1, is_head: false, is_idempotent: true, upgrades: false, closes: false };
+const GET: RequestInfo =
+    RequestInfo { minor: 1, is_head: false, is_idempotent: true, upgrades: false, closes: false };
 
-fn answer_to(asked: &Asked, text: &str) -> Result<Option<Answer>, Refusal> {
-    let whole = Answer::parse(text.as_bytes(), asked, true)?;
+fn answer_to(info: &RequestInfo, text: &str) -> Result<Option<Answer>, Refusal> {
+    let whole = Answer::parse(text.as_bytes(), info, true)?;
     let Some((answer, len)) = whole else { return Ok(None) };
     for cut in 0..len {
-        let part = Answer::parse(&text.as_bytes()[..cut], asked, true);
+        let part = Answer::parse(&text.as_bytes()[..cut], info, true);
         assert_eq!(part, Ok(None), "cut at {cut}: {text:?}");
     }
     Ok(Some(answer))
 }
 
-fn answer(asked: &Asked, text: &str) -> (String, Answer) {
-    let answer = answer_to(asked, text).unwrap().unwrap_or_else(|| panic!("{text:?} is whole"));
+fn answer(info: &RequestInfo, text: &str) -> (String, Answer) {
+    let answer = answer_to(info, text).unwrap().unwrap_or_else(|| panic!("{text:?} is whole"));
     (String::from_utf8(answer.head.clone()).unwrap(), answer)
 }
 
 #[test]
-fn an_answer_passes_without_what_is_for_the_proxy_and_both_connections_stay() {
+fn answer_is_forwarded_without_hop_by_hop_fields_and_connections_persist() {
     let (head, answer) = answer(
         &GET,
         "HTTP/1.1 200 Fine\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
@@ -33,11 +33,11 @@ fn an_answer_passes_without_what_is_for_the_proxy_and_both_connections_stay() {
 }
 
 #[test]
-fn the_end_of_an_answer_says_which_connection_stays() {
+fn answer_framing_decides_which_connections_persist() {
     let chunks = || Follows::Body(Body::Chunks(Chunks::default()));
     let none = || Follows::Body(Body::Bytes(0));
-    let head = Asked { is_head: true, ..GET };
-    for (asked, text, follows, client, origin) in [
+    let head = RequestInfo { is_head: true, ..GET };
+    for (info, text, follows, client, origin) in [
         (GET, "1.1 200 x\r\nContent-Length: 3\r\n", Follows::Body(Body::Bytes(3)), true, true),
         (GET, "1.0 200 x\r\nContent-Length: 3\r\n", Follows::Body(Body::Bytes(3)), true, false),
         (GET, "1.1 200 x\r\nConnection: close\r\nContent-Length: 0\r\n", none(), true, false),
@@ -56,9 +56,9 @@ fn the_end_of_an_answer_says_which_connection_stays() {
         (GET, "1.1 304 x\r\nContent-Length: 7\r\n", none(), true, true),
         (head, "1.1 200 x\r\nContent-Length: 7\r\n", none(), true, true),
         (head, "1.1 200 x\r\nTransfer-Encoding: chunked\r\n", none(), true, true),
-        (Asked { closes: true, ..GET }, "1.1 204 x\r\n", none(), false, true),
+        (RequestInfo { closes: true, ..GET }, "1.1 204 x\r\n", none(), false, true),
     ] {
-        let (head, answer) = answer(&asked, &format!("HTTP/{text}\r\n"));
+        let (head, answer) = answer(&info, &format!("HTTP/{text}\r\n"));
         assert_eq!(answer.follows, follows, "{text}");
         assert_eq!((answer.client_stays, answer.origin_stays), (client, origin), "{text}");
         assert_eq!(head.contains("\r\nConnection: close\r\n"), !client, "{head}");
@@ -67,7 +67,7 @@ fn the_end_of_an_answer_says_which_connection_stays() {
 }
 
 #[test]
-fn an_answer_before_the_end_of_its_request_ends_both_connections() {
+fn answer_before_the_end_of_the_request_closes_both_connections() {
     let text = b"HTTP/1.1 401 no\r\nContent-Length: 5\r\n\r\n";
     let (answer, _) = Answer::parse(text, &GET, false).unwrap().unwrap();
     assert!(!answer.client_stays && !answer.origin_stays);
@@ -75,9 +75,9 @@ fn an_answer_before_the_end_of_its_request_ends_both_connections() {
 }
 
 #[test]
-fn a_length_stays_where_it_says_something_and_never_beside_a_coding() {
-    let head = Asked { is_head: true, ..GET };
-    for (asked, text, expected) in [
+fn content_length_is_forwarded_only_without_a_transfer_coding() {
+    let head = RequestInfo { is_head: true, ..GET };
+    for (info, text, expected) in [
         (head, "200 x\r\nContent-Length: 7\r\n", "Content-Length: 7"),
         (GET, "304 x\r\nContent-Length: 7, 7\r\n", "Content-Length: 7"),
         (
@@ -87,7 +87,7 @@ fn a_length_stays_where_it_says_something_and_never_beside_a_coding() {
         ),
         (GET, "204 x\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n", ""),
     ] {
-        let (head, _) = answer(&asked, &format!("HTTP/1.1 {text}\r\n"));
+        let (head, _) = answer(&info, &format!("HTTP/1.1 {text}\r\n"));
         let fields = head.split("\r\n").filter(|line| {
             line.starts_with("Content-Length") || line.starts_with("Transfer-Encoding")
         });
@@ -96,7 +96,7 @@ fn a_length_stays_where_it_says_something_and_never_beside_a_coding() {
 }
 
 #[test]
-fn what_is_no_answer_or_has_two_lengths_is_refused() {
+fn invalid_answer_is_refused() {
     let long = format!("HTTP/1.1 200 x\r\nX: {}", "x".repeat(HEAD_MAX));
     let words = format!("HTTP/1.1 204 x\r\nConnection: {}x\r\n\r\n", "x,".repeat(FIELDS_MAX));
     for text in [
@@ -120,12 +120,12 @@ fn what_is_no_answer_or_has_two_lengths_is_refused() {
 }
 
 #[test]
-fn interim_answers_pass_and_another_protocol_only_where_it_was_asked_for() {
+fn interim_answers_pass_and_101_only_after_an_upgrade_request() {
     let (head, interim) =
         answer(&GET, "HTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 3\r\n\r\n");
     assert_eq!(interim.follows, Follows::Head);
     assert_eq!(head, "HTTP/1.1 103 Early Hints\r\nLink: x\r\nVia: 1.1 linerate\r\n\r\n");
-    let upgrades = Asked { upgrades: true, ..GET };
+    let upgrades = RequestInfo { upgrades: true, ..GET };
     let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
                     Connection: keep-alive, upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
     let early = Answer::parse(switched.as_bytes(), &upgrades, false);
@@ -146,8 +146,8 @@ fn interim_answers_pass_and_another_protocol_only_where_it_was_asked_for() {
 }
 
 #[test]
-fn http_1_0_is_sent_neither_chunks_nor_interim_answers() {
-    let old = Asked { minor: 0, closes: true, ..GET };
+fn http_1_0_client_gets_neither_chunks_nor_interim_answers() {
+    let old = RequestInfo { minor: 0, closes: true, ..GET };
     let (head, answer_) = answer(&old, "HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(answer_.follows, Follows::Contents(Chunks::default()));
     assert_eq!(head, "HTTP/1.1 200 x\r\nVia: 1.1 linerate\r\nConnection: close\r\n\r\n");

@@ -13,14 +13,14 @@ use tokio::{
 
 use super::{End, Input};
 use crate::{
-    gate::ASKING,
-    http::{Answer, Asked, Body, Chunks, Follows, HEAD_MAX},
+    http::{Answer, Body, Chunks, Follows, HEAD_MAX, RequestInfo},
     relay::ROUNDS,
+    serve::REQUEST_TIMEOUT,
 };
 
 /// The state of an answer: heads, and then a body.
 pub(super) struct Download {
-    asked: Asked,
+    info: RequestInfo,
     /// Bytes that were read and not parsed yet.
     input: Input,
     /// A head for the client.
@@ -29,7 +29,7 @@ pub(super) struct Download {
     /// Bytes of the interim heads.
     interim: usize,
     /// Whether the origin has sent anything.
-    is_heard: bool,
+    has_received: bool,
     /// The deadline for a head that has begun: the same time as for a client's head.
     until: Option<Pin<Box<Sleep>>>,
     /// The error that prevented an answer.
@@ -51,14 +51,14 @@ enum Phase {
 }
 
 impl Download {
-    pub fn new(asked: Asked) -> Self {
+    pub fn new(info: RequestInfo) -> Self {
         Self {
-            asked,
+            info,
             input: Input::default(),
             head: Input::default(),
             phase: Phase::Head,
             interim: 0,
-            is_heard: false,
+            has_received: false,
             until: None,
             failed: None,
             client_stays: false,
@@ -74,7 +74,7 @@ impl Download {
 
     /// How the exchange ended. `done` is true if all bytes that were read were sent to the client.
     pub fn end(self, done: bool, carried: io::Result<()>, whole: bool) -> End {
-        let silent = !self.is_heard;
+        let silent = !self.has_received;
         match (self.failed, self.phase, carried) {
             (Some(error), ..) if done => End::Unanswered { error, silent },
             (None, Phase::Upgraded, _) if done => End::Upgraded(self.input.to_vec()),
@@ -98,7 +98,7 @@ impl Download {
 
     /// Parses a head if it is complete. Returns whether it was.
     fn take_head(&mut self, whole: bool) -> io::Result<bool> {
-        let parsed = Answer::parse(&self.input, &self.asked, whole);
+        let parsed = Answer::parse(&self.input, &self.info, whole);
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let not_one = |_| bad("the answer is not HTTP");
         let Some((answer, len)) = parsed.map_err(not_one)? else { return Ok(false) };
@@ -138,7 +138,7 @@ impl Download {
             if self.input.is_empty() {
                 return Poll::Pending;
             }
-            let until = self.until.get_or_insert_with(|| Box::pin(sleep(ASKING)));
+            let until = self.until.get_or_insert_with(|| Box::pin(sleep(REQUEST_TIMEOUT)));
             ready!(until.as_mut().poll(cx));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -146,7 +146,7 @@ impl Download {
             let why = "it ended the connection without an answer";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
         }
-        self.is_heard = true;
+        self.has_received = true;
         self.input.tail().extend_from_slice(room.filled());
         Poll::Ready(Ok(()))
     }
@@ -251,7 +251,7 @@ mod tests {
 
     /// The end of an answer that the client has received, if the origin was reset or not.
     fn end(answer: &str, is_reset: bool) -> End {
-        let mut down = Download::new(Asked { minor: 1, ..Asked::default() });
+        let mut down = Download::new(RequestInfo { minor: 1, ..RequestInfo::default() });
         let mut there = answer.as_bytes();
         let mut reader = down.reader(&mut there, true);
         let mut got = Vec::new();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_ends_with_a_reset_is_whole_only_if_its_length_says_so() {
+    fn answer_before_a_reset_is_complete_only_if_its_length_is_known() {
         let known = "HTTP/1.1 200 x\r\nContent-Length: 4\r\n\r\nbody";
         let until_close = "HTTP/1.1 200 x\r\n\r\nbody";
         for answer in [known, until_close] {

@@ -21,7 +21,7 @@ use super::stack::{Accept, Stack};
 
 /// What happens to a connection to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum HostBehavior {
     /// It is connected at once.
     Open,
     /// It is connected after a second.
@@ -34,17 +34,17 @@ pub(super) enum Way {
 
 /// A stack whose hosts are known from the start; any other is not reached.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    pub ways: HashMap<IpAddr, Way>,
+pub(super) struct MemoryStack {
+    pub hosts: HashMap<IpAddr, HostBehavior>,
     /// The other ends of what was connected, in order, with the address.
     pub ends: Mutex<Vec<(SocketAddr, DuplexStream)>>,
     dialing: Arc<AtomicUsize>,
 }
 
-impl Memory {
-    pub fn new(ways: &[(&str, Way)]) -> Self {
-        let ways = ways.iter().map(|(ip, way)| (ip.parse().unwrap(), *way)).collect();
-        Self { ways, ..Self::default() }
+impl MemoryStack {
+    pub fn new(hosts: &[(&str, HostBehavior)]) -> Self {
+        let hosts = hosts.iter().map(|(ip, host)| (ip.parse().unwrap(), *host)).collect();
+        Self { hosts, ..Self::default() }
     }
 
     /// Dials that go on.
@@ -61,9 +61,9 @@ impl Drop for Dialing {
     }
 }
 
-impl Stack for Memory {
+impl Stack for MemoryStack {
     type Stream = DuplexStream;
-    type Listener = Nobody;
+    type Listener = SilentListener;
     type Datagrams = UdpSocket;
 
     const CONNECTION: usize = 1;
@@ -76,24 +76,24 @@ impl Stack for Memory {
     async fn connect(&self, to: SocketAddr) -> io::Result<DuplexStream> {
         self.dialing.fetch_add(1, Ordering::Relaxed);
         let _dialing = Dialing(self.dialing.clone());
-        let way = self.ways.get(&to.ip());
-        if way == Some(&Way::Late) {
+        let host = self.hosts.get(&to.ip());
+        if host == Some(&HostBehavior::Late) {
             sleep(Duration::from_secs(1)).await;
         }
-        match way {
-            Some(Way::Open | Way::Late) => {
+        match host {
+            Some(HostBehavior::Open | HostBehavior::Late) => {
                 let (near, far) = duplex(1024);
                 self.ends.lock().unwrap().push((to, far));
                 Ok(near)
             }
-            Some(Way::Silent) => std::future::pending().await,
-            Some(Way::Closed) => Err(io::ErrorKind::ConnectionRefused.into()),
+            Some(HostBehavior::Silent) => std::future::pending().await,
+            Some(HostBehavior::Closed) => Err(io::ErrorKind::ConnectionRefused.into()),
             None => Err(io::ErrorKind::NetworkUnreachable.into()),
         }
     }
 
-    async fn listen(&self, _: SocketAddr) -> io::Result<Nobody> {
-        Ok(Nobody)
+    async fn listen(&self, _: SocketAddr) -> io::Result<SilentListener> {
+        Ok(SilentListener)
     }
 
     async fn bind(&self, at: SocketAddr) -> io::Result<UdpSocket> {
@@ -111,9 +111,9 @@ impl Stack for Memory {
 
 /// A listener to which nobody connects.
 #[derive(Debug)]
-pub(super) struct Nobody;
+pub(super) struct SilentListener;
 
-impl Accept for Nobody {
+impl Accept for SilentListener {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> io::Result<(DuplexStream, SocketAddr)> {

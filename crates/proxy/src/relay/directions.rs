@@ -33,7 +33,7 @@ pub(crate) enum Broken {
 
 /// What a direction tells when it is polled, and is told.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Progress {
     /// Whether bytes moved.
     pub has_moved: bool,
     /// Whether its reader was reset: the kernel reports that to the writer alone, and the reader
@@ -41,16 +41,16 @@ pub(crate) struct News {
     pub was_reset: bool,
 }
 
-impl News {
+impl Progress {
     /// What to make of a reader's end.
-    pub fn end(&self) -> Result<(), Broken> {
+    pub fn reader_end(&self) -> Result<(), Broken> {
         let reset = || Broken::Reader(io::ErrorKind::ConnectionReset.into());
         if self.was_reset { Err(reset()) } else { Ok(()) }
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum DirectionState {
     Open,
     Ended,
     /// The writer takes no more.
@@ -65,36 +65,37 @@ enum Way {
 ///
 /// # Errors
 /// A side was reset, or both were silent for too long. Both are to be reset then.
-pub(super) async fn go_on(
-    mut step: impl FnMut(usize, &mut Context<'_>, &mut News) -> Poll<Result<(), Broken>>,
+pub(super) async fn drive(
+    mut step: impl FnMut(usize, &mut Context<'_>, &mut Progress) -> Poll<Result<(), Broken>>,
     (moved, idle): (OnMove<'_>, [Duration; 2]),
     is_over: impl Fn([bool; 2]) -> bool,
 ) -> io::Result<()> {
-    let mut ways = [Way::Open; 2];
+    let mut states = [DirectionState::Open; 2];
     let mut last_move = None;
     let mut has_moved = false;
     let mut timer = pin!(sleep(idle[0]));
     let carried = poll_fn(|cx| {
         for way in [0, 1] {
-            if ways[way] != Way::Open {
+            if states[way] != DirectionState::Open {
                 continue;
             }
-            let mut news = News { has_moved: false, was_reset: ways[1 - way] == Way::Reset };
-            let polled = step(way, cx, &mut news);
-            if news.has_moved {
+            let mut progress =
+                Progress { has_moved: false, was_reset: states[1 - way] == DirectionState::Reset };
+            let polled = step(way, cx, &mut progress);
+            if progress.has_moved {
                 (has_moved, last_move) = (true, Some(Instant::now()));
                 moved();
             }
             match polled {
                 Poll::Pending => {}
-                Poll::Ready(Ok(())) => ways[way] = Way::Ended,
+                Poll::Ready(Ok(())) => states[way] = DirectionState::Ended,
                 Poll::Ready(Err(Broken::Reader(error))) => return Poll::Ready(Err(error)),
-                Poll::Ready(Err(Broken::Writer(error))) => ways[way] = after(&error),
+                Poll::Ready(Err(Broken::Writer(error))) => states[way] = state_after(&error),
             }
         }
-        let over = ways.map(|way| way != Way::Open);
+        let over = states.map(|way| way != DirectionState::Open);
         if is_over(over) {
-            let reset = ways.contains(&Way::Reset);
+            let reset = states.contains(&DirectionState::Reset);
             let error = || io::ErrorKind::ConnectionReset.into();
             return Poll::Ready(if reset { Err(error()) } else { Ok(()) });
         }
@@ -118,6 +119,10 @@ pub(super) async fn go_on(
 
 /// Where the writer had ended its half, a reset says no more than that it is gone: the
 /// kernel has `BrokenPipe` for that.
-fn after(error: &io::Error) -> Way {
-    if error.kind() == io::ErrorKind::BrokenPipe { Way::Cut } else { Way::Reset }
+fn state_after(error: &io::Error) -> DirectionState {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        DirectionState::Cut
+    } else {
+        DirectionState::Reset
+    }
 }

@@ -77,18 +77,18 @@ mod tests {
     const NONE: Verdict = Verdict::Log { suppressed: 0 };
 
     #[test]
-    fn ten_are_logged_at_once_and_then_one_each_five_seconds_with_the_number_suppressed() {
+    fn ten_events_are_logged_at_once_and_then_one_every_five_seconds() {
         let mut limit = Limit::new(SECOND);
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         // One each 100 ms, for 21 s.
         for step in 0..210_u32 {
             if let Verdict::Log { suppressed } = limit.check(SECOND + SECOND / 10 * step) {
-                told.push((step, suppressed));
+                logged.push((step, suppressed));
             }
         }
         let burst = (0..10).map(|step| (step, 0));
         let after = [(50, 40), (100, 49), (150, 49), (200, 49)];
-        assert_eq!(told, burst.chain(after).collect::<Vec<_>>());
+        assert_eq!(logged, burst.chain(after).collect::<Vec<_>>());
     }
 
     #[test]
@@ -106,20 +106,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_event_is_logged_or_counted_and_never_are_more_logged_than_allowed(
+        fn every_event_is_logged_within_the_limit_or_counted(
             gaps in proptest::collection::vec(0u64..20_000, 0..300),
         ) {
             let (mut limit, mut now) = (Limit::new(Duration::ZERO), Duration::ZERO);
-            let (mut told, mut counted) = (0_u64, 0);
+            let (mut logged, mut counted) = (0_u64, 0);
             for gap in &gaps {
                 now += Duration::from_millis(*gap / 10);
                 if let Verdict::Log { suppressed } = limit.check(now) {
-                    told += 1;
+                    logged += 1;
                     counted += suppressed;
                 }
             }
-            prop_assert_eq!(told + counted + limit.suppressed, gaps.len() as u64);
-            prop_assert!(told <= u64::from(BURST) + now.as_secs() / PAUSE.as_secs());
+            prop_assert_eq!(logged + counted + limit.suppressed, gaps.len() as u64);
+            prop_assert!(logged <= u64::from(BURST) + now.as_secs() / PAUSE.as_secs());
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use self::message::{Answer, Question, Record};
+use self::message::{Answer, Query, Record};
 use super::{
     namespace::unspecified,
     reach::Reach,
@@ -30,31 +30,31 @@ use config::conf::Dns;
 const PORT: u16 = 53;
 /// How long one server has for its answer, as glibc and others have it doubled in the
 /// second round.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
+const TIME_LIMITS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
 /// The longest answer by UDP (RFC 1035, section 2.3.4).
 const DATAGRAM: usize = 512;
 /// Names that are remembered; each of some hundred bytes.
-const REMEMBERED: usize = 1024;
+const CACHE_CAPACITY: usize = 1024;
 /// Seconds an answer is remembered at most.
-const LONGEST: u32 = 3600;
+const MAX_TTL: u32 = 3600;
 
 /// Asks for names through a stack.
-pub(super) struct Names<S> {
+pub(super) struct Resolver<S> {
     stack: Arc<S>,
     reach: Arc<Reach>,
     dns: Dns,
-    memory: Mutex<HashMap<(String, Record), Remembered>>,
+    cache: Mutex<HashMap<(String, Record), CacheEntry>>,
 }
 
-struct Remembered {
+struct CacheEntry {
     addresses: Vec<IpAddr>,
     /// In nanoseconds since boot.
     until: u64,
 }
 
-impl<S: Stack> Names<S> {
+impl<S: Stack> Resolver<S> {
     pub fn new(stack: Arc<S>, reach: Arc<Reach>, dns: Dns) -> Self {
-        Self { stack, reach, dns, memory: Mutex::default() }
+        Self { stack, reach, dns, cache: Mutex::default() }
     }
 
     /// The addresses of one kind that a name has.
@@ -62,17 +62,17 @@ impl<S: Stack> Names<S> {
     /// # Errors
     /// `NotFound` where there is no such name, else why nobody said.
     pub async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
-        if let Some(mut known) = self.reach.addresses_of(name) {
-            known.retain(|address| address.is_ipv6() == (record == Record::Aaaa));
-            return if known.is_empty() { Err(no_such_name(name)) } else { Ok(known) };
+        if let Some(mut addresses) = self.reach.addresses_of(name) {
+            addresses.retain(|address| address.is_ipv6() == (record == Record::Aaaa));
+            return if addresses.is_empty() { Err(no_such_name(name)) } else { Ok(addresses) };
         }
         if self.dns.servers.is_empty() {
-            let why = "names cannot be resolved: [Interface] has no DNS";
-            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+            let reason = "names cannot be resolved: [Interface] has no DNS";
+            return Err(io::Error::new(io::ErrorKind::NotFound, reason));
         }
         let mut last = Err(no_such_name(name));
         for name in self.candidates(name) {
-            last = self.ask(&name, record).await;
+            last = self.query(&name, record).await;
             match &last {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 _ => break,
@@ -90,34 +90,34 @@ impl<S: Stack> Names<S> {
         longer.map(|domain| format!("{name}.{domain}")).chain([name.to_owned()]).collect()
     }
 
-    async fn ask(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
+    async fn query(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
         let key = (name.to_ascii_lowercase(), record);
-        if let Some(addresses) = self.remembered(&key) {
+        if let Some(addresses) = self.cached(&key) {
             return Ok(addresses);
         }
-        let mut why = no_such_name(name);
-        for patience in PATIENCE {
+        let mut failure = no_such_name(name);
+        for time_limit in TIME_LIMITS {
             for server in self.dns.servers.iter().map(|server| server.address) {
-                let asked = self.ask_server((server, PORT).into(), name, record);
-                let answer = match timeout(patience, asked).await {
+                let querying = self.query_server((server, PORT).into(), name, record);
+                let answer = match timeout(time_limit, querying).await {
                     Ok(answer) => answer,
                     Err(_) => Err(io::ErrorKind::TimedOut.into()),
                 };
                 match answer {
                     Ok(Answer::Addresses(addresses, seconds)) => {
-                        self.remember(key, &addresses, seconds);
+                        self.store(key, &addresses, seconds);
                         return Ok(addresses);
                     }
                     Ok(Answer::NoSuchName) => return Err(no_such_name(name)),
-                    Ok(_) => why = io::Error::other(format!("{server} cannot resolve {name}")),
-                    Err(error) => why = of_server(server, &error),
+                    Ok(_) => failure = io::Error::other(format!("{server} cannot resolve {name}")),
+                    Err(error) => failure = server_error(server, &error),
                 }
             }
         }
-        Err(why)
+        Err(failure)
     }
 
-    async fn ask_server(
+    async fn query_server(
         &self,
         server: SocketAddr,
         name: &str,
@@ -126,64 +126,64 @@ impl<S: Stack> Names<S> {
         self.reach.check(server.ip())?;
         let mut id = [0; 2];
         SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
-        let question = Question::new(u16::from_ne_bytes(id), name, record);
-        let question = question.ok_or_else(|| no_such_name(name))?;
+        let query = Query::new(u16::from_ne_bytes(id), name, record);
+        let query = query.ok_or_else(|| no_such_name(name))?;
         // A port of its own for each question: a forged answer has to guess it, too.
         let socket = self.stack.bind(unspecified(server.is_ipv4())).await?;
         socket.connect(server).await?;
-        socket.send_to(question.as_bytes(), server).await?;
+        socket.send_to(query.as_bytes(), server).await?;
         let mut message = [0; DATAGRAM];
         loop {
             let (len, from) = socket.recv_from(&mut message).await?;
             if from != server {
                 continue;
             }
-            match question.answer(&message[..len]) {
-                Some(Answer::Truncated) => return self.ask_by_tcp(server, &question).await,
+            match query.answer(&message[..len]) {
+                Some(Answer::Truncated) => return self.query_by_tcp(server, &query).await,
                 Some(answer) => return Ok(answer),
                 None => {}
             }
         }
     }
 
-    async fn ask_by_tcp(&self, server: SocketAddr, question: &Question) -> io::Result<Answer> {
+    async fn query_by_tcp(&self, server: SocketAddr, query: &Query) -> io::Result<Answer> {
         let mut stream = self.stack.connect(server).await?;
-        let len = question.as_bytes().len() as u16;
-        let whole = [&len.to_be_bytes()[..], question.as_bytes()].concat();
+        let len = query.as_bytes().len() as u16;
+        let whole = [&len.to_be_bytes()[..], query.as_bytes()].concat();
         stream.write_all(&whole).await?;
         let len = stream.read_u16().await?;
         let mut message = vec![0; len.into()];
         stream.read_exact(&mut message).await?;
-        match question.answer(&message) {
+        match query.answer(&message) {
             None | Some(Answer::Truncated) => Err(io::ErrorKind::InvalidData.into()),
             Some(answer) => Ok(answer),
         }
     }
 
-    fn remembered(&self, key: &(String, Record)) -> Option<Vec<IpAddr>> {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let remembered = memory.get(key)?;
-        (clock::boottime_nanos() < remembered.until).then(|| remembered.addresses.clone())
+    fn cached(&self, key: &(String, Record)) -> Option<Vec<IpAddr>> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = cache.get(key)?;
+        (clock::boottime_nanos() < entry.until).then(|| entry.addresses.clone())
     }
 
-    fn remember(&self, key: (String, Record), addresses: &[IpAddr], seconds: u32) {
+    fn store(&self, key: (String, Record), addresses: &[IpAddr], seconds: u32) {
         if seconds == 0 {
             return;
         }
         let now = clock::boottime_nanos();
-        let until = now + u64::from(seconds.min(LONGEST)) * 1_000_000_000;
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        if memory.len() >= REMEMBERED {
-            memory.retain(|_, remembered| now < remembered.until);
+        let until = now + u64::from(seconds.min(MAX_TTL)) * 1_000_000_000;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= CACHE_CAPACITY {
+            cache.retain(|_, entry| now < entry.until);
         }
-        if memory.len() < REMEMBERED {
-            memory.insert(key, Remembered { addresses: addresses.to_vec(), until });
+        if cache.len() < CACHE_CAPACITY {
+            cache.insert(key, CacheEntry { addresses: addresses.to_vec(), until });
         }
     }
 }
 
 /// What a name server answered is not said of the host that was asked for.
-fn of_server(server: IpAddr, error: &io::Error) -> io::Error {
+fn server_error(server: IpAddr, error: &io::Error) -> io::Error {
     let kind = match error.kind() {
         io::ErrorKind::ConnectionRefused => io::ErrorKind::HostUnreachable,
         kind => kind,

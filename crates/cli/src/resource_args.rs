@@ -12,7 +12,7 @@ use crate::offloads::OffloadsOff;
 
 /// Arguments of commands that create an interface or a proxy.
 #[derive(Args)]
-pub(crate) struct Machine {
+pub(crate) struct ResourceArgs {
     #[command(flatten)]
     offloads: OffloadsOff,
     /// How many cores to use; all by default. With four or more, each direction has a second
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
     metrics: Option<Address>,
 }
 
-impl Machine {
+impl ResourceArgs {
     /// # Errors
     /// The processor does not support the chosen code.
     pub fn resources(&self) -> anyhow::Result<Resources> {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_found_by_its_name_and_an_unknown_one_lists_them() {
+    fn unknown_aead_code_lists_the_valid_names() {
         assert_eq!(variant("library"), Ok(Variant::Library));
         assert!(variant("rot13").unwrap_err().contains("library, "));
     }

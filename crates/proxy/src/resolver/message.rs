@@ -43,12 +43,12 @@ pub enum Answer {
 
 /// A question.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct Query {
     text: Vec<u8>,
     record: Record,
 }
 
-impl Question {
+impl Query {
     /// A question about `name`, or `None` where that is no name.
     pub fn new(id: u16, name: &str, record: Record) -> Option<Self> {
         let mut text = Vec::with_capacity(HEADER_LEN + name.len() + 6);
@@ -82,13 +82,13 @@ impl Question {
         let mut reader = Reader { message, at: 0 };
         let id = reader.word()?;
         let flags = reader.word()?;
-        let [questions, answers, _, _] =
+        let [question_count, answer_count, _, _] =
             [reader.word()?, reader.word()?, reader.word()?, reader.word()?];
         let asked = self.text.get(HEADER_LEN..)?;
         let echoed = message.get(HEADER_LEN..HEADER_LEN + asked.len())?;
         let is_ours = id.to_be_bytes() == self.text[..2]
             && flags & (QR | OPCODE) == QR
-            && questions == 1
+            && question_count == 1
             && echoed.eq_ignore_ascii_case(asked);
         if !is_ours {
             return None;
@@ -98,7 +98,7 @@ impl Question {
         }
         reader.at = HEADER_LEN + asked.len();
         Some(match flags & 0xf {
-            0 => self.records(reader, answers).unwrap_or(Answer::Failed),
+            0 => self.records(reader, answer_count).unwrap_or(Answer::Failed),
             3 => Answer::NoSuchName,
             _ => Answer::Failed,
         })
@@ -169,13 +169,13 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn question(record: Record) -> Question {
-        Question::new(0x1234, "www.Example.", record).unwrap()
+    fn query(record: Record) -> Query {
+        Query::new(0x1234, "www.Example.", record).unwrap()
     }
 
     /// An answer by an alias: a CNAME, then the address.
     fn response(flags: u16, record: Record, data: &[u8]) -> Vec<u8> {
-        let mut text = question(record).text;
+        let mut text = query(record).text;
         text[2..4].copy_from_slice(&(QR | RD | flags).to_be_bytes());
         text[7] = 2;
         text.extend_from_slice(&[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'a', 0xc0, 16]);
@@ -186,18 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_found_behind_an_alias_with_the_shortest_life() {
+    fn addresses_behind_an_alias_have_the_smallest_ttl() {
         let v6 = [&[0xfd][..], &[0; 14], &[1]].concat();
         for (record, data, address) in
             [(Record::A, &[10, 0, 0, 1][..], "10.0.0.1"), (Record::Aaaa, &v6, "fd00::1")]
         {
-            let answer = question(record).answer(&response(0, record, data));
+            let answer = query(record).answer(&response(0, record, data));
             assert_eq!(answer, Some(Answer::Addresses(vec![address.parse().unwrap()], 60)));
         }
     }
 
     #[test]
-    fn of_many_addresses_the_first_are_kept() {
+    fn answer_with_many_addresses_is_cut_to_the_first_16() {
         let mut response = response(0, Record::A, &[10, 0, 0, 0]);
         let record = response[response.len() - 18..].to_vec();
         for last in 1..30 {
@@ -206,12 +206,12 @@ mod tests {
         }
         response[7] += 29;
         let first = (0..16).map(|last| [10, 0, 0, last].into()).collect();
-        let answer = question(Record::A).answer(&response);
+        let answer = query(Record::A).answer(&response);
         assert_eq!(answer, Some(Answer::Addresses(first, 60)));
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn response_codes_map_to_answers() {
         for (flags, answer) in [
             (3, Answer::NoSuchName),
             (2, Answer::Failed),
@@ -219,50 +219,50 @@ mod tests {
             (TC, Answer::Truncated),
         ] {
             let response = response(flags, Record::A, &[10, 0, 0, 1]);
-            assert_eq!(question(Record::A).answer(&response), Some(answer));
+            assert_eq!(query(Record::A).answer(&response), Some(answer));
         }
     }
 
     #[test]
-    fn what_answers_another_question_is_no_answer() {
+    fn response_to_another_query_is_ignored() {
         let right = response(0, Record::A, &[10, 0, 0, 1]);
         for (at, byte) in [(0, 0), (2, 0), (5, 2), (13, b'x'), (27, 28)] {
             let mut wrong = right.clone();
             assert_ne!(wrong[at], byte);
             wrong[at] = byte;
-            assert_eq!(question(Record::A).answer(&wrong), None, "byte {at}");
+            assert_eq!(query(Record::A).answer(&wrong), None, "byte {at}");
         }
         let mut in_capitals = right.clone();
         in_capitals[13] = b'W';
-        assert!(question(Record::A).answer(&in_capitals).is_some());
+        assert!(query(Record::A).answer(&in_capitals).is_some());
     }
 
     #[test]
-    fn a_message_that_is_cut_anywhere_gives_no_address() {
+    fn truncated_message_gives_no_address() {
         let whole = response(0, Record::A, &[10, 0, 0, 1]);
         for len in 0..whole.len() {
-            let answer = question(Record::A).answer(&whole[..len]);
+            let answer = query(Record::A).answer(&whole[..len]);
             assert!(matches!(answer, None | Some(Answer::Failed)), "{len}: {answer:?}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_message_breaks_it(
+        fn arbitrary_message_does_not_panic(
             at in 0..80_usize,
             bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
         ) {
             let mut message = response(0, Record::A, &[10, 0, 0, 1]);
             let at = at.min(message.len());
             message.splice(at.., bytes);
-            question(Record::A).answer(&message);
+            query(Record::A).answer(&message);
         }
     }
 
     #[test]
-    fn what_cannot_be_asked_is_refused() {
+    fn invalid_name_is_rejected() {
         for name in ["", ".", "a..b", &"a".repeat(64), &"a.".repeat(130)] {
-            assert!(Question::new(1, name, Record::A).is_none(), "{name}");
+            assert!(Query::new(1, name, Record::A).is_none(), "{name}");
         }
     }
 }

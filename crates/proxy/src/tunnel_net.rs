@@ -25,12 +25,12 @@ use super::{
     connections::Connections,
     connections::Group,
     dial::Dialer,
-    gate::Gate,
-    gate::{ListenerRole, serve_each},
     identity::Identity,
     in_process::InProcessStack,
     local::Listener,
     reach::Reach,
+    serve::ProxyContext,
+    serve::{ListenerRole, serve_each},
     socks_server,
     stack::Stack,
     users::Users,
@@ -44,12 +44,12 @@ const FILES: usize = 1024;
 
 /// Makes connections through a tunnel, with the stack in the process. Clones share the tunnel.
 #[derive(Clone)]
-pub struct Inside {
+pub struct TunnelNet {
     stack: Arc<InProcessStack>,
     dialer: Arc<Dialer<InProcessStack>>,
 }
 
-impl Inside {
+impl TunnelNet {
     /// The inside for this file, and the IP side of its node. `mtu` is the tunnel's MTU.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Inside {
     ///
     /// # Errors
     /// The kernel gives no randomness.
-    pub fn of_member(
+    pub fn for_tailnet(
         identity: Arc<Identity>,
         is_allowed: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
         mtu: u32,
@@ -108,7 +108,7 @@ impl Inside {
     /// are tried as in RFC 8305. It needs a tokio runtime with time enabled.
     ///
     /// # Errors
-    /// As with [`Inside::connect`], or the name cannot be resolved.
+    /// As with [`TunnelNet::connect`], or the name cannot be resolved.
     pub async fn connect_host(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         self.dialer.connect(&Target { host, port }).await
@@ -147,12 +147,12 @@ impl Inside {
         let files = open_files().unwrap_or(OpenFiles { limit: FILES, open: 0 });
         let capacity = Capacity::of_half(files);
         let connections = Connections::new(capacity);
-        let gate = Arc::new(Gate { dialer: self.dialer.clone(), users, connections });
-        let all = gate.clone();
+        let context = Arc::new(ProxyContext { dialer: self.dialer.clone(), users, connections });
+        let all = context.clone();
         let serve = move |stream, client, connection| {
-            socks_server::serve(gate.clone(), stream, client, connection)
+            socks_server::serve(context.clone(), stream, client, connection)
         };
-        let role = ListenerRole { name: "socks5".to_owned(), group: Group::Asking };
+        let role = ListenerRole { name: "socks5".to_owned(), group: Group::BeforeRequest };
         serve_each(all, Listener::Tcp(listener), role, serve).await;
     }
 }
@@ -162,5 +162,5 @@ fn reach(conf: &Conf) -> Reach {
     let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
     let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
     let allowed: Vec<IpNet> = allowed.copied().collect();
-    Reach::new(Arc::new(Identity::of(own)), move |ip| allowed.iter().any(|net| net.contains(&ip)))
+    Reach::new(Arc::new(Identity::new(own)), move |ip| allowed.iter().any(|net| net.contains(&ip)))
 }

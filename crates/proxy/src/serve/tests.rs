@@ -6,7 +6,7 @@ use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use super::*;
 use crate::{
-    capacity::Capacity, connections::Connections, namespace::KernelStack, testing::connected,
+    capacity::Capacity, connections::Connections, namespace::KernelStack, test_stack::connected,
 };
 
 /// An answer that has to wait for its reader.
@@ -36,7 +36,7 @@ fn admitted(connections: &Connections) -> Connection {
 }
 
 /// Has a client say more, word by word, as nobody is there any more.
-async fn go_on_speaking(client: &mut TcpStream) {
+async fn keep_sending(client: &mut TcpStream) {
     for _ in 0..10 {
         client.write_all(b"more").await.unwrap();
         sleep(Duration::from_millis(10)).await;
@@ -63,7 +63,7 @@ async fn acknowledged(stream: &TcpStream) {
 }
 
 /// What a client reads, and how it ended.
-async fn heard(client: &mut TcpStream) -> (usize, io::Result<usize>) {
+async fn read_to_end(client: &mut TcpStream) -> (usize, io::Result<usize>) {
     let (mut len, mut room) = (0, vec![0; 65_536]);
     loop {
         let read = timeout(Duration::from_secs(10), client.read(&mut room)).await;
@@ -75,15 +75,15 @@ async fn heard(client: &mut TcpStream) -> (usize, io::Result<usize>) {
 }
 
 #[test]
-fn an_answer_arrives_whole_though_its_client_speaks_on_when_the_service_has_gone() {
+fn answer_arrives_whole_if_the_client_sends_after_the_service_closed() {
     run(async {
         let (mut client, mut service, carried) = world().await;
         client.write_all(b"?").await.unwrap();
         service.read_exact(&mut [0]).await.unwrap();
         service.write_all(&vec![7; ANSWER]).await.unwrap();
         drop(service);
-        go_on_speaking(&mut client).await;
-        let (len, ended) = heard(&mut client).await;
+        keep_sending(&mut client).await;
+        let (len, ended) = read_to_end(&mut client).await;
         assert_eq!((len, ended.unwrap()), (ANSWER, 0));
         drop(client);
         timeout(Duration::from_secs(5), carried).await.expect("it ends").unwrap().unwrap();
@@ -91,19 +91,19 @@ fn an_answer_arrives_whole_though_its_client_speaks_on_when_the_service_has_gone
 }
 
 #[test]
-fn what_a_service_said_before_it_reset_arrives_and_is_not_taken_for_whole() {
+fn bytes_before_a_service_reset_arrive_and_are_followed_by_a_reset() {
     run(async {
-        for speaks_on in [false, true] {
+        for keeps_sending in [false, true] {
             let (mut client, mut service, carried) = world().await;
             service.write_all(&vec![7; 100_000]).await.unwrap();
             acknowledged(&service).await;
             service.set_zero_linger().unwrap();
             drop(service);
-            if speaks_on {
+            if keeps_sending {
                 client.write_all(b"more").await.unwrap();
             }
             sleep(Duration::from_millis(100)).await;
-            let (len, ended) = heard(&mut client).await;
+            let (len, ended) = read_to_end(&mut client).await;
             assert_eq!(len, 100_000);
             assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
             assert_eq!(carried.await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -112,40 +112,40 @@ fn what_a_service_said_before_it_reset_arrives_and_is_not_taken_for_whole() {
 }
 
 #[test]
-fn a_client_that_resets_has_its_service_reset() {
+fn client_reset_resets_the_service_connection() {
     run(async {
         let (client, mut service, carried) = world().await;
         service.write_all(b"?").await.unwrap();
         client.set_zero_linger().unwrap();
         drop(client);
-        let (_, ended) = heard(&mut service).await;
+        let (_, ended) = read_to_end(&mut service).await;
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         assert!(carried.await.unwrap().is_err());
     });
 }
 
 #[test]
-fn who_speaks_on_for_ever_is_not_heard_for_ever() {
+fn client_that_sends_forever_is_closed_after_a_limit() {
     run(async {
         let (mut client, service, carried) = world().await;
         drop(service);
-        let speaking =
+        let sending =
             tokio::spawn(async move { while client.write_all(&[7; 65_536]).await.is_ok() {} });
         timeout(Duration::from_secs(10), carried).await.expect("it ends").unwrap().unwrap();
-        timeout(Duration::from_secs(10), speaking).await.expect("it is told").unwrap();
+        timeout(Duration::from_secs(10), sending).await.expect("it is told").unwrap();
     });
 }
 
 #[test]
-fn a_client_that_is_heard_out_as_its_service_has_closed_makes_way_at_once() {
+fn client_in_lingering_close_is_evicted_at_once() {
     run(async {
         // One that is asking makes way after two seconds.
         let connections = Connections::new(Capacity {
-            asking: 4,
+            before_request: 4,
             ..Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0)
         });
         let source = Source::Client(Client::User(1));
-        let first = connections.admit(Group::Asking, source, 4).unwrap();
+        let first = connections.admit(Group::BeforeRequest, source, 4).unwrap();
         let (mut client, here) = connected(ROOM).await;
         let (there, service) = connected(1 << 20).await;
         let carried =
@@ -153,36 +153,36 @@ fn a_client_that_is_heard_out_as_its_service_has_closed_makes_way_at_once() {
                 async move { carry::<KernelStack>(Stream::Tcp(here), there, &first).await },
             );
         drop(service);
-        go_on_speaking(&mut client).await;
+        keep_sending(&mut client).await;
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         assert!(!carried.is_finished(), "it hears the client out");
-        let _second = connections.admit_asking(source, Duration::ZERO).await.unwrap();
-        let carried = timeout(FAREWELL_SILENT / 2, carried).await.expect("it makes way").unwrap();
-        assert_eq!(carried.unwrap_err().to_string(), made_way().to_string());
+        let _second = connections.admit_before_request(source, Duration::ZERO).await.unwrap();
+        let carried = timeout(LINGER_SILENT / 2, carried).await.expect("it makes way").unwrap();
+        assert_eq!(carried.unwrap_err().to_string(), evicted_error().to_string());
         assert!(client.write_all(b"more").await.is_err(), "it was reset");
     });
 }
 
 #[test]
-fn a_client_that_resets_when_it_has_heard_all_has_its_service_reset() {
+fn client_reset_after_the_last_byte_resets_the_service_connection() {
     run(async {
         let (mut client, mut service, carried) = world().await;
         service.write_all(b"?").await.unwrap();
         client.read_exact(&mut [0]).await.unwrap();
         client.set_zero_linger().unwrap();
         drop(client);
-        let (_, ended) = heard(&mut service).await;
+        let (_, ended) = read_to_end(&mut service).await;
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         assert!(carried.await.unwrap().is_err());
     });
 }
 
 #[test]
-fn a_last_answer_ends_though_its_client_is_still_heard() {
+fn refusal_ends_the_output_while_input_is_still_drained() {
     run(async {
         let (mut client, here) = connected(ROOM).await;
         let refusing = tokio::spawn(refuse(Stream::Tcp(here), b"no"));
-        let (len, ended) = heard(&mut client).await;
+        let (len, ended) = read_to_end(&mut client).await;
         assert_eq!((len, ended.unwrap()), (2, 0));
         assert!(!refusing.is_finished(), "it hears the client out");
         drop(client);

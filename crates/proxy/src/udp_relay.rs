@@ -20,47 +20,47 @@ use tokio::{
 };
 
 use super::{
-    associate::{DATAGRAM, UDP_IDLE},
-    flows::Flows,
     stack::Datagrams,
+    udp_associate::{DATAGRAM, UDP_IDLE},
+    udp_flows::Flows,
 };
 
 /// Clients of one socket at a time at most, each with a file descriptor.
-const FLOWS: usize = 4096;
+const MAX_FLOWS: usize = 4096;
 /// Bytes of one client that wait while its way is opened. What is more is dropped, except for a
 /// single datagram of any length.
-const WAITING: usize = 16 * 1024;
+const MAX_WAITING_BYTES: usize = 16 * 1024;
 /// Memory of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
 
 /// A client's way.
 struct Flow<B> {
-    way: Mutex<Way<B>>,
+    state: Mutex<FlowState<B>>,
     /// Whether it was used since somebody looked.
     is_used: AtomicBool,
 }
 
-enum Way<B> {
+enum FlowState<B> {
     /// With the datagrams that wait for it.
     Opening(Vec<Vec<u8>>),
-    Open(Arc<Far<B>>),
+    Open(Arc<Remote<B>>),
 }
 
 /// A socket on the other side, and its peer.
-struct Far<B> {
+struct Remote<B> {
     socket: B,
     to: SocketAddr,
 }
 
 /// A flow, and the task that ends with it.
-type Known<B> = (Arc<Flow<B>>, AbortHandle);
-type AllFlows<B> = Arc<Mutex<Flows<Known<B>>>>;
+type FlowEntry<B> = (Arc<Flow<B>>, AbortHandle);
+type AllFlows<B> = Arc<Mutex<Flows<FlowEntry<B>>>>;
 
 /// Carries datagrams until the task is dropped. `open` makes a socket on the other
-/// side that speaks with one peer, and says with which. There are `most` at a time.
-pub(super) async fn carry_datagrams<A, B, F>(
+/// side that speaks with one peer, and says with which. There are `limit` at a time.
+pub(super) async fn relay_datagrams<A, B, F>(
     what: String,
-    most: usize,
+    limit: usize,
     near: A,
     open: impl Fn(SocketAddr) -> F + Send,
 ) where
@@ -69,7 +69,7 @@ pub(super) async fn carry_datagrams<A, B, F>(
     F: Future<Output = io::Result<(B, SocketAddr)>> + Send + 'static,
 {
     let (what, near): (Arc<str>, _) = (what.into(), Arc::new(near));
-    let flows: AllFlows<B> = Arc::new(Mutex::new(Flows::new(most.clamp(1, FLOWS))));
+    let flows: AllFlows<B> = Arc::new(Mutex::new(Flows::new(limit.clamp(1, MAX_FLOWS))));
     let mut buffer = vec![0; DATAGRAM];
     loop {
         let (len, client) = match near.recv_from(&mut buffer).await {
@@ -82,11 +82,11 @@ pub(super) async fn carry_datagrams<A, B, F>(
                 continue;
             }
         };
-        let known = lock(&flows).find(client).map(|(flow, _)| flow.clone());
-        let flow = known.unwrap_or_else(|| {
+        let existing = lock(&flows).find(client).map(|(flow, _)| flow.clone());
+        let flow = existing.unwrap_or_else(|| {
             let flow = Arc::new(Flow::default());
-            let carried = Carried { flow: flow.clone(), near: near.clone(), client };
-            start(what.clone(), &flows, carried, open(client));
+            let flow_task = FlowTask { flow: flow.clone(), near: near.clone(), client };
+            start(what.clone(), &flows, flow_task, open(client));
             flow
         });
         // Datagrams may be lost.
@@ -97,7 +97,7 @@ pub(super) async fn carry_datagrams<A, B, F>(
 }
 
 /// A flow whose way is to be opened, and where its answers go.
-struct Carried<A, B> {
+struct FlowTask<A, B> {
     flow: Arc<Flow<B>>,
     near: Arc<A>,
     client: SocketAddr,
@@ -106,26 +106,26 @@ struct Carried<A, B> {
 fn start<A: Datagrams, B: Datagrams>(
     what: Arc<str>,
     flows: &AllFlows<B>,
-    carried: Carried<A, B>,
+    flow_task: FlowTask<A, B>,
     opening: impl Future<Output = io::Result<(B, SocketAddr)>> + Send + 'static,
 ) {
-    let (client, flow) = (carried.client, carried.flow.clone());
+    let (client, flow) = (flow_task.client, flow_task.flow.clone());
     let all = flows.clone();
-    let made_way = lock(flows).insert(client, |number| {
+    let evicted_error = lock(flows).insert(client, |number| {
         let task = tokio::spawn(async move {
-            if let Err(error) = carried.serve(opening).await {
+            if let Err(error) = flow_task.serve(opening).await {
                 tracing::debug!(%error, %client, "{what}");
             }
             lock(&all).remove(client, number);
         });
         (flow, task.abort_handle())
     });
-    if let Some((_, task)) = made_way {
+    if let Some((_, task)) = evicted_error {
         task.abort();
     }
 }
 
-impl<A: Datagrams, B: Datagrams> Carried<A, B> {
+impl<A: Datagrams, B: Datagrams> FlowTask<A, B> {
     /// Opens the way and brings answers back, until nothing has gone either way for long
     /// enough. Where nobody is there to answer, it ends with an error: the next datagram
     /// begins anew, and a name is asked for again.
@@ -134,25 +134,25 @@ impl<A: Datagrams, B: Datagrams> Carried<A, B> {
         opening: impl Future<Output = io::Result<(B, SocketAddr)>>,
     ) -> io::Result<()> {
         let (socket, to) = opening.await?;
-        let far = Arc::new(Far { socket, to });
-        while let Some(waiting) = self.flow.open(&far) {
+        let remote = Arc::new(Remote { socket, to });
+        while let Some(waiting) = self.flow.open(&remote) {
             for datagram in waiting {
                 // Datagrams may be lost.
-                let _ = far.socket.send_to(&datagram, to).await;
+                let _ = remote.socket.send_to(&datagram, to).await;
             }
         }
         let mut buffer = vec![0; DATAGRAM];
         loop {
-            match timeout(UDP_IDLE, far.socket.recv_from(&mut buffer)).await {
+            match timeout(UDP_IDLE, remote.socket.recv_from(&mut buffer)).await {
                 Ok(Ok((len, from))) if from == to => {
                     self.flow.is_used.store(true, Ordering::Relaxed);
                     // Datagrams may be lost.
                     let _ = self.near.send_to(&buffer[..len], self.client).await;
                 }
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) if may_pass(&error) => {
+                Ok(Err(error)) if is_transient(&error) => {
                     let client = self.client;
-                    tracing::debug!(%error, %client, %to, "said of a client's datagram");
+                    tracing::debug!(%error, %client, %to, "a client's datagram was not delivered");
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(_) if self.flow.is_used.swap(false, Ordering::Relaxed) => {}
@@ -166,41 +166,41 @@ impl<B: Datagrams> Flow<B> {
     /// Sends a datagram, or keeps it until the way is open.
     async fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.is_used.store(true, Ordering::Relaxed);
-        let far = match &mut *lock(&self.way) {
-            Way::Open(far) => far.clone(),
-            Way::Opening(waiting) => {
+        let remote = match &mut *lock(&self.state) {
+            FlowState::Open(remote) => remote.clone(),
+            FlowState::Opening(waiting) => {
                 let held: usize = waiting.iter().map(|other| OVERHEAD + other.len()).sum();
-                if held > 0 && held + OVERHEAD + datagram.len() > WAITING {
-                    return Err(io::Error::other("too much waits for its way"));
+                if held > 0 && held + OVERHEAD + datagram.len() > MAX_WAITING_BYTES {
+                    return Err(io::Error::other("too many datagrams wait for the connection"));
                 }
                 waiting.push(datagram.to_vec());
                 return Ok(());
             }
         };
-        far.socket.send_to(datagram, far.to).await
+        remote.socket.send_to(datagram, remote.to).await
     }
 
     /// Opens the way when nothing waits for it any more; else what does.
-    fn open(&self, far: &Arc<Far<B>>) -> Option<Vec<Vec<u8>>> {
-        let way = &mut *lock(&self.way);
-        if let Way::Opening(waiting) = way
+    fn open(&self, remote: &Arc<Remote<B>>) -> Option<Vec<Vec<u8>>> {
+        let state = &mut *lock(&self.state);
+        if let FlowState::Opening(waiting) = state
             && !waiting.is_empty()
         {
             return Some(std::mem::take(waiting));
         }
-        *way = Way::Open(far.clone());
+        *state = FlowState::Open(remote.clone());
         None
     }
 }
 
 impl<B> Default for Flow<B> {
     fn default() -> Self {
-        Self { way: Mutex::new(Way::Opening(Vec::new())), is_used: AtomicBool::new(true) }
+        Self { state: Mutex::new(FlowState::Opening(Vec::new())), is_used: AtomicBool::new(true) }
     }
 }
 
 /// Whether an error of a socket is of the path only, which may become better.
-fn may_pass(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
         || // The path is narrower than it was.
         errno(error) == Some(Errno::EMSGSIZE)

@@ -10,15 +10,15 @@ use std::{
 /// The flows of one socket, each of one client's port.
 #[derive(Debug)]
 pub(super) struct Flows<F> {
-    most: usize,
-    flows: HashMap<SocketAddr, Kept<F>>,
+    limit: usize,
+    flows: HashMap<SocketAddr, Entry<F>>,
     shares: HashMap<IpAddr, usize>,
     /// Counts uses, for their order.
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Kept<F> {
+struct Entry<F> {
     flow: F,
     number: u64,
     last_use: u64,
@@ -26,34 +26,34 @@ struct Kept<F> {
 
 impl<F> Flows<F> {
     /// For so many at most.
-    pub fn new(most: usize) -> Self {
-        Self { most, flows: HashMap::new(), shares: HashMap::new(), uses: 0 }
+    pub fn new(limit: usize) -> Self {
+        Self { limit, flows: HashMap::new(), shares: HashMap::new(), uses: 0 }
     }
 
     /// A client's flow, which is used.
     pub fn find(&mut self, client: SocketAddr) -> Option<&F> {
-        let kept = self.flows.get_mut(&client)?;
+        let entry = self.flows.get_mut(&client)?;
         self.uses += 1;
-        kept.last_use = self.uses;
-        Some(&kept.flow)
+        entry.last_use = self.uses;
+        Some(&entry.flow)
     }
 
     /// Takes in a flow of a client that has none there. `make` gets the number to remove
     /// it by. Where there are too many, it returns the one that makes way.
     pub fn insert(&mut self, client: SocketAddr, make: impl FnOnce(u64) -> F) -> Option<F> {
         let out =
-            if self.flows.len() < self.most { None } else { self.longest_unused(client.ip()) };
+            if self.flows.len() < self.limit { None } else { self.longest_unused(client.ip()) };
         let out = out.and_then(|client| self.take(client));
         self.uses += 1;
         let number = self.uses;
-        self.flows.insert(client, Kept { flow: make(number), number, last_use: number });
+        self.flows.insert(client, Entry { flow: make(number), number, last_use: number });
         *self.shares.entry(client.ip()).or_default() += 1;
         out
     }
 
     /// Forgets a client's flow, if it is still that of this number.
     pub fn remove(&mut self, client: SocketAddr, number: u64) {
-        if self.flows.get(&client).is_some_and(|kept| kept.number == number) {
+        if self.flows.get(&client).is_some_and(|entry| entry.number == number) {
             self.take(client);
         }
     }
@@ -62,21 +62,21 @@ impl<F> Flows<F> {
     /// newcomer's own where it is one of them.
     fn longest_unused(&self, newcomer: IpAddr) -> Option<SocketAddr> {
         let share = |client: &SocketAddr| self.shares.get(&client.ip()).copied();
-        let order = |(client, kept): &(&SocketAddr, &Kept<F>)| {
-            (Reverse(share(client)), client.ip() != newcomer, kept.last_use)
+        let order = |(client, entry): &(&SocketAddr, &Entry<F>)| {
+            (Reverse(share(client)), client.ip() != newcomer, entry.last_use)
         };
         self.flows.iter().min_by_key(order).map(|(client, _)| *client)
     }
 
     fn take(&mut self, client: SocketAddr) -> Option<F> {
-        let kept = self.flows.remove(&client)?;
+        let entry = self.flows.remove(&client)?;
         if let Some(share) = self.shares.get_mut(&client.ip()) {
             *share -= 1;
             if *share == 0 {
                 self.shares.remove(&client.ip());
             }
         }
-        Some(kept.flow)
+        Some(entry.flow)
     }
 }
 
@@ -89,53 +89,53 @@ mod tests {
     }
 
     /// Adds a client's flow. Returns the one that was evicted.
-    fn come(flows: &mut Flows<SocketAddr>, client: SocketAddr) -> Option<SocketAddr> {
+    fn insert(flows: &mut Flows<SocketAddr>, client: SocketAddr) -> Option<SocketAddr> {
         flows.insert(client, |_| client)
     }
 
     #[test]
-    fn who_has_the_most_makes_way_with_what_it_used_longest_ago() {
+    fn least_recently_used_flow_of_the_largest_source_is_evicted() {
         let mut flows = Flows::new(8);
         for port in 0..6 {
-            assert_eq!(come(&mut flows, client(1, port)), None);
+            assert_eq!(insert(&mut flows, client(1, port)), None);
         }
-        assert_eq!(come(&mut flows, client(2, 0)), None);
-        assert_eq!(come(&mut flows, client(2, 1)), None);
+        assert_eq!(insert(&mut flows, client(2, 0)), None);
+        assert_eq!(insert(&mut flows, client(2, 1)), None);
         assert!(flows.find(client(1, 0)).is_some());
-        assert_eq!(come(&mut flows, client(3, 0)), Some(client(1, 1)));
-        assert_eq!(come(&mut flows, client(1, 6)), Some(client(1, 2)), "the hog pays itself");
-        assert_eq!(come(&mut flows, client(2, 2)), Some(client(1, 3)));
-        assert_eq!(come(&mut flows, client(2, 3)), Some(client(1, 4)));
+        assert_eq!(insert(&mut flows, client(3, 0)), Some(client(1, 1)));
+        assert_eq!(insert(&mut flows, client(1, 6)), Some(client(1, 2)), "the hog pays itself");
+        assert_eq!(insert(&mut flows, client(2, 2)), Some(client(1, 3)));
+        assert_eq!(insert(&mut flows, client(2, 3)), Some(client(1, 4)));
         assert!(flows.find(client(3, 0)).is_some());
         assert_eq!(flows.flows.len(), 8);
     }
 
     #[test]
-    fn among_equals_the_newcomer_pays_itself() {
+    fn newcomer_evicts_its_own_flow_if_all_sources_have_equally_many() {
         let mut flows = Flows::new(8);
         for (port, source) in (0..8).map(|port| (port, port as u8 % 4)) {
-            come(&mut flows, client(source, port));
+            insert(&mut flows, client(source, port));
         }
         for source in 0..4 {
-            let out = come(&mut flows, client(source, 8)).map(|client| client.ip());
+            let out = insert(&mut flows, client(source, 8)).map(|client| client.ip());
             assert_eq!(out, Some(client(source, 0).ip()));
         }
     }
 
     #[test]
-    fn among_equals_who_is_busy_stays() {
+    fn idle_flow_is_evicted_before_busy_flows_of_equal_sources() {
         let mut flows = Flows::new(9);
         for source in 1..=9 {
-            come(&mut flows, client(source, 0));
+            insert(&mut flows, client(source, 0));
         }
         for busy in [1, 2, 3, 4, 6, 7, 8, 9] {
             assert!(flows.find(client(busy, 0)).is_some());
         }
-        assert_eq!(come(&mut flows, client(10, 0)), Some(client(5, 0)));
+        assert_eq!(insert(&mut flows, client(10, 0)), Some(client(5, 0)));
     }
 
     #[test]
-    fn a_flow_that_made_way_does_not_remove_its_successor() {
+    fn evicted_flow_does_not_remove_its_successor() {
         let mut flows = Flows::new(1);
         let mut numbers = Vec::new();
         flows.insert(client(1, 1), |number| numbers.push(number));

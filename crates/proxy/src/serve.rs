@@ -21,16 +21,16 @@ use config::conf::SocketAddress;
 use config::target::Target;
 
 /// How long a client may take for its request.
-pub(super) const ASKING: Duration = Duration::from_secs(30);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long data from a client is read after its last answer, in all and while it sends nothing; as
 /// nginx does.
-const FAREWELL: Duration = Duration::from_secs(30);
-const FAREWELL_SILENT: Duration = Duration::from_secs(5);
+const LINGER_TIME: Duration = Duration::from_secs(30);
+const LINGER_SILENT: Duration = Duration::from_secs(5);
 /// Bytes that are read then: a client that could send so many has received the answer.
-const FAREWELL_BYTES: usize = 4 << 20;
+const LINGER_BYTES: usize = 4 << 20;
 
 /// What the proxies share.
-pub(super) struct Gate<S> {
+pub(super) struct ProxyContext<S> {
     pub dialer: Arc<Dialer<S>>,
     pub users: Users,
     pub connections: Connections,
@@ -46,7 +46,7 @@ pub(super) struct ListenerRole {
 /// send a request first use one descriptor until then. While too many have not sent it, the next
 /// waits, and all after it stay in the listener's queue.
 pub(super) async fn serve_each<S: Stack, F>(
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     listener: Listener,
     role: ListenerRole,
     serve: impl Fn(Stream, Client, Connection) -> F,
@@ -57,27 +57,29 @@ pub(super) async fn serve_each<S: Stack, F>(
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let (connections, source) = (&gate.connections, Source::Client(client));
+                let (connections, source) = (&context.connections, Source::Client(client));
                 let admitted = match group {
-                    Group::Asking => connections.admit_asking(source, stream.silent_for()).await,
+                    Group::BeforeRequest => {
+                        connections.admit_before_request(source, stream.silent_for()).await
+                    }
                     _ => connections.admit(group, source, S::CONNECTION),
                 };
                 let connection = match admitted {
                     Ok(connection) => connection,
                     Err(refused) => {
                         stream.reset();
-                        warn(&what, refused, &client);
+                        log_refusal(&what, refused, &client);
                         continue;
                     }
                 };
-                let life = connection.life();
+                let activity = connection.activity();
                 let serving = serve(stream, client, connection);
                 let what = what.clone();
                 tokio::spawn(async move {
                     let served = tokio::select! {
                         biased;
                         served = serving => served,
-                        () = life.evicted() => Err(made_way()),
+                        () = activity.evicted() => Err(evicted_error()),
                     };
                     if let Err(error) = served {
                         tracing::debug!(%error, ?client, "{what}");
@@ -96,11 +98,11 @@ pub(super) async fn serve_each<S: Stack, F>(
 }
 
 /// Logs a refused connection. The log has a rate limit.
-fn warn(what: &str, refused: Refused, from: &dyn std::fmt::Debug) {
+fn log_refusal(what: &str, refused: Refused, from: &dyn std::fmt::Debug) {
     tracing::warn!(?from, "{what}: a connection was refused: {refused}");
 }
 
-fn made_way() -> io::Error {
+fn evicted_error() -> io::Error {
     io::Error::other("it was closed to make room for another connection")
 }
 
@@ -112,11 +114,11 @@ pub(super) async fn unless_evicted<T>(
     connection: &Connection,
     work: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
-    let life = connection.life();
+    let activity = connection.activity();
     tokio::select! {
         biased;
         worked = work => worked,
-        () = life.evicted() => Err(made_way()),
+        () = activity.evicted() => Err(evicted_error()),
     }
 }
 
@@ -129,7 +131,7 @@ pub(super) async fn carry<S: Stack>(
     let moved = || connection.touch();
     let carried = unless_evicted(connection, async {
         S::carry(&mut here, &mut there, &moved).await?;
-        tokio::join!(take_leave(&mut here), take_leave(&mut there));
+        tokio::join!(linger(&mut here), linger(&mut there));
         Ok(())
     });
     let carried = carried.await;
@@ -142,30 +144,30 @@ pub(super) async fn carry<S: Stack>(
 
 /// Reads on after we have closed our direction: the kernel would answer data that arrives after a
 /// close by RST, and the client could lose our last bytes (RFC 9112, section 9.6).
-pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
-    let hearing = async {
+pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
+    let draining = async {
         let mut rest = vec![0; 16 * 1024];
-        let mut heard = 0;
-        while heard < FAREWELL_BYTES {
-            match timeout(FAREWELL_SILENT, stream.read(&mut rest)).await {
-                Ok(Ok(len)) if len > 0 => heard += len,
+        let mut drained = 0;
+        while drained < LINGER_BYTES {
+            match timeout(LINGER_SILENT, stream.read(&mut rest)).await {
+                Ok(Ok(len)) if len > 0 => drained += len,
                 _ => return,
             }
         }
     };
     // A time-out ends it like the end of the stream.
-    let _ = timeout(FAREWELL, hearing).await;
+    let _ = timeout(LINGER_TIME, draining).await;
 }
 
 /// A forward: dials, and carries.
 pub(super) async fn forward<S: Stack>(
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     to: Arc<Target>,
     here: Stream,
     client: Client,
     connection: Connection,
 ) -> io::Result<()> {
-    match gate.dialer.dial_unless_gone(client, &here, &to).await {
+    match context.dialer.dial_unless_gone(client, &here, &to).await {
         Ok(there) => carry::<S>(here, there, &connection).await,
         Err(error) => {
             here.reset();
@@ -175,7 +177,7 @@ pub(super) async fn forward<S: Stack>(
 }
 
 /// An exposed service, and whose an address in the tunnel is.
-pub(super) struct Exposed {
+pub(super) struct ExposedService {
     pub number: usize,
     pub what: String,
     pub to: Arc<SocketAddress>,
@@ -184,8 +186,12 @@ pub(super) struct Exposed {
 
 /// Carries connections from the tunnel to an exposed service. While the service is down, or has its
 /// maximum of connections, they are refused by RST.
-pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, exposed: Exposed) {
-    let Exposed { number, what, to, source } = exposed;
+pub(super) async fn expose<S: Stack>(
+    context: Arc<ProxyContext<S>>,
+    listener: S::Listener,
+    exposed: ExposedService,
+) {
+    let ExposedService { number, what, to, source } = exposed;
     loop {
         let (there, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -196,11 +202,11 @@ pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, 
             }
         };
         let group = Group::Exposed(number);
-        let connection = match gate.connections.admit(group, source(from.ip()), S::CONNECTION) {
+        let connection = match context.connections.admit(group, source(from.ip()), S::CONNECTION) {
             Ok(connection) => connection,
             Err(refused) => {
                 S::reset(there);
-                warn(&what, refused, &from);
+                log_refusal(&what, refused, &from);
                 continue;
             }
         };
@@ -226,7 +232,7 @@ pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, 
 pub(super) async fn refuse(mut stream: Stream, answer: &[u8]) -> io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;
-    take_leave(&mut stream).await;
+    linger(&mut stream).await;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use tunnel::{Config, Peer, PrivateKey, Tunnel};
 pub const A: [&str; 2] = ["10.7.0.1", "fd07::1"];
 pub const B: [&str; 2] = ["10.7.0.2", "fd07::2"];
 /// In the allowed IPs of a's peer, and nobody's.
-pub const NOBODY: &str = "10.7.0.9";
+pub const UNUSED: &str = "10.7.0.9";
 pub const MTU: u16 = 1420;
 
 /// Two tunnels that are each other's peers.
@@ -52,12 +52,12 @@ pub fn at(address: &str, port: u16) -> SocketAddr {
 }
 
 /// Gives up on a test that hangs.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
 }
 
 /// Bytes in which no part looks like another, of a kind each for every `seed`.
-pub fn speech(len: usize, seed: u32) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let word = |n: u32| n.wrapping_add(seed << 20).wrapping_mul(0x9e37_79b1);
     (0..len as u32).map(|n| (word(n) >> 23) as u8).collect()
 }

@@ -10,11 +10,11 @@ use member::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{Which, questions::word, runtime};
+use super::{NodeSelector, queries::word, runtime};
 
 /// Arguments of `linerate lock`.
 #[derive(Args)]
-pub(crate) struct Lock {
+pub(crate) struct Tka {
     /// The interface of the node; may be left out where there is one node on this machine.
     #[arg(long, value_name = "IFACE", global = true)]
     interface: Option<String>,
@@ -71,31 +71,35 @@ enum Command {
     },
 }
 
-impl Lock {
+impl Tka {
     pub fn run(self) -> anyhow::Result<()> {
-        let client = Which { interface: self.interface }.client()?;
-        let asking = Asking { client, runtime: runtime()? };
+        let client = NodeSelector { interface: self.interface }.client()?;
+        let node_client = NodeClient { client, runtime: runtime()? };
         match self.command.unwrap_or(Command::Status) {
-            Command::Status => show(&asking.get("tka/status")?),
-            Command::Init { keys, gen_disablements } => asking.init(&keys, gen_disablements)?,
+            Command::Status => show(&node_client.get("tka/status")?),
+            Command::Init { keys, gen_disablements } => {
+                node_client.init(&keys, gen_disablements)?
+            }
             Command::Sign { node, key } => {
                 let key = key.as_deref().map(public_key).transpose()?;
-                asking.sign(&node, key.as_ref().map(|key| &key[..]).unwrap_or_default())?;
+                node_client.sign(&node, key.as_ref().map(|key| &key[..]).unwrap_or_default())?;
             }
-            Command::Add { keys } => asking.modify("AddKeys", &trusted(&keys)?)?,
+            Command::Add { keys } => node_client.modify("AddKeys", &trusted(&keys)?)?,
             Command::Remove { keys, no_re_sign } => {
                 let removed = trusted(&keys)?;
                 if !no_re_sign {
-                    keys.iter().try_for_each(|key| asking.sign_anew(key))?;
+                    keys.iter().try_for_each(|key| node_client.re_sign(key))?;
                 }
-                asking.modify("RemoveKeys", &removed)?;
+                node_client.modify("RemoveKeys", &removed)?;
             }
             Command::Disable { secret } => {
                 let secret = read_secret(&secret)?;
-                asking.runtime.block_on(asking.client.post_bytes("tka/disable", &secret))?;
+                node_client
+                    .runtime
+                    .block_on(node_client.client.post_bytes("tka/disable", &secret))?;
             }
             Command::Log { limit } => {
-                let log = asking.get(&format!("tka/log?limit={limit}"))?;
+                let log = node_client.get(&format!("tka/log?limit={limit}"))?;
                 for update in log.as_array().into_iter().flatten() {
                     let change = update["Change"].as_str().unwrap_or_default();
                     println!("{change:<12}{}", hex(&update["Hash"]));
@@ -107,12 +111,12 @@ impl Lock {
 }
 
 /// The node, and what its answers are waited for in.
-struct Asking {
+struct NodeClient {
     client: Client,
     runtime: Runtime,
 }
 
-impl Asking {
+impl NodeClient {
     fn get(&self, path: &str) -> anyhow::Result<Value> {
         Ok(self.runtime.block_on(self.client.get(path))?)
     }
@@ -130,7 +134,9 @@ impl Asking {
         let hashes: Vec<String> =
             made.iter().map(|(_, hash)| Base64::encode_string(hash)).collect();
         // Before it is on: an answer that is lost loses no secret.
-        println!("Keep these. Each turns tailnet lock off once it is on, and none is shown again:");
+        println!(
+            "Store these secrets: each can turn tailnet lock off, and they are not shown again:"
+        );
         for (secret, _) in &made {
             println!("    {}", **secret);
         }
@@ -150,13 +156,13 @@ impl Asking {
     }
 
     /// Signs what a key signed, by this node's own.
-    fn sign_anew(&self, key: &str) -> anyhow::Result<()> {
+    fn re_sign(&self, key: &str) -> anyhow::Result<()> {
         let (id, own) = (public_key(key)?, self.get("tka/status")?);
         if own["PublicKey"].as_str().map(public_key).transpose()? == Some(id) {
             bail!("this node's own key cannot sign and be removed: do it on another node");
         }
-        let asked = self.client.post_bytes("tka/affected-sigs", &id);
-        let signatures = self.runtime.block_on(asked)?;
+        let request = self.client.post_bytes("tka/affected-sigs", &id);
+        let signatures = self.runtime.block_on(request)?;
         for text in signatures.as_array().into_iter().flatten().filter_map(Value::as_str) {
             let signature = Base64::decode_vec(text).ok().context("a signature")?;
             let (node, wrapping) = member::tka::signed_node(&signature)?;
@@ -174,7 +180,7 @@ fn show(status: &Value) {
     let is_on = status["Enabled"] == true;
     let own = word(&status["PublicKey"]);
     println!("tailnet lock  {}", if is_on { "on" } else { "off" });
-    println!("own key       {}", shown(&own));
+    println!("own key       {}", displayed(&own));
     if !is_on {
         return;
     }
@@ -182,8 +188,8 @@ fn show(status: &Value) {
     println!("this node     {} {signed}", word(&status["NodeKey"]));
     for key in status["TrustedKeys"].as_array().into_iter().flatten() {
         let name = word(&key["Key"]);
-        let whose = if name == own { " (this node's)" } else { "" };
-        println!("trusted       {} {}{whose}", shown(&name), key["Votes"]);
+        let suffix = if name == own { " (this node's)" } else { "" };
+        println!("trusted       {} {}{suffix}", displayed(&name), key["Votes"]);
     }
     for peer in status["FilteredPeers"].as_array().into_iter().flatten() {
         let name = word(&peer["Name"]);
@@ -192,7 +198,7 @@ fn show(status: &Value) {
 }
 
 /// A key as people write it.
-fn shown(key: &str) -> String {
+fn displayed(key: &str) -> String {
     key.replacen("nlpub:", "tlpub:", 1)
 }
 

@@ -29,19 +29,19 @@ use crate::{
     capacity::Capacity,
     connections::{Connections, Source},
     dial::Dialer,
-    gate::Gate,
     half_open::Client,
     identity::Identity,
     reach::Reach,
-    services::{Bound, Rules},
+    serve::ProxyContext,
+    services::{BoundServices, ServiceLimits},
     stack::Stack,
     users::Users,
 };
 
 /// The proxies of a process, bound but not served yet.
-pub struct Front<S: Stack> {
+pub struct Proxies<S: Stack> {
     stack: S,
-    bound: Bound<S>,
+    bound: BoundServices<S>,
     runtime: Runtime,
 }
 
@@ -52,25 +52,30 @@ pub struct TunnelSide {
     /// The name servers.
     pub dns: Dns,
     /// Finds the peer whose allowed IPs have an address, at the time of the call.
-    pub peer_of: PeerOf,
+    pub peer_of: PeerLookup,
 }
 
 /// Finds the peer whose allowed IPs have an address.
-pub type PeerOf = Arc<dyn Fn(IpAddr) -> Option<PublicKey> + Send + Sync>;
+pub type PeerLookup = Arc<dyn Fn(IpAddr) -> Option<PublicKey> + Send + Sync>;
 
-impl<S: Stack> Front<S> {
+impl<S: Stack> Proxies<S> {
     /// Binds all listeners of the file.
     ///
     /// # Errors
     /// An address is not available.
     pub fn bind(stack: S, conf: &conf::Proxy) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
-        let bound = runtime.block_on(Bound::new(&stack, conf))?;
+        let bound = runtime.block_on(BoundServices::new(&stack, conf))?;
         Ok(Self { stack, bound, runtime })
     }
 
     /// Prepares to serve clients. Those that must log in are `users`.
-    pub fn serve(self, tunnel: TunnelSide, users: Users, files: OpenFiles) -> (Served<S>, Work) {
+    pub fn serve(
+        self,
+        tunnel: TunnelSide,
+        users: Users,
+        files: OpenFiles,
+    ) -> (ProxiesHandle<S>, ProxyRuntime) {
         let Self { stack, bound, runtime } = self;
         let capacity = Capacity::new(files, bound.datagram_services());
         let TunnelSide { identity, dns, peer_of } = tunnel;
@@ -78,41 +83,41 @@ impl<S: Stack> Front<S> {
         let reach = Reach::new(identity, move |ip| allowed(ip).is_some());
         let dialer = Arc::new(Dialer::new(Arc::new(stack), reach, dns, capacity.dialling));
         let connections = runtime.block_on(async { Connections::new(capacity) });
-        let gate = Arc::new(Gate { dialer, users, connections });
-        let rules = Rules { datagrams: capacity.datagrams, source: source(peer_of) };
-        let services = runtime.block_on(async { bound.serve(&gate, &rules) });
+        let context = Arc::new(ProxyContext { dialer, users, connections });
+        let rules = ServiceLimits { datagrams: capacity.datagrams, source: source(peer_of) };
+        let services = runtime.block_on(async { bound.serve(&context, &rules) });
         let services = services.iter().map(|service| Service::parse(service)).collect();
-        let served = Served { gate, services, runtime: runtime.handle().clone() };
-        (served, Work(runtime))
+        let served = ProxiesHandle { context, services, runtime: runtime.handle().clone() };
+        (served, ProxyRuntime(runtime))
     }
 }
 
 /// A client in the tunnel counts as its peer, whichever of the peer's addresses it uses.
-fn source(peer_of: PeerOf) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
+fn source(peer_of: PeerLookup) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
     Arc::new(move |ip| peer_of(ip).map_or(Source::Client(Client::Ip(ip)), Source::Peer))
 }
 
 /// The services that run, for the control socket.
-pub struct Served<S: Stack> {
-    gate: Arc<Gate<S>>,
+pub struct ProxiesHandle<S: Stack> {
+    context: Arc<ProxyContext<S>>,
     services: Vec<Service>,
     runtime: Handle,
 }
 
-impl<S: Stack> Served<S> {
+impl<S: Stack> ProxiesHandle<S> {
     /// The part of `linerate show` about the proxies.
     pub fn stats(&self) -> ProxyStats {
         ProxyStats {
-            stack: self.gate.dialer.stack.name().to_owned(),
+            stack: self.context.dialer.stack.name().to_owned(),
             services: self.services.clone(),
-            dropped: self.gate.dialer.stack.dropped(),
-            ..self.gate.connections.counters().stats()
+            dropped: self.context.dialer.stack.dropped(),
+            ..self.context.connections.counters().stats()
         }
     }
 
     /// Offloads were switched on or off.
     pub fn offloads_changed(&self) {
-        self.gate.dialer.stack.offloads_changed();
+        self.context.dialer.stack.offloads_changed();
     }
 
     /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
@@ -120,19 +125,19 @@ impl<S: Stack> Served<S> {
     /// # Errors
     /// There was no answer.
     pub fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
-        self.runtime.block_on(self.gate.dialer.ping(host))
+        self.runtime.block_on(self.context.dialer.ping(host))
     }
 }
 
 /// Serves clients, once it is started.
-pub struct Work(Runtime);
+pub struct ProxyRuntime(Runtime);
 
-impl Work {
+impl ProxyRuntime {
     /// Serves clients in a thread of its own.
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn start(self) -> io::Result<Serving> {
+    pub fn start(self) -> io::Result<ProxyThread> {
         let Self(runtime) = self;
         let (stop, stopped) = oneshot::channel();
         let serving = move || {
@@ -140,18 +145,18 @@ impl Work {
             let _ = runtime.block_on(stopped);
         };
         let thread = thread::Builder::new().name("proxy".into()).spawn(serving)?;
-        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+        Ok(ProxyThread { stop: Some(stop), thread: Some(thread) })
     }
 }
 
 /// Serves clients until it is dropped. Dropping waits for the thread, which removes the files of
 /// Unix sockets.
-pub struct Serving {
+pub struct ProxyThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Serving {
+impl Drop for ProxyThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {

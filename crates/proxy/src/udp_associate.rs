@@ -18,10 +18,10 @@ use tokio::{
 
 use super::{
     connections::Connection,
-    gate::{Gate, refuse},
     half_open::Client,
     local::Stream,
     namespace::unspecified,
+    serve::{ProxyContext, refuse},
     socks::{Reply, datagram},
     stack::{Datagrams, Stack},
 };
@@ -33,11 +33,11 @@ pub(super) const UDP_IDLE: Duration = Duration::from_mins(5);
 pub(super) const DATAGRAM: usize = 65_535;
 
 /// Datagrams that wait for a name at one time: at most 1 MiB.
-const ASKING: usize = 16;
+const MAX_LOOKUPS: usize = 16;
 
 /// Serves an association until the connection ends.
 pub(super) async fn associate<S: Stack>(
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     mut stream: Stream,
     from: &Target,
     connection: &Connection,
@@ -51,7 +51,7 @@ pub(super) async fn associate<S: Stack>(
     let bound = SocketAddr::new(local.to_canonical(), socket.local_addr()?.port());
     stream.write_all(&Reply::Succeeded.encode(bound)).await?;
     let association = Association {
-        gate,
+        context,
         here: socket,
         client,
         peer: OnceCell::new(),
@@ -66,18 +66,19 @@ pub(super) async fn associate<S: Stack>(
         let _ = association.peer.set(SocketAddr::new(client, from.port));
     }
     let mut byte = [0; 64];
-    let asker = async { while stream.read(&mut byte).await.is_ok_and(|len| len > 0) {} };
+    let until_client_closes =
+        async { while stream.read(&mut byte).await.is_ok_and(|len| len > 0) {} };
     tokio::select! {
         served = association.serve(connection) => served,
-        () = asker => Ok(()),
+        () = until_client_closes => Ok(()),
     }
 }
 
 /// A target whose name was asked for, its address, and what is to go there.
-type Asked = (Target, io::Result<SocketAddr>, Vec<u8>);
+type Lookup = (Target, io::Result<SocketAddr>, Vec<u8>);
 
 struct Association<S: Stack> {
-    gate: Arc<Gate<S>>,
+    context: Arc<ProxyContext<S>>,
     here: UdpSocket,
     client: IpAddr,
     /// Where the client sends from: the first to send, if it did not say.
@@ -91,16 +92,16 @@ impl<S: Stack> Association<S> {
         let mut from_client = vec![0; DATAGRAM];
         let (mut from_v4, mut from_v6) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + UDP_IDLE;
-        let mut asking = JoinSet::new();
+        let mut lookups = JoinSet::new();
         loop {
             tokio::select! {
                 received = self.here.recv_from(&mut from_client) => {
                     let (len, from) = received?;
                     if self.is_client(from) {
-                        self.take(&from_client[..len], &mut asking).await;
+                        self.handle_datagram(&from_client[..len], &mut lookups).await;
                     }
                 }
-                Some(Ok((target, to, payload))) = asking.join_next() => {
+                Some(Ok((target, to, payload))) = lookups.join_next() => {
                     self.send_out(&target, to, &payload).await;
                 }
                 (len, from) = receive(&self.v4, &mut from_v4) => {
@@ -126,16 +127,16 @@ impl<S: Stack> Association<S> {
 
     /// Takes a datagram of the client. Where its target is a name, that is asked for beside
     /// all else.
-    async fn take(&self, datagram: &[u8], asking: &mut JoinSet<Asked>) {
+    async fn handle_datagram(&self, datagram: &[u8], lookups: &mut JoinSet<Lookup>) {
         let Some((target, payload)) = datagram::parse(datagram) else { return };
         if let Host::Ip(_) = target.host {
-            let to = self.gate.dialer.address(&target).await;
+            let to = self.context.dialer.address(&target).await;
             self.send_out(&target, to, payload).await;
-        } else if asking.len() < ASKING {
-            let (gate, payload) = (self.gate.clone(), payload.to_vec());
+        } else if lookups.len() < MAX_LOOKUPS {
+            let (context, payload) = (self.context.clone(), payload.to_vec());
             let client = Client::Ip(self.client);
-            asking.spawn(async move {
-                let to = gate.dialer.address_in_turn(client, &target).await;
+            lookups.spawn(async move {
+                let to = context.dialer.address_in_turn(client, &target).await;
                 (target, to, payload)
             });
         } else {
@@ -148,7 +149,7 @@ impl<S: Stack> Association<S> {
         let sent = async {
             let to = to?;
             let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
-            let bind = || self.gate.dialer.stack.bind(unspecified(to.is_ipv4()));
+            let bind = || self.context.dialer.stack.bind(unspecified(to.is_ipv4()));
             socket.get_or_try_init(bind).await?.send_to(payload, to).await
         };
         if let Err(error) = sent.await {

@@ -18,7 +18,7 @@ async fn socket() -> UdpSocket {
 
 /// Carries what comes to the socket whose address is returned to one at `to`, once
 /// `is_open` says so for the client.
-async fn carrying(
+async fn start_relay(
     to: SocketAddr,
     is_open: watch::Receiver<HashMap<SocketAddr, bool>>,
 ) -> SocketAddr {
@@ -29,12 +29,12 @@ async fn carrying(
         async move {
             let open = is_open.wait_for(|open| open.get(&client).copied().unwrap_or(false)).await;
             drop(open.map_err(io::Error::other)?);
-            let far = socket().await;
-            UdpSocket::connect(&far, to).await?;
-            Ok((far, to))
+            let remote = socket().await;
+            UdpSocket::connect(&remote, to).await?;
+            Ok((remote, to))
         }
     };
-    tokio::spawn(carry_datagrams("a test".into(), FLOWS, near, open));
+    tokio::spawn(relay_datagrams("a test".into(), MAX_FLOWS, near, open));
     at
 }
 
@@ -46,11 +46,11 @@ async fn received(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
 }
 
 #[test]
-fn a_way_that_is_long_in_opening_keeps_no_other_client_waiting_and_loses_nothing() {
+fn slow_connect_delays_no_other_client_and_loses_no_datagram() {
     run(async {
         let (service, slow, quick) = (socket().await, socket().await, socket().await);
         let (open, is_open) = watch::channel(HashMap::from([(quick.local_addr().unwrap(), true)]));
-        let at = carrying(service.local_addr().unwrap(), is_open).await;
+        let at = start_relay(service.local_addr().unwrap(), is_open).await;
         for word in [b"one", b"two"] {
             slow.send_to(word, at).await.unwrap();
         }
@@ -72,56 +72,56 @@ fn a_way_that_is_long_in_opening_keeps_no_other_client_waiting_and_loses_nothing
 }
 
 #[test]
-fn one_datagram_of_any_length_waits_for_its_way() {
+fn one_datagram_of_any_length_waits_for_the_connection() {
     run(async {
         let flow = Flow::<UdpSocket>::default();
         let longest = vec![7; 65_507];
         flow.send(&longest).await.unwrap();
         assert!(flow.send(&[]).await.is_err());
-        let (far, to) = (socket().await, socket().await.local_addr().unwrap());
-        let waiting = flow.open(&Arc::new(Far { socket: far, to })).unwrap();
+        let (remote, to) = (socket().await, socket().await.local_addr().unwrap());
+        let waiting = flow.open(&Arc::new(Remote { socket: remote, to })).unwrap();
         assert!(waiting == [longest]);
     });
 }
 
 #[test]
-fn empty_datagrams_that_wait_are_bounded() {
+fn waiting_empty_datagrams_are_limited() {
     run(async {
         let flow = Flow::<UdpSocket>::default();
         let mut kept = 0;
         while flow.send(&[]).await.is_ok() {
             kept += 1;
-            assert!(kept <= WAITING / OVERHEAD);
+            assert!(kept <= MAX_WAITING_BYTES / OVERHEAD);
         }
     });
 }
 
 #[test]
-fn of_what_waits_no_more_is_kept_than_there_is_room_for() {
+fn waiting_datagrams_are_limited_in_bytes() {
     run(async {
         let flow = Flow::<UdpSocket>::default();
-        let most = WAITING / (OVERHEAD + 1000);
-        for _ in 0..most {
+        let limit = MAX_WAITING_BYTES / (OVERHEAD + 1000);
+        for _ in 0..limit {
             flow.send(&[7; 1000]).await.unwrap();
         }
         assert!(flow.send(&[7; 1000]).await.is_err());
-        let (far, to) = (socket().await, socket().await);
+        let (remote, to) = (socket().await, socket().await);
         let to_address = to.local_addr().unwrap();
-        let far = Arc::new(Far { socket: far, to: to_address });
-        assert_eq!(flow.open(&far).map(|waiting| waiting.len()), Some(most));
-        assert!(flow.open(&far).is_none());
+        let remote = Arc::new(Remote { socket: remote, to: to_address });
+        assert_eq!(flow.open(&remote).map(|waiting| waiting.len()), Some(limit));
+        assert!(flow.open(&remote).is_none());
         flow.send(b"now").await.unwrap();
         assert_eq!(received(&to).await.0, b"now");
     });
 }
 
 #[test]
-fn a_flow_ends_where_nobody_is_there_and_the_next_datagram_begins_another() {
+fn refused_flow_ends_and_the_next_datagram_starts_another() {
     run(async {
         let (service, client) = (socket().await, socket().await);
         let to = service.local_addr().unwrap();
         let (_, is_open) = watch::channel(HashMap::from([(client.local_addr().unwrap(), true)]));
-        let at = carrying(to, is_open).await;
+        let at = start_relay(to, is_open).await;
         client.send_to(b"one", at).await.unwrap();
         let (_, first) = received(&service).await;
         drop(service);

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
 use super::{
-    Which, runtime,
-    status::{in_a_line, is_called},
+    NodeSelector, runtime,
+    status::{has_name, on_one_line},
 };
 
 /// The time between two pings.
@@ -22,14 +22,14 @@ pub(crate) struct Whois {
     /// An address in the tailnet, with or without a port.
     address: String,
     #[command(flatten)]
-    which: Which,
+    selector: NodeSelector,
 }
 
 /// Arguments of `linerate netcheck`.
 #[derive(Args)]
 pub(crate) struct Netcheck {
     #[command(flatten)]
-    which: Which,
+    selector: NodeSelector,
 }
 
 /// Arguments of `linerate why`.
@@ -39,12 +39,12 @@ pub(crate) struct Why {
     #[arg(value_name = "NODE[:PORT]")]
     target: String,
     #[command(flatten)]
-    which: Which,
+    selector: NodeSelector,
 }
 
 impl Whois {
     pub fn run(self) -> anyhow::Result<()> {
-        let client = self.which.client()?;
+        let client = self.selector.client()?;
         let answer = runtime()?.block_on(client.get_with("whois", "addr", &self.address))?;
         whois_lines(&answer).iter().for_each(|line| println!("{line}"));
         Ok(())
@@ -66,7 +66,7 @@ fn whois_lines(answer: &Value) -> [String; 3] {
 
 impl Netcheck {
     pub fn run(self) -> anyhow::Result<()> {
-        let client = self.which.client()?;
+        let client = self.selector.client()?;
         let report = runtime()?.block_on(client.get("linerate/netcheck"))?;
         let lines = netcheck_lines(&report).context("the node did not report")?;
         lines.iter().for_each(|line| println!("{line}"));
@@ -93,7 +93,7 @@ fn netcheck_lines(report: &Value) -> Option<Vec<String>> {
 
 impl Why {
     pub fn run(self) -> anyhow::Result<()> {
-        let client = self.which.client()?;
+        let client = self.selector.client()?;
         let answer =
             runtime()?.block_on(client.get_with("linerate/why", "target", &self.target))?;
         for step in answer["steps"].as_array().into_iter().flatten() {
@@ -115,7 +115,7 @@ pub(crate) fn ping(
     count: u32,
     through_tunnel: bool,
 ) -> anyhow::Result<()> {
-    let client = Which { interface: node }.client()?;
+    let client = NodeSelector { interface: node }.client()?;
     let runtime = runtime()?;
     let address = address(&runtime, &client, target)?;
     let kind = if through_tunnel { "TSMP" } else { "disco" };
@@ -157,19 +157,19 @@ fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<S
     }
     let status = runtime.block_on(client.get("status"))?;
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
-    let found = peers.into_iter().find(|peer| is_called(peer, target));
+    let found = peers.into_iter().find(|peer| has_name(peer, target));
     let address = found.and_then(|peer| words(&peer["TailscaleIPs"]).into_iter().next());
     address.with_context(|| format!("there is no node {target}"))
 }
 
 /// A word of the network, in a line.
 pub(super) fn word(value: &Value) -> String {
-    in_a_line(value.as_str().unwrap_or_default())
+    on_one_line(value.as_str().unwrap_or_default())
 }
 
 pub(super) fn words(list: &Value) -> Vec<String> {
     let list = list.as_array().into_iter().flatten();
-    list.filter_map(|word| Some(in_a_line(word.as_str()?))).collect()
+    list.filter_map(|word| Some(on_one_line(word.as_str()?))).collect()
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_others_begin_no_line() {
+    fn control_characters_of_remote_text_are_removed() {
         let evil = "a\nmachine    b\u{1b}[2J";
         let node = json!({ "Name": evil, "Addresses": [evil] });
         let user = json!({ "LoginName": evil, "DisplayName": evil });

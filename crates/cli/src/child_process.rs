@@ -4,13 +4,13 @@
 
 use process::Child;
 
-use crate::log::{LeavesTerminal, Log};
+use crate::log::{Log, TerminalDetachment};
 
 /// Runs it. It logs like the process that started it.
 pub(crate) fn run(child: Child) -> anyhow::Result<()> {
     Log::of(child.log_style).start();
     if child.log_style.background {
-        LeavesTerminal::prepare().leave();
+        TerminalDetachment::prepare().detach();
     }
     child.run()
 }

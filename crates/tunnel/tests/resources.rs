@@ -2,9 +2,9 @@
 //! in its process, whose threads, files and memory are looked at.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
-#[path = "tunnels/rig.rs"]
+#[path = "tunnels/tunnel_pair.rs"]
 #[expect(dead_code, reason = "the rest is for the tests of sockets")]
-mod rig;
+mod tunnel_pair;
 
 use std::{
     fs,
@@ -14,7 +14,6 @@ use std::{
 };
 
 use getrandom::{SysRng, rand_core::TryRng};
-use rig::{A, B, Pair, at, config, peer, soon};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::{Builder, Runtime},
@@ -23,6 +22,7 @@ use tunnel::{
     Config, PrivateKey, Tunnel,
     tailnet::{JoinError, Member, Options},
 };
+use tunnel_pair::{A, B, Pair, at, config, in_time, peer};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -30,10 +30,10 @@ fn runtime() -> Runtime {
 
 /// One after the other: each looks at the whole process.
 #[test]
-fn a_tunnel_sleeps_while_it_is_idle_and_leaves_nothing_behind() {
+fn idle_tunnel_sleeps_and_a_dropped_one_leaves_nothing() {
     idle_threads_sleep();
     threads_and_files_end();
-    those_of_members_end();
+    threads_and_files_of_tailnet_nodes_end();
     keys_are_wiped();
 }
 
@@ -43,10 +43,10 @@ fn idle_threads_sleep() {
         let pair = Pair::start().await;
         let listener = pair.b.listen(at(B[0], 80)).unwrap();
         let dialed = async { tokio::join!(pair.a.connect(at(B[0], 80)), listener.accept()) };
-        let (near, far) = soon(dialed).await;
+        let (near, far) = in_time(dialed).await;
         let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
         near.write_all(b"?").await.unwrap();
-        soon(far.read_exact(&mut [0])).await.unwrap();
+        in_time(far.read_exact(&mut [0])).await.unwrap();
         (pair, listener, near, far)
     });
     // When what was said is acknowledged, the handshake confirmed and a secret agreed on depends on the
@@ -63,49 +63,51 @@ fn idle_threads_sleep() {
 
 fn threads_and_files_end() {
     let runtime = runtime();
-    let before = Held::now();
+    let before = Usage::now();
     runtime.block_on(async {
         for _ in 0..5 {
             let Pair { a, b } = Pair::start().await;
             let listener = b.listen(at(B[0], 80)).unwrap();
             let dialed = async { tokio::join!(a.connect(at(B[0], 80)), listener.accept()) };
-            let (near, far) = soon(dialed).await;
-            assert!(Held::now().threads.len() >= before.threads.len() + 8);
+            let (near, far) = in_time(dialed).await;
+            assert!(Usage::now().threads.len() >= before.threads.len() + 8);
             drop((a, b));
             // There are sockets still.
-            before.is_all();
+            before.assert_unchanged();
             drop((near, far));
         }
         // Nobody is at the other end.
-        let lonely = peer(1, B).endpoint("192.0.2.1", 9);
-        let lonely = Tunnel::start(&config(0, A).peer(lonely)).await.unwrap();
-        let dialing = tokio::time::timeout(Duration::from_millis(20), lonely.connect(at(B[0], 80)));
+        let without_peer = peer(1, B).endpoint("192.0.2.1", 9);
+        let without_peer = Tunnel::start(&config(0, A).peer(without_peer)).await.unwrap();
+        let dialing =
+            tokio::time::timeout(Duration::from_millis(20), without_peer.connect(at(B[0], 80)));
         assert!(dialing.await.is_err());
-        drop(lonely);
-        before.is_all();
+        drop(without_peer);
+        before.assert_unchanged();
     });
 }
 
-fn those_of_members_end() {
+fn threads_and_files_of_tailnet_nodes_end() {
     let state = std::env::temp_dir().join(format!("linerate-member-{}", std::process::id()));
     // Nobody is there.
     let options = || Options::new("http://127.0.0.1:1", &state);
-    let soon_late = || options().auth_key("key").timeout(Duration::from_millis(300));
+    let with_short_timeout = || options().auth_key("key").timeout(Duration::from_millis(300));
     let runtime = runtime();
-    let before = Held::now();
+    let before = Usage::now();
     runtime.block_on(async {
         for _ in 0..3 {
-            let without_key = soon(Member::join(options())).await;
+            let without_key = in_time(Member::join(options())).await;
             assert!(matches!(without_key, Err(JoinError::NeedsLogin)), "{without_key:?}");
-            before.is_all();
-            let both =
-                soon(async { tokio::join!(Member::join(soon_late()), Member::join(soon_late())) });
+            before.assert_unchanged();
+            let both = in_time(async {
+                tokio::join!(Member::join(with_short_timeout()), Member::join(with_short_timeout()))
+            });
             let (Err(one), Err(other)) = both.await else { panic!("nobody admits it") };
             let (late, refused) =
                 if matches!(one, JoinError::InUse(_)) { (other, one) } else { (one, other) };
             assert!(matches!(late, JoinError::TimedOut(_)), "{late:?}");
             assert!(matches!(refused, JoinError::InUse(_)), "{refused:?}");
-            before.is_all();
+            before.assert_unchanged();
         }
     });
     fs::remove_dir_all(&state).unwrap();
@@ -121,10 +123,10 @@ fn keys_are_wiped() {
     complement[0] |= 7;
     complement[31] = (complement[31] | 128) & !64;
     let tunnel = started(&complement);
-    assert_ne!(found(&complement), NOWHERE, "the search finds a key while there is one");
+    assert_ne!(locations_of(&complement), NOWHERE, "the search finds a key while there is one");
     drop(tunnel);
     clean_stack();
-    assert_eq!(found(&complement), NOWHERE);
+    assert_eq!(locations_of(&complement), NOWHERE);
 }
 
 #[inline(never)]
@@ -144,10 +146,10 @@ fn clean_stack() {
 }
 
 /// Where the key lies, that has this complement.
-fn found(complement: &[u8; 32]) -> Vec<String> {
+fn locations_of(complement: &[u8; 32]) -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mut memory = fs::File::open("/proc/self/mem").unwrap();
-    let mut found = Vec::new();
+    let mut locations_of = Vec::new();
     for line in maps.lines().filter(|line| line.contains(" rw")) {
         let (begin, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [begin, end] = [begin, end].map(|text| u64::from_str_radix(text, 16).unwrap());
@@ -160,22 +162,23 @@ fn found(complement: &[u8; 32]) -> Vec<String> {
             }
             page.iter_mut().for_each(|byte| *byte = !*byte);
             let places = page.windows(32).enumerate().filter(|(_, window)| window == complement);
-            found.extend(places.map(|(place, _)| format!("{:x} in {line}", at + place as u64)));
+            locations_of
+                .extend(places.map(|(place, _)| format!("{:x} in {line}", at + place as u64)));
             page.fill(0);
             std::hint::black_box(&mut page);
         }
     }
-    found
+    locations_of
 }
 
 /// What a process holds: its threads, by their names, and how many files.
 #[derive(Debug, PartialEq)]
-struct Held {
+struct Usage {
     threads: Vec<String>,
     files: usize,
 }
 
-impl Held {
+impl Usage {
     fn now() -> Self {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
@@ -188,7 +191,7 @@ impl Held {
     /// released them, which is after it woke those that joined them (`mm_release` is before
     /// `release_task` in kernel/exit.c): how long, depends on the load.
     #[track_caller]
-    fn is_all(&self) {
+    fn assert_unchanged(&self) {
         let files = Self::now().files;
         let is_released = |_| {
             let released = Self::now().threads == self.threads;
