@@ -106,15 +106,15 @@ async fn measure(
     }
     let rate = acknowledged.load(Relaxed) as f64 / begin.elapsed().as_secs_f64();
     let mut store = Store::open(database).await?;
-    let kept = store.load().await?;
-    let state = State::load(Settings::default(), &kept.objects, (0, 0), Time(0))?;
+    let stored = store.load().await?;
+    let state = State::load(Settings::default(), &stored.objects, (0, 0), Time(0))?;
     let total: u64 = state.nodes().map(|view| number(&view.node.endpoints)).sum();
     anyhow::ensure!(
         total == acknowledged.load(Relaxed),
         "{total} changes are stored, and {} were acknowledged",
         acknowledged.load(Relaxed)
     );
-    println!("  {:.0} changes a transaction", total as f64 / kept.version as f64);
+    println!("  {:.0} changes a transaction", total as f64 / stored.version as f64);
     Ok(rate)
 }
 
@@ -133,9 +133,9 @@ fn populate(state: &mut State, nodes: u16, now: Time) -> anyhow::Result<()> {
         });
         let request = RegisterRequest::read(request.to_string().as_bytes())?;
         let machine = MachinePublic(key);
-        let asked =
+        let request =
             RegisterCommand { machine, request: &request, number: "0", url: "", from: None };
-        state.register(asked, now);
+        state.register(request, now);
         let id = state.find_machine_node(&machine, &NodePublic(key)).context("it has joined")?;
         let request = MapRequest {
             disco_key: DiscoPublic(key),

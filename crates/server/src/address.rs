@@ -30,11 +30,11 @@ impl ServerUrl {
     /// because others can change it on the way.
     pub fn is_origin(&self, origin: &Self, named: Option<&str>) -> bool {
         let is_weaker = self.is_https && !origin.is_https && self.has_host_of(origin);
-        self.is_same_place(origin) || !is_weaker && named.is_some_and(|host| origin.is_at(host))
+        self.is_same_origin(origin) || !is_weaker && named.is_some_and(|host| origin.is_at(host))
     }
 
     /// Whether both URLs are the same origin.
-    fn is_same_place(&self, other: &Self) -> bool {
+    fn is_same_origin(&self, other: &Self) -> bool {
         self.is_https == other.is_https && self.has_host_of(other) && self.port() == other.port()
     }
 
@@ -205,9 +205,9 @@ mod tests {
             ("http://net.example.com:8443", false),
             ("https://example.com:8443", false),
         ] {
-            assert_eq!(own.is_same_place(&url(text)), is_same, "{text}");
+            assert_eq!(own.is_same_origin(&url(text)), is_same, "{text}");
         }
-        assert!(url("https://a").is_same_place(&url("https://a:443")));
+        assert!(url("https://a").is_same_origin(&url("https://a:443")));
         for (named, is_there) in [
             ("a", true),
             ("a:443", true),

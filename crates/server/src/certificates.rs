@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub struct Certificates {
     files: [PathBuf; 2],
     current: RwLock<Arc<CertifiedKey>>,
-    asked: Notify,
+    reload: Notify,
 }
 
 /// Metadata by which a change of a file is noticed.
@@ -63,12 +63,12 @@ impl Certificates {
     pub fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let files = [certificate.to_owned(), key.to_owned()];
         let current = RwLock::new(Arc::new(pair(&files)?));
-        Ok(Self { files, current, asked: Notify::new() })
+        Ok(Self { files, current, reload: Notify::new() })
     }
 
     /// Requests a check of the files now.
     pub fn look_again(&self) {
-        self.asked.notify_one();
+        self.reload.notify_one();
     }
 
     /// Checks the files periodically while the server runs.
@@ -77,17 +77,17 @@ impl Certificates {
         let mut seen = Seen { read: now, last: now };
         loop {
             // On SIGHUP, the files are complete.
-            let is_asked = timeout(LOOK, self.asked.notified()).await.is_ok();
-            self.look(&mut seen, is_asked);
-            if is_asked {
+            let is_requested = timeout(LOOK, self.reload.notified()).await.is_ok();
+            self.look(&mut seen, is_requested);
+            if is_requested {
                 sleep(LOOK).await;
             }
         }
     }
 
-    fn look(&self, seen: &mut Seen, is_asked: bool) {
+    fn look(&self, seen: &mut Seen, is_requested: bool) {
         let now = self.stamps();
-        let is_settled = now == seen.last || is_asked;
+        let is_settled = now == seen.last || is_requested;
         seen.last = now;
         if now == seen.read || !is_settled {
             return;

@@ -108,7 +108,7 @@ pub enum Users {
     #[command(alias = "mv")]
     Rename {
         #[command(flatten)]
-        who: UserSelector,
+        user: UserSelector,
         /// The new name.
         #[arg(short = 'r', long)]
         new_name: String,
@@ -330,13 +330,13 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
             let path = query("user", &[("id", identifier), ("name", name), ("email", email)]);
             return client.print_answer(Method::GET, &path, None, table::users).await;
         }
-        Users::Rename { who, new_name } => {
-            format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
+        Users::Rename { user, new_name } => {
+            format!("user/{}/rename/{}", part(&user.text()), part(&new_name))
         }
-        Users::MakeOwner(who) => format!("user/{}/owner", part(&who.text())),
-        Users::Destroy(who) => {
+        Users::MakeOwner(user) => format!("user/{}/owner", part(&user.text())),
+        Users::Destroy(user) => {
             confirm(common.force, "the user")?;
-            let path = format!("user/{}", part(&who.text()));
+            let path = format!("user/{}", part(&user.text()));
             return client.print_answer(Method::DELETE, &path, None, |_| "deleted".into()).await;
         }
     };

@@ -593,12 +593,12 @@ mod tests {
         assert_eq!(node["DERPPort"], 8443);
         assert_eq!(node["CertName"], format!("sha256-raw:{}", certificate.hash()));
         // A configured listener is not replaced, and an https URL requires a certificate.
-        for (text, says) in [
+        for (text, expected) in [
             ("server_url = \"https://a\"", "no address to listen at"),
             ("listen_plain = [\"[::]:80\"]", "set `server_url`"),
         ] {
             let error = read(text).unwrap().complete().check().unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -640,14 +640,14 @@ mod tests {
         };
         let error = read("").unwrap().with(flags).check().unwrap_err().to_string();
         assert!(error.contains("tls_certificate"), "{error}");
-        for (derp, says) in [
+        for (derp, expected) in [
             ("mesh_with = [\"https://other\"]", "`derp.mesh_key_path`"),
             ("enabled = false\nmesh_key_path = \"mesh.key\"", "`derp.enabled`"),
         ] {
             let text =
                 format!("server_url = \"https://a\"\nlisten_plain = [\"[::]:80\"]\n[derp]\n{derp}");
             let error = read(&text).unwrap().check().unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -143,7 +143,7 @@ impl DataPaths {
 /// Checks routers as long as the tenant exists.
 pub async fn watch(tenant: Weak<Tenant>) {
     // A router without answers must not delay the checks of others.
-    let (mut asked, mut busy) = (JoinSet::new(), HashMap::new());
+    let (mut tasks, mut busy) = (JoinSet::new(), HashMap::new());
     loop {
         sleep(REST).await;
         let Some(tenant) = tenant.upgrade() else { return };
@@ -153,14 +153,14 @@ pub async fn watch(tenant: Weak<Tenant>) {
             state.probed_routers(is_here)
         });
         for watched in all.into_iter().filter(|one| !one.probers.is_empty()) {
-            while asked.try_join_next().is_some() {}
-            if asked.len() >= AT_ONCE {
-                asked.join_next().await;
+            while tasks.try_join_next().is_some() {}
+            if tasks.len() >= AT_ONCE {
+                tasks.join_next().await;
             }
             busy.retain(|_, task: &mut AbortHandle| !task.is_finished());
             if !busy.contains_key(&watched.router) {
                 let (router, tenant) = (watched.router, Arc::clone(&tenant));
-                let task = asked.spawn(async move { check_router(&tenant, &watched).await });
+                let task = tasks.spawn(async move { check_router(&tenant, &watched).await });
                 busy.insert(router, task);
             }
             sleep(PACE).await;
@@ -182,16 +182,16 @@ async fn check_router(tenant: &Arc<Tenant>, watched: &ProbedRouter) {
             return;
         }
     }
-    let mut asked = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for mut prober in paths.next(watched, 2) {
         if is_broken {
             // It is known to be broken: only a prober that reaches it would be news.
             prober.controls.clear();
         }
         let (tenant, router) = (Arc::clone(tenant), watched.address);
-        asked.spawn(async move { (prober.id, testimony(&tenant, &prober, router).await) });
+        tasks.spawn(async move { (prober.id, testimony(&tenant, &prober, router).await) });
     }
-    let testimonies = asked.join_all().await;
+    let testimonies = tasks.join_all().await;
     tracing::debug!(router = %watched.router, ?testimonies, "other nodes were queried");
     if !paths.record_testimonies(watched, &testimonies) {
         return;
@@ -313,10 +313,12 @@ mod tests {
     #[test]
     fn a_single_witness_must_testify_twice() {
         let (paths, watched) = (DataPaths::default(), watched(1));
-        let says = |testimonies| testify(&paths, &watched, testimonies);
-        assert!(!says(Testimony::Reached) && !says(Testimony::Unreached));
+        let is_broken_after = |testimonies| testify(&paths, &watched, testimonies);
+        assert!(!is_broken_after(Testimony::Reached) && !is_broken_after(Testimony::Unreached));
         assert!(
-            !says(Testimony::Reached) && !says(Testimony::Unreached) && says(Testimony::Unreached)
+            !is_broken_after(Testimony::Reached)
+                && !is_broken_after(Testimony::Unreached)
+                && is_broken_after(Testimony::Unreached)
         );
     }
 

@@ -111,8 +111,8 @@ pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Ans
         });
         return response;
     }
-    let asks = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
-    if !asks.is_some_and(|asks| asks.eq_ignore_ascii_case(b"derp")) {
+    let upgrade = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    if !upgrade.is_some_and(|upgrade| upgrade.eq_ignore_ascii_case(b"derp")) {
         return text(
             StatusCode::UPGRADE_REQUIRED,
             "this is a DERP relay: an upgrade is required\n",
@@ -182,7 +182,7 @@ async fn relay_for(
     (mut from, mut to): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
 ) {
     relay.table.insert(&client);
-    let _held = relay.counters.clients.increment();
+    let _guard = relay.counters.clients.increment();
     let mut session = Session::new(&relay, &client);
     tokio::select! {
         _ = session.run(&mut decoder, &mut buffer, &mut from) => {}
@@ -197,7 +197,7 @@ async fn relay_for(
     // The peers that it sent to cannot reach it in this region any more. Peers at other relays
     // are notified there.
     let words = gone(&client.key, GoneReason::Disconnected);
-    for peer in session.noted {
+    for peer in session.recipients {
         if let Some(Route::Local(peer)) = relay.table.route(&peer) {
             peer.queue.fill().control(&words);
         }

@@ -127,14 +127,14 @@ async fn greet(
     tenants: Arc<Tenants>,
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    who: (SocketAddr, &Arc<Connection>),
+    peer: (SocketAddr, &Arc<Connection>),
 ) {
-    let Some(tls) = tls else { return Box::pin(converse(tenants, stream, None, who)).await };
+    let Some(tls) = tls else { return Box::pin(converse(tenants, stream, None, peer)).await };
     // Boxed, so that a connection that sends nothing takes little memory.
-    match Box::pin(shake_hands(&tls, stream, who.1)).await {
+    match Box::pin(shake_hands(&tls, stream, peer.1)).await {
         Ok(stream) => {
             let sni = stream.get_ref().1.server_name().map(str::to_owned);
-            Box::pin(converse(tenants, stream, sni, who)).await;
+            Box::pin(converse(tenants, stream, sni, peer)).await;
         }
         Err(error) => tracing::debug!("TLS: {error}"),
     }

@@ -197,8 +197,8 @@ async fn map(
     if let Some(version) = tenant.network.read(|state| session.resumed_version(state)) {
         tenant.network.catch_up(version).await;
     }
-    let heard = tenant.network.run(move |state, now| state.apply_map_request(id, &request, now));
-    heard.await?;
+    let applied = tenant.network.run(move |state, now| state.apply_map_request(id, &request, now));
+    applied.await?;
     if omits && !is_stream {
         return Ok(text(StatusCode::OK, ""));
     }

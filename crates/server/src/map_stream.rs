@@ -53,13 +53,13 @@ pub struct PackedFrames(Mutex<Cache<FrameKey, Parts, KEPT>>);
 impl PackedFrames {
     fn encode(&self, frame: &Frame) -> Parts {
         let Some(key) = &frame.key else { return encode_frame(frame) };
-        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(parts) = kept().get(key) {
+        let cache = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = cache().get(key) {
             return parts.clone();
         }
         let parts = encode_frame(frame);
         let bytes = key.bytes() + parts.iter().map(Bytes::len).sum::<usize>();
-        kept().insert(key.clone(), parts.clone(), bytes);
+        cache().insert(key.clone(), parts.clone(), bytes);
         parts
     }
 }
@@ -127,7 +127,7 @@ pub struct MapStream {
 impl MapStream {
     /// Sends changes to the client until either side ends the stream.
     pub async fn follow(mut self, tenant: Arc<Tenant>) {
-        let (id, _held) = (self.session.node(), tenant.network.counters().streams.increment());
+        let (id, _guard) = (self.session.node(), tenant.network.counters().streams.increment());
         let Ok(stream) = tenant.network.run(move |state, now| state.connect(id, now)).await else {
             return;
         };

@@ -136,7 +136,7 @@ fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()>
 
 async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
     let ended = match command {
-        Command::Import(asked) => return import::import(&common, asked).await,
+        Command::Import(arguments) => return import::import(&common, arguments).await,
         Command::Serve { .. } => Ok(()),
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
@@ -147,7 +147,7 @@ async fn run(common: Common, command: Command) -> anyhow::Result<ExitCode> {
         Command::Backup { file } => import::back_up(&common, &file).await,
         Command::ApiKeys(command) => commands::api_keys(&common, command).await,
         Command::AdminLink => commands::admin_link(&common).await,
-        Command::Audit(asked) => commands::audit(&common, asked).await,
+        Command::Audit(arguments) => commands::audit(&common, arguments).await,
         Command::Lock(command) => commands::tailnet_lock(&common, command).await,
         Command::Health => commands::health(&common).await,
         Command::Version => commands::version(&common),

@@ -23,12 +23,12 @@ pub async fn watch(tenant: Weak<Tenant>) {
         // Other servers check their own routers. A router that reconnects is checked when it
         // is here.
         routers.retain(|id| tenant.pings.is_connected(*id));
-        let mut asked = JoinSet::new();
+        let mut checks = JoinSet::new();
         for id in routers {
             let tenant = std::sync::Arc::clone(&tenant);
-            asked.spawn(async move { Some((id, answers(&tenant, id).await?)) });
+            checks.spawn(async move { Some((id, answers(&tenant, id).await?)) });
         }
-        let mut answers: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
+        let mut answers: Vec<_> = checks.join_all().await.into_iter().flatten().collect();
         // If no router answers, the server itself is likely unreachable.
         if answers.iter().any(|(_, answers)| *answers) {
             for (id, answers) in &mut answers {

@@ -39,7 +39,7 @@ pub async fn answer(
     let Some(read) = TkaRequest::read(path, body) else {
         return Ok(text(StatusCode::NOT_FOUND, "not found\n"));
     };
-    let (key, asked) = match read {
+    let (key, request) = match read {
         Ok(read) => read,
         Err(why) => return Ok(text(StatusCode::BAD_REQUEST, &format!("{why}\n"))),
     };
@@ -50,22 +50,24 @@ pub async fn answer(
     };
     // Costly requests need a permit. A secret is hashed only for a node of the network, and while
     // tailnet lock is enabled.
-    let asked = match asked.needs_hash() && tenant.network.read(State::is_tka_on) {
+    let request = match request.needs_hash() && tenant.network.read(State::is_tka_on) {
         true => {
             let _permit = PERMITS.acquire(machine).await?;
-            hash(asked).await?
+            hash(request).await?
         }
-        false => asked,
+        false => request,
     };
-    let answered = match &asked {
+    let answer = match &request {
         TkaRequest::Affected(_) => {
             let _permit = PERMITS.acquire(machine).await?;
-            tenant.network.read(|state| state.answer_tka_query(&asked))
+            tenant.network.read(|state| state.answer_tka_query(&request))
         }
-        asked if asked.is_query() => tenant.network.read(|state| state.answer_tka_query(asked)),
-        _ => apply(&tenant.network, (machine, id), asked).await?,
+        request if request.is_query() => {
+            tenant.network.read(|state| state.answer_tka_query(request))
+        }
+        _ => apply(&tenant.network, (machine, id), request).await?,
     };
-    Ok(match answered {
+    Ok(match answer {
         Ok(answer) => json(StatusCode::OK, answer),
         Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
     })
@@ -75,38 +77,38 @@ pub async fn answer(
 async fn apply(
     network: &NetworkState,
     (machine, id): (MachinePublic, NodeId),
-    asked: TkaRequest,
+    request: TkaRequest,
 ) -> anyhow::Result<Result<String, TkaRefusal>> {
     for _ in 0..TRIES {
-        let mut asked = asked.clone();
-        if asked.needs_verification()
+        let mut request = request.clone();
+        if request.needs_verification()
             && let Some(known) = network.read(State::tka_authority)
         {
             // The permit is released before the command waits for the writer.
             let permit = PERMITS.acquire(machine).await?;
             let verified = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
-                asked.verify(&known).map(|()| asked)
+                request.verify(&known).map(|()| request)
             });
-            asked = match verified.await? {
+            request = match verified.await? {
                 Ok(verified) => verified,
                 Err(why) => return Ok(Err(why)),
             };
         }
-        let answered =
-            network.run(move |state, now| state.handle_tka_request(id, &asked, now)).await?;
+        let answer =
+            network.run(move |state, now| state.handle_tka_request(id, &request, now)).await?;
         // Another update was applied in the meantime.
-        if answered != Err(TkaRefusal::Stale) {
-            return Ok(answered);
+        if answer != Err(TkaRefusal::Stale) {
+            return Ok(answer);
         }
     }
     Ok(Err(TkaRefusal::Stale))
 }
 
-async fn hash(mut asked: TkaRequest) -> anyhow::Result<TkaRequest> {
+async fn hash(mut request: TkaRequest) -> anyhow::Result<TkaRequest> {
     let hash = tokio::task::spawn_blocking(move || {
-        asked.hash();
-        asked
+        request.hash();
+        request
     });
     Ok(hash.await?)
 }

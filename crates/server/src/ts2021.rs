@@ -59,8 +59,8 @@ pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Ans
 }
 
 fn by_post(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
-    let asks = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
-    if asks != Some(UPGRADE_PROTOCOL.as_bytes()) {
+    let upgrade = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    if upgrade != Some(UPGRADE_PROTOCOL.as_bytes()) {
         return text(
             StatusCode::BAD_REQUEST,
             "the request does not ask for an upgrade to ts2021\n",

@@ -35,9 +35,9 @@ const BUFFER: usize = 4 << 10;
 /// The answer to a request for a WebSocket with this protocol. `None` if it is not such a request.
 pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Response<Answer>> {
     let header = |name: HeaderName| request.headers().get(name)?.to_str().ok();
-    let asks = header(UPGRADE)?.eq_ignore_ascii_case("websocket");
+    let is_upgrade = header(UPGRADE)?.eq_ignore_ascii_case("websocket");
     let offers = header(SEC_WEBSOCKET_PROTOCOL)?.split(',').any(|one| one.trim() == protocol);
-    let key = header(SEC_WEBSOCKET_KEY).filter(|_| asks && offers)?;
+    let key = header(SEC_WEBSOCKET_KEY).filter(|_| is_upgrade && offers)?;
     let accepted = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()?;
     let mut response = switching(HeaderValue::from_static("websocket"));
     response.headers_mut().insert(SEC_WEBSOCKET_ACCEPT, accepted);

@@ -20,8 +20,8 @@ pub async fn list(admin: Admin) -> ApiResult {
     admin.read(|state| Ok(state.api_keys().map(|key| views::api_key(key, None)).collect()))
 }
 
-pub async fn create(admin: Admin, JsonBody(asked): JsonBody<NewApiKey>) -> ApiResult {
-    let expires = asked.expiration.as_deref().map(time).transpose()?;
+pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewApiKey>) -> ApiResult {
+    let expires = request.expiration.as_deref().map(time).transpose()?;
     let text = secret::write_api(&random()?);
     admin
         .run("create API key".into(), move |state, now| {

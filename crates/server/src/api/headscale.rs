@@ -280,24 +280,24 @@ async fn show_node(admin: Admin, PathParams(id): PathParams<u64>) -> ApiResult {
     one("node", NODE, nodes::show(admin, PathParams(signed(id))).await)
 }
 
-async fn register_node(admin: Admin, asked: QueryParams<Registration>) -> ApiResult {
-    one("node", NODE, nodes::register(admin, asked).await)
+async fn register_node(admin: Admin, query: QueryParams<Registration>) -> ApiResult {
+    one("node", NODE, nodes::register(admin, query).await)
 }
 
-async fn auth_register(admin: Admin, Body(asked): Body<Registration>) -> ApiResult {
-    one("node", NODE, nodes::register(admin, QueryParams(asked)).await)
+async fn auth_register(admin: Admin, Body(body): Body<Registration>) -> ApiResult {
+    one("node", NODE, nodes::register(admin, QueryParams(body)).await)
 }
 
-async fn backfill(admin: Admin, asked: QueryParams<Confirmation>) -> ApiResult {
-    whole(CHANGES, nodes::backfill(admin, asked).await)
+async fn backfill(admin: Admin, query: QueryParams<Confirmation>) -> ApiResult {
+    whole(CHANGES, nodes::backfill(admin, query).await)
 }
 
 async fn expire_node(
     admin: Admin,
     PathParams(id): PathParams<u64>,
-    asked: QueryParams<Expiry>,
+    query: QueryParams<Expiry>,
 ) -> ApiResult {
-    one("node", NODE, nodes::expire(admin, PathParams(signed(id)), asked).await)
+    one("node", NODE, nodes::expire(admin, PathParams(signed(id)), query).await)
 }
 
 async fn rename_node(admin: Admin, PathParams((id, name)): PathParams<(u64, String)>) -> ApiResult {

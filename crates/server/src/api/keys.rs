@@ -32,14 +32,14 @@ pub async fn list(
     })
 }
 
-pub async fn create(admin: Admin, JsonBody(asked): JsonBody<NewPreAuthKey>) -> ApiResult {
-    let expires = asked.expiration.as_deref().map(time).transpose()?;
+pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewPreAuthKey>) -> ApiResult {
+    let expires = request.expiration.as_deref().map(time).transpose()?;
     let text = secret::write(&random()?);
-    let owner = asked.user.as_ref().map(|user| format!(" of user {user}")).unwrap_or_default();
-    let what = format!("create pre-auth key{owner} {}", asked.acl_tags.join(" "));
+    let owner = request.user.as_ref().map(|user| format!(" of user {user}")).unwrap_or_default();
+    let what = format!("create pre-auth key{owner} {}", request.acl_tags.join(" "));
     admin
         .run(what.trim_end().to_owned(), move |state, now| {
-            let NewPreAuthKey { user, reusable, ephemeral, acl_tags, .. } = &asked;
+            let NewPreAuthKey { user, reusable, ephemeral, acl_tags, .. } = &request;
             let user = match user {
                 Some(name) => Some(state.find_user(name)?.id),
                 None => None,

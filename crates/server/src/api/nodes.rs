@@ -74,12 +74,12 @@ pub async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin.read(|state| node_view(state, NodeId(id)))
 }
 
-pub async fn register(admin: Admin, QueryParams(asked): QueryParams<Registration>) -> ApiResult {
+pub async fn register(admin: Admin, QueryParams(request): QueryParams<Registration>) -> ApiResult {
     admin
-        .run(format!("register a node of user {}", asked.user), move |state, now| {
-            let user = state.find_user(&asked.user)?.id;
+        .run(format!("register a node of user {}", request.user), move |state, now| {
+            let user = state.find_user(&request.user)?.id;
             let admission = Admission { user, method: RegisterMethod::Cli, expires: None };
-            let id = state.admit(&asked.key, admission, now)?;
+            let id = state.admit(&request.key, admission, now)?;
             node_view(state, id)
         })
         .await
@@ -88,10 +88,10 @@ pub async fn register(admin: Admin, QueryParams(asked): QueryParams<Registration
 pub async fn expire(
     admin: Admin,
     PathParams(id): PathParams<i64>,
-    QueryParams(asked): QueryParams<Expiry>,
+    QueryParams(request): QueryParams<Expiry>,
 ) -> ApiResult {
-    let at = asked.expiry.as_deref().map(time).transpose()?;
-    let never = asked.disable;
+    let at = request.expiry.as_deref().map(time).transpose()?;
+    let never = request.disable;
     if never && at.is_some() {
         return Err(ApiError::BadRequest("`expiry` and `disable` exclude each other".into()));
     }
@@ -153,8 +153,8 @@ pub async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult 
 
 /// Gives addresses to nodes that lack one. It changes nothing, because every node has an IPv4 and an
 /// IPv6 address.
-pub async fn backfill(_: Admin, QueryParams(asked): QueryParams<Confirmation>) -> ApiResult {
-    match asked.confirmed {
+pub async fn backfill(_: Admin, QueryParams(request): QueryParams<Confirmation>) -> ApiResult {
+    match request.confirmed {
         true => Ok(Json(json!({ "changes": [] }))),
         false => Err(ApiError::BadRequest("not confirmed: set `confirmed=true`".into())),
     }

@@ -59,10 +59,10 @@ enum Command {
 ///
 /// # Errors
 /// The server does not answer, or the entries do not match the chain.
-pub async fn audit(common: &Common, asked: Audit) -> anyhow::Result<()> {
-    match asked.command {
+pub async fn audit(common: &Common, arguments: Audit) -> anyhow::Result<()> {
+    match arguments.command {
         None => {
-            let path = query("audit", &[("limit", Some(asked.limit.to_string()))]);
+            let path = query("audit", &[("limit", Some(arguments.limit.to_string()))]);
             Client::new(common)?.print_answer(Method::GET, &path, None, table::audit).await
         }
         Some(Command::Export { file }) => export(common, file.as_deref()).await,

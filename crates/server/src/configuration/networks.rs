@@ -383,7 +383,7 @@ mod tests {
         for (text, words) in [
             (with("b", "https://A.test.:8443", ""), "a.test"),
             (with("b", "http://c.test", "") + &with("c", "http://C.test:1", ""), "[networks.b]"),
-            (with("b", "http://b.test", "database_network = 2"), "no database is set"),
+            (with("b", "http://b.test", "database_network = 2"), "set `database` as well"),
             (
                 format!("database = \"{postgres}\"\n") + &with("b", "http://b.test", ""),
                 "database_network",

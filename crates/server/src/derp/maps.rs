@@ -97,8 +97,8 @@ impl Maps {
         let fetches: Vec<Arc<(Fetch, RemoteUrl)>> =
             urls.map(|url| Arc::new((Fetch::new(!url.is_https()), url))).collect();
         let request = move |number: usize| {
-            let asked = Arc::clone(&fetches[number]);
-            async move { fetch(&asked.0, &asked.1).await }
+            let pair = Arc::clone(&fetches[number]);
+            async move { fetch(&pair.0, &pair.1).await }
         };
         let publish = |text: String| network.run(move |state, _| state.set_relays(text.clone()));
         self.follow_with(request, publish).await;
@@ -120,20 +120,20 @@ impl Maps {
                 (number, answer.await)
             }
         };
-        let mut asked: JoinSet<_> =
+        let mut requests: JoinSet<_> =
             (0..self.urls.len()).map(|number| request_after(Duration::ZERO, number)).collect();
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = requests.join_next().await {
             let Ok((number, answer)) = answer else { continue };
-            let taken = answer.and_then(|text| self.urls[number].take(&text));
+            let accepted = answer.and_then(|text| self.urls[number].take(&text));
             let published = publish(self.text()).await;
-            let rest = match taken.and(published) {
+            let rest = match accepted.and(published) {
                 Ok(()) => REFRESH,
                 Err(error) => {
                     tracing::warn!("the relays of {}: {error:#}", self.urls[number].url);
                     AGAIN
                 }
             };
-            asked.spawn(request_after(rest, number));
+            requests.spawn(request_after(rest, number));
         }
     }
 }
@@ -168,11 +168,11 @@ async fn fetch(fetch: &Fetch, url: &RemoteUrl) -> anyhow::Result<Vec<u8>> {
 
 /// Appends the relays of a region that another region does not have yet.
 fn add_relays(to: &mut Value, from: &Value) {
-    let place =
+    let address =
         |relay: &Value| (relay["HostName"].clone(), relay["DERPPort"].as_u64().unwrap_or(443));
     let Some(relays) = to["Nodes"].as_array_mut() else { return };
     for relay in from["Nodes"].as_array().into_iter().flatten() {
-        if !relays.iter().any(|other| place(other) == place(relay)) {
+        if !relays.iter().any(|other| address(other) == address(relay)) {
             relays.push(relay.clone());
         }
     }
@@ -400,7 +400,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("others.json");
         let mut wrong = region(900, &["b"]);
-        for (pointer, value, says) in [
+        for (pointer, value, expected) in [
             ("/Nodes/0/DERPPort", json!("x"), "Regions.900: Nodes[0]: DERPPort: invalid type"),
             ("/Nodes/0/HostName", json!(""), "Regions.900: Nodes[0].HostName"),
             ("/Nodes/0/RegionID", json!(7), "Regions.900: Nodes[0].RegionID"),
@@ -414,14 +414,14 @@ mod tests {
             let error =
                 Maps::new(OWN, std::slice::from_ref(&file), &[], folder.path()).unwrap_err();
             let error = format!("{error:#}");
-            assert!(error.contains("others.json") && error.contains(says), "{error}");
+            assert!(error.contains("others.json") && error.contains(expected), "{error}");
             wrong = sound;
         }
         let error = |file: &PathBuf| {
             let maps = Maps::new(OWN, std::slice::from_ref(file), &[], folder.path());
             format!("{:#}", maps.unwrap_err())
         };
-        for (text, says) in [
+        for (text, expected) in [
             ("", "it is empty"),
             ("<html>", "Regions: an object of regions"),
             ("{\"Regions\":", "line 1"),
@@ -438,7 +438,7 @@ mod tests {
         ] {
             fs::write(&file, text).unwrap();
             let error = error(&file);
-            assert!(error.contains("others.json") && error.contains(says), "{text}: {error}");
+            assert!(error.contains("others.json") && error.contains(expected), "{text}: {error}");
         }
         let error = error(&folder.path().join("none"));
         assert!(error.contains("none") && error.contains("No such file"), "{error}");
@@ -464,11 +464,11 @@ mod tests {
             ["https://dead.example/", "https://good.example/"].map(|url| url.parse().unwrap());
         let maps = Maps::new(OWN, &[], &urls, folder.path()).unwrap();
         let begun = tokio::time::Instant::now();
-        let (asked, published) = (Arc::new(Mutex::new([vec![], vec![]])), Mutex::new(vec![]));
+        let (requests, published) = (Arc::new(Mutex::new([vec![], vec![]])), Mutex::new(vec![]));
         let request = |number: usize| {
-            let asked = Arc::clone(&asked);
+            let requests = Arc::clone(&requests);
             async move {
-                asked.lock().unwrap()[number].push(begun.elapsed().as_secs());
+                requests.lock().unwrap()[number].push(begun.elapsed().as_secs());
                 ensure!(number == 1, "it is dead");
                 Ok(map(&[region(900, &["b"])]).into_bytes())
             }
@@ -484,8 +484,8 @@ mod tests {
             }
         };
         let _ = timeout(REFRESH + AGAIN * 2, maps.follow_with(request, publish)).await;
-        let asked = asked.lock().unwrap();
-        assert_eq!(asked[0][..3], [0, 60, 120]);
-        assert_eq!(asked[1], [0, 60, 60 + 3600]);
+        let requests = requests.lock().unwrap();
+        assert_eq!(requests[0][..3], [0, 60, 120]);
+        assert_eq!(requests[1], [0, 60, 60 + 3600]);
     }
 }

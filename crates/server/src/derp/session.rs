@@ -36,7 +36,7 @@ pub struct Session<'a> {
     relay: &'a Relay,
     client: &'a Arc<Client>,
     /// Clients that it sent datagrams to.
-    pub noted: HashSet<NodePublic>,
+    pub recipients: HashSet<NodePublic>,
     /// When it was last notified that a peer is not connected.
     notified_at: Option<Instant>,
     /// Route of its last datagram, which the next one usually shares.
@@ -72,8 +72,8 @@ enum Next {
 impl<'a> Session<'a> {
     /// Creates the session of a client that has logged in.
     pub fn new(relay: &'a Relay, client: &'a Arc<Client>) -> Self {
-        let (noted, reported) = (HashSet::new(), HashSet::new());
-        Self { relay, client, noted, notified_at: None, last: None, reported }
+        let (recipients, reported) = (HashSet::new(), HashSet::new());
+        Self { relay, client, recipients, notified_at: None, last: None, reported }
     }
 
     /// Handles frames until the connection ends.
@@ -205,8 +205,8 @@ impl<'a> Session<'a> {
             }
             return Some(route).filter(|route| matches!(route, Route::Local(_)));
         }
-        if self.noted.len() < NOTED {
-            self.noted.insert(to);
+        if self.recipients.len() < NOTED {
+            self.recipients.insert(to);
         }
         Some(route)
     }
@@ -341,7 +341,7 @@ mod tests {
             (received_bytes(&one), received_bytes(&other)),
             (vec![10, 11, 13], vec![12, 15])
         );
-        assert_eq!(session.noted, HashSet::from([one.key, other.key]));
+        assert_eq!(session.recipients, HashSet::from([one.key, other.key]));
         // The second receiver does not exist. The route of the first one must not be used.
         sends(&mut session, &[(2, 16), (7, 17)]);
         assert_eq!((received_bytes(&one), received_bytes(&other)), (vec![16], vec![]));
@@ -385,12 +385,12 @@ mod tests {
         let relay = relay();
         let [node, victim] = [1, 2].map(|number| client(&relay, number, false));
         let forward = [&[7; KEY][..], &victim.key.0, b"x"].concat();
-        let asked: [(u8, &[u8]); 3] = [
+        let requests: [(u8, &[u8]); 3] = [
             (kind::WATCH_CONNS, &[]),
             (kind::CLOSE_PEER, &victim.key.0),
             (kind::FORWARD_PACKET, &forward),
         ];
-        for (kind, contents) in asked {
+        for (kind, contents) in requests {
             let refused =
                 handle_frame(&mut Session::new(&relay, &node), kind, contents).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{kind}");
@@ -398,7 +398,7 @@ mod tests {
         assert!(victim.closed().now_or_never().is_none());
         assert!(received_frames(&node).is_empty() && received_frames(&victim).is_empty());
         let other = client(&relay, 100, true);
-        for (kind, contents) in asked {
+        for (kind, contents) in requests {
             handle_frame(&mut Session::new(&relay, &other), kind, contents).unwrap();
         }
         assert!(victim.closed().now_or_never().is_some());

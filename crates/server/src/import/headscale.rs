@@ -291,8 +291,8 @@ impl Reader {
         let query = format!("SELECT {columns_of} FROM {table} ORDER BY {table}.{order}");
         let rows = schema::rows(&mut self.from, &query).await?;
         let rows = rows.iter().map(|row| Row::of(row, columns));
-        let is_kept = |row: &Row| row.text("deleted_at").is_empty();
-        Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_kept).collect())
+        let is_live = |row: &Row| row.text("deleted_at").is_empty();
+        Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_live).collect())
     }
 
     /// Strings from a table of old versions, by the ID of their owner. Disabled routes are
@@ -317,12 +317,12 @@ impl Reader {
     fn note(&mut self, kind: Kind, row: Row, outcome: anyhow::Result<ImportOutcome>) {
         let (id, name) = (row.id(), name_of(kind));
         let outcome = match outcome {
-            Ok(ImportOutcome::AlreadyPresent) => Outcome::There,
+            Ok(ImportOutcome::AlreadyPresent) => Outcome::AlreadyPresent,
             Ok(ImportOutcome::New(changed)) => {
                 let changed = changed.iter().map(ToString::to_string);
                 let notes = changed.chain(row.into_notes());
                 self.remarks.extend(notes.map(|note| format!("note: {name} {id}: {note}")));
-                Outcome::ImportOutcome
+                Outcome::Imported
             }
             Err(why) => {
                 self.to.leave_out(kind, id);

@@ -16,9 +16,9 @@ pub const KINDS: [(Kind, &str); 4] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// It was imported.
-    ImportOutcome,
+    Imported,
     /// It was already imported earlier.
-    There,
+    AlreadyPresent,
     /// It was left out.
     LeftOut,
 }
@@ -37,9 +37,9 @@ impl Tally {
     pub fn of(objects: &[Stored]) -> Self {
         let mut tally = Self::default();
         for object in objects.iter().filter(|object| object.body.is_some()) {
-            tally.add(object.kind, Outcome::ImportOutcome);
+            tally.add(object.kind, Outcome::Imported);
         }
-        let has_policy = tally.count(Kind::Policy, Outcome::ImportOutcome) > 0;
+        let has_policy = tally.count(Kind::Policy, Outcome::Imported) > 0;
         tally.policy = Some(if has_policy { "imported" } else { "none" });
         tally
     }
@@ -51,7 +51,7 @@ impl Tally {
 
     /// Changes the outcome of an imported object to left out.
     pub fn take_back(&mut self, kind: Kind) {
-        if let Some(imported) = self.counts.get_mut(&(kind, Outcome::ImportOutcome)) {
+        if let Some(imported) = self.counts.get_mut(&(kind, Outcome::Imported)) {
             *imported = imported.saturating_sub(1);
         }
         self.add(kind, Outcome::LeftOut);
@@ -75,12 +75,12 @@ impl Tally {
     /// One line for each kind, with the numbers of all outcomes.
     pub fn lines(&self) -> Vec<String> {
         let line = |(kind, name): (Kind, &str)| {
-            let counts = [Outcome::ImportOutcome, Outcome::There, Outcome::LeftOut]
+            let counts = [Outcome::Imported, Outcome::AlreadyPresent, Outcome::LeftOut]
                 .map(|outcome| self.count(kind, outcome));
-            let [imported, there, left_out] = counts;
+            let [imported, present, left_out] = counts;
             let read: usize = counts.iter().sum();
             format!(
-                "{name}: {read} read, {imported} imported, {there} there before, {left_out} left out"
+                "{name}: {read} read, {imported} imported, {present} already present, {left_out} left out"
             )
         };
         let mut lines: Vec<String> = KINDS.into_iter().map(line).collect();
@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn the_numbers_of_all_outcomes_add_up_to_the_number_read() {
         let mut tally = Tally::default();
-        for outcome in [Outcome::ImportOutcome, Outcome::ImportOutcome, Outcome::There] {
+        for outcome in [Outcome::Imported, Outcome::Imported, Outcome::AlreadyPresent] {
             tally.add(Kind::Node, outcome);
         }
         assert!(!tally.is_incomplete());
         tally.take_back(Kind::Node);
         assert!(tally.is_incomplete());
-        let expected = "nodes: 3 read, 1 imported, 1 there before, 1 left out";
+        let expected = "nodes: 3 read, 1 imported, 1 already present, 1 left out";
         assert!(tally.lines().iter().any(|line| line == expected), "{:?}", tally.lines());
     }
 }

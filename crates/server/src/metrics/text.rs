@@ -218,8 +218,8 @@ mod tests {
         for line in text.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, kind) = line.split_once(' ').unwrap();
             let metric = format!("`{name}`");
-            let is_told = |row: &&str| row.contains(&metric) && row.contains(kind);
-            assert!(manual.lines().any(|row| is_told(&row)), "{name}, a {kind}");
+            let is_documented = |row: &&str| row.contains(&metric) && row.contains(kind);
+            assert!(manual.lines().any(|row| is_documented(&row)), "{name}, a {kind}");
         }
     }
 }

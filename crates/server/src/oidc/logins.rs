@@ -13,7 +13,7 @@ const MOST_EACH: usize = 8;
 
 /// Logins in progress, by their token.
 pub struct Logins<T> {
-    under_way: HashMap<String, Login<T>>,
+    by_key: HashMap<String, Login<T>>,
 }
 
 struct Login<T> {
@@ -24,30 +24,30 @@ struct Login<T> {
 
 impl<T> Default for Logins<T> {
     fn default() -> Self {
-        Self { under_way: HashMap::new() }
+        Self { by_key: HashMap::new() }
     }
 }
 
 impl<T> Logins<T> {
     /// Adds a login for the registration with this ID.
     pub fn begin(&mut self, key: String, number: String, value: T, now: Instant) {
-        self.under_way.retain(|_, login| now < login.since + LIFE);
-        let of_number = self.under_way.values().filter(|login| login.number == number).count();
-        let is_full = self.under_way.len() >= MOST;
+        self.by_key.retain(|_, login| now < login.since + LIFE);
+        let of_number = self.by_key.values().filter(|login| login.number == number).count();
+        let is_full = self.by_key.len() >= MOST;
         if of_number >= MOST_EACH || is_full {
             let candidates =
-                self.under_way.iter().filter(|(_, login)| is_full || login.number == number);
+                self.by_key.iter().filter(|(_, login)| is_full || login.number == number);
             let oldest = candidates.min_by_key(|(_, login)| login.since);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.under_way.remove(&oldest);
+                self.by_key.remove(&oldest);
             }
         }
-        self.under_way.insert(key, Login { number, since: now, value });
+        self.by_key.insert(key, Login { number, since: now, value });
     }
 
     /// Takes a login, which is possible once.
     pub fn take(&mut self, key: &str, now: Instant) -> Option<(String, T)> {
-        let login = self.under_way.remove(key)?;
+        let login = self.by_key.remove(key)?;
         (now < login.since + LIFE).then_some((login.number, login.value))
     }
 }
@@ -74,10 +74,10 @@ mod tests {
             let at = now + Duration::from_millis(flood as u64);
             logins.begin(format!("{flood}"), "2".into(), flood, at);
         }
-        assert_eq!(logins.under_way.len(), 1 + MOST_EACH);
+        assert_eq!(logins.by_key.len(), 1 + MOST_EACH);
         for flood in 0..3 * MOST {
             logins.begin(format!("x{flood}"), format!("m{flood}"), 0, now + LIFE / 2);
         }
-        assert_eq!(logins.under_way.len(), MOST);
+        assert_eq!(logins.by_key.len(), MOST);
     }
 }

@@ -51,7 +51,7 @@ impl std::error::Error for MetadataError {}
 
 impl Metadata {
     /// URL of an issuer's metadata.
-    pub fn place(issuer: &str) -> String {
+    pub fn url(issuer: &str) -> String {
         format!("{}/{PLACE}", issuer.strip_suffix('/').unwrap_or(issuer))
     }
 
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn a_final_slash_of_the_issuer_is_not_doubled() {
-        let place = "https://id.test/a/.well-known/openid-configuration";
-        assert_eq!(Metadata::place("https://id.test/a"), place);
-        assert_eq!(Metadata::place("https://id.test/a/"), place);
+        let url = "https://id.test/a/.well-known/openid-configuration";
+        assert_eq!(Metadata::url("https://id.test/a"), url);
+        assert_eq!(Metadata::url("https://id.test/a/"), url);
     }
 }

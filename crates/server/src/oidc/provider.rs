@@ -160,21 +160,21 @@ impl Provider {
     /// because anyone can send a token with an invalid key.
     async fn client_with_fresh_keys(&self) -> Result<Arc<Client>, LoginError> {
         let mut cached = self.cached.lock().await;
-        let is_asked = cached.suspected_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if !is_asked {
+        let was_suspected = cached.suspected_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if !was_suspected {
             cached.suspected_at = Some(Instant::now());
         }
         drop(cached);
-        self.client_no_older_than(if is_asked { FRESH } else { Duration::ZERO }).await
+        self.client_no_older_than(if was_suspected { FRESH } else { Duration::ZERO }).await
     }
 
     /// Requests the metadata and the keys.
     async fn discover(&self) -> Result<Client, AnswerError> {
         let issuer: &IssuerUrl = &self.table.issuer;
-        let place = Metadata::place(issuer);
-        let place = place.parse().map_err(|_| FetchError::Address(place));
-        let place: Uri = place.map_err(AnswerError::Fetch)?;
-        let described = Members::read(&self.get(&place, None).await?).map_err(AnswerError::Json)?;
+        let url = Metadata::url(issuer);
+        let url = url.parse().map_err(|_| FetchError::Address(url));
+        let url: Uri = url.map_err(AnswerError::Fetch)?;
+        let described = Members::read(&self.get(&url, None).await?).map_err(AnswerError::Json)?;
         let metadata = Metadata::of(&described, issuer)?;
         let keys = self.get(&metadata.keys, None).await?;
         // Keys of unknown types are ignored.
@@ -216,8 +216,8 @@ impl Provider {
         let (claims, subject, expires) =
             believed.map_err(|error| LoginError::broken("its ID token is refused", error))?;
         let info = match (&client.metadata.user_info, tokens.text("access_token")) {
-            (Some(place), Some(token)) => {
-                let info = self.user_info(&client, place, &token, &subject).await;
+            (Some(url), Some(token)) => {
+                let info = self.user_info(&client, url, &token, &subject).await;
                 let warn = |error| tracing::warn!("OIDC: the user info cannot be read: {error}");
                 info.map_err(warn).ok()
             }
@@ -271,11 +271,11 @@ impl Provider {
     async fn user_info(
         &self,
         client: &Client,
-        place: &Uri,
+        url: &Uri,
         token: &str,
         subject: &str,
     ) -> Result<Members, AnswerError> {
-        let answer = self.get(place, Some(token)).await?;
+        let answer = self.get(url, Some(token)).await?;
         let info = match std::str::from_utf8(&answer) {
             // Some providers sign it (OpenID Connect Core 1.0, section 5.3.2).
             Ok(text) if !text.trim_start().starts_with('{') => {

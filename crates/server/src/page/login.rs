@@ -55,16 +55,16 @@ pub async fn log_in(
     let prefix = tenant
         .network
         .read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
-    let (who, prefix) = match prefix {
+    let (actor, prefix) = match prefix {
         Some(prefix) => (format!("page, API key {prefix}"), Some(prefix)),
         None if tenant.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
         None => return wrong(&tenant, arrival),
     };
-    let opened = tenant.sessions.open(who.clone(), prefix, now());
-    let noted = tenant.network.run(move |state, now| {
-        state.record_audit(&who, "open the page", None, now);
+    let opened = tenant.sessions.open(actor.clone(), prefix, now());
+    let recorded = tenant.network.run(move |state, now| {
+        state.record_audit(&actor, "open the page", None, now);
     });
-    match (opened, noted.await) {
+    match (opened, recorded.await) {
         (Ok(cookie), Ok(())) => {
             let age = LIFETIME.as_secs();
             set(&format!("{cookie}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={age}"))

@@ -85,8 +85,8 @@ pub async fn why(session: PageSession, Query(query): Query<WhyQuery>) -> Respons
     query.extend_pairs([("from", &from), ("to", &to), ("port", &port)]);
     let here = format!("/admin/why?{}", query.finish());
     let page = session.tenant.network.read(|state| {
-        let is_asked = !from.is_empty() && !to.is_empty();
-        let steps = if is_asked {
+        let is_complete = !from.is_empty() && !to.is_empty();
+        let steps = if is_complete {
             state.check_reachability(&from, &to, port.parse().ok(), now())
         } else {
             Vec::new()

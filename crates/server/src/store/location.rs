@@ -70,7 +70,7 @@ impl DatabaseLocation {
             (
                 Self::Server { options, network, .. },
                 Self::Server { options: others, network: its_own, .. },
-            ) => network == its_own && place(options) == place(others),
+            ) => network == its_own && server_and_database(options) == server_and_database(others),
             _ => false,
         }
     }
@@ -111,9 +111,9 @@ impl DatabaseLocation {
 
 /// Whether a database URL contains a password.
 pub fn has_password(url: &str) -> bool {
-    let (place, settings) = url.split_once('?').unwrap_or((url, ""));
+    let (base, settings) = url.split_once('?').unwrap_or((url, ""));
     let user =
-        place.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@'));
+        base.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@'));
     let by_user = user.and_then(|(user, _)| user.split_once(':'));
     let by_setting = settings.split('&').find_map(|setting| setting.strip_prefix("password="));
     by_user
@@ -123,7 +123,7 @@ pub fn has_password(url: &str) -> bool {
 }
 
 /// Host, port and name of a database. Different names of the same host are not recognized.
-fn place(options: &PgConnectOptions) -> (String, u16, String) {
+fn server_and_database(options: &PgConnectOptions) -> (String, u16, String) {
     let host = match options.get_socket() {
         Some(socket) => socket.display().to_string(),
         None => options.get_host().to_ascii_lowercase(),

@@ -139,10 +139,10 @@ async fn an_import_counts_objects_and_its_status_shows_omissions() {
     let (status, text) = rig.import(&["--no-policy"]);
     assert_eq!(status, Some(3), "{text}");
     for line in [
-        "users: 1 read, 1 imported, 0 there before, 0 left out",
-        "nodes: 4 read, 3 imported, 0 there before, 1 left out",
-        "pre-auth keys: 2 read, 1 imported, 0 there before, 1 left out",
-        "API keys: 0 read, 0 imported, 0 there before, 0 left out",
+        "users: 1 read, 1 imported, 0 already present, 0 left out",
+        "nodes: 4 read, 3 imported, 0 already present, 1 left out",
+        "pre-auth keys: 2 read, 1 imported, 0 already present, 1 left out",
+        "API keys: 0 read, 0 imported, 0 already present, 0 left out",
         "policy: none",
         "note: node 2: \"build_box\" becomes build-box",
         "left out: node 3: user not found: 77",
@@ -290,8 +290,8 @@ async fn a_second_import_completes_the_first_and_changes_nothing_else() {
     let (status, text) = rig.import(&["--no-policy"]);
     assert_eq!(status, Some(0), "{text}");
     for line in [
-        "users: 2 read, 1 imported, 1 there before, 0 left out",
-        "nodes: 2 read, 1 imported, 1 there before, 0 left out",
+        "users: 2 read, 1 imported, 1 already present, 0 left out",
+        "nodes: 2 read, 1 imported, 1 already present, 0 left out",
         "policy: stays as it is",
     ] {
         assert!(text.lines().any(|own| own == line), "{line}\n{text}");
@@ -314,12 +314,12 @@ async fn a_second_import_completes_the_first_and_changes_nothing_else() {
 
 #[tokio::test]
 async fn tags_and_routes_of_an_old_database_are_imported() {
-    let asked = r#"{"Hostname":"b","RequestTags":["tag:b"],"RoutableIPs":["10.0.0.0/24"]}"#;
+    let host_info = r#"{"Hostname":"b","RequestTags":["tag:b"],"RoutableIPs":["10.0.0.0/24"]}"#;
     let rig = Rig::new(
         OLD,
         &[
             node(1, "a", &[("forced_tags", "[\"tag:a\"]")]),
-            node(2, "b", &[("host_info", asked), ("ipv4", "100.64.0.2")]),
+            node(2, "b", &[("host_info", host_info), ("ipv4", "100.64.0.2")]),
             format!("INSERT INTO pre_auth_keys(id, key, user_id) VALUES (1, '{KEY}', 1);"),
             "INSERT INTO pre_auth_key_acl_tags VALUES (1, 1, 'tag:c');
              INSERT INTO routes VALUES (1, 2, '10.0.0.0/24', 1, 1, 1, NULL),

@@ -59,8 +59,9 @@ impl Client {
     /// Connects a client with this number, with the mesh's login or a node's.
     async fn connect(at: SocketAddr, number: u8, has_mesh_key: bool) -> Self {
         let mut stream = TcpStream::connect(at).await.unwrap();
-        let asks = "GET /derp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: DERP\r\n\r\n";
-        stream.write_all(asks.as_bytes()).await.unwrap();
+        let request =
+            "GET /derp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: DERP\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
@@ -110,8 +111,8 @@ impl Client {
     async fn next_message(&mut self) -> Option<FromRelay> {
         loop {
             let (kind, contents) = self.frame().await?;
-            if let Some(said) = FromRelay::read(kind, contents).unwrap() {
-                return Some(said);
+            if let Some(message) = FromRelay::read(kind, contents).unwrap() {
+                return Some(message);
             }
         }
     }
@@ -119,7 +120,7 @@ impl Client {
     /// Sends to another client until it has received a datagram.
     async fn reaches(&mut self, other: &mut Self) {
         let (own, to) = (self.key, other.key);
-        let heard = async {
+        let received = async {
             loop {
                 match other.next_message().await {
                     Some(FromRelay::Packet { from, bytes }) if from == own => return bytes,
@@ -135,7 +136,7 @@ impl Client {
             }
         };
         tokio::select! {
-            bytes = heard => assert_eq!(&bytes[..], b"hello"),
+            bytes = received => assert_eq!(&bytes[..], b"hello"),
             () = send_packet => {}
         }
     }

@@ -145,14 +145,14 @@ async fn clients_of_a_killed_server_resume_at_the_other_two() {
     let at = servers.each_ref().map(|server| server.at);
     let count = clients();
     let gate = Arc::new(Semaphore::new(AT_ONCE));
-    let (said, mut joined) = mpsc::unbounded_channel();
+    let (sender, mut joined) = mpsc::unbounded_channel();
     let (resumes, mut resumed) = mpsc::unbounded_channel();
     let mut lives = JoinSet::new();
     for number in 0..count {
         let life = ClientRun { machine: Machine::new(number, key), number, at };
         let (auth_key, gate) = (auth_key.clone(), Arc::clone(&gate));
-        let (said, resumes) = (said.clone(), resumes.clone());
-        lives.spawn(async move { life.run_to_end(&auth_key, &gate, said, resumes).await });
+        let (sender, resumes) = (sender.clone(), resumes.clone());
+        lives.spawn(async move { life.run_to_end(&auth_key, &gate, sender, resumes).await });
     }
     for _ in 0..count {
         joined.recv().await.unwrap();
@@ -179,16 +179,16 @@ async fn clients_of_a_killed_server_resume_at_the_other_two() {
     }
     let killed = Instant::now();
     servers[0].kill();
-    let (mut times, mut anew) = (Vec::new(), 0);
+    let (mut times, mut full_maps) = (Vec::new(), 0);
     for _ in (0..count).filter(|number| followed_by(*number) == 0) {
         let (at, is_full_map) = resumed.recv().await.unwrap();
         times.push(at - killed);
-        anew += usize::from(is_full_map);
+        full_maps += usize::from(is_full_map);
     }
     times.sort_unstable();
     let p99 = times[(times.len() * 99).div_ceil(100) - 1];
     println!(
-        "{} clients of the killed server: p50 {:?}, p99 {p99:?}; {anew} began anew",
+        "{} clients of the killed server: p50 {:?}, p99 {p99:?}; {full_maps} began anew",
         times.len(),
         times[times.len() / 2],
     );
@@ -201,17 +201,17 @@ async fn clients_of_a_killed_server_resume_at_the_other_two() {
     // A change at one server is sent by the other.
     let mut watcher = Machine::new(0, key);
     let mut maps = retry!(_ => watcher.follow(at[2]));
-    let mut kept = 0;
+    let mut acknowledged = 0;
     for (machine, last) in moves.join_all().await {
         let peers = maps.first["Peers"].as_array().unwrap();
         let node = peers.iter().find(|peer| peer["Key"] == machine.node_key()).unwrap();
         let is = |port: u16| node["Endpoints"] == json!([format!("198.51.100.1:{port}")]);
         // The next change was requested, but not answered.
         assert!(last == 0 || is(last) || is(last + 1), "{last} was acknowledged: {node}");
-        kept += u32::from(last);
+        acknowledged += u32::from(last);
     }
-    println!("{kept} changes acknowledged by the killed server, none lost");
-    assert!(kept > 0);
+    println!("{acknowledged} changes acknowledged by the killed server, none lost");
+    assert!(acknowledged > 0);
     retry!(_ => Machine::new(1, key).move_to(at[1], 4242));
     wait_for_map(&mut maps, "198.51.100.1:4242").await;
     // A server that is as old as a lease can resume another server's stream.

@@ -171,14 +171,14 @@ impl<T: RequestBody, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let bad = |why: serde_json::Error| ApiError::BadRequest(why.to_string());
-        let mut said: Map<String, Value> = match body(request, state).await?.trim_ascii() {
+        let mut members: Map<String, Value> = match body(request, state).await?.trim_ascii() {
             [] => Map::new(),
             text => serde_json::from_slice(text).map_err(bad)?,
         };
         let mut own: Map<String, Value> =
             T::LISTS.iter().map(|name| ((*name).to_owned(), json!([]))).collect();
         for name in T::FIELDS {
-            let values = [camel(name), (*name).to_owned()].map(|name| said.remove(&name));
+            let values = [camel(name), (*name).to_owned()].map(|name| members.remove(&name));
             let is_of_object = matches!(*name, "id" | "user");
             // In protobuf, zero and an empty text mean that a field is absent.
             let is_zero =

@@ -45,8 +45,8 @@ async fn a_key_works_until_it_expires_and_its_commands_are_audited() {
         world.request(Method::POST, "/api/linerate/v1/user", &key, r#"{"name":"anna"}"#).await;
     assert_eq!(again.status, StatusCode::CONFLICT);
     let audit = world.request(Method::GET, "/api/linerate/v1/audit", &key, "").await.json();
-    let told: Vec<_> = audit.as_array().unwrap().iter().map(|entry| &entry["what"]).collect();
-    assert_eq!(told, ["create user anna", "create user anna", "create API key"]);
+    let recorded: Vec<_> = audit.as_array().unwrap().iter().map(|entry| &entry["what"]).collect();
+    assert_eq!(recorded, ["create user anna", "create user anna", "create API key"]);
     assert_eq!(audit[0]["who"], format!("API key {prefix}"));
     assert_eq!(audit[0]["refused"], "the name anna is taken");
     assert!(audit[2]["who"].as_str().unwrap().starts_with("command line, user "));

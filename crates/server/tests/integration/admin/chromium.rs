@@ -129,9 +129,9 @@ impl Chromium {
 
     /// Evaluates an expression, and awaits a promise.
     pub async fn value(&mut self, expression: &str) -> Value {
-        let asked =
+        let parameters =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let mut answer = self.command("Runtime.evaluate", asked).await;
+        let mut answer = self.command("Runtime.evaluate", parameters).await;
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].take()
     }
@@ -150,20 +150,20 @@ impl Chromium {
     pub async fn press(&mut self, key: &str, code: u32) {
         let text = if key == "Enter" { "\r" } else { "" };
         for kind in ["keyDown", "keyUp"] {
-            let mut asked =
+            let mut parameters =
                 json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
             if kind == "keyDown" && !text.is_empty() {
-                asked["text"] = json!(text);
+                parameters["text"] = json!(text);
             }
-            self.command("Input.dispatchKeyEvent", asked).await;
+            self.command("Input.dispatchKeyEvent", parameters).await;
         }
     }
 
     pub async fn size(&mut self, width: u32, height: u32, is_phone: bool) {
-        let asked = json!({
+        let parameters = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone,
         });
-        self.command("Emulation.setDeviceMetricsOverride", asked).await;
+        self.command("Emulation.setDeviceMetricsOverride", parameters).await;
     }
 
     pub async fn is_dark(&mut self, is_dark: bool) {

@@ -23,9 +23,10 @@ async fn network(numbers: &[u8]) -> World {
         let hostinfo = json!({ "Hostname": format!("host-{number}"), "OS": "linux" });
         world.join(*number, key["key"].as_str().unwrap(), hostinfo).await;
         let (key, disco) = (NodePublic([*number; 32]), DiscoPublic([*number; 32]));
-        let told = json!({ "Version": 131, "NodeKey": key, "DiscoKey": disco, "OmitPeers": true });
+        let request =
+            json!({ "Version": 131, "NodeKey": key, "DiscoKey": disco, "OmitPeers": true });
         let mut machine = world.machine(*number).await;
-        machine.send_request(machine_request("map", &told)).await.unwrap();
+        machine.send_request(machine_request("map", &request)).await.unwrap();
     }
     world
 }
@@ -91,7 +92,7 @@ async fn a_machine_can_answer_only_its_own_pings() {
         let frame = body.frame().await.unwrap().unwrap();
         reader.handle_bytes(frame.data_ref().unwrap());
     };
-    let asks = async {
+    let queries = async {
         // The machine is not connected before its first map.
         loop {
             world.try_command(Method::GET, "node/1/health").await;
@@ -107,7 +108,7 @@ async fn a_machine_can_answer_only_its_own_pings() {
         }
     };
     tokio::select! {
-        () = asks => {}
+        () = queries => {}
         () = answered => {}
     }
 }

@@ -271,13 +271,13 @@ async fn request_as_foreign_machines(at: &Filled, other: &Filled) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_one_network_neither_reveal_nor_change_another() {
-    for (seed, is_first_asked) in [(0x9e37_79b9_7f4a_7c15, true), (0x2545_f491_4f6c_dd1d, false)] {
+    for (seed, is_at_first) in [(0x9e37_79b9_7f4a_7c15, true), (0x2545_f491_4f6c_dd1d, false)] {
         let mut dice = Dice(seed);
         let first = World::with(OTHER).await;
         let second = first.other("b", "b.test");
         let a = Filled::new(first, "a", 10, &mut dice).await;
         let b = Filled::new(second, "b", 60, &mut dice).await;
-        let (at, other) = if is_first_asked { (&a, &b) } else { (&b, &a) };
+        let (at, other) = if is_at_first { (&a, &b) } else { (&b, &a) };
         // The hidden text can be found with the right key.
         let own = [("authorization", &*other.bearer)];
         for path in ["user", "node", "policy", "audit"] {

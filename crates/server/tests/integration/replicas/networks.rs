@@ -62,8 +62,8 @@ impl Network {
                 replicas.end(&lease).await.unwrap();
                 self.leases.remove(&id);
             }
-            (former, _) => {
-                let beat = former.map_or(1, |lease| lease.beat + 1);
+            (previous, _) => {
+                let beat = previous.map_or(1, |lease| lease.beat + 1);
                 let nodes = Some(format!("{letter}{beat}"));
                 let lease = Lease { id, beat, change: beat, nodes };
                 assert!(replicas.poll(Some(lease.clone())).await.unwrap().is_there);
@@ -75,9 +75,9 @@ impl Network {
     /// Checks that the store has exactly the expected content.
     async fn check(&mut self, round: u64) {
         let own: Vec<Stored> = self.objects.values().cloned().collect();
-        let mut kept = self.store.everything().await.unwrap();
-        kept.sort_by_key(|stored| (stored.kind, stored.id));
-        assert_eq!(kept, own, "round {round}");
+        let mut stored = self.store.everything().await.unwrap();
+        stored.sort_by_key(|stored| (stored.kind, stored.id));
+        assert_eq!(stored, own, "round {round}");
         let tail = self.store.tail(-1).await.unwrap();
         assert_eq!(tail.version, self.version, "round {round}");
         assert!(tail.objects.iter().all(|object| own.contains(object)), "round {round}");
@@ -128,11 +128,11 @@ async fn two_networks_in_one_database_are_isolated() {
     one.store.claim("first").await.unwrap();
     other.store.claim("second").await.unwrap();
     assert!(one.store.claim("second").await.is_err() && other.store.claim("first").await.is_err());
-    let heard = |network: &Network| {
+    let users_from = |network: &Network| {
         let replicas = network.store.replicas().unwrap();
         async move { replicas.listen().await.unwrap().unwrap() }
     };
-    let (mut by_one, mut by_other) = (heard(&one).await, heard(&other).await);
+    let (mut by_one, mut by_other) = (users_from(&one).await, users_from(&other).await);
     other.store.replicas().unwrap().wake().await.unwrap();
     timeout(Duration::from_secs(5), by_other.recv())
         .await
@@ -144,8 +144,8 @@ async fn two_networks_in_one_database_are_isolated() {
 
 /// Names of a network's users at a server.
 fn users(server: &Server, network: &[&str]) -> Vec<String> {
-    let said = server.run(&[network, &["users", "list"]].concat());
-    let users: Value = serde_json::from_str(&said).unwrap();
+    let output = server.run(&[network, &["users", "list"]].concat());
+    let users: Value = serde_json::from_str(&output).unwrap();
     let name = |user: &Value| user["name"].as_str().unwrap().to_owned();
     users.as_array().unwrap().iter().map(name).collect()
 }
