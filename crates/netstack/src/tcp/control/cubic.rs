@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_short_path_it_is_no_slower_than_reno() {
+    fn growth_on_a_short_path_is_at_least_that_of_reno() {
         let mut cubic = Cubic::new(MSS);
         cubic.set_window(20 * MSS);
         cubic.congested();

@@ -62,7 +62,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_window_grows_with_what_is_read_in_a_round_trip_up_to_its_bounds() {
+    fn the_window_grows_with_the_read_rate_up_to_its_limits() {
         let mut tuning = Tuning::new(1 << 20);
         tuning.note_rtt(10 * MS);
         let mut now = Time::new(MS);

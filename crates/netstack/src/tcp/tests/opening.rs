@@ -97,7 +97,7 @@ fn take(world: &mut World, header: &Header) {
 }
 
 #[test]
-fn each_end_sends_what_the_other_can_receive() {
+fn each_end_respects_the_mss_of_the_other() {
     let mut world = World::new(1, CLEAN);
     world.set_mss([1380, 500]);
     world.dial(0);

@@ -113,7 +113,7 @@ fn short_writes_wait_only_with_nagle() {
 }
 
 #[test]
-fn an_idle_connection_has_no_buffer_memory() {
+fn an_idle_connection_frees_its_buffers() {
     let mut world = World::connected(1, CLEAN);
     world.queue_data(0, 3_000_000);
     world.queue_data(1, 3_000_000);
