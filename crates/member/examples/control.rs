@@ -54,9 +54,9 @@ async fn main() -> anyhow::Result<()> {
     let dialer = dial::Dialer::from_environment(None, &Roots::from_environment()).within(scope);
     let server_key = MachinePublic::default();
     let settings = Settings { url, server_key, machine_key, dialer };
-    let (commands, to_do) = mpsc::channel(8);
-    let (happens, mut happened) = mpsc::channel(8);
-    let running = tokio::spawn(run(settings, to_do, happens));
+    let (commands, command_receiver) = mpsc::channel(8);
+    let (event_sender, mut event_receiver) = mpsc::channel(8);
+    let running = tokio::spawn(run(settings, command_receiver, event_sender));
     let begun = Instant::now();
     commands.send(Command::Update(announced(1, disco_key))).await?;
     let auth_key = auth_key.transpose()?.map(|key| Zeroizing::new(key.trim().to_owned()));
@@ -65,7 +65,7 @@ async fn main() -> anyhow::Result<()> {
     let mut is_leaving = false;
     loop {
         let event = tokio::select! {
-            event = happened.recv() => event.context("it ended by itself")?,
+            event = event_receiver.recv() => event.context("it ended by itself")?,
             () = sleep_until(end), if !is_leaving => {
                 is_leaving = true;
                 commands.send(Command::Logout(node_key)).await?;

@@ -49,14 +49,14 @@ use tailnet::{
 };
 
 /// The datagrams in one batch of the sender.
-const TOGETHER: usize = 256;
+const BATCH_SIZE: usize = 256;
 /// The most datagrams in flight: the capacity of a relay's socket. More would be dropped there, at
 /// the cost of the cores that relay and load share.
-const WINDOW: u64 = 2048;
+const MAX_IN_FLIGHT: u64 = 2048;
 /// The age at which a datagram counts as lost.
-const LOST: Duration = Duration::from_millis(5);
+const LOSS_AGE: Duration = Duration::from_millis(5);
 /// The time limit of an answer of the relay.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -113,8 +113,8 @@ fn serve(port: u16) -> anyhow::Result<()> {
     let (_steward, stewards) = Channel::pair()?;
     let relay = start("relay", move || bound.serve(line, &stewards))?;
     let keys = clients().map(|client| client.public());
-    let ask = ToRelayServer::Allocate { id: 1, requested_by: keys[0], clients: keys };
-    ipc::write(&ask, |part| agent.send(part))?;
+    let request = ToRelayServer::Allocate { id: 1, requested_by: keys[0], clients: keys };
+    ipc::write(&request, |part| agent.send(part))?;
     let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
     loop {
         let len = agent.receive(&mut buffer)?;
@@ -174,29 +174,29 @@ fn run(
     })?;
     let header = Geneve { control: false, protocol: Protocol::WireGuard, vni }.bytes();
     let (mut sender, mut batch, mut sent) = (source.sender(), SendBatch::default(), 0_u64);
-    let (mut gone, mut last) = (0, (0, now()));
+    let (mut lost, mut last) = (0, (0, now()));
     let mut send_until = |end: Duration| {
         while now() < end {
             let here = arrived.load(Ordering::Relaxed);
             if last.0 != here {
                 last = (here, now());
             }
-            if sent.saturating_sub(here + gone) >= WINDOW {
-                if now() < last.1 + LOST {
+            if sent.saturating_sub(here + lost) >= MAX_IN_FLIGHT {
+                if now() < last.1 + LOSS_AGE {
                     thread::yield_now();
                 } else {
-                    gone = sent.saturating_sub(here);
+                    lost = sent.saturating_sub(here);
                 }
                 continue;
             }
             batch.clear();
-            for _ in 0..TOGETHER {
+            for _ in 0..BATCH_SIZE {
                 let datagram = batch.push(size, Endpoint::new(relay), Ecn::NotEct);
                 datagram[..GENEVE_LEN].copy_from_slice(&header);
             }
             sender.send(&mut batch);
             let failed: usize = batch.failures().iter().map(|failure| failure.datagrams).sum();
-            sent += (TOGETHER - failed) as u64;
+            sent += (BATCH_SIZE - failed) as u64;
         }
         sent
     };
@@ -209,7 +209,7 @@ fn run(
     counting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let rate = |count: u64| count as f64 / took / 1e3;
     println!(
-        "{size} B: offered {:.0} kpps, passed {:.0} kpps, {:.2} Gbit/s; the sink's socket lost {}",
+        "{size} B: offered {:.0} kpps, forwarded {:.0} kpps, {:.2} Gbit/s; the sink's socket lost {}",
         rate(offered),
         rate(after - before),
         rate(after - before) * size as f64 * 8.0 / 1e6,
@@ -240,7 +240,7 @@ fn bind(
     vni: Vni,
 ) -> anyhow::Result<()> {
     let header = Geneve { control: true, protocol: Protocol::Disco, vni }.bytes();
-    let say = |client: &mut Disco, message: &Message| -> anyhow::Result<()> {
+    let send = |client: &mut Disco, message: &Message| -> anyhow::Result<()> {
         let mut nonce = [0; 24];
         getrandom::fill(&mut nonce)?;
         let datagram = [&header[..], &client.seal(key, message, nonce)].concat();
@@ -248,18 +248,19 @@ fn bind(
         sent.map_err(|error| anyhow::anyhow!("{error:?}"))
     };
     let begin = Bind { vni, generation: 1, other, challenge: [0; 32] };
-    say(client, &Message::Bind(begin))?;
-    let (mut batch, waker, patience) = (RecvBatch::new(4), receiver.waker(), now() + PATIENCE);
+    send(client, &Message::Bind(begin))?;
+    let (mut batch, waker, deadline) =
+        (RecvBatch::new(4), receiver.waker(), now() + ANSWER_TIMEOUT);
     start("patience", move || {
-        thread::sleep(PATIENCE);
+        thread::sleep(ANSWER_TIMEOUT);
         waker();
     })?;
     // A new socket ends the first wait.
-    while batch.is_empty() && now() < patience {
+    while batch.is_empty() && now() < deadline {
         receiver.recv(&mut batch, false, true)?;
     }
     let (answer, _) = batch.filled().next().context("the relay does not answer")?;
     let opened = client.open(batch.get(answer).get(GENEVE_LEN..).context("a short answer")?);
     let Ok((_, Message::BindChallenge(challenge))) = opened else { bail!("{opened:?}") };
-    say(client, &Message::BindAnswer(challenge))
+    send(client, &Message::BindAnswer(challenge))
 }

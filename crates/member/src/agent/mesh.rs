@@ -340,17 +340,19 @@ impl Mesh {
         match self.report.public_endpoint(&self.local, &self.seen_by_peers) {
             _ if !self.birthday_probing => "off",
             None => "not known yet",
-            Some(place) if place.varies => "opens many ports for peers without a symmetric NAT",
+            Some(endpoint) if endpoint.varies => {
+                "opens many ports for peers without a symmetric NAT"
+            }
             Some(_) => "probes ports of peers with a symmetric NAT",
         }
     }
 
     fn update_probing(&mut self) {
-        let place = self
+        let endpoint = self
             .report
             .public_endpoint(&self.local, &self.seen_by_peers)
             .filter(|_| self.birthday_probing);
-        self.paths.set_public_endpoint(place);
+        self.paths.set_public_endpoint(endpoint);
     }
 
     /// The data plane has opened auxiliary sockets.

@@ -145,7 +145,7 @@ pub(super) async fn run(
         mapper.handle_timeout(now());
         send(&mut mapper, socket.as_ref());
         let is_needed = mapper.state().mapping.is_none();
-        upnp.set_place(mapper.target().filter(|_| is_needed && now() >= upnp_after));
+        upnp.set_target(mapper.target().filter(|_| is_needed && now() >= upnp_after));
         let known = Router { pcp_nat_pmp: mapper.state(), upnp: upnp.state() };
         if known != published {
             published = known;
@@ -162,9 +162,9 @@ pub(super) async fn run(
                     send(&mut mapper, socket.as_ref());
                     return upnp.end().await;
                 }
-                let (port, place) = (wanted.borrow_and_update().port, mapper.target());
+                let (port, target) = (wanted.borrow_and_update().port, mapper.target());
                 follow_gateway(&mut mapper, &mut socket, port, hook.as_ref()).await;
-                if mapper.target() == place {
+                if mapper.target() == target {
                     upnp.check();
                 } else {
                     upnp_after = now() + UPNP_DELAY;
@@ -196,15 +196,15 @@ async fn follow_gateway(
         Some((port, gateway)) => open(gateway, port, hook).await,
         None => None,
     };
-    let place = opened_socket.as_ref().map(|(place, _)| *place);
-    if place == mapper.target() {
+    let target = opened_socket.as_ref().map(|(target, _)| *target);
+    if target == mapper.target() {
         return mapper.check(now());
     }
     mapper.stop();
     send(mapper, socket.as_ref());
     *socket = None;
-    if let Some((place, opened)) = opened_socket {
-        mapper.start(place, now());
+    if let Some((target, opened)) = opened_socket {
+        mapper.start(target, now());
         *socket = Some(opened);
     }
 }

@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(torn.len(), 2 * SLOT);
         torn[SLOT - 1] ^= 1;
         std::fs::write(&path, &torn).unwrap();
-        assert_eq!(open(&path).1, Some([1; KEY]), "the former one is still there");
+        assert_eq!(open(&path).1, Some([1; KEY]), "the previous key remains");
         std::fs::remove_file(&path).unwrap();
     }
 

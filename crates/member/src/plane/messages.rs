@@ -99,8 +99,8 @@ mod tests {
         };
         (0..=MAX_PINGS as u64).for_each(ask);
         let answers = |number: u64| pings.answers(number.to_be_bytes());
-        assert!(!answers(0), "it made room");
+        assert!(!answers(0), "it was evicted");
         assert!(answers(1) && !answers(1) && answers(MAX_PINGS as u64));
-        assert!(!answers(u64::MAX), "it was not asked");
+        assert!(!answers(u64::MAX), "it was not sent");
     }
 }

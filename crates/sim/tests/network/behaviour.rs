@@ -147,7 +147,7 @@ fn mapping_lives_as_long_as_it_is_refreshed() {
             assert_eq!(scenario.mapped(0), mapped);
         }
         scenario.network.pass(Duration::from_secs(12));
-        assert!(scenario.admits(0, mapped), "it is open still");
+        assert!(scenario.admits(0, mapped), "it is still open");
         scenario.network.pass(Duration::from_secs(12));
         assert_eq!(scenario.admits(0, mapped), refreshed_from_outside);
     }

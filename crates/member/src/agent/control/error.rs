@@ -151,7 +151,7 @@ impl fmt::Display for ControlError {
                 write!(f, "the coordinator refused the {what} request: {text}")
             }
             Self::Busy(wait) => {
-                write!(f, "the coordinator is busy and asks to wait for {} s", wait.as_secs())
+                write!(f, "the coordinator is busy and requests a delay of {} s", wait.as_secs())
             }
             Self::UnknownNode => f.write_str("the coordinator does not know this node"),
             Self::BadResponse(what, why) => {

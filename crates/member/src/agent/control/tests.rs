@@ -50,10 +50,10 @@ impl Member {
 
     /// A session that accepts only this key; any key if it is zero.
     async fn expecting(server_key: MachinePublic, network: Network) -> Self {
-        let (commands, to_do) = mpsc::channel(8);
-        let (happens, events) = mpsc::channel(8);
+        let (commands, command_receiver) = mpsc::channel(8);
+        let (event_sender, events) = mpsc::channel(8);
         let settings = settings(server_key, network);
-        let running = tokio::spawn(Session::new(settings, happens).run(to_do));
+        let running = tokio::spawn(Session::new(settings, event_sender).run(command_receiver));
         let member = Self { commands, events, running };
         member.command(Command::Update(announced(1))).await;
         member

@@ -40,10 +40,10 @@ impl Node {
     fn by(private: u8, relay: &Relay, proxies: Proxies) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(relay.certificate.clone()).unwrap();
-        let (commands, to_do) = mpsc::channel(64);
-        let (happens, events) = mpsc::channel(16);
+        let (commands, command_receiver) = mpsc::channel(64);
+        let (event_sender, events) = mpsc::channel(16);
         let dialer = Dialer::new(proxies, tls(roots), None);
-        tokio::spawn(run(Settings { dialer }, to_do, happens));
+        tokio::spawn(run(Settings { dialer }, command_receiver, event_sender));
         Self { private: [private; 32], commands, events }
     }
 

@@ -186,8 +186,8 @@ async fn connections_are_limited_and_only_from_this_machine() {
     let shared = &server_under_test.server.shared;
     let [own, stranger]: [IpAddr; 2] = [[127, 0, 0, 1].into(), [192, 168, 1, 1].into()];
     let mut taken = Vec::new();
-    while let Some(place) = shared.admit_stream(own) {
-        taken.push(place);
+    while let Some(permit) = shared.admit_stream(own) {
+        taken.push(permit);
         assert!(taken.len() <= MAX_STREAMS);
     }
     taken.pop();
@@ -201,11 +201,13 @@ async fn forwarded_query_has_a_random_id_and_forged_replies_are_ignored() {
     let ids = Mutex::new(HashSet::new());
     for _ in 0..4 {
         server_under_test.send_query("www.example").await;
-        let (asked, from) = upstream.datagram().await;
-        ids.lock().unwrap().insert([asked[0], asked[1]]);
-        let mut forged = answer(&asked, 6);
+        let (query_bytes, from) = upstream.datagram().await;
+        ids.lock().unwrap().insert([query_bytes[0], query_bytes[1]]);
+        let mut forged = answer(&query_bytes, 6);
         forged[0] ^= 1;
-        for reply in [forged, answer(&query(0, "evil.example"), 6), vec![1], answer(&asked, 5)] {
+        for reply in
+            [forged, answer(&query(0, "evil.example"), 6), vec![1], answer(&query_bytes, 5)]
+        {
             upstream.udp.send_to(&reply, from).await.unwrap();
         }
         assert!(server_under_test.answer().await.ends_with(&[192, 0, 2, 5]));
@@ -221,12 +223,12 @@ async fn truncated_answer_is_fetched_by_tcp_for_a_tcp_client() {
     let server_under_test = TestServer::new(&[upstream.address()]).await;
     let mut client = net::TcpStream::connect(server_under_test.tcp).await.unwrap();
     write(&mut client, &query(7, "www.example")).await;
-    let (asked, from) = upstream.datagram().await;
-    let mut cut = answer(&asked, 5);
+    let (query_bytes, from) = upstream.datagram().await;
+    let mut cut = answer(&query_bytes, 5);
     cut[2] |= 2;
     upstream.udp.send_to(&cut, from).await.unwrap();
-    let (asked, mut stream) = upstream.stream().await;
-    write(&mut stream, &answer(&asked, 8)).await;
+    let (query_bytes, mut stream) = upstream.stream().await;
+    write(&mut stream, &answer(&query_bytes, 8)).await;
     let reply = read(&mut client).await;
     assert_eq!(reply[..2], [0, 7]);
     assert!(reply.ends_with(&[192, 0, 2, 8]));
@@ -238,9 +240,9 @@ async fn tcp_query_starts_after_two_seconds_without_answer() {
     let server_under_test = TestServer::new(&[upstream.address()]).await;
     let start = time::Instant::now();
     server_under_test.send_query("www.example").await;
-    let (asked, mut stream) = upstream.stream().await;
+    let (query_bytes, mut stream) = upstream.stream().await;
     assert!(start.elapsed() >= Duration::from_secs(2));
-    write(&mut stream, &answer(&asked, 9)).await;
+    write(&mut stream, &answer(&query_bytes, 9)).await;
     assert!(server_under_test.answer().await.ends_with(&[192, 0, 2, 9]));
 }
 
@@ -262,13 +264,13 @@ async fn refusal_is_used_only_if_no_resolver_answers() {
     let server_under_test = TestServer::new(&addresses).await;
     for both in [false, true] {
         server_under_test.send_query("www.example").await;
-        let (asked, from) = upstreams[0].datagram().await;
-        let mut refusal = asked.clone();
+        let (query_bytes, from) = upstreams[0].datagram().await;
+        let mut refusal = query_bytes.clone();
         refusal[2] |= 0x80;
         refusal[3] |= 5;
         upstreams[0].udp.send_to(&refusal, from).await.unwrap();
-        let (asked, from) = upstreams[1].datagram().await;
-        let mut reply = answer(&asked, 3);
+        let (query_bytes, from) = upstreams[1].datagram().await;
+        let mut reply = answer(&query_bytes, 3);
         reply[3] |= if both { 5 } else { 0 };
         upstreams[1].udp.send_to(&reply, from).await.unwrap();
         assert_eq!(code(&server_under_test.answer().await), if both { 5 } else { 0 });

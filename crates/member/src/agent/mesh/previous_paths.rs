@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(previous.poll(at(1000)), Some((PEER, RELAY)));
         let mut previous = PreviousPaths::default();
         assert!(!previous.admits(PEER, RELAY, at(0)));
-        assert_eq!(previous.poll(at(1000)), Some((PEER, RELAY)), "the data plane says nothing");
+        assert_eq!(previous.poll(at(1000)), Some((PEER, RELAY)), "the data plane sends no report");
     }
 }

@@ -68,7 +68,7 @@ pub(super) struct Upnp {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    place: Option<Target>,
+    target: Option<Target>,
     checks: u32,
 }
 
@@ -82,8 +82,9 @@ impl Upnp {
     }
 
     /// Sets the address and port to map, if any.
-    pub fn set_place(&self, place: Option<Target>) {
-        self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.place, place) != place);
+    pub fn set_target(&self, target: Option<Target>) {
+        self.wanted
+            .send_if_modified(|wanted| std::mem::replace(&mut wanted.target, target) != target);
     }
 
     /// Checks whether the router still has the mapping.
@@ -116,12 +117,12 @@ async fn run(
     mut wanted: watch::Receiver<Wanted>,
     state: watch::Sender<State>,
 ) {
-    while wanted.wait_for(|wanted| wanted.place.is_some()).await.is_ok() {
-        let Some(place) = wanted.borrow().place else { continue };
-        let mut router = Router { place, hook: hook.clone(), service: None, mapping: None };
+    while wanted.wait_for(|wanted| wanted.target.is_some()).await.is_ok() {
+        let Some(target) = wanted.borrow().target else { continue };
+        let mut router = Router { target, hook: hook.clone(), service: None, mapping: None };
         let checks = wanted.clone();
         tokio::select! {
-            _ = wanted.wait_for(|wanted| wanted.place != Some(place)) => {}
+            _ = wanted.wait_for(|wanted| wanted.target != Some(target)) => {}
             () = router.serve(checks, &state) => {}
         }
         router.release().await;
@@ -154,7 +155,7 @@ impl UpnpError {
 }
 
 struct Router {
-    place: Target,
+    target: Target,
     hook: Option<SocketHook>,
     /// The answer to the search, and the service that maps ports.
     service: Option<(SearchResponse, Service)>,
@@ -179,7 +180,7 @@ impl Router {
                     self.wait_for_renewal(&mut checks).await;
                 }
                 Err(why) => {
-                    tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
+                    tracing::debug!(gateway = %self.target.gateway, %why, "UPnP");
                     let delay = RETRY_DELAY * (1 << failures.min(MAX_DOUBLINGS));
                     failures += 1;
                     sleep(if self.mapping.is_some() { RENEWAL_RETRY } else { delay }).await;
@@ -224,9 +225,9 @@ impl Router {
         })?;
         let mut lifetime = LIFETIME;
         let previous = self.mapping.map(|(external, ..)| external.port());
-        let mut external = previous.unwrap_or(self.place.port);
+        let mut external = previous.unwrap_or(self.target.port);
         for _ in 0..=MAX_PORTS {
-            let Target { own, port, .. } = self.place;
+            let Target { own, port, .. } = self.target;
             let seconds = lifetime.as_secs().try_into().unwrap_or(0);
             let map = upnp::Request::Map { external, own, internal: port, lifetime: seconds };
             let (status, answer) = self.call(&service, &map).await?;
@@ -253,14 +254,14 @@ impl Router {
         {
             let delete = upnp::Request::Delete { external: external.port() };
             if let Err(why) = self.call(&service, &delete).await {
-                tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
+                tracing::debug!(gateway = %self.target.gateway, %why, "UPnP");
             }
         }
     }
 
     /// Searches for UPnP at the gateway.
     async fn search(&self) -> Result<SearchResponse, UpnpError> {
-        let Target { gateway, own, .. } = self.place;
+        let Target { gateway, own, .. } = self.target;
         let socket = UdpSocket::bind((own, 0)).await.map_err(UpnpError::of)?;
         self.mark(&socket)?;
         let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
@@ -294,7 +295,7 @@ impl Router {
         }
         let request = Request::get(&found.description.path);
         let (_, text) = self.send(found.description.port, request, String::new()).await?;
-        Service::read(&text, &found.description, self.place.gateway)
+        Service::read(&text, &found.description, self.target.gateway)
             .ok_or_else(|| UpnpError::Failed("its description lacks a port mapping service".into()))
     }
 
@@ -316,7 +317,7 @@ impl Router {
         request: hyper::http::request::Builder,
         body: String,
     ) -> Result<(StatusCode, String), UpnpError> {
-        let host = SocketAddrV4::new(self.place.gateway, port);
+        let host = SocketAddrV4::new(self.target.gateway, port);
         let request = request
             .header(header::HOST, host.to_string())
             .header(header::CONNECTION, "close")

@@ -164,7 +164,7 @@ mod tests {
         for number in [COMMAND_BIT | 1, 2] {
             assert_eq!(commands.send_or_queue(request(number)), None);
         }
-        assert_eq!(commands.handle_answered(7), None, "it was not asked");
+        assert_eq!(commands.handle_answered(7), None, "it was not sent");
         assert_eq!(commands.handle_answered(1), Some(request(COMMAND_BIT | 1)));
         assert!(PendingCommands::owns(COMMAND_BIT | 1) && !PendingCommands::owns(2));
         assert_eq!(commands.handle_answered(COMMAND_BIT | 1), Some(request(2)));

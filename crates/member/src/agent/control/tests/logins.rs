@@ -26,10 +26,10 @@ async fn auth_key_registers_a_node_that_follows_the_map() {
 #[tokio::test(start_paused = true)]
 async fn no_connection_before_the_first_update_command() {
     let coordinator = Coordinator::new(Manner::Good);
-    let (commands, to_do) = mpsc::channel(8);
-    let (happens, _events) = mpsc::channel(8);
+    let (commands, command_receiver) = mpsc::channel(8);
+    let (event_sender, _events) = mpsc::channel(8);
     let settings = settings(coordinator::key(), coordinator.network());
-    tokio::spawn(Session::new(settings, happens).run(to_do));
+    tokio::spawn(Session::new(settings, event_sender).run(command_receiver));
     commands.send(Command::Login(with_auth_key())).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(coordinator.targets().is_empty());
@@ -199,7 +199,7 @@ async fn server_key_of_first_connection_is_reported_and_pinned() {
         why.contains("it may be an impostor") && why.contains("set IFACE --server-key mkey:"),
         "{why}"
     );
-    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
+    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "no request is sent");
     coordinator.behave(Manner::Good);
     member.command(Command::Reconnect).await;
     coordinator.streams().await;
@@ -211,7 +211,7 @@ async fn auth_key_is_not_sent_to_a_coordinator_with_a_wrong_key() {
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Login(with_auth_key())).await;
     assert!(member.disconnected().await.contains("it may be an impostor"));
-    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "it is asked nothing");
+    assert!(coordinator.is_left_alone(Duration::from_secs(60)).await, "no request is sent");
 }
 
 #[tokio::test(start_paused = true)]

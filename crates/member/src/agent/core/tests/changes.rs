@@ -44,7 +44,7 @@ async fn moved_default_route_counts_as_a_network_change() {
         rig.relay_commands().await;
         device.set(to);
         rig.plane(ToAgent::NetworkChanged).await;
-        let news = [
+        let changes = [
             !stun_targets(&rig.plane_messages()).is_empty(),
             reconnects(&rig.session_commands().await) == 1,
             rig.relay_commands()
@@ -52,7 +52,7 @@ async fn moved_default_route_counts_as_a_network_change() {
                 .iter()
                 .any(|one| matches!(one, derp::Command::NetworkChanged)),
         ];
-        assert_eq!(news, [is_change; 3], "to {to}");
+        assert_eq!(changes, [is_change; 3], "to {to}");
         rig.pass(Duration::from_secs(10)).await;
     }
 }
@@ -179,7 +179,7 @@ async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
             _ => None,
         })
     };
-    for (late, stays) in [(Duration::from_secs(20), true), (Duration::from_secs(60), false)] {
+    for (late, survives) in [(Duration::from_secs(20), true), (Duration::from_secs(60), false)] {
         let (mut rig, mut peer) = (Rig::joined("stall").await, disco(9));
         let mut map = map_of(&[2]);
         map["Peers"][0]["DiscoKey"] = json!(peer.public());
@@ -203,7 +203,7 @@ async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
         let Clock { now, wall } = rig.agent.clock;
         let later = Clock { now: now + late, wall: wall + late };
         rig.agent.handle(Input::Timeout, later).await;
-        assert_eq!(paths(&rig.plane_messages()).is_none(), stays, "late by {late:?}");
+        assert_eq!(paths(&rig.plane_messages()).is_none(), survives, "late by {late:?}");
     }
 }
 

@@ -16,7 +16,7 @@ async fn new_stream_drops_filter_and_names_of_the_previous_one() {
     };
     let accepting = filter(&rig.plane_messages()).unwrap();
     rig.map(json!({"Domain": "other.example"})).await;
-    assert_eq!(filter(&rig.plane_messages()), None, "what a change leaves out is as it was");
+    assert_eq!(filter(&rig.plane_messages()), None, "an omitted field is unchanged");
     rig.stream(json!({"Node": node(1), "Peers": []})).await;
     let messages = rig.plane_messages();
     assert_ne!(filter(&messages), None);
@@ -85,7 +85,7 @@ async fn expired_key_needs_login_until_the_map_extends_it() {
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.status().await.backend_state, State::NeedsLogin);
     assert_eq!(rig.health("has expired").await.len(), 1);
-    assert_eq!(rig.agent.settings.peers.len(), 1, "its packets go on");
+    assert_eq!(rig.agent.settings.peers.len(), 1, "its peers remain");
     rig.map(json!({ "Node": expiring(600) })).await;
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.status().await.backend_state, State::Running);

@@ -47,15 +47,11 @@ async fn last_of_many_maps_reaches_the_relays() {
 
 #[tokio::test]
 async fn first_map_is_saved_at_once_and_later_maps_after_a_delay() {
-    let mut rig = Rig::joined("kept").await;
+    let mut rig = Rig::joined("saved").await;
     rig.stream(map_of(&[2])).await;
     rig.map(map_of(&[2, 3])).await;
     let mut rig = rig.restarted().await;
-    assert_eq!(
-        peers(&rig.plane_messages()),
-        [key(2)],
-        "the first at once, before the coordinator is asked"
-    );
+    assert_eq!(peers(&rig.plane_messages()), [key(2)], "the first map is saved at once");
     rig.stream(map_of(&[2])).await;
     rig.map(map_of(&[2, 3])).await;
     rig.pass(SAVE_DELAY).await;
@@ -73,11 +69,15 @@ async fn saved_map_removes_no_peer_and_first_map_of_coordinator_does() {
         };
         messages.iter().filter_map(of).collect()
     };
-    let mut rig = Rig::joined("kept-adds").await;
+    let mut rig = Rig::joined("saved-adds").await;
     rig.stream(map_of(&[2])).await;
     assert_eq!(complete(&rig.plane_messages()), [true]);
     let mut rig = rig.restarted().await;
-    assert_eq!(complete(&rig.plane_messages()), [false], "a former agent may have told of more");
+    assert_eq!(
+        complete(&rig.plane_messages()),
+        [false],
+        "the previous agent may have sent more peers"
+    );
     rig.stream(map_of(&[2])).await;
     assert_eq!(complete(&rig.plane_messages()), [true]);
     rig.map(map_of(&[2, 3])).await;
@@ -86,7 +86,7 @@ async fn saved_map_removes_no_peer_and_first_map_of_coordinator_does() {
 
 #[tokio::test]
 async fn peers_of_the_previous_agent_remain_until_a_map_or_a_timeout() {
-    let mut rig = Rig::joined("former").await;
+    let mut rig = Rig::joined("previous").await;
     rig.stream(map_of(&[2])).await;
     let restart = async |folder: Arc<TempFolder>, clock| {
         let mut rig = Rig::at(folder, clock);
@@ -138,7 +138,7 @@ async fn server_key_is_stored_and_only_the_user_can_change_it() {
     assert!(expected(&rig).is_zero());
     rig.control_event(control::Event::ServerKey(key(1))).await;
     rig.set("Hostname", "other").await;
-    assert_eq!(count(&rig), 1, "the session goes on");
+    assert_eq!(count(&rig), 1, "the session continues");
 
     let mut rig = rig.restarted().await;
     assert_eq!(expected(&rig), key(1));

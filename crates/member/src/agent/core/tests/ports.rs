@@ -25,13 +25,13 @@ async fn announced(rig: &Rig) -> Box<Announcement> {
         control::Command::Update(announced) => Some(announced),
         _ => None,
     });
-    last.expect("the coordinator was told")
+    last.expect("an update was sent")
 }
 
 #[tokio::test]
 async fn port_mapping_is_requested_only_while_running_in_a_network() {
     let mut rig = Rig::joined("port-wanted").await;
-    assert_eq!(rig.wanted.borrow().port, None, "it knows no network");
+    assert_eq!(rig.wanted.borrow().port, None, "it has not joined a network");
     rig.stream(map_of(&[2])).await;
     assert_eq!(rig.wanted.borrow().port, Some(41641));
     rig.plane(ToAgent::Port(7)).await;
@@ -53,7 +53,7 @@ async fn network_change_rechecks_the_router() {
 
 #[tokio::test]
 async fn mapped_port_is_reported_to_coordinator_and_programs() {
-    let mut rig = Rig::joined("port-told").await;
+    let mut rig = Rig::joined("port-announced").await;
     rig.stream(map_of(&[2])).await;
     let status = rig.status().await;
     assert_eq!(status.port_mapping, Value::Null);
@@ -62,8 +62,8 @@ async fn mapped_port_is_reported_to_coordinator_and_programs() {
     let messages = announced(&rig).await;
     assert!(messages.endpoints.contains(&(OUTSIDE.parse().unwrap(), EndpointKind::Portmapped)));
     let info = &messages.hostinfo["NetInfo"];
-    let said = ["HavePortMap", "PMP", "PCP"].map(|key| info[key].clone());
-    assert_eq!(said, [json!(true), json!(true), json!(false)]);
+    let values = ["HavePortMap", "PMP", "PCP"].map(|key| info[key].clone());
+    assert_eq!(values, [json!(true), json!(true), json!(false)]);
 
     rig.pass(Duration::from_secs(200)).await;
     let status = rig.status().await;

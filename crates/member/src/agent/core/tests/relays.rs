@@ -111,5 +111,5 @@ async fn permitted_peer_allocates_a_relay_endpoint_only_for_itself() {
     };
     assert_eq!(allocates(2, [2, 3]), 1);
     assert_eq!(allocates(2, [3, 4]), 0, "for others");
-    assert_eq!(allocates(3, [3, 2]), 0, "it may not");
+    assert_eq!(allocates(3, [3, 2]), 0, "without permission");
 }

@@ -94,7 +94,7 @@ impl Rig {
 
     /// Answers the pending request with this path.
     async fn answer(&mut self, path: &str, answer: &Value) -> Value {
-        let (number, request, body) = self.tka_request().await.expect("the coordinator is asked");
+        let (number, request, body) = self.tka_request().await.expect("a request was sent");
         assert_eq!(request, path);
         let answer = Ok(answer.to_string().into_bytes().into());
         self.control_event(Event::TkaResponse { number, answer }).await;
@@ -249,20 +249,20 @@ async fn coordinator_gets_the_stored_tka_head() {
 async fn coordinator_without_tka_head_admits_no_unsigned_peer() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-silent", &chain).await.restarted().await;
-    for said in [Value::Null, json!({ "Disabled": true }), json!({ "Head": "" })] {
+    for values in [Value::Null, json!({ "Disabled": true }), json!({ "Head": "" })] {
         rig.plane_messages();
-        rig.stream(chain.map(said.clone())).await;
+        rig.stream(chain.map(values.clone())).await;
         let other = base64(&json!("6f74686572"));
         for answer in [json!({}), json!({ "DisablementSecret": other }), chain.checkpoint()] {
             let request = rig.answer("/machine/tka/bootstrap", &answer).await;
             assert_eq!(request["Head"], chain.head());
             let health = rig.health("a valid disablement secret alone").await;
-            assert_eq!(health.len(), 1, "{said} {answer}");
+            assert_eq!(health.len(), 1, "{values} {answer}");
             assert!(rig.tka_request().await.is_none(), "not at once");
             rig.pass(Duration::from_secs(300)).await;
         }
         let known: Vec<_> = rig.agent.settings.peers.iter().map(|peer| peer.key).collect();
-        assert_eq!(known, [key(SIGNED)], "{said}");
+        assert_eq!(known, [key(SIGNED)], "{values}");
         assert_eq!(rig.tka_status().await["Enabled"], true);
     }
 }
@@ -359,7 +359,7 @@ async fn damaged_tka_file_admits_no_peer() {
 #[tokio::test(start_paused = true)]
 async fn tka_keys_are_removed_when_the_coordinator_changes() {
     let chain = Chain::new("straight");
-    let rig = Rig::locked("lock-former", &chain).await;
+    let rig = Rig::locked("lock-previous", &chain).await;
     let mut rig = Rig::at(rig.folder.clone(), rig.agent.clock);
     rig.plane(hello(NodePublic::default())).await;
     assert_eq!(rig.tka_status().await["Enabled"], true);
@@ -372,10 +372,10 @@ async fn tka_keys_are_removed_when_the_coordinator_changes() {
 #[tokio::test(start_paused = true)]
 async fn tka_file_of_a_previous_coordinator_is_ignored() {
     let chain = Chain::new("straight");
-    let rig = Rig::locked("lock-former-file", &chain).await;
+    let rig = Rig::locked("lock-previous-file", &chain).await;
     let file = rig.folder.0.join("lock.json");
-    let kept = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, kept.replace(URL, "https://former.example")).unwrap();
+    let saved = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, saved.replace(URL, "https://previous.example")).unwrap();
     let mut rig = rig.restarted().await;
     assert_eq!(rig.tka_status().await["Enabled"], false);
     rig.stream(chain.map(Value::Null)).await;
@@ -460,6 +460,6 @@ impl Rig {
             Command::Login(login) => Some(login),
             _ => None,
         });
-        login.expect("the coordinator is asked to register")
+        login.expect("a login command was sent")
     }
 }

@@ -35,7 +35,7 @@ async fn program_gets_the_latency_or_the_failure_of_a_tunnel_ping() {
     assert_eq!([ping.from, ping.to].map(|ip| ip.to_string()), ["100.64.0.1", "100.64.0.2"]);
     let other = TunnelPing { to: "100.64.0.3".parse().unwrap(), ..ping };
     rig.plane(pong(&other)).await;
-    assert!(answer.try_recv().is_err(), "another's answer is none");
+    assert!(answer.try_recv().is_err(), "the answer of another peer is ignored");
     rig.pass(Duration::from_millis(20)).await;
     rig.plane(pong(&ping)).await;
     let result = answer.try_recv().unwrap().unwrap();
@@ -62,7 +62,7 @@ async fn program_gets_the_latency_or_the_failure_of_a_tunnel_ping() {
 
 #[tokio::test]
 async fn coordinator_gets_a_ping_result_only_if_the_peer_answers() {
-    let mut rig = Rig::joined("asked-to-ping").await;
+    let mut rig = Rig::joined("ping-request").await;
     rig.stream(map_of(&[2])).await;
     rig.plane_messages();
     rig.session_commands().await;

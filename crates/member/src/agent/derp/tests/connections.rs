@@ -246,7 +246,7 @@ async fn relay_that_ignores_datagrams_is_pinged_and_left_within_two_seconds() {
             segment: 2,
             bundled: false,
         });
-        assert!(state.take(&mut BytesMut::new(), Instant::now()), "somebody is to watch");
+        assert!(state.take(&mut BytesMut::new(), Instant::now()), "the watch must start");
         assert!(!state.take(&mut BytesMut::new(), Instant::now()), "once");
     };
     let (ended, after) = watched(sent).await;

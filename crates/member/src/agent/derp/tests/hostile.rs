@@ -13,7 +13,7 @@ async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> Stri
         behave(&mut client).await;
         client
     };
-    let happens = async {
+    let reason = async {
         loop {
             match member.event().await {
                 Event::Disconnected { why, .. } => return why,
@@ -22,7 +22,7 @@ async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> Stri
             }
         }
     };
-    let (_client, why) = tokio::join!(behaves, happens);
+    let (_client, why) = tokio::join!(behaves, reason);
     why
 }
 

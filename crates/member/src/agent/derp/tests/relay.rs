@@ -61,7 +61,7 @@ impl Relay {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
             let Ok(stream) = self.tls.accept(stream).await else { continue };
-            return Client::of(stream).await.expect("a client asks");
+            return Client::of(stream).await.expect("a client sends a request");
         }
     }
 

@@ -62,7 +62,7 @@ async fn certificate_can_be_pinned_by_hash() {
     let renamed = DerpNode { host_name: "other.example".into(), ..hashed(&hash) };
     assert!(log_in(&relay, &other, renamed).await.is_err(), "its name counts");
     let insecure = DerpNode { insecure_for_tests: true, ..hashed(&"0".repeat(64)) };
-    assert!(log_in(&relay, &other, insecure).await.is_err(), "what is said of it counts");
+    assert!(log_in(&relay, &other, insecure).await.is_err(), "the pinned hash applies");
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn certificate_can_be_for_another_name_than_the_host() {
         };
         tokio::select! {
             connected = connecting => assert_eq!(connected.is_ok(), is_trusted),
-            _ = relay.upgrade_request() => unreachable!("nothing is asked"),
+            _ = relay.upgrade_request() => unreachable!("no request follows"),
         }
     }
 }
