@@ -46,7 +46,7 @@ pub struct RegisterCommand<'a> {
     /// The machine: the other end of Noise.
     pub machine: MachinePublic,
     pub request: &'a RegisterRequest,
-    /// A random number of letters and digits, for a pending registration.
+    /// A random number of letters and digits. A pending registration gets it.
     pub number: &'a str,
     /// The prefix of the URL of a registration, which ends with its number.
     pub url: &'a str,

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::{log::Parts, object::NodeId, state::State};
 
-/// Whether a network is a default route. It needs no primary router: nodes choose an exit themselves.
+/// Whether a network is a default route. Such a network is without a primary router: nodes choose an exit themselves.
 pub(crate) fn is_exit(net: &IpNet) -> bool {
     net.prefix_len() == 0
 }

@@ -115,7 +115,7 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
         Err(refusal) if is_accepted => return Err(format!("refused: {refusal}").into()),
         Err(refusal) => {
             let wanted = input["api_response_body"]["message"].as_str().unwrap_or_default();
-            // An internal error of the service has no message about the policy.
+            // The message of an internal error of the service is not about the policy.
             let is_internal = input["api_response_code"] == 500;
             return if is_internal || refusal.to_string().contains(wanted) {
                 Ok(true)

@@ -146,7 +146,7 @@ fn single(text: &str) -> Option<IpNet> {
     text.parse::<IpAddr>().ok().map(IpNet::from)
 }
 
-/// Formats a network as in filters: a single address has no prefix length.
+/// Formats a network as in filters: a single address is written without a prefix length.
 pub(crate) fn text(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }

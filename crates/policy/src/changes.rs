@@ -100,8 +100,8 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether two edges make the same rule at a common target. Adds the nodes whose rules differ in addresses
-    /// only to `changes`.
+    /// Whether two edges make the same rule at a common target. Adds nodes to `changes` if their rules differ in
+    /// addresses only.
     fn is_same_rule(self, old: &Edge, new: &Edge, changes: &mut NodeSet) -> bool {
         let has_same_position = old.rule == new.rule && old.first == new.first;
         has_same_position && old.texts == new.texts && self.is_same(&old.kind, &new.kind, changes)

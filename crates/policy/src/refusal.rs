@@ -289,7 +289,7 @@ impl fmt::Display for TestFault {
             Self::Denied { source, target } => write!(out, "{source} does not reach {target}"),
             Self::Allowed { source, target } => write!(out, "{source} reaches {target}"),
             Self::NotChecked { source, target } => {
-                write!(out, "a login of {source} to {target} is not checked")
+                write!(out, "{source} cannot reach {target} by a checked login")
             }
         }
     }

@@ -251,7 +251,7 @@ fn affected_signatures_are_the_valid_signatures_of_the_key() {
     let all = vec![signature(1, &one), renewed.clone(), signature(2, &third)];
     assert_eq!(affected(&mut world, &one), expected(all));
     assert_eq!(world.state.tka_status().verified()["locked_out"], json!(["host-4"]));
-    // A stored signature of a key that is no longer trusted is invalid.
+    // A stored signature becomes invalid with the trust in its key.
     let known = fresh_authority(&mut world, &one);
     let made = known.edit_keys(&signer(1), &[], &[signer(2).id()]).unwrap();
     let head = known.head().to_string();

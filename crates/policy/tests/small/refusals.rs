@@ -127,7 +127,10 @@ fn failed_ssh_tests_are_reported() {
         (json!({"dst": ["tag:web"], "accept": ["root"]}), "does not reach root@web"),
         (json!({"dst": ["tag:base"], "accept": ["www"]}), "does not reach www@base"),
         (json!({"dst": ["tag:web"], "deny": ["www"]}), "reaches www@web"),
-        (json!({"dst": ["tag:web"], "check": ["root"]}), "to root@web is not checked"),
+        (
+            json!({"dst": ["tag:web"], "check": ["root"]}),
+            "cannot reach root@web by a checked login",
+        ),
     ] {
         let mut test = test;
         test["src"] = json!(ben);
